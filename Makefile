@@ -1,0 +1,71 @@
+# Every target sets up what it needs; nothing is assumed but python3, pip and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PEERS := .venv-peers
+export PIP_DISABLE_PIP_VERSION_CHECK = 1
+
+.PHONY: help setup demo test test-peers lint format bench bench-deadlines peers models clean
+
+help:
+	@echo "make demo         serve the sample models, send load for ten seconds, print figures"
+	@echo "make test         unit, property and system tests, stock tritonclient included"
+	@echo "make test-peers   the same worker against real Triton, grpc-js, curl, nghttp and h2load"
+	@echo "make lint         ruff, mypy --strict, import-linter"
+	@echo "make bench        our worker beside its peers in one alternating run"
+	@echo "make setup        the development environment only;  make peers: the outside servers only"
+
+# Debian splits venv from python3; virtualenv from PyPI stands in where it is missing.
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); $(PYTHON) -m pip install --user --break-system-packages virtualenv && $(PYTHON) -m virtualenv $(VENV); }
+
+# The demo needs the package and the onnx writer, not torch: a newcomer waits seconds, not minutes.
+$(VENV)/.demo: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q -e '.[onnx]'
+	@touch $@
+
+# torch is pinned by number: a bare "torch" may pull gigabytes of CUDA libraries.
+$(VENV)/.dev: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q torch==2.13.0 || $(BIN)/python -m pip install -q 'torch>=2.6'
+	$(BIN)/python -m pip install -q -e '.[dev,torch]'
+	@touch $@ $(VENV)/.demo
+
+setup: $(VENV)/.dev
+
+models: $(VENV)/.demo
+	$(BIN)/python examples/build_models.py
+
+demo: models
+	$(BIN)/python examples/demo.py
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not peers" $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# The outside servers live in an environment of their own: their pins fight ours.
+peers: $(PEERS)/.ready
+
+$(PEERS)/.ready: scripts/setup_peers.sh
+	PYTHON=$(PYTHON) bash scripts/setup_peers.sh $(PEERS)
+	@touch $@
+
+test-peers: $(VENV)/.dev $(PEERS)/.ready
+	$(BIN)/python -m pytest -m peers tests/peers $(ARGS)
+
+bench: $(VENV)/.dev $(PEERS)/.ready
+	$(BIN)/python -m bench.worker $(ARGS)
+
+bench-deadlines: $(VENV)/.dev $(PEERS)/.ready
+	$(BIN)/python -m bench.worker.deadlines $(ARGS)
+
+clean:
+	rm -rf $(VENV) $(PEERS) build dist bench/results examples/models

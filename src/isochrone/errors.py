@@ -1,0 +1,137 @@
+"""Every error a caller can see, as one tree.
+
+Each class has a stable ``code`` (for logs and metrics), the HTTP status and the gRPC status it is answered with,
+and whether trying again can help. Nothing here knows a transport; the transports read these attributes.
+
+    IsochroneError
+    ├── InvalidArgument          400  INVALID_ARGUMENT     the request or a file says something that cannot be
+    │   ├── ConfigError          400  INVALID_ARGUMENT     a configuration file: names file, key, expected, given
+    │   └── MalformedRequest     400  INVALID_ARGUMENT     bytes that do not parse
+    ├── AlreadyExists            400  ALREADY_EXISTS
+    ├── Cancelled                400  CANCELLED            the caller went away
+    ├── NotFound                 404  NOT_FOUND
+    ├── MethodNotAllowed         405  UNIMPLEMENTED
+    ├── PayloadTooLarge          413  RESOURCE_EXHAUSTED   over a size limit; the message names the limit
+    ├── QueueFull                429  RESOURCE_EXHAUSTED   over a queue limit; retry elsewhere
+    ├── Internal                 500  INTERNAL             a fault of ours, or of a model
+    │   └── ModelFailed          500  INTERNAL             the model's own code or runtime raised
+    ├── Unsupported              501  UNIMPLEMENTED
+    ├── Unavailable              503  UNAVAILABLE          not now: loading, unloading, stopping
+    └── DeadlineExceeded         504  DEADLINE_EXCEEDED    passed, or known to be missed, before compute
+"""
+
+from __future__ import annotations
+
+# gRPC status codes by number (https://grpc.github.io/grpc/core/md_doc_statuscodes.html); grpcio is not imported
+# for sixteen integers.
+GRPC_OK = 0
+GRPC_CANCELLED = 1
+GRPC_UNKNOWN = 2
+GRPC_INVALID_ARGUMENT = 3
+GRPC_DEADLINE_EXCEEDED = 4
+GRPC_NOT_FOUND = 5
+GRPC_ALREADY_EXISTS = 6
+GRPC_RESOURCE_EXHAUSTED = 8
+GRPC_UNIMPLEMENTED = 12
+GRPC_INTERNAL = 13
+GRPC_UNAVAILABLE = 14
+
+
+class IsochroneError(Exception):
+    """Base of every error that reaches a caller."""
+
+    code: str = "internal"
+    http_status: int = 500
+    grpc_status: int = GRPC_INTERNAL
+    retryable: bool = False
+
+    @property
+    def message(self) -> str:
+        return str(self)
+
+
+class InvalidArgument(IsochroneError):
+    code = "invalid_argument"
+    http_status = 400
+    grpc_status = GRPC_INVALID_ARGUMENT
+
+
+class ConfigError(InvalidArgument):
+    """A configuration problem, told so that it can be mended without a search.
+
+    ``where`` is a file or another source, ``key`` the dotted path inside it.
+    """
+
+    code = "config"
+
+    def __init__(self, where: str, key: str, expected: str, given: str) -> None:
+        self.where, self.key, self.expected, self.given = where, key, expected, given
+        super().__init__(f"{where}: {key}: expected {expected}, given {given}")
+
+
+class MalformedRequest(InvalidArgument):
+    code = "malformed"
+
+
+class AlreadyExists(IsochroneError):
+    code = "already_exists"
+    http_status = 400
+    grpc_status = GRPC_ALREADY_EXISTS
+
+
+class Cancelled(IsochroneError):
+    code = "cancelled"
+    http_status = 400
+    grpc_status = GRPC_CANCELLED
+
+
+class NotFound(IsochroneError):
+    code = "not_found"
+    http_status = 404
+    grpc_status = GRPC_NOT_FOUND
+
+
+class MethodNotAllowed(IsochroneError):
+    code = "method_not_allowed"
+    http_status = 405
+    grpc_status = GRPC_UNIMPLEMENTED
+
+
+class PayloadTooLarge(IsochroneError):
+    code = "too_large"
+    http_status = 413
+    grpc_status = GRPC_RESOURCE_EXHAUSTED
+
+
+class QueueFull(IsochroneError):
+    code = "queue_full"
+    http_status = 429
+    grpc_status = GRPC_RESOURCE_EXHAUSTED
+    retryable = True
+
+
+class Internal(IsochroneError):
+    code = "internal"
+
+
+class ModelFailed(Internal):
+    code = "model_failed"
+
+
+class Unsupported(IsochroneError):
+    code = "unsupported"
+    http_status = 501
+    grpc_status = GRPC_UNIMPLEMENTED
+
+
+class Unavailable(IsochroneError):
+    code = "unavailable"
+    http_status = 503
+    grpc_status = GRPC_UNAVAILABLE
+    retryable = True
+
+
+class DeadlineExceeded(IsochroneError):
+    code = "deadline_exceeded"
+    http_status = 504
+    grpc_status = GRPC_DEADLINE_EXCEEDED
