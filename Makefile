@@ -15,9 +15,11 @@ help:
 	@echo "make bench        our worker beside its peers in one alternating run"
 	@echo "make setup        the development environment only;  make peers: the outside servers only"
 
+# An old pip's resolver can search for minutes over the gRPC packages' pins: a current one takes seconds.
 # Debian splits venv from python3; virtualenv from PyPI stands in where it is missing.
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); $(PYTHON) -m pip install --user --break-system-packages virtualenv && $(PYTHON) -m virtualenv $(VENV); }
+	$(BIN)/python -m pip install -q --upgrade pip
 
 # The demo needs the package and the onnx writer, not torch: a newcomer waits seconds, not minutes.
 $(VENV)/.demo: pyproject.toml | $(BIN)/python

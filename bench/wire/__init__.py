@@ -1,0 +1,1 @@
+"""Microbenches of the wire layer: one codec at a time, no sockets."""

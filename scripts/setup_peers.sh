@@ -1,0 +1,135 @@
+#!/usr/bin/env bash
+# Installs the outside servers and clients that the benches and the peer tests drive.
+#
+#   scripts/setup_peers.sh VENVDIR
+#
+# VENVDIR itself holds real Triton (inside nvidia-pytriton), onnxruntime and grpcio; VENVDIR/ray, litserve,
+# bentoml and mlserver hold one optional server each, because their pins fight; VENVDIR/node holds grpc-js.
+# An optional server that does not install leaves VENVDIR/NAME.unavailable with the reason, and the bench
+# leaves it out and says so. A second run installs only what is missing.
+set -euo pipefail
+
+if [ $# -ne 1 ]; then
+    echo "usage: $0 VENVDIR" >&2
+    exit 2
+fi
+mkdir -p "$1"
+peers=$(cd "$1" && pwd)
+python=${PYTHON:-python3}
+logs=$peers/logs
+export PIP_DISABLE_PIP_VERSION_CHECK=1
+mkdir -p "$logs"
+
+say() { echo "peers: $*"; }
+
+# One line that tells why pip gave up, for the reader and for NAME.unavailable.
+reason_in() {
+    local line
+    line=$(grep -E '^(ERROR|error)|No module|Errno' "$1" | tail -1) || true
+    [ -n "$line" ] || line=$(tail -1 "$1")
+    echo "${line:0:300}"
+}
+
+# Debian splits venv from python3; virtualenv from PyPI stands in where it is missing. An old pip's resolver
+# can search for minutes over the gRPC packages' pins, so pip comes first.
+make_environment() {
+    if ! "$1/bin/python" -m pip --version; then
+        "$python" -m venv "$1" || {
+            "$python" -m pip install --user --break-system-packages virtualenv && "$python" -m virtualenv "$1"
+        } || return 1
+    fi
+    "$1/bin/python" -m pip install --upgrade pip
+}
+
+# install NAME DIRECTORY REQUIREMENT...: quick when the same requirements are already in.
+install() {
+    local name=$1 directory=$2 log=$logs/$1.log started=$SECONDS
+    shift 2
+    if [ "$(cat "$directory/.installed" 2>/dev/null)" = "$*" ]; then
+        say "$name: already installed"
+        return 0
+    fi
+    say "$name: installing $*"
+    rm -f "$directory/.installed"
+    make_environment "$directory" >"$log" 2>&1 || return 1
+    timeout 900 "$directory/bin/python" -m pip install -c "$peers/constraints.txt" "$@" >>"$log" 2>&1 || return 1
+    echo "$*" >"$directory/.installed"
+    say "$name: installed in $((SECONDS - started)) s"
+}
+
+install_optional() {
+    local name=$1
+    shift
+    rm -f "$peers/$name.unavailable"
+    if ! install "$name" "$peers/$name" "$@"; then
+        reason_in "$logs/$name.log" >"$peers/$name.unavailable"
+        say "$name: NOT installed, the bench leaves it out: $(cat "$peers/$name.unavailable")"
+    fi
+}
+
+has_libpython() {
+    "$python" - <<'PYTHON'
+import ctypes, sys, sysconfig
+name = "libpython{}.{}.so.1.0".format(*sys.version_info)
+for candidate in (name, "{}/{}".format(sysconfig.get_config_var("LIBDIR"), name)):
+    try:
+        ctypes.CDLL(candidate)
+        sys.exit(0)
+    except OSError:
+        pass
+sys.exit(1)
+PYTHON
+}
+
+install_debian_packages() {
+    local missing=()
+    command -v wrk >/dev/null || missing+=(wrk)
+    { command -v h2load && command -v nghttp; } >/dev/null || missing+=(nghttp2-client)
+    command -v curl >/dev/null || missing+=(curl)
+    command -v node >/dev/null || missing+=(nodejs)
+    command -v npm >/dev/null || missing+=(npm)
+    # Triton's python backend embeds the interpreter: its stub links against libpython.
+    has_libpython || missing+=("libpython$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')")
+    if [ ${#missing[@]} -eq 0 ]; then
+        say "wrk, h2load, nghttp, curl, node, npm, libpython: present"
+    elif [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
+        say "MISSING Debian packages: ${missing[*]} (as root: apt-get install ${missing[*]})"
+    else
+        say "installing Debian packages: ${missing[*]}"
+        if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}"; } \
+            >"$logs/debian.log" 2>&1; then
+            say "Debian packages NOT installed: $(tail -1 "$logs/debian.log")"
+        fi
+    fi
+}
+
+install_grpc_js() {
+    local packages=(@grpc/grpc-js @grpc/proto-loader)
+    if [ -d "$peers/node/node_modules/@grpc/grpc-js" ] && [ -d "$peers/node/node_modules/@grpc/proto-loader" ]; then
+        say "grpc-js: already installed"
+    elif ! command -v npm >/dev/null; then
+        say "grpc-js: NOT installed: npm is missing (Debian package npm)"
+    else
+        say "grpc-js: installing ${packages[*]}"
+        mkdir -p "$peers/node"
+        (cd "$peers/node" && { [ -f package.json ] || echo '{"private": true}' >package.json; } &&
+            timeout 300 npm install --no-audit --no-fund "${packages[@]}") >"$logs/node.log" 2>&1 ||
+            say "grpc-js: NOT installed: $(tail -1 "$logs/node.log")"
+    fi
+}
+
+# None of these needs torch. Should one begin to, this number is the CPU build; a bare "torch" may pull
+# gigabytes of CUDA libraries.
+echo "torch==2.13.0" >"$peers/constraints.txt"
+
+install_debian_packages
+if ! install triton "$peers" nvidia-pytriton onnxruntime numpy grpcio 'tritonclient[grpc,http]'; then
+    say "triton: NOT installed: $(reason_in "$logs/triton.log") (whole log: $logs/triton.log)"
+    exit 1
+fi
+install_grpc_js
+install_optional ray 'ray[serve]'
+install_optional litserve litserve
+install_optional bentoml bentoml
+install_optional mlserver mlserver
+say "ready in $SECONDS s"

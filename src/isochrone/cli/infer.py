@@ -1,0 +1,5 @@
+"""``isochrone infer``: written after the server runs."""
+
+
+def infer() -> None:
+    """One request."""

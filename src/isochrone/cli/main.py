@@ -1,0 +1,31 @@
+"""``isochrone``: one file per command group; this one puts them together."""
+
+from __future__ import annotations
+
+import typer
+
+import isochrone
+from isochrone.cli import infer, serve
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    help="Low-latency, deadline-first inference for fleets of agents.",
+)
+app.command("serve")(serve.serve)
+app.command("infer")(infer.infer)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"isochrone {isochrone.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Print the version."),
+) -> None:
+    """Runs before every command."""

@@ -1,0 +1,153 @@
+"""``isochrone serve``: one worker, with Triton's flag names where they exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from isochrone.errors import IsochroneError
+from isochrone.observe import logs
+from isochrone.settings import WireLimits
+from isochrone.wire.tls import server_context
+from isochrone.worker.server import ServeSettings, StartFailed, Worker
+
+_LIMITS = WireLimits()
+
+_EPILOG = """
+Examples:
+
+  isochrone serve ./models
+
+  isochrone serve ./models --model-control-mode explicit --load-model detector
+
+  isochrone serve ./models --http-port 9000 --grpc-port 9001 --cache-config local,size=104857600
+
+Any Triton client then works unchanged: tritonclient.http on 8000, tritonclient.grpc on 8001, Prometheus on 8002.
+"""
+
+
+def serve(
+    models: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Model repositories: directories in Triton's layout.", show_default=False),
+    ] = None,
+    model_repository: Annotated[
+        list[Path] | None, typer.Option(help="The same, as Triton spells it. May be repeated.")
+    ] = None,
+    host: Annotated[str, typer.Option("--host", "--http-address", help="Address to listen on.")] = "0.0.0.0",
+    http_port: Annotated[int, typer.Option(help="Port for HTTP; 0 picks a free one.")] = 8000,
+    grpc_port: Annotated[int, typer.Option(help="Port for gRPC. Each port speaks both protocols.")] = 8001,
+    metrics_port: Annotated[int, typer.Option(help="Port for /metrics.")] = 8002,
+    allow_http: Annotated[bool, typer.Option("--allow-http/--no-allow-http")] = True,
+    allow_grpc: Annotated[bool, typer.Option("--allow-grpc/--no-allow-grpc")] = True,
+    allow_metrics: Annotated[bool, typer.Option("--allow-metrics/--no-allow-metrics")] = True,
+    model_control_mode: Annotated[
+        str, typer.Option(help="none: load all at start; explicit: on request; poll: follow the files.")
+    ] = "none",
+    load_model: Annotated[
+        list[str] | None, typer.Option(help="Model to load at start in explicit mode; * for all.")
+    ] = None,
+    repository_poll_secs: Annotated[float, typer.Option(help="Seconds between looks in poll mode.", min=0.05)] = 15.0,
+    exit_timeout_secs: Annotated[float, typer.Option(help="Grace for in-flight requests when stopping.", min=0)] = 30.0,
+    exit_on_error: Annotated[
+        bool, typer.Option("--exit-on-error/--no-exit-on-error", help="Exit if a model fails to load at start.")
+    ] = True,
+    strict_readiness: Annotated[
+        bool, typer.Option("--strict-readiness/--no-strict-readiness", help="Ready only if every model is.")
+    ] = True,
+    server_name: Annotated[
+        str, typer.Option(help='Name in the metadata; some tools insist on "triton".')
+    ] = "isochrone",
+    allow_shared_memory: Annotated[
+        bool, typer.Option("--allow-shared-memory/--no-allow-shared-memory", help="Let clients register regions.")
+    ] = False,
+    cache_config: Annotated[
+        str, typer.Option(help="Response cache, as Triton spells it: local,size=BYTES.", show_default="off")
+    ] = "",
+    max_body_bytes: Annotated[int, typer.Option(help="Largest request body.", min=1)] = _LIMITS.max_body_bytes,
+    max_connections: Annotated[int, typer.Option(help="Connections per port.", min=1)] = _LIMITS.max_connections,
+    max_streams: Annotated[int, typer.Option(help="HTTP/2 streams per connection.", min=1)] = _LIMITS.max_streams,
+    idle_timeout: Annotated[
+        float, typer.Option(help="Seconds a connection may be idle.", min=1)
+    ] = _LIMITS.idle_timeout,
+    head_timeout: Annotated[
+        float, typer.Option(help="Seconds for a request's head to arrive.", min=1)
+    ] = _LIMITS.head_timeout,
+    body_timeout: Annotated[
+        float, typer.Option(help="Seconds for a request's body to arrive.", min=1)
+    ] = _LIMITS.body_timeout,
+    reuse_port: Annotated[
+        bool, typer.Option("--reuse-port/--no-reuse-port", help="Let several workers share the ports (SO_REUSEPORT).")
+    ] = False,
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve HTTP and gRPC over TLS.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
+    tls_client_ca: Annotated[Path | None, typer.Option(help="Require client certificates signed by this CA.")] = None,
+    log_verbose: Annotated[int, typer.Option(help="0 to 3.", min=0, max=3)] = 0,
+    log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
+) -> None:
+    """Serve the models of a repository: Open Inference Protocol over HTTP and gRPC, Triton's ports and extensions."""
+    repositories = tuple((models or []) + (model_repository or []))
+    try:
+        if not repositories:
+            raise StartFailed("no model repository; name one: isochrone serve ./models")
+        for path in repositories:
+            if not path.is_dir():
+                raise StartFailed(f"model repository {path} is not a directory")
+        if model_control_mode not in ("none", "explicit", "poll"):
+            raise StartFailed(f"--model-control-mode: expected none, explicit or poll, given {model_control_mode!r}")
+        if load_model and model_control_mode != "explicit":
+            raise StartFailed("--load-model needs --model-control-mode explicit")
+        if bool(tls_cert) != bool(tls_key):
+            raise StartFailed("--tls-cert and --tls-key go together")
+        settings = ServeSettings(
+            repositories=repositories,
+            host=host,
+            http_port=http_port if allow_http else None,
+            grpc_port=grpc_port if allow_grpc else None,
+            metrics_port=metrics_port if allow_metrics else None,
+            control_mode=model_control_mode,
+            load_models=tuple(load_model or ()),
+            poll_seconds=repository_poll_secs,
+            exit_timeout=exit_timeout_secs,
+            exit_on_error=exit_on_error,
+            strict_readiness=strict_readiness,
+            server_name=server_name,
+            allow_shared_memory=allow_shared_memory,
+            cache_bytes=_cache_bytes(cache_config),
+            reuse_port=reuse_port,
+            tls=server_context(tls_cert, tls_key, tls_client_ca) if tls_cert and tls_key else None,
+            limits=WireLimits(
+                max_body_bytes=max_body_bytes,
+                max_connections=max_connections,
+                max_streams=max_streams,
+                idle_timeout=idle_timeout,
+                head_timeout=head_timeout,
+                body_timeout=body_timeout,
+            ),
+        )
+        log_settings = logs.configure(log_verbose, log_json)
+
+        async def run() -> int:
+            return await Worker(settings, log_settings).run()
+
+        raise typer.Exit(uvloop.run(run()))
+    except (StartFailed, IsochroneError) as error:
+        typer.secho(f"isochrone serve: {error}", fg="red", err=True)
+        raise typer.Exit(1) from None
+
+
+serve.__doc__ = (serve.__doc__ or "") + "\n\n" + _EPILOG
+
+
+def _cache_bytes(text: str) -> int:
+    """``local,size=BYTES``."""
+    if not text:
+        return 0
+    name, _, rest = text.partition(",")
+    key, _, value = rest.partition("=")
+    if name != "local" or key.strip() != "size" or not value.strip().isdigit():
+        raise StartFailed(f"--cache-config: expected local,size=BYTES, given {text!r}")
+    return int(value)

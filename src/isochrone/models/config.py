@@ -1,0 +1,240 @@
+"""Reading a model's configuration, and writing it the way Triton's REST API does.
+
+Stands between the repository's files (or a load request's ``config`` parameter) and everything that reads a
+``ModelConfig``. It only parses: what was left out is ``completion``'s to fill, what makes no sense is
+``validation``'s to refuse. An error here always names the source, the line where there is one, the key, what
+was expected and what was given.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from google.protobuf import json_format, text_format
+from google.protobuf.descriptor import FieldDescriptor
+from tritonclient.grpc import model_config_pb2
+
+from isochrone.errors import ConfigError
+from isochrone.models.config_keys import (
+    expectation,
+    integer_range,
+    is_map,
+    is_repeated,
+    key_at,
+    suggestion,
+    unknown_field,
+)
+
+_ROOT = model_config_pb2.ModelConfig.DESCRIPTOR
+
+# A value no file can mean, to learn whether the text set the field at all: proto3 does not tell 0 from
+# absent, and "max_batch_size: 0" is a decision while its absence is not.
+_UNSET = -(2**31)
+
+_BACKENDS = {
+    "onnxruntime": "onnx",
+    "onnx": "onnx",
+    "python": "python",
+    "pytorch": "torch",
+    "torch": "torch",
+    "libtorch": "torch",
+    "ensemble": "ensemble",
+}
+_PLATFORMS = {
+    "onnxruntime_onnx": "onnx",
+    "python": "python",
+    "pytorch_libtorch": "torch",
+    "ensemble": "ensemble",
+}
+
+
+def parse_text(content: str | bytes, where: str) -> tuple[model_config_pb2.ModelConfig, bool]:
+    """The configuration in a config.pbtxt, and whether it states ``max_batch_size``."""
+    text = content if isinstance(content, str) else _decode(content, where)
+    config = model_config_pb2.ModelConfig()
+    try:
+        text_format.Parse(text, config)
+    except text_format.ParseError as error:
+        raise _text_error(text, error, where) from None
+    probe = model_config_pb2.ModelConfig(max_batch_size=_UNSET)
+    text_format.Merge(text, probe)
+    return config, probe.max_batch_size != _UNSET
+
+
+def _decode(content: bytes, where: str) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        given = f"byte 0x{content[error.start]:02x}"
+        raise ConfigError(f"{where}:{line}", "(encoding)", "UTF-8 text", given) from None
+
+
+def _text_error(text: str, error: Any, where: str) -> ConfigError:
+    line, column = error.GetLine() or 1, error.GetColumn() or 1
+    message = str(error)
+    place = f"{where}:{line}:{column}"
+    # The parser has already read an unknown or repeated key when it complains, and stands behind it: the
+    # message's own words say which key it was.
+    if match := re.search(r'Message type "([\w.]+)" has no field named "([^"]+)"', message):
+        key, _ = key_at(text, line, column, _ROOT)
+        known = _ROOT.file.pool.FindMessageTypeByName(match[1])
+        return ConfigError(place, key, unknown_field(known, match[2]), f"'{match[2]}'")
+    if match := re.search(r'should not have multiple "([^"]+)" fields', message):
+        return ConfigError(place, _sibling(text, line, column, match[1]), "one value", "a second one")
+    if match := re.search(r'Field "([^"]+)" is specified along with field "([^"]+)"', message):
+        key = _sibling(text, line, column, match[1])
+        return ConfigError(place, key, f"only one of {match[2]} and {match[1]}", "both")
+    key, field = key_at(text, line, column, _ROOT)
+    rest = text.split("\n")[line - 1][column - 1 :].strip() if line <= text.count("\n") + 1 else ""
+    if (match := re.search(r'Expected "([^"]+)"\.$', message)) and match[1] not in ("true", "false"):
+        # At the end of the text the parser still stands on the last token it took.
+        ended = match[1] in "}>" or not rest
+        return ConfigError(place, key, f"'{match[1]}'", "the end of the text" if ended else f"'{rest}'")
+    if "Couldn't parse string" in message and "codec" in message:
+        return ConfigError(place, key, "a quoted string in UTF-8", "bytes that are not UTF-8")
+    given = re.match(r"\"[^\"]*\"?|'[^']*'?|[^\s,;{}\[\]<>]+|.", rest)
+    shown = given[0] if given else "the end of the text"
+    if field is None or re.search(r"Expected identifier", message):
+        return ConfigError(place, key, "a key or a closing bracket", shown)
+    return ConfigError(place, key, expectation(field), shown)
+
+
+def _sibling(text: str, line: int, column: int, name: str) -> str:
+    key, _ = key_at(text, line, column, _ROOT)
+    parent, dot, _ = key.rpartition(".")
+    return f"{parent}{dot}{name}"
+
+
+def parse_json(content: str, where: str) -> tuple[model_config_pb2.ModelConfig, bool]:
+    """The configuration in a load request's JSON, and whether it states ``max_batch_size``."""
+    try:
+        value = json.loads(content)
+    except json.JSONDecodeError as error:
+        place = f"{where}:{error.lineno}:{error.colno}"
+        raise ConfigError(place, "(top level)", "valid JSON", error.msg) from None
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(where, "(top level)", "valid JSON", str(error)) from None
+    _check_json_message(value, _ROOT, "", where)
+    try:
+        config = json_format.ParseDict(value, model_config_pb2.ModelConfig())
+    except (json_format.ParseError, ValueError) as error:
+        raise ConfigError(where, "(top level)", "a model configuration", str(error).strip()) from None
+    return config, any(key in value for key in ("max_batch_size", "maxBatchSize"))
+
+
+def _check_json_message(value: Any, message: Any, path: str, where: str) -> None:
+    if not isinstance(value, dict):
+        raise ConfigError(where, path or "(top level)", "a JSON object", _shown(value))
+    choices: dict[str, str] = {}
+    for name, inner in value.items():
+        field = message.fields_by_name.get(name) or message.fields_by_camelcase_name.get(name)
+        key = f"{path}.{name}" if path else name
+        if field is None:
+            raise ConfigError(where, key, unknown_field(message, name), _shown(name))
+        if inner is None:
+            continue
+        if field.containing_oneof is not None:
+            earlier = choices.setdefault(field.containing_oneof.name, name)
+            if earlier != name:
+                raise ConfigError(where, key, f"only one of {earlier} and {name}", "both")
+        if is_map(field):
+            _check_json_map(inner, field, key, where)
+        elif is_repeated(field):
+            if not isinstance(inner, list):
+                raise ConfigError(where, key, "a JSON array", _shown(inner))
+            for index, item in enumerate(inner):
+                _check_json_value(item, field, f"{key}[{index}]", where)
+        else:
+            _check_json_value(inner, field, key, where)
+
+
+def _check_json_map(value: Any, field: Any, key: str, where: str) -> None:
+    if not isinstance(value, dict):
+        raise ConfigError(where, key, "a JSON object", _shown(value))
+    entry = field.message_type.fields_by_name
+    for name, inner in value.items():
+        _check_json_value(name, entry["key"], key, where)
+        _check_json_value(inner, entry["value"], f"{key}[{_shown(name)}]", where)
+
+
+def _check_json_value(value: Any, field: Any, key: str, where: str) -> None:
+    if field.message_type is not None:
+        _check_json_message(value, field.message_type, key, where)
+    elif not _json_scalar_fits(value, field):
+        raise ConfigError(where, key, expectation(field), _shown(value))
+
+
+def _json_scalar_fits(value: Any, field: Any) -> bool:
+    if field.enum_type is not None:
+        if isinstance(value, str):
+            return value in field.enum_type.values_by_name
+        return type(value) is int and value in field.enum_type.values_by_number
+    if (bounds := integer_range(field)) is not None:
+        # protobuf's JSON writes 64-bit integers as strings, so both forms come in.
+        if (isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,20}", value)) or (
+            isinstance(value, float) and value.is_integer()
+        ):
+            value = int(value)
+        return type(value) is int and bounds[0] <= value <= bounds[1]
+    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+        return isinstance(value, bool)
+    if field.cpp_type in (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE):
+        return type(value) in (int, float) or value in ("NaN", "Infinity", "-Infinity")
+    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+
+
+def _shown(value: Any) -> str:
+    shown = json.dumps(value)
+    return shown if len(shown) <= 80 else shown[:77] + "..."
+
+
+def backend_name(config: model_config_pb2.ModelConfig, where: str = "config.pbtxt") -> str:
+    """``onnx``, ``python``, ``torch`` or ``ensemble``, from whichever spelling the configuration uses."""
+    backend = _known(config.backend, _BACKENDS, "backend", where)
+    platform = _known(config.platform, _PLATFORMS, "platform", where)
+    if backend and platform and backend != platform:
+        raise ConfigError(where, "platform", f"one that fits backend '{config.backend}'", f"'{config.platform}'")
+    name = backend or platform
+    if config.HasField("ensemble_scheduling"):
+        if name not in ("", "ensemble"):
+            key, given = ("backend", config.backend) if backend else ("platform", config.platform)
+            raise ConfigError(where, key, "'ensemble', since ensemble_scheduling is set", f"'{given}'")
+        return "ensemble"
+    if not name:
+        raise ConfigError(where, "backend", f"one of {', '.join(sorted(_BACKENDS))}", "''")
+    return name
+
+
+def _known(value: str, known: dict[str, str], key: str, where: str) -> str:
+    if not value:
+        return ""
+    if value not in known:
+        raise ConfigError(where, key, suggestion(value, sorted(known), key), f"'{value}'")
+    return known[value]
+
+
+def config_json(config: model_config_pb2.ModelConfig) -> dict[str, Any]:
+    """Triton's REST form: proto field names, enum names, defaults written out, 64-bit integers as numbers."""
+    form: dict[str, Any] = json_format.MessageToDict(
+        config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
+    )
+    _numbers(form, _ROOT)
+    return form
+
+
+def _numbers(form: dict[str, Any], message: Any) -> None:
+    for name, value in form.items():
+        field = message.fields_by_name[name]
+        if is_map(field):
+            inner = field.message_type.fields_by_name["value"]
+            if inner.message_type is not None:
+                for item in value.values():
+                    _numbers(item, inner.message_type)
+        elif field.message_type is not None:
+            for item in value if is_repeated(field) else (value,):
+                _numbers(item, field.message_type)
+        elif field.cpp_type in (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64):
+            form[name] = [int(item) for item in value] if is_repeated(field) else int(value)

@@ -1,0 +1,127 @@
+"""Which key of a configuration an error is about, and what that key expects.
+
+``config`` asks this when a text or JSON configuration does not parse: protobuf's own parsers give a line and
+a column, or less, and a person needs ``input[1].data_type``. Everything is read from the message descriptors,
+so that a new field in NVIDIA's messages needs no change here.
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from typing import Any
+
+from google.protobuf.descriptor import FieldDescriptor
+
+_TOKEN = re.compile(
+    r"""(?P<comment>\#[^\n]*)|(?P<string>"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)|(?P<word>[\w.+-]+)|(?P<mark>[^\s])"""
+)
+
+_INTEGER_RANGES = {
+    FieldDescriptor.CPPTYPE_INT32: (-(2**31), 2**31 - 1),
+    FieldDescriptor.CPPTYPE_INT64: (-(2**63), 2**63 - 1),
+    FieldDescriptor.CPPTYPE_UINT32: (0, 2**32 - 1),
+    FieldDescriptor.CPPTYPE_UINT64: (0, 2**64 - 1),
+}
+
+
+def integer_range(field: Any) -> tuple[int, int] | None:
+    """The values an integer field can hold; None when it is not one."""
+    return _INTEGER_RANGES.get(field.cpp_type)
+
+
+def is_repeated(field: Any) -> bool:
+    # FieldDescriptor.is_repeated came with protobuf 6.31, and its elder, label, warns since then.
+    return isinstance(field.default_value, list)
+
+
+def is_map(field: Any) -> bool:
+    return field.message_type is not None and field.message_type.GetOptions().map_entry
+
+
+def expectation(field: Any) -> str:
+    """What a single value of ``field`` must look like, in words."""
+    if field.enum_type is not None:
+        return "one of " + ", ".join(value.name for value in field.enum_type.values if value.name != "TYPE_INVALID")
+    if field.message_type is not None:
+        return "a message with " + ", ".join(inner.name for inner in field.message_type.fields)
+    if (bounds := integer_range(field)) is not None:
+        return f"an integer from {bounds[0]} to {bounds[1]}"
+    if field.cpp_type == FieldDescriptor.CPPTYPE_BOOL:
+        return "true or false"
+    if field.cpp_type in (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE):
+        return "a number"
+    return "a quoted string"
+
+
+def suggestion(word: str, known: list[str], kind: str = "key") -> str:
+    """``a known key (did you mean 'dims'?)``, or the list of them where nothing is near."""
+    near = get_close_matches(word, known, n=1, cutoff=0.6)
+    if near:
+        return f"a known {kind} (did you mean '{near[0]}'?)"
+    return f"one of the known {kind}s {', '.join(known)}"
+
+
+def unknown_field(message: Any, word: str) -> str:
+    return suggestion(word, [field.name for field in message.fields])
+
+
+class _Scope:
+    """One open message while walking the text: its type, how often each field was seen, and the key being read."""
+
+    __slots__ = ("counts", "field", "field_name", "in_list", "message", "prefix")
+
+    def __init__(self, message: Any, prefix: str) -> None:
+        self.message, self.prefix = message, prefix
+        self.counts: dict[str, int] = {}
+        self.field_name = ""
+        self.field: Any = None
+        self.in_list = False
+
+    def start_field(self, name: str) -> None:
+        self.field_name = name
+        self.field = self.message.fields_by_name.get(name) if self.message is not None else None
+        self.counts[name] = self.counts.get(name, -1) + 1
+
+    def path(self) -> str:
+        index = f"[{self.counts[self.field_name]}]" if self.field is not None and is_repeated(self.field) else ""
+        dot = "." if self.prefix and self.field_name else ""
+        return f"{self.prefix}{dot}{self.field_name}{index if self.field_name else ''}"
+
+
+def key_at(text: str, line: int, column: int, root: Any) -> tuple[str, Any]:
+    """The key path in a text-format message at a position (both from 1), and its field (None if unknown).
+
+    It walks the text as far as the position and no further, so it copes with text that is broken there.
+    """
+    lines = text.split("\n")
+    stop = sum(len(before) + 1 for before in lines[: line - 1]) + max(column - 1, 0)
+    scopes = [_Scope(root, "")]
+    expect_value = False
+    for token in _TOKEN.finditer(text):
+        kind, value = token.lastgroup, token.group()
+        # A word at the position itself still counts: it may be the key.
+        if token.start() > stop:
+            break
+        scope = scopes[-1]
+        if kind == "comment":
+            continue
+        if kind == "word":
+            if not expect_value and not scope.in_list and not value[0].isdigit():
+                scope.start_field(value)
+        elif value == ":":
+            expect_value = True
+            continue
+        elif value == "[":
+            scope.in_list = True
+        elif value == "]":
+            scope.in_list = False
+        elif value == "," and scope.in_list:
+            scope.start_field(scope.field_name)
+        elif value in "{<":
+            inner = scope.field.message_type if scope.field is not None else None
+            scopes.append(_Scope(inner, scope.path()))
+        elif value in "}>" and len(scopes) > 1:
+            scopes.pop()
+        expect_value = False
+    return scopes[-1].path() or "(top level)", scopes[-1].field

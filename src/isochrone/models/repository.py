@@ -1,0 +1,262 @@
+"""Model repositories on disk, in Triton's layout: ``<model>/config.pbtxt`` and ``<model>/<version>/...``.
+
+The worker's lifecycle calls ``scan`` to learn what is there (and, in poll mode, what changed) and ``read`` to
+get one model's validated description before loading it. Files may change or vanish under it at any moment:
+that becomes an error with a name, never a raw OSError. It must never write into a repository.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+
+from tritonclient.grpc import model_config_pb2
+
+from isochrone.errors import ConfigError, InvalidArgument, NotFound
+from isochrone.models.completion import complete
+from isochrone.models.config import parse_json, parse_text
+from isochrone.models.digest import regular_files
+from isochrone.models.overrides import OverrideDirectory
+from isochrone.models.signature import Signature, signature_of
+from isochrone.models.validation import validate
+from isochrone.models.versions import find_versions, version_number, versions_to_serve
+
+CONFIG_FILE = "config.pbtxt"
+_CONFIG_PARAMETER = "load parameter 'config'"
+_LONGEST_NAME = 255
+_SCAN_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """A model that a scan found. Two scans give equal fingerprints as long as nothing below was written."""
+
+    name: str
+    directory: Path
+    versions: tuple[int, ...]
+    config_fingerprint: str
+    """Of everything in the model's directory outside its versions: config.pbtxt, labels, warm-up data."""
+    version_fingerprints: Mapping[int, str]
+    problem: ConfigError | None = None
+    """Why this model cannot be read, where the scan itself could tell. The other fields then say nothing about
+    it: whoever polls keeps what is loaded."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """Everything that is known of a model before it is loaded."""
+
+    name: str
+    directory: Path
+    config: model_config_pb2.ModelConfig
+    """Completed and validated; not to be changed."""
+    signature: Signature
+    assumed: tuple[str, ...]
+    """Sentences for the log: what the configuration left out and completion filled in."""
+    versions: Mapping[int, Path]
+    """The versions to serve, ascending, each with its directory."""
+    ignored: tuple[str, ...]
+    """Entries of the directory that look like versions but are none, for the log."""
+    overrides: OverrideDirectory | None = None
+    """Where files from a load request lie; they are removed with the description, or by ``release``."""
+
+    def release(self) -> None:
+        """Remove files that were written for this description alone; nothing of the repository is touched."""
+        if self.overrides is not None:
+            self.overrides.remove()
+
+
+class Repository:
+    """One or more directories of models, seen as one set of names."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = tuple(paths)
+        for path in self.paths:
+            if not os.path.isdir(path):
+                given = "a file" if path.exists() else "nothing there"
+                raise ConfigError("model repository", str(path), "a directory", given)
+
+    def scan(self) -> dict[str, ModelEntry]:
+        """Every model by name. A repository that cannot be listed raises: an empty answer would unload all."""
+        entries: dict[str, ModelEntry] = {}
+        for path in self.paths:
+            for name, directory in _model_directories(path):
+                if name in entries:
+                    first = entries[name]
+                    problem = _duplicate(name, [first.directory, directory])
+                    entries[name] = ModelEntry(name, first.directory, (), "", {}, problem)
+                    continue
+                entry = _entry(name, directory)
+                if entry is not None:
+                    entries[name] = entry
+        return entries
+
+    def read(
+        self, name: str, config_json: str | None = None, files: Mapping[str, bytes] | None = None
+    ) -> ModelDescription:
+        """The description of one model, or the error that says what is wrong with it.
+
+        ``config_json`` and ``files`` are a load request's parameters: the one stands in for config.pbtxt; the
+        others, keyed ``<version>/<name>`` (a leading ``file:`` is dropped), for the whole directory.
+        """
+        validate_model_name(name)
+        if files:
+            if config_json is None:
+                raise ConfigError("load request", "config", "a model configuration, since files are given", "none")
+            overrides = OverrideDirectory(name, files)
+            try:
+                return self._describe(name, overrides.model, config_json, overrides)
+            except BaseException:
+                overrides.remove()
+                raise
+        found = [path / name for path in self.paths if os.path.isdir(path / name)]
+        if not found:
+            raise unknown_model(name)
+        if len(found) > 1:
+            raise _duplicate(name, found)
+        try:
+            return self._describe(name, found[0], config_json, None)
+        except (OSError, ConfigError) as error:
+            if not os.path.isdir(found[0]):
+                raise unknown_model(name) from None
+            if isinstance(error, ConfigError):
+                raise
+            given = error.strerror or str(error)
+            raise ConfigError(str(error.filename or found[0]), "file", "a readable file", given) from None
+
+    def _describe(
+        self, name: str, directory: Path, config_json: str | None, overrides: OverrideDirectory | None
+    ) -> ModelDescription:
+        where = _CONFIG_PARAMETER if config_json is not None else str(directory / CONFIG_FILE)
+        if config_json is not None:
+            config, stated = parse_json(config_json, where)
+        elif os.path.lexists(where):
+            # A link to nowhere must not pass for "no configuration"; a pipe must not be waited on.
+            if not os.path.isfile(where):
+                raise ConfigError(where, "file", "a regular file", "something else, or a link to nowhere")
+            config, stated = parse_text(Path(where).read_bytes(), where)
+        else:
+            config, stated = model_config_pb2.ModelConfig(), False
+        if config.name not in ("", name):
+            raise ConfigError(where, "name", f"'{name}', as the directory is called", f"'{config.name}'")
+        found = find_versions(directory)
+        numbers = versions_to_serve(config.version_policy, found.present, where)
+        if not numbers:
+            given = f"none (ignored: {', '.join(found.ignored)})" if found.ignored else "none"
+            expected = "at least one version directory named by a positive integer, such as '1'"
+            raise ConfigError(str(directory), "versions", expected, given)
+        versions = {number: directory / str(number) for number in numbers}
+        completed, assumed = complete(config, directory, versions, max_batch_size_stated=stated, where=where)
+        validate(completed, where)
+        _check_initial_states(completed, directory, where)
+        labels = _read_labels(completed, directory, where)
+        return ModelDescription(
+            name=name,
+            directory=directory,
+            config=completed,
+            signature=signature_of(completed, labels),
+            assumed=assumed,
+            versions=versions,
+            ignored=found.ignored,
+            overrides=overrides,
+        )
+
+
+def unknown_model(name: str) -> NotFound:
+    """Clients match these words."""
+    return NotFound(f"Request for unknown model: '{name}' is not found")
+
+
+def validate_model_name(name: str) -> None:
+    """Refuse a name that is not one plain directory name."""
+    if _is_model_name(name):
+        return
+    raise InvalidArgument(
+        "model name: expected one directory name of at most 255 bytes, without '/', '\\' or control"
+        f" characters and not starting with '.', given {name[:_LONGEST_NAME]!r}"
+    )
+
+
+def _is_model_name(name: str) -> bool:
+    if not name or name.startswith(".") or "/" in name or "\\" in name:
+        return False
+    try:
+        length = len(name.encode("utf-8"))
+    except UnicodeEncodeError:
+        return False
+    return length <= _LONGEST_NAME and name.isprintable()
+
+
+def _model_directories(path: Path) -> list[tuple[str, Path]]:
+    try:
+        return sorted((entry.name, entry) for entry in path.iterdir() if _is_model_name(entry.name) and entry.is_dir())
+    except OSError as error:
+        given = error.strerror or str(error)
+        raise ConfigError("model repository", str(path), "a readable directory", given) from None
+
+
+def _duplicate(name: str, directories: Sequence[Path]) -> ConfigError:
+    given = " and ".join(str(directory) for directory in directories)
+    return ConfigError("model repository", name, "one directory of this name", given)
+
+
+def _entry(name: str, directory: Path) -> ModelEntry | None:
+    problem: ConfigError | None = None
+    # A file that goes away between the listing and its stat (a copy's temporary name) is no problem of the model: look
+    # again before saying so.
+    for _ in range(_SCAN_ATTEMPTS):
+        try:
+            versions = find_versions(directory).present
+            return ModelEntry(name, directory, versions, *_fingerprints(directory, versions))
+        except ConfigError as error:
+            problem = error
+    # Gone since the listing: it is simply not there any more. Anything else is kept and told.
+    if not os.path.isdir(directory):
+        return None
+    return ModelEntry(name, directory, (), "", {}, problem)
+
+
+def _fingerprints(directory: Path, versions: Sequence[int]) -> tuple[str, dict[int, str]]:
+    """Names, sizes, mtimes and inodes: cheap enough for every poll, where a digest would read every byte."""
+    shared = blake2b(digest_size=16)
+    hashes = {version: blake2b(digest_size=16) for version in versions}
+    for relative, path in sorted(regular_files(directory)):
+        first, slash, _ = relative.partition(b"/")
+        version = version_number(first.decode("ascii", "replace")) if slash else None
+        try:
+            status = path.stat()
+        except OSError as error:
+            raise ConfigError(str(path), "file", "a readable file", error.strerror or str(error)) from None
+        line = f"{status.st_size} {status.st_mtime_ns} {status.st_ino}".encode()
+        target = hashes.get(version, shared) if version is not None else shared
+        target.update(len(relative).to_bytes(4, "big") + relative + len(line).to_bytes(4, "big") + line)
+    return shared.hexdigest(), {version: total.hexdigest() for version, total in hashes.items()}
+
+
+def _check_initial_states(config: model_config_pb2.ModelConfig, directory: Path, where: str) -> None:
+    for index, state in enumerate(config.sequence_batching.state):
+        for initial in state.initial_state:
+            if initial.data_file and not (directory / "initial_state" / initial.data_file).is_file():
+                key = f"sequence_batching.state[{index}].initial_state[0].data_file"
+                expected = f"a file in {directory / 'initial_state'}"
+                raise ConfigError(where, key, expected, f"'{initial.data_file}', which is not there")
+
+
+def _read_labels(config: model_config_pb2.ModelConfig, directory: Path, where: str) -> dict[str, tuple[str, ...]]:
+    labels: dict[str, tuple[str, ...]] = {}
+    for index, output in enumerate(config.output):
+        if not output.label_filename:
+            continue
+        key = f"output[{index}].label_filename"
+        path = directory / output.label_filename
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(where, key, f"a readable file at {path}", error.strerror or str(error)) from None
+        except UnicodeDecodeError:
+            raise ConfigError(where, key, "a file in UTF-8, one label a line", str(path)) from None
+        labels[output.name] = tuple(line.rstrip("\r") for line in text.removesuffix("\n").split("\n"))
+    return labels

@@ -1,0 +1,65 @@
+"""What a listener serves: the whole protocol, REST and gRPC on one port; or the metrics page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from isochrone.errors import MethodNotAllowed, NotFound
+from isochrone.observe.snapshot import ServerSnapshot
+from isochrone.protocol.grpc import GrpcRouter
+from isochrone.protocol.rest import ErrorRoute, RestRouter
+from isochrone.wire.exchange import Exchange, Head, Route
+
+if TYPE_CHECKING:
+    from isochrone.observe.metrics import Exposition
+    from isochrone.protocol.service import InferenceService
+
+
+class ProtocolApplication:
+    """REST and gRPC for one service; the content type tells them apart."""
+
+    def __init__(self, service: InferenceService, max_body_bytes: int) -> None:
+        self._rest = RestRouter(service, max_body_bytes)
+        self._grpc = GrpcRouter(service, max_body_bytes)
+
+    def route(self, head: Head) -> Route:
+        if (head.get(b"content-type") or b"").startswith(b"application/grpc"):
+            return self._grpc.route(head)
+        return self._rest.route(head)
+
+
+class MetricsApplication:
+    """GET /metrics, for Prometheus."""
+
+    def __init__(self, exposition: Exposition, take: Callable[[], ServerSnapshot]) -> None:
+        self._exposition = exposition
+        self._take = take
+
+    def route(self, head: Head) -> Route:
+        path = head.target.partition(b"?")[0]
+        if path not in (b"/metrics", b"/metrics/"):
+            return ErrorRoute(NotFound(f"no such path: {path.decode('latin-1')[:200]}; metrics are under /metrics"))
+        if head.method not in (b"GET", b"HEAD"):
+            return ErrorRoute(MethodNotAllowed("/metrics: expected GET"))
+        return _MetricsRoute(self._exposition, self._take, (head.get(b"accept") or b"").decode("latin-1"))
+
+
+class _MetricsRoute(Route):
+    def __init__(self, exposition: Exposition, take: Callable[[], ServerSnapshot], accept: str) -> None:
+        self._exposition = exposition
+        self._take = take
+        self._accept = accept
+
+    def handle(self, exchange: Exchange) -> None:
+        # Counted on the loop, written on a thread: the text of many models takes milliseconds.
+        snapshot = self._take()
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(None, self._exposition.render, self._accept, snapshot)
+        future.add_done_callback(lambda done: self._answer(exchange, done))
+
+    @staticmethod
+    def _answer(exchange: Exchange, done: asyncio.Future[tuple[bytes, str]]) -> None:
+        body, content_type = done.result()
+        exchange.respond(200, ((b"content-type", content_type.encode()),), [body])

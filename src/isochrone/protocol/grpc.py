@@ -1,0 +1,258 @@
+"""gRPC on our own HTTP/2: message framing, statuses, deadlines, and which path means which method.
+
+Stands between ``wire.http2_server`` and the methods in ``grpc_infer``, ``grpc_stream`` and ``grpc_control``. grpcio
+costs ten times as much per call (docs/decisions), so it is used by tests alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from isochrone.clock import NEVER
+from isochrone.errors import GRPC_INTERNAL, IsochroneError, MalformedRequest, PayloadTooLarge, Unsupported
+from isochrone.protocol import timing
+from isochrone.wire import compression
+from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Route
+from isochrone.wire.hpack import Encoder
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import InferRequest
+    from isochrone.protocol.service import InferenceService
+    from isochrone.wire.http2_server import ServerStream
+
+_encode = Encoder().encode
+_ENCODINGS: tuple[Header, ...] = ((b"grpc-accept-encoding", b"identity, deflate, gzip"),)
+#: Our encoder keeps no state, so these blocks are good on any connection.
+RESPONSE_HEADERS = _encode([(b":status", b"200"), (b"content-type", b"application/grpc")])
+OK_TRAILERS = _encode([(b"grpc-status", b"0")])
+
+_UNITS = {
+    ord("H"): 3_600_000_000_000,
+    ord("M"): 60_000_000_000,
+    ord("S"): 1_000_000_000,
+    ord("m"): 1_000_000,
+    ord("u"): 1_000,
+    ord("n"): 1,
+}
+
+
+def parse_timeout(value: bytes | None) -> int:
+    """``grpc-timeout`` in ns (gRPC over HTTP/2: 1 to 8 digits and a unit); 0: none."""
+    if value is None:
+        return 0
+    unit = _UNITS.get(value[-1]) if value else None
+    digits = value[:-1]
+    if unit is None or not digits.isdigit() or len(digits) > 8:
+        raise MalformedRequest(f"header grpc-timeout: expected up to 8 digits and one of HMSmun, given {value[:20]!r}")
+    return max(int(digits) * unit, 1)
+
+
+def error_block(status: int, message: str, *, trailers_only: bool, extras: tuple[Header, ...] = ()) -> bytes:
+    """A status as trailers, or as the only header block of an answer that has no message."""
+    start: list[Header] = []
+    if trailers_only:
+        start = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+    # gRPC over HTTP/2: grpc-message is percent-encoded; bounded, since peers limit the size of a header list.
+    text = quote(message[:1024], safe=" !\"#$&'()*+,-./:;<=>?@[]^_`{|}~").encode("ascii")
+    return _encode([*start, (b"grpc-status", b"%d" % status), (b"grpc-message", text), *extras])
+
+
+def frame_message(payload: bytes) -> bytes:
+    return b"\0" + len(payload).to_bytes(4, "big") + payload
+
+
+def fail(stream: Any, error: IsochroneError) -> None:
+    """Answers a call that has sent nothing yet."""
+    stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=True))
+
+
+class CallHead:
+    """What a call's header block alone decides."""
+
+    __slots__ = ("encoding", "is_plain", "timeout_ns", "wants_load", "wants_timing")
+
+    def __init__(self, head: Head) -> None:
+        self.timeout_ns = parse_timeout(head.get(b"grpc-timeout"))
+        self.encoding = head.get(b"grpc-encoding") or b"identity"
+        self.wants_timing = head.get(b"x-isochrone-timing") is not None
+        self.wants_load = head.get(b"endpoint-load-metrics-format") is not None
+        #: Nothing but the answer itself is wanted.
+        self.is_plain = not (self.wants_timing or self.wants_load)
+
+    def deadline(self, arrived: int, timeout_ns: int) -> int:
+        """The earlier of the call's own deadline and the request's ``timeout`` parameter."""
+        own = self.timeout_ns
+        if own and timeout_ns:
+            return arrived + min(own, timeout_ns)
+        if own or timeout_ns:
+            return arrived + (own or timeout_ns)
+        return NEVER
+
+    def extras(self, request: InferRequest, service: InferenceService, now: int) -> tuple[Header, ...]:
+        """Trailing metadata the caller asked for: where the time went, and how loaded we are."""
+        extras: tuple[Header, ...] = ()
+        if self.wants_timing:
+            extras += ((b"server-timing", timing.server_timing(request, now)),)
+        if self.wants_load:
+            value = timing.orca_binary(service.load_report())
+            extras += ((b"endpoint-load-metrics-bin", _binary_header(value)),)
+        return extras
+
+
+def _binary_header(value: bytes) -> bytes:
+    from base64 import b64encode
+
+    return b64encode(value).rstrip(b"=")
+
+
+def message_of(body: Buffer, encoding: bytes, limit: int) -> tuple[Buffer, int]:
+    """The one message of a unary call: the buffer it lies in and where it starts."""
+    size = len(body)
+    if size < 5:
+        raise MalformedRequest(f"a gRPC message has a prefix of 5 bytes, given {size} bytes")
+    length = int.from_bytes(body[1:5], "big")
+    if length != size - 5:
+        raise MalformedRequest(f"the gRPC message announces {length} bytes, given {size - 5}")
+    if body[0] == 0:
+        return body, 5
+    return unpack(body[0], body[5:], encoding, limit), 0
+
+
+def unpack(flag: int, payload: Buffer, encoding: bytes, limit: int) -> bytes:
+    """A message behind its compression flag."""
+    if flag == 0:
+        return bytes(payload)
+    if flag != 1:
+        raise MalformedRequest(f"the gRPC compressed flag: expected 0 or 1, given {flag}")
+    if encoding == b"identity":
+        raise MalformedRequest("a gRPC message is marked compressed, but grpc-encoding names no compression")
+    return compression.decompress(encoding, payload, limit)
+
+
+class UnaryRoute(Route):
+    """A control method: one message in, one out."""
+
+    def __init__(self, method: Callable[[InferenceService, Any], Any], request: Any, grpc: GrpcRouter, head: CallHead):
+        self._method = method
+        self._request = request
+        self._grpc = grpc
+        self._head = head
+
+    def handle(self, exchange: Exchange) -> None:
+        stream: Any = exchange
+        try:
+            body, start = message_of(exchange.body, self._head.encoding, self._grpc.max_body_bytes)
+            message = parse(self._request, bytes(body[start:]))
+            answer = self._method(self._grpc.service, message)
+        except IsochroneError as error:
+            fail(stream, error)
+            return
+        if hasattr(answer, "__await__"):
+            self._grpc.run(self._finish(stream, answer))
+        else:
+            respond(stream, answer.SerializeToString())
+
+    async def _finish(self, stream: Any, answer: Any) -> None:
+        try:
+            respond(stream, (await answer).SerializeToString())
+        except IsochroneError as error:
+            fail(stream, error)
+        except Exception as error:
+            # The caller must not wait for ever because of a fault of ours.
+            text = f"{type(error).__name__}: {error}"
+            stream.end_with_trailers(error_block(GRPC_INTERNAL, text, trailers_only=True))
+            raise
+
+
+def respond(stream: ServerStream, payload: bytes) -> None:
+    stream.respond_unary(RESPONSE_HEADERS, frame_message(payload), len(payload) + 5, OK_TRAILERS)
+
+
+def parse(kind: Any, payload: bytes) -> Any:
+    try:
+        return kind.FromString(payload)
+    except Exception as error:  # protobuf's DecodeError, whichever implementation is in use
+        raise MalformedRequest(f"failed to parse {kind.DESCRIPTOR.name}: {error}") from None
+
+
+class MessageReader:
+    """Cuts a streamed body into messages."""
+
+    __slots__ = ("_buffer", "_limit")
+
+    def __init__(self, limit: int) -> None:
+        self._buffer = bytearray()
+        self._limit = limit
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._buffer
+
+    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
+        """(compressed flag, payload) of each message that is whole."""
+        buffer = self._buffer
+        buffer += data
+        messages: list[tuple[int, bytes]] = []
+        position = 0
+        while len(buffer) - position >= 5:
+            length = int.from_bytes(buffer[position + 1 : position + 5], "big")
+            if length > self._limit:
+                raise PayloadTooLarge(f"a gRPC message of {length} bytes; max_body_bytes is {self._limit}")
+            end = position + 5 + length
+            if end > len(buffer):
+                break
+            messages.append((buffer[position], bytes(buffer[position + 5 : end])))
+            position = end
+        del buffer[:position]
+        return messages
+
+
+class GrpcErrorRoute(Route):
+    def __init__(self, error: IsochroneError) -> None:
+        self._error = error
+
+    def handle(self, exchange: Exchange) -> None:
+        fail(exchange, self._error)
+
+
+class GrpcRouter:
+    """Finds the route of a gRPC call."""
+
+    def __init__(self, service: InferenceService, max_body_bytes: int) -> None:
+        import asyncio
+
+        from isochrone.protocol.grpc_control import METHODS, STREAMING
+        from isochrone.protocol.grpc_infer import InferMethod
+
+        self.service = service
+        self.max_body_bytes = max_body_bytes
+        self._methods = METHODS
+        self._streaming = STREAMING
+        self._infer = InferMethod(self)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def run(self, coroutine: Any) -> None:
+        """Runs a slow control call; the loop alone would keep only a weak reference."""
+        import asyncio
+
+        task = asyncio.ensure_future(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def route(self, head: Head) -> Route:
+        try:
+            call = CallHead(head)
+            path = head.target
+            if path == b"/inference.GRPCInferenceService/ModelInfer":
+                return self._infer.route(call)
+            streaming = self._streaming.get(path)
+            if streaming is not None:
+                return streaming(self, call)
+            method = self._methods.get(path)
+            if method is None:
+                raise Unsupported(f"unknown method {path.decode('latin-1')[:200]}")
+            return UnaryRoute(method[1], method[0], self, call)
+        except IsochroneError as error:
+            return GrpcErrorRoute(error)

@@ -1,0 +1,179 @@
+"""gRPC's control methods: each a function from the service and a request message to an answer message.
+
+The same service calls as ``rest_control``, in protobuf. Not the hot path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tritonclient.grpc import service_pb2 as pb
+
+from isochrone.errors import InvalidArgument, NotFound, Unsupported
+from isochrone.protocol.grpc_infer import plain_parameters
+from isochrone.protocol.grpc_reflection import (
+    REFLECTION_PATHS,
+    HealthCheckRequest,
+    HealthCheckResponse,
+    HealthListRequest,
+    HealthListResponse,
+    HealthWatchRoute,
+    ReflectionRoute,
+)
+from isochrone.protocol.grpc_stream import StreamInferRoute
+
+if TYPE_CHECKING:
+    from isochrone.protocol.grpc import CallHead, GrpcRouter
+    from isochrone.protocol.service import InferenceService
+    from isochrone.protocol.shared_memory import SharedMemoryRegions
+    from isochrone.wire.exchange import Route
+
+SERVING, NOT_SERVING = 1, 2
+
+
+def _server_live(service: InferenceService, _: Any) -> Any:
+    return pb.ServerLiveResponse(live=service.is_live())
+
+
+def _server_ready(service: InferenceService, _: Any) -> Any:
+    return pb.ServerReadyResponse(ready=service.is_ready())
+
+
+def _model_ready(service: InferenceService, request: Any) -> Any:
+    return pb.ModelReadyResponse(ready=service.is_model_ready(request.name, request.version))
+
+
+def _server_metadata(service: InferenceService, _: Any) -> Any:
+    return service.server_metadata()
+
+
+def _model_metadata(service: InferenceService, request: Any) -> Any:
+    return service.model_metadata(request.name, request.version)
+
+
+def _model_config(service: InferenceService, request: Any) -> Any:
+    return service.model_config(request.name, request.version)
+
+
+def _model_statistics(service: InferenceService, request: Any) -> Any:
+    return service.model_statistics(request.name, request.version)
+
+
+def _repository_index(service: InferenceService, request: Any) -> Any:
+    return service.repository_index(request.ready)
+
+
+async def _load(service: InferenceService, request: Any) -> Any:
+    await service.load(request.model_name, plain_parameters(request.parameters))
+    return pb.RepositoryModelLoadResponse()
+
+
+async def _unload(service: InferenceService, request: Any) -> Any:
+    dependents = plain_parameters(request.parameters).get("unload_dependents", False)
+    if not isinstance(dependents, bool):
+        raise InvalidArgument(f"parameter 'unload_dependents': expected bool, given {dependents!r}")
+    await service.unload(request.model_name, dependents)
+    return pb.RepositoryModelUnloadResponse()
+
+
+def _regions(service: InferenceService) -> SharedMemoryRegions:
+    if service.shared_memory is None:
+        raise Unsupported("shared memory is switched off; start the server with --allow-shared-memory")
+    return service.shared_memory
+
+
+def _memory_status(service: InferenceService, request: Any) -> Any:
+    response = pb.SystemSharedMemoryStatusResponse()
+    for region in _regions(service).status(request.name):
+        entry = response.regions[region.name]
+        entry.name, entry.key, entry.offset, entry.byte_size = region.name, region.key, region.offset, region.byte_size
+    return response
+
+
+def _memory_register(service: InferenceService, request: Any) -> Any:
+    _regions(service).register(request.name, request.key, request.offset, request.byte_size)
+    return pb.SystemSharedMemoryRegisterResponse()
+
+
+def _memory_unregister(service: InferenceService, request: Any) -> Any:
+    _regions(service).unregister(request.name)
+    return pb.SystemSharedMemoryUnregisterResponse()
+
+
+def _cuda_memory(service: InferenceService, request: Any) -> Any:
+    raise Unsupported("CUDA shared memory is not supported by this server")
+
+
+def _trace_setting(service: InferenceService, request: Any) -> Any:
+    changes = {key: list(value.value) or None for key, value in request.settings.items()}
+    response = pb.TraceSettingResponse()
+    for key, values in service.trace_setting(request.model_name, changes).items():
+        response.settings[key].value.extend(values)
+    return response
+
+
+def _log_settings(service: InferenceService, request: Any) -> Any:
+    changes = {}
+    for key, value in request.settings.items():
+        kind = value.WhichOneof("parameter_choice")
+        if kind is None:
+            raise InvalidArgument(f"log setting '{key}': expected a value, given none")
+        changes[key] = getattr(value, kind)
+    response = pb.LogSettingsResponse()
+    for key, value in service.log_settings(changes).items():
+        slot = response.settings[key]
+        if isinstance(value, bool):
+            slot.bool_param = value
+        elif isinstance(value, int):
+            slot.uint32_param = value
+        else:
+            slot.string_param = value
+    return response
+
+
+def _health_check(service: InferenceService, request: Any) -> Any:
+    if request.service not in ("", "inference.GRPCInferenceService"):
+        raise NotFound(f"unknown service '{request.service}'")
+    return HealthCheckResponse(status=SERVING if service.is_ready() else NOT_SERVING)
+
+
+def _health_list(service: InferenceService, _: Any) -> Any:
+    response = HealthListResponse()
+    for name in ("", "inference.GRPCInferenceService"):
+        response.statuses[name].status = SERVING if service.is_ready() else NOT_SERVING
+    return response
+
+
+_SERVICE = b"/inference.GRPCInferenceService/"
+
+#: path → (request message, method)
+METHODS: dict[bytes, tuple[Any, Callable[[InferenceService, Any], Any]]] = {
+    _SERVICE + b"ServerLive": (pb.ServerLiveRequest, _server_live),
+    _SERVICE + b"ServerReady": (pb.ServerReadyRequest, _server_ready),
+    _SERVICE + b"ModelReady": (pb.ModelReadyRequest, _model_ready),
+    _SERVICE + b"ServerMetadata": (pb.ServerMetadataRequest, _server_metadata),
+    _SERVICE + b"ModelMetadata": (pb.ModelMetadataRequest, _model_metadata),
+    _SERVICE + b"ModelConfig": (pb.ModelConfigRequest, _model_config),
+    _SERVICE + b"ModelStatistics": (pb.ModelStatisticsRequest, _model_statistics),
+    _SERVICE + b"RepositoryIndex": (pb.RepositoryIndexRequest, _repository_index),
+    _SERVICE + b"RepositoryModelLoad": (pb.RepositoryModelLoadRequest, _load),
+    _SERVICE + b"RepositoryModelUnload": (pb.RepositoryModelUnloadRequest, _unload),
+    _SERVICE + b"SystemSharedMemoryStatus": (pb.SystemSharedMemoryStatusRequest, _memory_status),
+    _SERVICE + b"SystemSharedMemoryRegister": (pb.SystemSharedMemoryRegisterRequest, _memory_register),
+    _SERVICE + b"SystemSharedMemoryUnregister": (pb.SystemSharedMemoryUnregisterRequest, _memory_unregister),
+    _SERVICE + b"CudaSharedMemoryStatus": (pb.CudaSharedMemoryStatusRequest, _cuda_memory),
+    _SERVICE + b"CudaSharedMemoryRegister": (pb.CudaSharedMemoryRegisterRequest, _cuda_memory),
+    _SERVICE + b"CudaSharedMemoryUnregister": (pb.CudaSharedMemoryUnregisterRequest, _cuda_memory),
+    _SERVICE + b"TraceSetting": (pb.TraceSettingRequest, _trace_setting),
+    _SERVICE + b"LogSettings": (pb.LogSettingsRequest, _log_settings),
+    b"/grpc.health.v1.Health/Check": (HealthCheckRequest, _health_check),
+    b"/grpc.health.v1.Health/List": (HealthListRequest, _health_list),
+}
+
+#: path → route of a streaming method
+STREAMING: dict[bytes, Callable[[GrpcRouter, CallHead], Route]] = {
+    _SERVICE + b"ModelStreamInfer": StreamInferRoute,
+    b"/grpc.health.v1.Health/Watch": HealthWatchRoute,
+    **dict.fromkeys(REFLECTION_PATHS, ReflectionRoute),
+}

@@ -1,0 +1,476 @@
+"""ModelInfer: protobuf bytes to an ``InferRequest`` and back, with the tensors left where they lie.
+
+A request's message is a head (model, ids, tensor names, types, shapes) followed by the tensors' raw bytes. Heads
+repeat, so the decoded head is memoised by its bytes, and a repeated one costs a comparison; raw bytes become views of
+the received buffer. upb would copy them twice. The answer's head is memoised in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tritonclient.grpc import service_pb2
+
+from isochrone.clock import now_ns
+from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest
+from isochrone.protocol import tensors
+from isochrone.protocol.classification import classify
+from isochrone.protocol.datatypes import element_count, item_size, name_of, numpy_of
+from isochrone.protocol.grpc import (
+    OK_TRAILERS,
+    RESPONSE_HEADERS,
+    CallHead,
+    GrpcRouter,
+    error_block,
+    fail,
+    message_of,
+    parse,
+)
+from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
+from isochrone.protocol.rest_infer import OutputChoice, read_parameters
+from isochrone.wire.exchange import Buffer, Exchange, Route
+from isochrone.wire.hpack import Encoder
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import Tensors
+    from isochrone.protocol.service import InferenceService
+    from isochrone.wire.http2_server import ServerStream
+
+#: Field 7, length-delimited: raw_input_contents. Serialisers write fields by number, so these come last.
+_RAW_INPUT = 0x3A
+#: Field 6, length-delimited: raw_output_contents.
+_RAW_OUTPUT = b"\x32"
+_ID = b"\x1a"
+_MEMO_SIZE = 8
+_MAX_HEAD_MEMOISED = 4096
+_MAX_ANSWERS_MEMOISED = 64
+_KNOWN = frozenset(("priority", "timeout", "sequence_start", "sequence_end", "sequence_id"))
+#: Messages up to this size are joined into one buffer; larger ones are written piece by piece.
+_JOIN_LIMIT = 16 * 1024
+
+_encode_headers = Encoder().encode
+
+
+class GrpcPlan(Plan):
+    """A decoded message head."""
+
+    __slots__ = ("answers", "choices", "is_plain", "request_id", "sources")
+
+    #: (name, numpy type, shape, count, byte size) of each input, when all are plain; otherwise the message's inputs.
+    sources: list[Any]
+    choices: dict[str, OutputChoice]
+    #: Every input is raw and of fixed size, every output is wanted raw: the fast path.
+    is_plain: bool
+    request_id: str
+    answers: dict[Any, bytes]
+
+
+def varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def read_varint(data: Buffer, position: int) -> tuple[int, int]:
+    result = shift = 0
+    while True:
+        if position >= len(data) or shift > 63:
+            raise MalformedRequest("failed to parse ModelInferRequest: a number is cut short or too long")
+        byte = data[position]
+        position += 1
+        result |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return result, position
+        shift += 7
+
+
+def split_raw(body: Buffer, start: int) -> tuple[int, list[tuple[int, int]]] | None:
+    """Where the head ends, and the (start, stop) of each raw input; None when the fields are in an unusual order."""
+    position, end = start, len(body)
+    while position < end and body[position] != _RAW_INPUT:
+        tag, position = read_varint(body, position)
+        kind = tag & 7
+        if kind == 2:
+            length, position = read_varint(body, position)
+            position += length
+        elif kind == 0:
+            _, position = read_varint(body, position)
+        elif kind == 1:
+            position += 8
+        elif kind == 5:
+            position += 4
+        else:
+            raise MalformedRequest(f"failed to parse ModelInferRequest: wire type {kind}")
+    if position > end:
+        raise MalformedRequest("failed to parse ModelInferRequest: a field is cut short")
+    return (position, []) if position == end else _raw_fields(body, position, position)
+
+
+def _raw_fields(body: Buffer, position: int, head_end: int) -> tuple[int, list[tuple[int, int]]] | None:
+    spans: list[tuple[int, int]] = []
+    end = len(body)
+    while position < end:
+        if body[position] != _RAW_INPUT:
+            return None
+        length, position = read_varint(body, position + 1)
+        spans.append((position, position + length))
+        position += length
+    if position > end:
+        raise MalformedRequest("failed to parse ModelInferRequest: raw_input_contents is cut short")
+    return head_end, spans
+
+
+def plain_parameters(parameters: Any) -> dict[str, Any]:
+    """A protobuf parameter map as plain values."""
+    result: dict[str, Any] = {}
+    for key, value in parameters.items():
+        kind = value.WhichOneof("parameter_choice")
+        if kind is not None:
+            result[key] = getattr(value, kind)
+    return result
+
+
+def plan_of(message: Any) -> GrpcPlan:
+    """Decodes a message head that is not memoised."""
+    described: list[tuple[str, str, tuple[int, ...]]] = []
+    sources: list[Any] = []
+    plain = True
+    for item in message.inputs:
+        shape = tuple(item.shape)
+        count = element_count(shape, item.name)
+        described.append((item.name, item.datatype, shape))
+        dtype = numpy_of(item.datatype)
+        if item.datatype == "BYTES" or item.parameters or item.HasField("contents"):
+            plain = False
+        sources.append((item.name, dtype, shape, count, count * item_size(item.datatype) if plain else 0))
+    choices: dict[str, OutputChoice] = {}
+    for output in message.outputs:
+        choice = _choice(output)
+        choices[output.name] = choice
+        plain = plain and choice.is_plain
+    if len(choices) != len(message.outputs):
+        raise InvalidArgument("'outputs' names an output twice")
+    parameters = plain_parameters(message.parameters) if message.parameters else {}
+    plan = GrpcPlan(
+        message.model_name,
+        message.model_version,
+        tuple(described),
+        tuple(choices) or None,
+        {key: value for key, value in parameters.items() if key not in _KNOWN},
+        **read_parameters(parameters),
+    )
+    plan.sources = sources
+    plan.choices = choices
+    plan.is_plain = plain
+    plan.request_id = message.id
+    plan.answers = {}
+    return plan
+
+
+def _choice(output: Any) -> OutputChoice:
+    parameters = plain_parameters(output.parameters)
+    for key in ("classification", "shared_memory_offset", "shared_memory_byte_size"):
+        value = parameters.get(key, 0)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise InvalidArgument(f"output '{output.name}': parameter '{key}': expected an int64 ≥ 0, given {value!r}")
+    region = parameters.get("shared_memory_region", "")
+    if region and parameters.get("classification"):
+        raise InvalidArgument(f"output '{output.name}': shared memory cannot be used with classification")
+    return OutputChoice(
+        True,
+        parameters.get("classification", 0),
+        region,
+        parameters.get("shared_memory_offset", 0),
+        parameters.get("shared_memory_byte_size", 0),
+    )
+
+
+def read_inputs(plan: GrpcPlan, message: Any, raw: Sequence[Buffer], service: InferenceService) -> Tensors:
+    """Inputs of a request off the fast path: typed contents, BYTES, shared memory, or raw."""
+    inputs: Tensors = {}
+    used = 0
+    typed = any(item.HasField("contents") for item in message.inputs)
+    if typed and raw:
+        raise InvalidArgument(
+            "contents field must not be specified when using raw_input_contents for model "
+            f"'{plan.model_name}': send one of them"
+        )
+    for item, (name, datatype, shape) in zip(message.inputs, plan.inputs, strict=True):
+        parameters = plain_parameters(item.parameters)
+        region = parameters.get("shared_memory_region")
+        if region is not None:
+            if service.shared_memory is None:
+                raise InvalidArgument(
+                    f"input '{name}' is in shared memory, which is switched off; "
+                    "start the server with --allow-shared-memory"
+                )
+            size, offset = parameters.get("shared_memory_byte_size", 0), parameters.get("shared_memory_offset", 0)
+            inputs[name] = tensors.from_binary(name, datatype, shape, service.shared_memory.view(region, offset, size))
+        elif item.HasField("contents"):
+            inputs[name] = tensors.from_contents(name, datatype, shape, item.contents)
+        elif used < len(raw):
+            inputs[name] = tensors.from_binary(name, datatype, shape, memoryview(raw[used]))
+            used += 1
+        elif element_count(shape, name) == 0 and not raw:
+            inputs[name] = tensors.from_binary(name, datatype, shape, b"")
+        else:
+            raise InvalidArgument(
+                f"expected raw_input_contents for input '{name}' of model '{plan.model_name}', given {len(raw)} entries"
+            )
+    if used != len(raw):
+        raise InvalidArgument(
+            f"raw_input_contents: expected {used} entries for model '{plan.model_name}', given {len(raw)}"
+        )
+    if len(inputs) != len(plan.inputs):
+        raise InvalidArgument("the request names an input twice")
+    return inputs
+
+
+class InferDecoder:
+    """Message bytes to a plan and inputs; remembers the heads it saw last."""
+
+    __slots__ = ("_recent", "_service")
+
+    def __init__(self, service: InferenceService) -> None:
+        self._service = service
+        #: (head bytes, plan), most recent first.
+        self._recent: list[tuple[bytes, GrpcPlan]] = []
+
+    def decode(self, body: Buffer, start: int) -> tuple[GrpcPlan, Tensors]:
+        if type(body) is bytes:
+            for head, plan in self._recent:
+                if body.startswith(head, start):
+                    found = self._fast(body, start + len(head), plan)
+                    if found is not None:
+                        return plan, found
+        return self._slow(body, start)
+
+    def _fast(self, body: bytes, position: int, plan: GrpcPlan) -> Tensors | None:
+        """The inputs behind a known head; None when what follows is not exactly its raw inputs."""
+        inputs: Tensors = {}
+        end = len(body)
+        for name, dtype, shape, count, size in plan.sources:
+            if position >= end or body[position] != _RAW_INPUT:
+                return None
+            position += 1
+            length = body[position] if position < end else 0
+            if length < 0x80:
+                position += 1
+            else:
+                length, position = read_varint(body, position)
+            if length != size or position + length > end:
+                return None
+            inputs[name] = np.frombuffer(body, dtype, count, position).reshape(shape)
+            position += length
+        return inputs if position == end and len(inputs) == len(plan.sources) else None
+
+    def _slow(self, body: Buffer, start: int) -> tuple[GrpcPlan, Tensors]:
+        split = split_raw(body, start)
+        if split is None:
+            message = parse(service_pb2.ModelInferRequest, bytes(body[start:]))
+            plan = plan_of(message)
+            return plan, read_inputs(plan, message, list(message.raw_input_contents), self._service)
+        head_end, spans = split
+        head = bytes(body[start:head_end])
+        message = parse(service_pb2.ModelInferRequest, head)
+        plan = plan_of(message)
+        view = memoryview(body)
+        inputs = read_inputs(plan, message, [view[a:b] for a, b in spans], self._service)
+        if plan.is_plain and not plan.request_id and len(head) <= _MAX_HEAD_MEMOISED:
+            self._recent.insert(0, (head, plan))
+            del self._recent[_MEMO_SIZE:]
+        return plan, inputs
+
+
+def answer_head(request: InferRequest, plan: GrpcPlan, outputs: Tensors, parameters: Parameters) -> bytes:
+    """The serialised answer without its id and raw contents."""
+    message = service_pb2.ModelInferResponse(model_name=plan.model_name, model_version=request.served_by.model_version)
+    for key, value in parameters.items():
+        slot = message.parameters[key]
+        if isinstance(value, bool):
+            slot.bool_param = value
+        elif isinstance(value, int):
+            slot.int64_param = value
+        elif isinstance(value, float):
+            slot.double_param = value
+        else:
+            slot.string_param = value
+    for name, array in outputs.items():
+        output = message.outputs.add()
+        output.name = name
+        output.datatype = name_of(array.dtype)
+        output.shape.extend(array.shape)
+        choice = plan.choices.get(name)
+        if choice is not None and choice.region:
+            output.parameters["shared_memory_region"].string_param = choice.region
+            output.parameters["shared_memory_offset"].int64_param = choice.region_offset
+            output.parameters["shared_memory_byte_size"].int64_param = choice.region_size
+    return bytes(message.SerializeToString())
+
+
+def render(
+    request: InferRequest, plan: GrpcPlan, outputs: Tensors, parameters: Parameters, service: InferenceService
+) -> tuple[list[Buffer], int]:
+    """The answer as buffers, and their total size."""
+    if plan.is_plain and not parameters:
+        key = (request.served_by, *[array.shape for array in outputs.values()])
+        head = plan.answers.get(key)
+        if head is None:
+            head = answer_head(request, plan, outputs, parameters)
+            if len(plan.answers) >= _MAX_ANSWERS_MEMOISED:
+                plan.answers.clear()
+            plan.answers[key] = head
+    else:
+        outputs = _special_outputs(request, plan, outputs, service)
+        head = answer_head(request, plan, outputs, parameters)
+    parts: list[Buffer] = [head]
+    size = len(head)
+    if request.id:
+        name = request.id.encode()
+        field = _ID + varint(len(name)) + name
+        parts.append(field)
+        size += len(field)
+    for name_, array in outputs.items():
+        choice = plan.choices.get(name_)
+        if choice is not None and choice.region:
+            continue
+        blob = tensors.to_binary(array, name_of(array.dtype)) if array.dtype.kind == "O" else _raw(array)
+        length = len(blob)
+        tag = _RAW_OUTPUT + varint(length)
+        parts += (tag, blob)
+        size += len(tag) + length
+    return parts, size
+
+
+def _raw(array: Any) -> Buffer:
+    if array.nbytes <= _JOIN_LIMIT:
+        return array.tobytes()  # type: ignore[no-any-return]
+    return tensors.to_binary(array, name_of(array.dtype))
+
+
+def _special_outputs(request: InferRequest, plan: GrpcPlan, outputs: Tensors, service: InferenceService) -> Tensors:
+    """Applies classification and writes to shared memory."""
+    result: Tensors = {}
+    for name, array in outputs.items():
+        choice = plan.choices.get(name)
+        if choice is not None and choice.classes:
+            labels = service.labels(plan.model_name, request.served_by.model_version, name)
+            array = classify(array, choice.classes, labels, request.served_by.batched)
+        elif choice is not None and choice.region:
+            if service.shared_memory is None:
+                raise InvalidArgument(f"output '{name}' asks for shared memory, which is switched off")
+            data = tensors.to_binary(array, name_of(array.dtype))
+            view = service.shared_memory.view(choice.region, choice.region_offset, choice.region_size)
+            if len(data) > len(view):
+                raise InvalidArgument(
+                    f"shared memory size specified with the request for output '{name}' ({len(view)} bytes) should be "
+                    f"at least {len(data)} bytes to hold the results"
+                )
+            view[: len(data)] = data
+        result[name] = array
+    return result
+
+
+class InferMethod:
+    """ModelInfer, shared by all its calls."""
+
+    def __init__(self, grpc: GrpcRouter) -> None:
+        self._grpc = grpc
+        self._decoder = InferDecoder(grpc.service)
+
+    def route(self, call: CallHead) -> Route:
+        return InferRoute(self._grpc, self._decoder, call)
+
+
+class InferRoute(Route):
+    """ModelInfer with one particular header block."""
+
+    def __init__(self, grpc: GrpcRouter, decoder: InferDecoder, call: CallHead) -> None:
+        self.service = grpc.service
+        self._limit = grpc.max_body_bytes
+        self._decode = decoder.decode
+        self.call = call
+
+    def handle(self, exchange: Exchange) -> None:
+        try:
+            body, start = message_of(exchange.body, self.call.encoding, self._limit)
+            plan, inputs = self._decode(body, start)
+            self.service.infer(GrpcInferRequest(exchange, self, plan, inputs))
+        except IsochroneError as error:
+            exchange.owner = None
+            fail(exchange, error)
+
+
+class GrpcInferRequest(InferRequest):
+    """A request that came by ModelInfer; knows how to write its answer."""
+
+    __slots__ = ("route", "stream")
+
+    plan: GrpcPlan
+
+    def __init__(self, stream: Any, route: InferRoute, plan: GrpcPlan, inputs: Tensors) -> None:
+        # InferRequest's fields, set here rather than by a second call: this runs for every request.
+        arrived = stream.arrived
+        self.plan = plan
+        self.id = plan.request_id
+        self.inputs = inputs
+        self.deadline = route.call.deadline(arrived, plan.timeout_ns)
+        self.cancelled = False
+        self.served_by = None
+        self.arrived = arrived
+        self.enqueued = arrived
+        self.dispatched = 0
+        self.compute_start = 0
+        self.infer_start = 0
+        self.infer_end = 0
+        self.compute_end = 0
+        self.stream: ServerStream = stream
+        self.route = route
+        stream.owner = self
+
+    def abandoned(self) -> None:
+        self.cancelled = True
+
+    def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        stream = self.stream
+        route = self.route
+        try:
+            parts, size = render(self, self.plan, outputs, parameters, route.service)
+        except IsochroneError as error:
+            self.fail(error)
+            return
+        prefix = b"\0" + size.to_bytes(4, "big")
+        trailers = OK_TRAILERS
+        if not route.call.is_plain:
+            extras = route.call.extras(self, route.service, now_ns())
+            trailers = _encode_headers([(b"grpc-status", b"0"), *extras])
+        if size <= _JOIN_LIMIT:
+            stream.respond_unary(RESPONSE_HEADERS, b"".join([prefix, *parts]), size + 5, trailers)
+            return
+        stream.owner = None
+        if stream.local_done:
+            return
+        stream.send_headers(RESPONSE_HEADERS, False)
+        for part in [prefix, *parts]:
+            stream.send_data(part)
+        stream.send_headers(trailers, True)
+
+    def fail(self, error: IsochroneError) -> None:
+        call = self.route.call
+        extras = () if call.is_plain else call.extras(self, self.route.service, now_ns())
+        block = error_block(error.grpc_status, error.message, trailers_only=True, extras=extras)
+        self.stream.end_with_trailers(block)
+
+    def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        # infer() refuses decoupled models on unary calls before they start, so there is one response at most.
+        self.complete(outputs, parameters)
+
+    def finish(self) -> None:
+        pass

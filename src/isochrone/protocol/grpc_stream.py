@@ -1,0 +1,238 @@
+"""ModelStreamInfer: many requests and answers on one call.
+
+Errors of one request stay in the stream, with its id. Ordinary models answer in the order asked; decoupled ones any
+number of times, as answers come. A half-close lets what is under way finish; a cancel reaches the scheduler. A client
+that sends faster than it is answered gets no more window until it has caught up.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from tritonclient.grpc import service_pb2
+
+from isochrone.clock import now_ns
+from isochrone.errors import IsochroneError
+from isochrone.protocol.grpc import (
+    OK_TRAILERS,
+    RESPONSE_HEADERS,
+    CallHead,
+    GrpcRouter,
+    MessageReader,
+    error_block,
+    unpack,
+)
+from isochrone.protocol.grpc_infer import InferDecoder, render, varint
+from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
+from isochrone.wire.exchange import Buffer, Consumer, Exchange, Route
+
+if TYPE_CHECKING:
+    from isochrone.protocol.grpc_infer import GrpcPlan
+    from isochrone.protocol.messages import Tensors
+
+#: Requests of one stream in progress at once; past it the client's window stays shut.
+_MAX_OUTSTANDING = 256
+_FINAL = "triton_final_response"
+_WANTS_EMPTY_FINAL = "triton_enable_empty_final_response"
+#: Field 2 of ModelStreamInferResponse: infer_response.
+_INFER_RESPONSE = b"\x12"
+
+
+class StreamInferRoute(Route):
+    streaming = True
+
+    def __init__(self, grpc: GrpcRouter, call: CallHead) -> None:
+        self._grpc = grpc
+        self._call = call
+
+    def open(self, exchange: Exchange) -> Consumer:
+        return InferStream(exchange, self._grpc, self._call)
+
+
+class InferStream:
+    """One ModelStreamInfer call."""
+
+    def __init__(self, stream: Any, grpc: GrpcRouter, call: CallHead) -> None:
+        self.stream = stream
+        self.service = grpc.service
+        self.call = call
+        self._limit = grpc.max_body_bytes
+        self._reader = MessageReader(grpc.max_body_bytes)
+        self._decoder = InferDecoder(grpc.service)
+        #: Requests not yet over, oldest first.
+        self._outstanding: deque[StreamInferRequest] = deque()
+        self._half_closed = False
+        self._over = False
+        self._opened = stream.arrived
+        stream.owner = self
+        stream.send_headers(RESPONSE_HEADERS, False)
+
+    # What the wire calls.
+
+    def data_received(self, data: bytes) -> None:
+        if self._over:
+            return
+        try:
+            messages = self._reader.feed(data)
+        except IsochroneError as error:
+            self._close(error)
+            return
+        for flag, payload in messages:
+            self._take(flag, payload)
+        if len(self._outstanding) >= _MAX_OUTSTANDING:
+            self.stream.hold_window()
+
+    def ended(self) -> None:
+        self._half_closed = True
+        self._settle()
+
+    def abandoned(self) -> None:
+        self._over = True
+        for request in self._outstanding:
+            request.cancelled = True
+        self._outstanding.clear()
+
+    # Requests.
+
+    def _take(self, flag: int, payload: bytes) -> None:
+        arrived = now_ns()
+        request_id = ""
+        try:
+            body = unpack(flag, payload, self.call.encoding, self._limit)
+            plan, inputs = self._decoder.decode(body, 0)
+            request_id = plan.request_id
+            request = StreamInferRequest(self, plan, inputs, arrived)
+            request.deadline = self.call.deadline(self._opened, 0) if self.call.timeout_ns else request.deadline
+            if plan.timeout_ns:
+                request.deadline = min(request.deadline, arrived + plan.timeout_ns)
+            request.decoupled = self.service.is_decoupled(plan.model_name, plan.model_version)
+        except IsochroneError as error:
+            self._outstanding.append(_failed(self, request_id, error))
+            self._settle()
+            return
+        self._outstanding.append(request)
+        try:
+            self.service.infer(request)
+        except IsochroneError as error:
+            request.fail(error)
+
+    def write(self, parts: list[Buffer]) -> None:
+        """One ModelStreamInferResponse."""
+        if not self._over:
+            size = sum(len(part) for part in parts)
+            self.stream.send_data(b"".join([b"\0", size.to_bytes(4, "big"), *parts]))
+
+    def _settle(self) -> None:
+        """Sends what is ready in order, and ends the call when everything is said."""
+        outstanding = self._outstanding
+        while outstanding:
+            first = outstanding[0]
+            for parts in first.ready:
+                self.write(parts)
+            first.ready.clear()
+            if not first.over:
+                break
+            outstanding.popleft()
+        if len(outstanding) < _MAX_OUTSTANDING // 2 and not self._over:
+            self.stream.release_window()
+        if self._half_closed and not outstanding and not self._over:
+            self._over = True
+            self.stream.end_with_trailers(OK_TRAILERS)
+
+    def progress(self, request: StreamInferRequest) -> None:
+        """A request has something to send, or is over."""
+        if request.decoupled and request is not self._outstanding[0]:
+            # Decoupled answers keep order within a request, not between requests.
+            for parts in request.ready:
+                self.write(parts)
+            request.ready.clear()
+            if request.over:
+                self._outstanding.remove(request)
+            return
+        self._settle()
+
+    def _close(self, error: IsochroneError) -> None:
+        self.abandoned()
+        self.stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=False))
+
+
+class StreamInferRequest(InferRequest):
+    """One request of a stream."""
+
+    takes_many = True
+
+    __slots__ = ("decoupled", "over", "ready", "stream")
+
+    plan: GrpcPlan
+
+    def __init__(self, stream: InferStream, plan: GrpcPlan, inputs: Tensors, arrived: int) -> None:
+        super().__init__(plan, plan.request_id, inputs, arrived)
+        self.stream = stream
+        self.decoupled = False
+        #: Responses not yet sent because earlier requests come first.
+        self.ready: list[list[Buffer]] = []
+        self.over = False
+
+    def _render(self, outputs: Tensors, parameters: Parameters) -> list[Buffer]:
+        parts, size = render(self, self.plan, outputs, parameters, self.stream.service)
+        return [_INFER_RESPONSE + varint(size), *parts]
+
+    def _answer(self, outputs: Tensors, parameters: Parameters, over: bool) -> None:
+        if self.over or self.cancelled:
+            return
+        try:
+            self.ready.append(self._render(outputs, parameters))
+        except IsochroneError as error:
+            self.fail(error)
+            return
+        self.over = over
+        self.stream.progress(self)
+
+    def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        if self.plan.parameters.get(_WANTS_EMPTY_FINAL):
+            parameters = {**parameters, _FINAL: True}
+        self._answer(outputs, parameters, True)
+
+    def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        self._answer(outputs, {**parameters, _FINAL: False}, False)
+
+    def finish(self) -> None:
+        if self.plan.parameters.get(_WANTS_EMPTY_FINAL):
+            self._answer({}, {_FINAL: True}, True)
+        elif not self.over and not self.cancelled:
+            self.over = True
+            self.stream.progress(self)
+
+    def fail(self, error: IsochroneError) -> None:
+        if self.over or self.cancelled:
+            return
+        self.ready.append(_error_parts(self.id, error))
+        self.over = True
+        self.stream.progress(self)
+
+    @property
+    def is_congested(self) -> bool:
+        return bool(self.stream.stream.is_congested)
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        self.stream.stream.on_writable = callback
+
+
+def _error_parts(request_id: str, error: IsochroneError) -> list[Buffer]:
+    message = service_pb2.ModelStreamInferResponse(error_message=error.message)
+    message.infer_response.id = request_id
+    return [bytes(message.SerializeToString())]
+
+
+def _failed(stream: InferStream, request_id: str, error: IsochroneError) -> StreamInferRequest:
+    """A request that failed before it could be read: holds its place in the order."""
+    from isochrone.protocol.grpc_infer import GrpcPlan
+
+    plan = GrpcPlan("", "", (), None)
+    plan.request_id = request_id
+    request = StreamInferRequest(stream, plan, {}, now_ns())
+    request.ready.append(_error_parts(request_id, error))
+    request.over = True
+    return request

@@ -1,0 +1,133 @@
+"""POST …/generate and …/generate_stream: one plain JSON object in, one or a stream of server-sent events out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from isochrone.clock import NEVER
+from isochrone.errors import IsochroneError, MalformedRequest
+from isochrone.protocol.datatypes import name_of
+from isochrone.protocol.generate import read_generate, write_generate
+from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
+from isochrone.protocol.rest_answers import JSON, respond_error, timeout_header
+from isochrone.protocol.rest_infer import read_parameters
+from isochrone.wire.exchange import Exchange, Head, Headers, Route
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import Tensors
+    from isochrone.protocol.rest import RestRouter
+
+_EVENTS: Headers = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"))
+_KNOWN = frozenset(("priority", "timeout", "sequence_start", "sequence_end", "sequence_id"))
+
+
+class GenerateRoute(Route):
+    """One generate path with one particular head."""
+
+    def __init__(self, router: RestRouter, head: Head, model: str, version: str, *, streaming: bool) -> None:
+        self._router = router
+        self._model = model
+        self._version = version
+        self._events = streaming
+        self._timeout_ns = timeout_header(head)
+
+    def handle(self, exchange: Exchange) -> None:
+        service = self._router.service
+        try:
+            try:
+                body = msgspec.json.decode(self._router.body(exchange))
+            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+                raise MalformedRequest(f"failed to parse the request JSON: {error}") from None
+            declared, max_batch_size = service.declared_inputs(self._model, self._version)
+            generate = read_generate(body, declared, max_batch_size)
+            plan = Plan(
+                self._model,
+                self._version,
+                tuple((name, name_of(array.dtype), array.shape) for name, array in generate.inputs.items()),
+                None,
+                {key: value for key, value in generate.parameters.items() if key not in _KNOWN},
+                **read_parameters(generate.parameters),
+            )
+            request = GenerateInferRequest(exchange, plan, generate.id, generate.inputs, self._events)
+            timeout = plan.timeout_ns or self._timeout_ns
+            request.deadline = exchange.arrived + timeout if timeout else NEVER
+            service.infer(request)
+        except IsochroneError as error:
+            exchange.owner = None
+            respond_error(exchange, error)
+
+
+class GenerateInferRequest(InferRequest):
+    """A generate request: answers as JSON, whole or event by event."""
+
+    takes_many = True
+
+    __slots__ = ("_answered", "_events", "_exchange")
+
+    def __init__(self, exchange: Exchange, plan: Plan, request_id: str, inputs: Tensors, events: bool) -> None:
+        super().__init__(plan, request_id, inputs, exchange.arrived)
+        self._exchange = exchange
+        self._events = events
+        self._answered = False
+        exchange.owner = self
+
+    def abandoned(self) -> None:
+        self.cancelled = True
+
+    def _object(self, outputs: Tensors, parameters: Parameters) -> bytes:
+        served = self.served_by
+        message = write_generate(outputs, self.plan.model_name, served.model_version, self.id)
+        message.update({key: value for key, value in parameters.items() if not key.startswith("triton_")})
+        return msgspec.json.encode(message)
+
+    def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        try:
+            data = self._object(outputs, parameters)
+        except IsochroneError as error:
+            self.fail(error)
+            self.cancelled = True
+            return
+        if not self._events:
+            # Triton's rule: plain generate answers exactly once.
+            if not self._answered:
+                self._answered = True
+                self._exchange.respond(200, JSON, [data])
+            return
+        if not self._answered:
+            self._answered = True
+            self._exchange.start(200, _EVENTS)
+        self._exchange.write([b"data: ", data, b"\n\n"])
+
+    def finish(self) -> None:
+        if not self._answered:
+            if self._events:
+                self._exchange.start(200, _EVENTS)
+            else:
+                self._exchange.respond(200, JSON, [b"{}"])
+                return
+        if self._events:
+            self._exchange.end()
+
+    def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        self.emit(outputs, parameters)
+        if self._events and not self.cancelled:
+            self._exchange.end()
+
+    def fail(self, error: IsochroneError) -> None:
+        data = msgspec.json.encode({"error": error.message})
+        if self._events and self._answered:
+            self._exchange.write([b"data: ", data, b"\n\n"])
+            self._exchange.end()
+        elif not self._answered:
+            self._answered = True
+            self._exchange.respond(error.http_status, JSON, [data])
+
+    @property
+    def is_congested(self) -> bool:
+        return self._events and self._answered and self._exchange.is_congested
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        self._exchange.on_writable = callback

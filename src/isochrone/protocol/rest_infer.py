@@ -1,0 +1,410 @@
+"""POST …/infer: JSON and binary tensors to an ``InferRequest``, and its outputs back to bytes.
+
+The JSON part of a request whose tensors are binary repeats from request to request, so its decoded form, a
+``RestPlan``, is memoised by its bytes; so is the JSON part of the answer, by the plan, the version that answered and
+the shapes of the outputs. Both transports share the tensor codecs; nothing here runs a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from isochrone.clock import MICROSECOND, NEVER, now_ns
+from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest
+from isochrone.protocol import json_tensors, tensors, timing
+from isochrone.protocol.classification import classify
+from isochrone.protocol.datatypes import element_count, item_size, name_of, numpy_of
+from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
+from isochrone.protocol.rest_answers import JSON
+from isochrone.wire import compression
+from isochrone.wire.exchange import Buffer, Exchange, Headers
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import Tensor, Tensors
+    from isochrone.protocol.rest import InferRoute
+    from isochrone.protocol.service import InferenceService
+
+_MAX_ANSWERS_MEMOISED = 64
+#: Outputs up to this size are copied into the answer; larger ones are written from where they lie.
+_COPY_LIMIT = 4096
+
+
+class _Input(msgspec.Struct):
+    name: str
+    shape: list[int]
+    datatype: str
+    parameters: dict[str, Any] = {}
+    data: Any = None
+
+
+class _Output(msgspec.Struct):
+    name: str
+    parameters: dict[str, Any] = {}
+
+
+class _Header(msgspec.Struct):
+    inputs: list[_Input]
+    id: str = ""
+    outputs: list[_Output] | None = None
+    parameters: dict[str, Any] = {}
+
+
+_decode_header = msgspec.json.Decoder(_Header).decode
+_encode_json = msgspec.json.Encoder().encode
+
+
+class OutputChoice:
+    """How the caller wants one output."""
+
+    __slots__ = ("binary", "classes", "region", "region_offset", "region_size")
+
+    def __init__(self, binary: bool, classes: int = 0, region: str = "", offset: int = 0, size: int = 0) -> None:
+        self.binary = binary
+        self.classes = classes
+        self.region = region
+        self.region_offset = offset
+        self.region_size = size
+
+    @property
+    def is_plain(self) -> bool:
+        return self.binary and not self.classes and not self.region
+
+
+class RestPlan(Plan):
+    """A decoded JSON part: where the tensors lie, and how the outputs are wanted."""
+
+    __slots__ = ("answers", "binary_default", "choices", "is_plain", "request_id", "sources")
+
+    #: (name, datatype, numpy type, shape, count, start, stop) for binary data behind the JSON part;
+    #: (name, datatype, region, shape, offset, size, None) for shared memory; arrays of JSON data come ready.
+    sources: list[Any]
+    choices: dict[str, OutputChoice]
+    binary_default: bool
+    #: Every input is binary and of fixed size, every output plain: the fast path.
+    is_plain: bool
+    request_id: str
+    answers: dict[Any, tuple[Headers, bytes]]
+
+
+def read_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The parameters a plan has fields for, checked; keyword arguments of ``Plan``."""
+    fields: dict[str, Any] = {}
+    for key, expected in (("priority", int), ("timeout", int), ("sequence_start", bool), ("sequence_end", bool)):
+        value = parameters.get(key)
+        if value is None:
+            continue
+        if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+            raise InvalidArgument(f"parameter '{key}': expected {expected.__name__}, given {value!r}")
+        if expected is int and not 0 <= value < 1 << 63:
+            raise InvalidArgument(f"parameter '{key}': expected 0 to 2^63-1, given {value}")
+        fields["timeout_ns" if key == "timeout" else key] = value * MICROSECOND if key == "timeout" else value
+    sequence = parameters.get("sequence_id", 0)
+    if isinstance(sequence, bool) or not isinstance(sequence, int | str):
+        raise InvalidArgument(f"parameter 'sequence_id': expected an integer or a string, given {sequence!r}")
+    if isinstance(sequence, int) and not 0 <= sequence < 1 << 64:
+        raise InvalidArgument(f"parameter 'sequence_id': expected 0 to 2^64-1, given {sequence}")
+    fields["sequence_id"] = sequence
+    return fields
+
+
+_KNOWN = frozenset(("priority", "timeout", "sequence_start", "sequence_end", "sequence_id", "binary_data_output"))
+
+
+def _size_parameter(parameters: dict[str, Any], key: str, where: str) -> int:
+    value = parameters.get(key, 0)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
+        raise InvalidArgument(f"{where}: parameter '{key}': expected a non-negative integer, given {value!r}")
+    return value
+
+
+def decode_plan(header: Buffer, length: int, model_name: str, model_version: str) -> RestPlan:
+    """Decodes a JSON part; ``length`` is where it ends and binary data begins."""
+    try:
+        message = _decode_header(header)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise MalformedRequest(f"failed to parse the request JSON: {error}") from None
+    position = length
+    sources: list[Any] = []
+    described: list[tuple[str, str, tuple[int, ...]]] = []
+    plain = True
+    for item in message.inputs:
+        shape = tuple(item.shape)
+        where = f"input '{item.name}'"
+        dtype = numpy_of(item.datatype)
+        count = element_count(shape, item.name)
+        described.append((item.name, item.datatype, shape))
+        parameters = item.parameters
+        size = _size_parameter(parameters, "binary_data_size", where) if "binary_data_size" in parameters else -1
+        region = parameters.get("shared_memory_region")
+        if region is not None:
+            byte_size = _size_parameter(parameters, "shared_memory_byte_size", where)
+            offset = _size_parameter(parameters, "shared_memory_offset", where)
+            sources.append((item.name, item.datatype, region, shape, offset, byte_size, None))
+            plain = False
+        elif size >= 0:
+            if item.data is not None:
+                raise InvalidArgument(f"{where} has both 'data' and 'binary_data_size'; send one of them")
+            if item.datatype == "BYTES":
+                plain = False
+            elif size != count * item_size(item.datatype):
+                expected = count * item_size(item.datatype)
+                raise InvalidArgument(
+                    f"unexpected total byte size {size} for input '{item.name}', expecting {expected}"
+                )
+            sources.append((item.name, item.datatype, dtype, shape, count, position, position + size))
+            position += size
+        elif item.data is not None:
+            sources.append(json_tensors.from_json(item.name, item.datatype, shape, item.data))
+            plain = False
+        else:
+            raise InvalidArgument(f"{where} has neither 'data', 'binary_data_size' nor a shared memory region")
+    binary_default = message.parameters.get("binary_data_output", False)
+    if not isinstance(binary_default, bool):
+        raise InvalidArgument(f"parameter 'binary_data_output': expected bool, given {binary_default!r}")
+    choices: dict[str, OutputChoice] = {}
+    for output in message.outputs or ():
+        choice = _choice(output, binary_default)
+        choices[output.name] = choice
+        plain = plain and choice.is_plain
+    if message.outputs and len(choices) != len(message.outputs):
+        raise InvalidArgument("'outputs' names an output twice")
+    if not choices and not binary_default:
+        plain = False
+    plan = RestPlan(
+        model_name,
+        model_version,
+        tuple(described),
+        tuple(choices) or None,
+        {key: value for key, value in message.parameters.items() if key not in _KNOWN},
+        **read_parameters(message.parameters),
+    )
+    plan.sources = sources
+    plan.choices = choices
+    plan.binary_default = binary_default
+    plan.is_plain = plain
+    plan.request_id = message.id
+    plan.answers = {}
+    return plan
+
+
+def _choice(output: _Output, binary_default: bool) -> OutputChoice:
+    parameters = output.parameters
+    where = f"output '{output.name}'"
+    binary = parameters.get("binary_data", binary_default)
+    if not isinstance(binary, bool):
+        raise InvalidArgument(f"{where}: parameter 'binary_data': expected bool, given {binary!r}")
+    region = parameters.get("shared_memory_region", "")
+    classes = _size_parameter(parameters, "classification", where)
+    if region and classes:
+        raise InvalidArgument(f"{where}: shared memory cannot be used with classification")
+    return OutputChoice(
+        binary,
+        classes,
+        region,
+        _size_parameter(parameters, "shared_memory_offset", where),
+        _size_parameter(parameters, "shared_memory_byte_size", where),
+    )
+
+
+def read_inputs(plan: RestPlan, body: Buffer, service: InferenceService) -> Tensors:
+    """The tensors a plan describes, as views of the body where their type allows."""
+    inputs: Tensors = {}
+    if plan.is_plain:
+        for name, _, dtype, shape, count, start, stop in plan.sources:
+            if stop > len(body):
+                raise _short(name, stop - start, len(body) - start)
+            inputs[name] = np.frombuffer(body, dtype, count, start).reshape(shape)
+        end = plan.sources[-1][6] if plan.sources else len(body)
+    else:
+        end = -1
+        view = memoryview(body)
+        for described, source in zip(plan.inputs, plan.sources, strict=True):
+            if not isinstance(source, tuple):
+                inputs[described[0]] = source
+                continue
+            name, datatype, where, shape, start_or_count, start, stop = source
+            if stop is None:
+                inputs[name] = _from_region(service, name, datatype, shape, where, start_or_count, start)
+                continue
+            if stop > len(body):
+                raise _short(name, stop - start, len(body) - start)
+            inputs[name] = tensors.from_binary(name, datatype, shape, view[start:stop])
+            end = stop
+    if len(inputs) != len(plan.inputs):
+        raise InvalidArgument("the request names an input twice")
+    if end >= 0 and end != len(body):
+        raise InvalidArgument(f"unexpected additional input data: {len(body) - end} bytes follow the last input")
+    return inputs
+
+
+def _short(name: str, expected: int, given: int) -> InvalidArgument:
+    return InvalidArgument(f"unexpected end of the body: input '{name}' announces {expected} bytes, given {given}")
+
+
+def _from_region(
+    service: InferenceService, name: str, datatype: str, shape: tuple[int, ...], region: str, offset: int, size: int
+) -> Tensor:
+    if service.shared_memory is None:
+        raise InvalidArgument(
+            f"input '{name}' is in shared memory, which is switched off; start the server with --allow-shared-memory"
+        )
+    return tensors.from_binary(name, datatype, shape, service.shared_memory.view(region, offset, size))
+
+
+class RestInferRequest(InferRequest):
+    """An inference request that came over REST; knows how to write its answer."""
+
+    __slots__ = ("exchange", "route")
+
+    plan: RestPlan
+
+    def __init__(self, exchange: Exchange, route: InferRoute, plan: RestPlan, inputs: Tensors) -> None:
+        arrived = exchange.arrived
+        timeout = plan.timeout_ns or route.timeout_ns
+        if route.timeout_ns and plan.timeout_ns:
+            timeout = min(plan.timeout_ns, route.timeout_ns)
+        # InferRequest's fields, set here rather than by a second call: this runs for every request.
+        self.plan = plan
+        self.id = plan.request_id
+        self.inputs = inputs
+        self.deadline = arrived + timeout if timeout else NEVER
+        self.cancelled = False
+        self.served_by = None
+        self.arrived = arrived
+        self.enqueued = arrived
+        self.dispatched = 0
+        self.compute_start = 0
+        self.infer_start = 0
+        self.infer_end = 0
+        self.compute_end = 0
+        self.exchange = exchange
+        self.route = route
+        exchange.owner = self
+
+    def abandoned(self) -> None:
+        self.cancelled = True
+
+    def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        plan = self.plan
+        if plan.is_plain and not parameters:
+            served = self.served_by
+            shapes = [array.shape for array in outputs.values()]
+            key = (served, *shapes)
+            answer = plan.answers.get(key)
+            if answer is None:
+                answer = self._memoise(key, outputs)
+            if answer is not None:
+                headers, start = answer
+                parts: list[Buffer] = [start]
+                parts += [
+                    array.tobytes() if array.nbytes <= _COPY_LIMIT else tensors.to_binary(array, name_of(array.dtype))
+                    for array in outputs.values()
+                ]
+                self._send(headers, parts)
+                return
+        try:
+            headers, parts = self._render(outputs, parameters)
+        except IsochroneError as error:
+            self.fail(error)
+            return
+        self._send(headers, parts)
+
+    def _memoise(self, key: Any, outputs: Tensors) -> tuple[Headers, bytes] | None:
+        if any(array.dtype.kind == "O" for array in outputs.values()):
+            return None
+        headers, parts = self._render(outputs, NO_PARAMETERS)
+        answers = self.plan.answers
+        if len(answers) >= _MAX_ANSWERS_MEMOISED:
+            answers.clear()
+        answers[key] = (headers, bytes(parts[0]))
+        return answers[key]
+
+    def _render(self, outputs: Tensors, parameters: Parameters) -> tuple[Headers, list[Buffer]]:
+        plan, served = self.plan, self.served_by
+        described: list[dict[str, Any]] = []
+        blobs: list[Buffer] = []
+        default = OutputChoice(plan.binary_default)
+        for name, array in outputs.items():
+            choice = plan.choices.get(name, default)
+            if choice.classes:
+                labels = self.route.service.labels(plan.model_name, served.model_version, name)
+                array = classify(array, choice.classes, labels, served.batched)
+            datatype = name_of(array.dtype)
+            item: dict[str, Any] = {"name": name, "datatype": datatype, "shape": list(array.shape)}
+            if choice.region:
+                item["parameters"] = self._to_region(name, choice, tensors.to_binary(array, datatype))
+            elif choice.binary:
+                blob = tensors.to_binary(array, datatype)
+                item["parameters"] = {"binary_data_size": len(blob)}
+                blobs.append(blob)
+            else:
+                item["data"] = json_tensors.to_json(array, datatype)
+            described.append(item)
+        message: dict[str, Any] = {"model_name": plan.model_name, "model_version": served.model_version}
+        if self.id:
+            message["id"] = self.id
+        if parameters:
+            message["parameters"] = dict(parameters)
+        message["outputs"] = described
+        start = _encode_json(message)
+        if not blobs:
+            return JSON, [start]
+        headers: Headers = (
+            (b"content-type", b"application/octet-stream"),
+            (b"inference-header-content-length", b"%d" % len(start)),
+        )
+        return headers, [start, *blobs]
+
+    def _to_region(self, name: str, choice: OutputChoice, data: Buffer) -> dict[str, Any]:
+        regions = self.route.service.shared_memory
+        if regions is None:
+            raise InvalidArgument(f"output '{name}' asks for shared memory, which is switched off")
+        view = regions.view(choice.region, choice.region_offset, choice.region_size)
+        if len(data) > len(view):
+            raise InvalidArgument(
+                f"shared memory size specified with the request for output '{name}' ({len(view)} bytes) should be at "
+                f"least {len(data)} bytes to hold the results"
+            )
+        view[: len(data)] = data
+        return {
+            "shared_memory_region": choice.region,
+            "shared_memory_offset": choice.region_offset,
+            "shared_memory_byte_size": len(data),
+        }
+
+    def _send(self, headers: Headers, parts: Sequence[Buffer]) -> None:
+        route = self.route
+        if route.is_plain:
+            self.exchange.respond(200, headers, parts)
+            return
+        if route.accept_encoding is not None:
+            headers = (*headers, (b"content-encoding", route.accept_encoding))
+            parts = [compression.compress(route.accept_encoding, list(parts))]
+        self.exchange.respond(200, headers + self._extras(), parts)
+
+    def _extras(self) -> Headers:
+        """Headers the caller asked for: where the time went, and how loaded we are."""
+        route = self.route
+        extras: Headers = ()
+        if route.wants_timing:
+            extras += ((b"server-timing", timing.server_timing(self, now_ns())),)
+        if route.load_format:
+            report = route.service.load_report()
+            render = timing.orca_text if route.load_format == b"text" else timing.orca_json
+            extras += ((b"endpoint-load-metrics", render(report)),)
+        return extras
+
+    def fail(self, error: IsochroneError) -> None:
+        headers = JSON if self.route.is_plain else JSON + self._extras()
+        self.exchange.respond(error.http_status, headers, [_encode_json({"error": error.message})])
+
+    def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        # infer() refuses decoupled models over REST before they start, so there is one response at most.
+        self.complete(outputs, parameters)
+
+    def finish(self) -> None:
+        pass

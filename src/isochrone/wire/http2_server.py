@@ -1,0 +1,419 @@
+"""HTTP/2, server side: a HEADERS block becomes a head, a finished body becomes a handled exchange.
+
+Stands between the shared HTTP/2 machinery and an ``Application``. Stock gRPC clients send the same header block with
+every call, so heads are memoised by the block's bytes for as long as the connection's compression table stays as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from isochrone.clock import now_ns
+from isochrone.wire import frames
+from isochrone.wire.exchange import Buffer, Consumer, Head, Header, Headers, Owner
+from isochrone.wire.hpack import Encoder, HeaderListTooLarge
+from isochrone.wire.http2 import ConnectionFault, Http2Connection, Stream
+
+if TYPE_CHECKING:
+    from isochrone.wire.listener import Listener
+
+_MAX_MEMOISED_BYTES = 512
+_MAX_MEMOISED_HEADS = 512
+_CONNECTION_HEADERS = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
+
+_encode = Encoder().encode
+#: (status, headers) → encoded block; our encoder keeps no state, so a block is good on any connection.
+_response_blocks: dict[tuple[int, Headers], bytes] = {}
+
+
+def response_block(status: int, headers: Headers) -> bytes:
+    key = (status, headers)
+    block = _response_blocks.get(key)
+    if block is None:
+        block = _encode([(b":status", b"%d" % status), *headers])
+        if len(_response_blocks) >= 1024:
+            _response_blocks.clear()
+        _response_blocks[key] = block
+    return block
+
+
+class ServerStream(Stream):
+    """A request on an HTTP/2 connection."""
+
+    __slots__ = (
+        "arrived",
+        "body",
+        "consumer",
+        "head",
+        "held",
+        "on_writable",
+        "opened",
+        "owner",
+        "pieces",
+        "received",
+    )
+
+    connection: Http2ServerConnection
+
+    def __init__(self, connection: Http2ServerConnection, stream_id: int, head: Head) -> None:
+        # Stream's own fields, set here rather than by a second call: this runs for every request.
+        self.connection = connection
+        self.id = stream_id
+        self.send_window = connection.initial_send_window
+        self.unacknowledged = 0
+        self.remote_done = False
+        self.local_done = False
+        self.pending = None
+        self.head = head
+        self.body: Buffer = b""
+        self.arrived = 0
+        self.owner: Owner | None = None
+        self.on_writable: Callable[[], None] | None = None
+        self.opened = connection.listener.tick
+        self.consumer: Consumer | None = None
+        self.pieces: list[bytes] | None = None
+        self.received = 0
+        #: The consumer has enough: the peer gets no window back until it is released.
+        self.held = False
+
+    # Receiving.
+
+    def hold_window(self) -> None:
+        self.held = True
+
+    def release_window(self) -> None:
+        if self.held:
+            self.held = False
+            if self.unacknowledged and not self.remote_done:
+                self.connection.acknowledge(self)
+
+    def data(self, payload: bytes) -> None:
+        if self.consumer is not None:
+            self.consumer.data_received(payload)
+            return
+        if self.received == 0:
+            self.body = payload
+            self.received = len(payload)
+            return
+        if self.pieces is None:
+            self.pieces = [bytes(self.body)]
+        self.pieces.append(payload)
+        self.received += len(payload)
+        if self.received > self.connection.limits.max_body_bytes:
+            limit = self.connection.limits.max_body_bytes
+            self.refuse(413, f"the request's body is larger than max_body_bytes ({limit})")
+
+    def ended(self) -> None:
+        if self.consumer is not None:
+            self.consumer.ended()
+            return
+        if self.pieces is not None:
+            self.body = b"".join(self.pieces)
+            self.pieces = None
+        head = self.head
+        if head.content_length >= 0 and head.content_length != self.received:
+            # RFC 9113 §8.1.1: a content-length that does not match makes the request malformed.
+            self.connection.reset(self, frames.PROTOCOL_ERROR)
+            return
+        self.arrived = now_ns()
+        head.route.handle(self)  # type: ignore[union-attr]
+
+    def lost(self, code: int) -> None:
+        owner, self.owner, self.on_writable = self.owner, None, None
+        self.pieces = None
+        if owner is not None:
+            owner.abandoned()
+
+    def writable(self) -> None:
+        callback, self.on_writable = self.on_writable, None
+        if callback is not None:
+            callback()
+
+    # Answering.
+
+    def respond(self, status: int, headers: Headers, body: Sequence[Buffer]) -> None:
+        self.owner = None
+        if self.local_done:
+            return
+        length = sum(len(part) for part in body)
+        block = response_block(status, (*headers, (b"content-length", b"%d" % length)))
+        if not length or self.head.method == b"HEAD":
+            self.send_headers(block, True)
+            return
+        self.send_headers(block, False)
+        last = len(body) - 1
+        for index, part in enumerate(body):
+            self.send_data(part, index == last)
+
+    def start(self, status: int, headers: Headers) -> None:
+        if not self.local_done:
+            self.send_headers(response_block(status, headers), False)
+
+    def write(self, body: Sequence[Buffer]) -> None:
+        if not self.local_done:
+            for part in body:
+                self.send_data(part)
+
+    def end(self) -> None:
+        self.owner = None
+        if not self.local_done:
+            self.send_data(b"", True)
+
+    def end_with_trailers(self, block: bytes) -> None:
+        self.owner = None
+        if not self.local_done:
+            self.send_headers(block, True)
+
+    def respond_unary(self, prefix: bytes, payload: Buffer, length: int, suffix: bytes) -> None:
+        """Headers, one DATA frame and trailers in one go: a gRPC answer that fits the windows.
+
+        ``prefix`` is an encoded header block, ``suffix`` a trailer block.
+        """
+        self.owner = None
+        connection = self.connection
+        if (
+            self.remote_done
+            and not self.local_done
+            and length <= self.send_window
+            and length <= connection.send_window
+            and length <= connection.peer_max_frame
+            and not connection.write_paused
+            and self.pending is None
+        ):
+            connection.send_window -= length
+            self.local_done = True
+            stream_id = self.id
+            del connection.streams[stream_id]
+            pack = frames.frame_header.pack
+            size = len(prefix)
+            connection.out += (
+                pack(size >> 8, size & 0xFF, 1, 4, stream_id),
+                prefix,
+                pack(length >> 8, length & 0xFF, 0, 0, stream_id),
+                payload,
+                pack(0, len(suffix), 1, 5, stream_id),
+                suffix,
+            )
+            connection.out_size += size + length + len(suffix) + 27
+            if not connection.in_callback and not connection.flush_planned:
+                connection.flush_planned = True
+                connection.loop.call_soon(connection.flush)
+        elif not self.local_done:
+            self.send_headers(prefix, False)
+            self.send_data(payload)
+            self.send_headers(suffix, True)
+
+    def refuse(self, status: int, message: str) -> None:
+        """Answers before the request is whole; what still comes of it is dropped."""
+        body, headers = self.connection.listener.error_body(message)
+        self.pieces = None
+        self.respond(status, headers, [body])
+
+
+class Http2ServerConnection(Http2Connection):
+    """One client's connection."""
+
+    def __init__(self, listener: Listener) -> None:
+        super().__init__(listener.limits, listener.loop)
+        self.listener = listener
+        self.tick = listener.tick
+        self.paused_since = 0
+        self.preface_left = frames.PREFACE
+        self.heads: dict[bytes, Head] = {}
+        self.heads_generation = 0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        limits = self.limits
+        settings = {
+            frames.SETTINGS_MAX_CONCURRENT_STREAMS: limits.max_streams,
+            frames.SETTINGS_INITIAL_WINDOW_SIZE: limits.stream_window,
+            frames.SETTINGS_MAX_FRAME_SIZE: limits.max_frame_bytes,
+            frames.SETTINGS_MAX_HEADER_LIST_SIZE: limits.max_head_bytes,
+        }
+        increment = limits.connection_window - frames.DEFAULT_WINDOW
+        self.transport.write(frames.settings_frame(settings) + frames.window_update(0, increment))
+
+    def data_received(self, data: bytes) -> None:
+        self.tick = self.listener.tick
+        if self.preface_left:
+            expected = self.preface_left[: len(data)]
+            if not data.startswith(expected):
+                self.fail(frames.PROTOCOL_ERROR, "the connection does not begin with the HTTP/2 preface")
+                return
+            self.preface_left = self.preface_left[len(expected) :]
+            data = data[len(expected) :]
+            if not data:
+                return
+        super().data_received(data)
+
+    def connection_ended(self) -> None:
+        self.listener.forget(self)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.paused_since = self.listener.tick
+
+    def idle_stream(self, stream_id: int) -> bool:
+        return stream_id > self.last_stream or stream_id % 2 == 0
+
+    def headers_received(self, stream_id: int, block: bytes, ends: bool) -> None:
+        head = self.heads.get(block)
+        if stream_id <= self.last_stream:
+            self._trailers(stream_id, block, ends)
+            return
+        if not stream_id & 1:
+            raise ConnectionFault(frames.PROTOCOL_ERROR, f"a client opened stream {stream_id}, which is even")
+        self.last_stream = stream_id
+        if head is None:
+            head = self._new_head(stream_id, block)
+            if head is None:
+                return
+        if len(self.streams) >= self.limits.max_streams or self.going_away:
+            self.count_control()
+            self.put(frames.rst_stream(stream_id, frames.REFUSED_STREAM))
+            return
+        stream = self.streams[stream_id] = ServerStream(self, stream_id, head)
+        route = head.route
+        if route is None:
+            route = head.route = self.listener.application.route(head)
+        if route.streaming:
+            stream.arrived = now_ns()
+            stream.consumer = route.open(stream)
+        elif head.content_length > self.limits.max_body_bytes:
+            limit = self.limits.max_body_bytes
+            stream.remote_done = ends
+            stream.refuse(413, f"the request's body is larger than max_body_bytes ({limit})")
+            return
+        if ends:
+            stream.remote_done = True
+            stream.ended()
+
+    def _new_head(self, stream_id: int, block: bytes) -> Head | None:
+        """Decodes and checks a block that is not memoised; None when the stream was refused."""
+        decoder = self.decoder
+        before = decoder.generation
+        try:
+            headers = self.decode(block)
+        except HeaderListTooLarge as error:
+            stream = self.streams[stream_id] = ServerStream(self, stream_id, _REFUSED)
+            stream.refuse(431, str(error))
+            return None
+        finally:
+            if decoder.generation != before:
+                self.heads.clear()
+        head = _head_of(headers)
+        if head is None:
+            self.count_control()
+            self.put(frames.rst_stream(stream_id, frames.PROTOCOL_ERROR))
+            return None
+        if decoder.generation == before and len(block) <= _MAX_MEMOISED_BYTES:
+            if len(self.heads) >= _MAX_MEMOISED_HEADS:
+                self.heads.clear()
+            self.heads[block] = head
+        return head
+
+    def _trailers(self, stream_id: int, block: bytes, ends: bool) -> None:
+        """A second header block on a stream: trailers, which gRPC clients do not send but may."""
+        before = self.decoder.generation
+        try:
+            self.decode(block)
+        except HeaderListTooLarge:
+            pass
+        if self.decoder.generation != before:
+            self.heads.clear()
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            # Closed, perhaps by us a moment ago (RFC 9113 §5.1).
+            self.count_control()
+        elif stream.remote_done or not ends:
+            raise ConnectionFault(frames.PROTOCOL_ERROR, f"unexpected HEADERS on stream {stream_id}")
+        else:
+            stream.remote_done = True
+            stream.ended()
+
+    def finished_early(self, stream: Stream) -> None:
+        # RFC 9113 §8.1: an answer that needs no more of the request is followed by RST_STREAM(NO_ERROR).
+        self.put(frames.rst_stream(stream.id, frames.NO_ERROR))
+        self.streams.pop(stream.id, None)
+
+    # What the listener calls.
+
+    @property
+    def is_busy(self) -> bool:
+        return bool(self.streams)
+
+    def check_timeouts(self, tick: int) -> None:
+        """Called about once a second; also lets the flood counter forget."""
+        limits = self.limits
+        self.control_frames = 0
+        if self.write_paused:
+            if tick - self.paused_since > limits.write_timeout:
+                self.transport.abort()
+            return
+        age = tick - self.tick
+        if (self.unparsed or self.preface_left or self.block is not None) and age > limits.head_timeout:
+            self.fail(
+                frames.PROTOCOL_ERROR,
+                f"a frame did not arrive within head_timeout ({limits.head_timeout:g} s)",
+            )
+        elif not self.streams:
+            if age > limits.idle_timeout:
+                self.fail(frames.NO_ERROR, "idle")
+        else:
+            for stream in list(self.streams.values()):
+                waited = tick - stream.opened
+                if not stream.remote_done and stream.consumer is None and waited > limits.body_timeout:
+                    stream.refuse(408, f"the body did not arrive within body_timeout ({limits.body_timeout:g} s)")
+                elif stream.pending is not None and age > limits.write_timeout:
+                    self.reset(stream, frames.CANCEL)
+
+    def shut_down(self) -> None:
+        """No new stream; closes when the last one is answered."""
+        if self.closed or self.going_away:
+            return
+        self.going_away = True
+        self.put(frames.goaway(self.last_stream, frames.NO_ERROR, b"server is stopping"))
+        if not self.streams:
+            self.flush()
+            self.transport.close()
+
+
+#: Stands in for the head of a stream that was refused before it was read.
+_REFUSED = Head(b"", b"", ())
+
+
+def _head_of(headers: Sequence[Header]) -> Head | None:
+    """Checks a request's fields (RFC 9113 §8.2, §8.3); None: malformed."""
+    pseudo: dict[bytes, bytes] = {}
+    regular: list[Header] = []
+    for name, value in headers:
+        if name.startswith(b":"):
+            if regular or name in pseudo or name not in (b":method", b":scheme", b":path", b":authority"):
+                return None
+            pseudo[name] = value
+            continue
+        if not name or name in _CONNECTION_HEADERS or name != name.lower() or _forbidden(name, value):
+            return None
+        if name == b"te" and value.lower() != b"trailers":
+            return None
+        regular.append((name, value))
+    method, path = pseudo.get(b":method"), pseudo.get(b":path")
+    if not method or not path or b":scheme" not in pseudo:
+        return None
+    if not path.startswith(b"/") and path != b"*":
+        return None
+    head = Head(method, path, tuple(regular))
+    length = head.get(b"content-length")
+    if length is not None:
+        if not length.isdigit() or len(length) > 18:
+            return None
+        head.content_length = int(length)
+    return head
+
+
+def _forbidden(name: bytes, value: bytes) -> bool:
+    """Bytes no field may carry: they split requests when a message is forwarded over HTTP/1.1."""
+    return any(mark in value for mark in (b"\0", b"\r", b"\n")) or any(byte <= 0x20 or byte >= 0x7F for byte in name)

@@ -1,0 +1,160 @@
+"""One listening socket that speaks HTTP/1.1 and HTTP/2: the first bytes tell which; over TLS, ALPN does too.
+
+Owns its connections: counts them, refuses past the limit, sweeps for timeouts about once a second (one timer for ten
+thousand idle connections), and on stopping lets each finish what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import cast
+
+import msgspec
+
+from isochrone.settings import WireLimits
+from isochrone.wire.exchange import Application, Headers
+from isochrone.wire.frames import PREFACE
+from isochrone.wire.heads import RequestHeads
+from isochrone.wire.http1 import Http1Connection
+from isochrone.wire.http2_server import Http2ServerConnection
+
+#: Seconds between sweeps; also the unit of ``tick``.
+_SWEEP = 1.0
+_JSON: Headers = ((b"content-type", b"application/json"),)
+
+Connection = Http1Connection | Http2ServerConnection
+
+
+class Listener:
+    """Accepts connections for one application on one address."""
+
+    def __init__(
+        self,
+        application: Application,
+        limits: WireLimits | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.application = application
+        self.limits = limits or WireLimits()
+        self.tls = tls
+        self.heads = RequestHeads(self.limits)
+        self.loop = asyncio.get_running_loop()
+        #: Seconds since start, in steps of a sweep: connections stamp their activity with it for the price of a read.
+        self.tick = 0
+        self.connections: set[Connection | _Sniffer] = set()
+        #: Connections refused for max_connections.
+        self.refused = 0
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._empty: asyncio.Event | None = None
+
+    async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:
+        """Listens; returns the port (useful when 0 was asked for)."""
+        server = await self.loop.create_server(
+            lambda: _Sniffer(self), host, port, ssl=self.tls, backlog=4096, reuse_port=reuse_port or None
+        )
+        self._server = server
+        self._sweeper = self.loop.call_later(_SWEEP, self._sweep)
+        return cast(int, server.sockets[0].getsockname()[1])
+
+    def close(self) -> None:
+        """Stops accepting. Connections go on."""
+        if self._server is not None:
+            self._server.close()
+
+    async def stop(self, grace: float) -> int:
+        """Stops accepting, lets connections finish within ``grace`` seconds, cuts the rest and counts them."""
+        self.close()
+        for connection in list(self.connections):
+            connection.shut_down()
+        if self.connections:
+            self._empty = asyncio.Event()
+            try:
+                await asyncio.wait_for(self._empty.wait(), grace)
+            except TimeoutError:
+                pass
+        left = list(self.connections)
+        for connection in left:
+            connection.transport.abort()
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        return len(left)
+
+    def forget(self, connection: Connection | _Sniffer) -> None:
+        self.connections.discard(connection)
+        if not self.connections and self._empty is not None:
+            self._empty.set()
+
+    def error_body(self, message: str) -> tuple[bytes, Headers]:
+        """How a refusal of the wire's own looks: as the protocol's errors do."""
+        return msgspec.json.encode({"error": message}), _JSON
+
+    def _sweep(self) -> None:
+        self.tick += 1
+        for connection in list(self.connections):
+            connection.check_timeouts(self.tick)
+        self._sweeper = self.loop.call_later(_SWEEP, self._sweep)
+
+
+class _Sniffer(asyncio.Protocol):
+    """Reads a connection's first bytes, then hands it to the protocol they belong to."""
+
+    __slots__ = ("listener", "seen", "tick", "transport")
+
+    def __init__(self, listener: Listener) -> None:
+        self.listener = listener
+        self.transport = cast(asyncio.Transport, None)
+        self.seen = b""
+        self.tick = listener.tick
+
+    is_busy = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        listener = self.listener
+        if len(listener.connections) >= listener.limits.max_connections:
+            listener.refused += 1
+            body, _ = listener.error_body(
+                f"the server holds max_connections ({listener.limits.max_connections}) connections"
+            )
+            self.transport.write(
+                b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+                b"connection: close\r\n\r\n%s" % (len(body), body)
+            )
+            self.transport.close()
+            return
+        listener.connections.add(self)
+        connected = transport.get_extra_info("socket")
+        if connected is not None and connected.family != socket.AF_UNIX:
+            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def data_received(self, data: bytes) -> None:
+        self.seen += data
+        if PREFACE.startswith(self.seen[: len(PREFACE)]):
+            if len(self.seen) < len(PREFACE):
+                return
+            self._become(Http2ServerConnection(self.listener))
+        else:
+            self._become(Http1Connection(self.listener))
+
+    def _become(self, connection: Connection) -> None:
+        listener = self.listener
+        listener.connections.discard(self)
+        listener.connections.add(connection)
+        self.transport.set_protocol(connection)
+        connection.connection_made(self.transport)
+        connection.data_received(self.seen)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.listener.forget(self)
+
+    def check_timeouts(self, tick: int) -> None:
+        limits = self.listener.limits
+        # A client may connect ahead of its first request; one that began to speak must finish its head.
+        if tick - self.tick > (limits.head_timeout if self.seen else limits.idle_timeout):
+            self.transport.abort()
+
+    def shut_down(self) -> None:
+        self.transport.close()

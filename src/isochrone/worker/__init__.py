@@ -1,0 +1,1 @@
+"""One process that runs models: queue, batch, instance, answer."""

@@ -1,0 +1,104 @@
+"""Imports a model version's ``model.py`` and the modules beside it, apart from every other version's.
+
+Two versions of one model each have a ``model.py`` and perhaps a ``features.py``: under their plain names the second
+would be given the first's. So a version's directory becomes a package with a name of its own, and the modules in it
+get an ``import`` that looks there first: ``import features`` in version 2 is version 2's, at load and later, in any
+thread. ``sys.path`` is never touched, and ``remove`` leaves nothing in ``sys.modules``.
+
+Used by ``python_model`` while a model loads and closes; never per request.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import itertools
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+_serials = itertools.count(1)
+
+
+class VersionModules(MetaPathFinder):
+    """The package that stands for one version's directory, and the finder of its modules."""
+
+    def __init__(self, model_name: str, model_version: str, directory: Path) -> None:
+        self.directory = directory
+        readable = re.sub(r"\W", "_", f"{model_name}_{model_version}")
+        # The serial keeps apart instances, reloads, and names that differ only where \W was replaced.
+        self.package = f"isochrone_model_{readable}_{next(_serials)}"
+        self._builtins = {**vars(builtins), "__import__": self._import}
+        package = ModuleType(self.package)
+        package.__path__ = [str(directory)]
+        package.__spec__ = ModuleSpec(self.package, None, is_package=True)
+        package.__spec__.submodule_search_locations = package.__path__
+        sys.modules[self.package] = package
+        sys.meta_path.insert(0, self)
+
+    def import_module(self, name: str) -> ModuleType:
+        importlib.invalidate_caches()  # the files may be younger than the finder's listing of the directory
+        return importlib.import_module(f"{self.package}.{name}")
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(f"{self.package}."):
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            spec.loader = _VersionLoader(spec.loader.name, spec.loader.path, self._builtins)
+        return spec
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, object] | None = None,
+        locals: Mapping[str, object] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        """What ``import`` means inside the version's modules."""
+        top = name.partition(".")[0]
+        if level or not self._holds(top):
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        module = importlib.import_module(f"{self.package}.{name}")
+        if not fromlist:
+            return sys.modules[f"{self.package}.{top}"]
+        return builtins.__import__(module.__name__, globals, locals, fromlist, 0)
+
+    def _holds(self, name: str) -> bool:
+        directory = self.directory / name
+        return directory.with_name(f"{name}.py").is_file() or (directory / "__init__.py").is_file()
+
+    def remove(self) -> None:
+        """Forgets every module of the version and lets go of what they hold."""
+        sys.meta_path.remove(self)
+        names = [name for name in sys.modules if name == self.package or name.startswith(f"{self.package}.")]
+        for name in names:
+            module = sys.modules.pop(name)
+            # A module and its functions refer to each other: without this, weights in a module's globals would
+            # stay until the next full collection, which a server must not force.
+            vars(module).clear()
+
+
+class _VersionLoader(SourceFileLoader):
+    """Compiles from source each time: a ``__pycache__`` in a model repository would change what is watched there,
+    and a cached file is taken for current when an edit kept size and second."""
+
+    def __init__(self, fullname: str, path: str, module_builtins: dict[str, Any]) -> None:
+        super().__init__(fullname, path)
+        self._builtins = module_builtins
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+    def exec_module(self, module: ModuleType) -> None:
+        vars(module)["__builtins__"] = self._builtins
+        super().exec_module(module)

@@ -1,0 +1,202 @@
+"""PyTorch models on the CPU: programs saved by ``torch.export`` (``model.pt2``) and TorchScript (``model.pt``).
+
+``load`` reads the file for one instance; the worker then calls ``execute`` with whole batches. Inputs are matched as
+Triton's pytorch backend does it: names that end in ``__0``, ``__1``, … are positions, names that are all arguments of
+``forward`` are those arguments, and anything else is taken in the configuration's order. Outputs are matched in the
+configuration's order, or by key where the model returns a dict.
+
+torch is an extra and takes a second to import, so it is imported when the first such model loads. Its thread settings
+are of the whole process: ``intra_op_thread_count`` of the model loaded last holds for every torch model.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+
+from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed
+from isochrone.protocol.datatypes import NUMPY_BY_NAME
+from isochrone.worker.backends import Executable, LoadContext, parameters
+from isochrone.worker.backends.declared import datatype_of, declared_outputs, scheduler_inputs
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import Tensor, Tensors
+
+# An error travels in a gRPC trailer, and clients refuse headers beyond 8 KiB.
+_LONGEST_MESSAGE = 2000
+
+_POSITION = re.compile(r"__(\d+)$")
+
+
+class TorchExecutable(Executable):
+    """One module, called with tensors that share the batch's memory."""
+
+    # Torch keeps per-thread state (grad mode, allocator caches, its own pool of threads) and its dispatcher alone
+    # costs tens of microseconds: it stays on the instance's thread.
+    inline_allowed = False
+
+    def __init__(
+        self,
+        context: LoadContext,
+        torch: Any,
+        module: Callable[..., Any],
+        arguments: tuple[list[str], list[str]],
+    ) -> None:
+        self._label = f"model '{context.model_name}' version {context.model_version}"
+        self._torch = torch
+        self._module: Callable[..., Any] | None = module
+        self._positional, self._keywords = arguments
+        self._outputs = [(name, NUMPY_BY_NAME[datatype]) for name, datatype in declared_outputs(context).items()]
+        inference = parameters.boolean(context, "inference_mode", True)
+        self._mode: Callable[[], AbstractContextManager[Any]] = torch.inference_mode if inference else torch.no_grad
+
+    def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
+        assert self._module is not None
+        try:
+            with self._mode():
+                positional = [self._to_torch(inputs[name]) for name in self._positional]
+                keywords = {name: self._to_torch(inputs[name]) for name in self._keywords}
+                results = self._matched(self._module(*positional, **keywords))
+                wanted = self._outputs if outputs is None else [o for o in self._outputs if o[0] in outputs]
+                return {name: self._to_numpy(name, dtype, results[name]) for name, dtype in wanted}
+        except IsochroneError:
+            raise
+        except Exception as error:
+            said = str(error).strip()
+            # TorchScript puts a listing of the program before what went wrong; the last line says that.
+            said = said.rpartition("\n")[2] if "TorchScript interpreter" in said else said
+            raise ModelFailed(f"{self._label}: torch: {said[:_LONGEST_MESSAGE]}") from error
+
+    def close(self) -> None:
+        self._module = None
+
+    def _matched(self, results: Any) -> dict[str, Any]:
+        """What the module returned, by output name."""
+        names = [name for name, _ in self._outputs]
+        if isinstance(results, dict):
+            missing = [name for name in names if name not in results]
+            if missing:
+                given = ", ".join(map(str, results))
+                raise ModelFailed(f"{self._label}: output '{missing[0]}': expected a key of that name, given {given}")
+            return results
+        values = results if isinstance(results, (tuple, list)) else (results,)
+        if len(values) < len(names):
+            raise ModelFailed(f"{self._label}: expected {len(names)} outputs, given {len(values)}")
+        return dict(zip(names, values, strict=False))
+
+    def _to_torch(self, array: Tensor) -> Any:
+        brain = array.dtype == ml_dtypes.bfloat16
+        if brain:  # numpy's and torch's bfloat16 do not know each other; two-byte integers stand in between
+            array = array.view(np.int16)
+        if not array.flags.writeable:
+            # Torch has no read-only tensors and warns; models must not write to inputs, so share the memory anyway.
+            array = np.asarray(_WritableView(array))
+        tensor = self._torch.from_numpy(array)
+        return tensor.view(self._torch.bfloat16) if brain else tensor
+
+    def _to_numpy(self, name: str, dtype: np.dtype[Any], value: Any) -> Tensor:
+        if not isinstance(value, self._torch.Tensor):
+            raise ModelFailed(f"{self._label}: output '{name}': expected a tensor, given a {type(value).__name__}")
+        tensor = value.detach().contiguous()
+        if tensor.dtype == self._torch.bfloat16:
+            array: Tensor = tensor.view(self._torch.int16).numpy().view(ml_dtypes.bfloat16)
+        else:
+            array = tensor.numpy()
+        if array.dtype != dtype:
+            raise ModelFailed(
+                f"{self._label}: output '{name}': expected {datatype_of(dtype)}, given {datatype_of(array.dtype)}"
+            )
+        return array
+
+
+class _WritableView:
+    """Presents a read-only array's memory as writable; numpy keeps this object, and so the array, alive."""
+
+    def __init__(self, array: Tensor) -> None:
+        self._array = array
+        interface = dict(array.__array_interface__)
+        interface["data"] = (interface["data"][0], False)
+        self.__array_interface__ = interface
+
+
+def load(context: LoadContext) -> Executable:
+    try:
+        import torch
+    except ImportError as error:
+        raise ConfigError(
+            parameters.where(context), "backend", "torch to be installed (pip install isochrone[torch])", str(error)
+        ) from error
+    path = _model_file(context)
+    _check_datatypes(context)
+    threads = parameters.integer(context, "intra_op_thread_count", 0, minimum=1)
+    if threads:
+        torch.set_num_threads(threads)
+    try:
+        module, forward = _exported(torch, path) if path.suffix == ".pt2" else _scripted(torch, path)
+    except Exception as error:
+        raise InvalidArgument(f"{path}: torch cannot load this file: {error}") from error
+    names = [spec.name for spec in context.signature.inputs]
+    names += sorted(scheduler_inputs(context) - set(names))
+    return TorchExecutable(context, torch, module, _arguments(context, names, forward))
+
+
+def _model_file(context: LoadContext) -> Path:
+    given = context.config.default_model_filename
+    for name in [given] if given else ["model.pt2", "model.pt"]:
+        if (context.directory / name).is_file():
+            return context.directory / name
+    raise ConfigError(str(context.directory), "model file", given or "model.pt2 or model.pt", "no such file")
+
+
+def _check_datatypes(context: LoadContext) -> None:
+    declared = {spec.name: spec.datatype for spec in context.signature.inputs} | declared_outputs(context)
+    for name, datatype in declared.items():
+        if datatype == "BYTES":
+            key = f"data_type of '{name}'"
+            raise ConfigError(parameters.where(context), key, "a number type, as torch has no strings", "BYTES")
+
+
+def _exported(torch: Any, path: Path) -> tuple[Callable[..., Any], tuple[list[str], list[str]]]:
+    """The module and the names of its positional and keyword arguments."""
+    program = torch.export.load(str(path))
+    positional, keywords = program.call_spec.in_spec.children()
+    names = list(program.graph_signature.user_inputs)
+    if len(names) != positional.num_children + keywords.num_children:
+        raise ValueError(f"expected tensors as arguments of forward, given {program.call_spec.in_spec}")
+    return program.module(), (names[: positional.num_children], list(keywords.context or ()))
+
+
+def _scripted(torch: Any, path: Path) -> tuple[Callable[..., Any], tuple[list[str], list[str]]]:
+    with warnings.catch_warnings():
+        # TorchScript is deprecated upstream; whoever serves such a file knows, and cannot change it here.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        module = torch.jit.load(str(path), map_location="cpu").eval()
+    return module, ([argument.name for argument in module.forward.schema.arguments[1:]], [])
+
+
+def _arguments(
+    context: LoadContext, names: list[str], forward: tuple[list[str], list[str]]
+) -> tuple[list[str], list[str]]:
+    """Which input goes where: the names of the positional arguments in order, and those of the keyword ones."""
+    positional, keywords = forward
+    if set(names) <= {*positional, *keywords}:
+        ordered = [name for name in positional if name in names]
+        if ordered == positional[: len(ordered)]:
+            return ordered, [name for name in keywords if name in names]
+    by_position = {int(match[1]): name for name in names if (match := _POSITION.search(name))}
+    if len(by_position) == len(names):
+        if sorted(by_position) != list(range(len(names))):
+            expected = "names that end in " + ", ".join(f"__{number}" for number in range(len(names)))
+            raise ConfigError(parameters.where(context), "input.name", expected, ", ".join(names))
+        names = [by_position[number] for number in range(len(names))]
+    if keywords or len(names) > len(positional):
+        expected = "the arguments of forward: " + ", ".join([*positional, *keywords])
+        raise ConfigError(parameters.where(context), "input.name", expected, ", ".join(names))
+    return names, []

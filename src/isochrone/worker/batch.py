@@ -1,0 +1,133 @@
+"""One batch on its way through an executable: gather inputs, run, split outputs.
+
+Runs on an instance's thread or inline on the loop's; touches no state but its own. One caller's bad input never fails
+its batch-mates: a batch that raises is run again request by request.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isochrone.clock import now_ns
+from isochrone.errors import InvalidArgument, IsochroneError, ModelFailed
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import InferRequest, Tensors
+    from isochrone.worker.backends import Executable
+
+
+class BatchBuffers:
+    """Arrays that inputs are gathered into, kept from batch to batch: fresh pages cost more than the copy."""
+
+    __slots__ = ("_arrays", "_max_rows")
+
+    def __init__(self, max_rows: int) -> None:
+        self._max_rows = max_rows
+        self._arrays: dict[tuple[str, tuple[int, ...], Any], Any] = {}
+
+    def gather(self, name: str, parts: list[Any], rows: int) -> Any:
+        first = parts[0]
+        key = (name, first.shape[1:], first.dtype)
+        buffer = self._arrays.get(key)
+        if buffer is None:
+            if len(self._arrays) >= 16:
+                self._arrays.clear()
+            buffer = self._arrays[key] = np.empty((self._max_rows, *first.shape[1:]), first.dtype)
+        return np.concatenate(parts, out=buffer[:rows])
+
+
+class Batch:
+    """Requests that run together, and what came of it."""
+
+    __slots__ = (
+        "compute_end",
+        "compute_start",
+        "error",
+        "errors",
+        "infer_end",
+        "infer_start",
+        "requests",
+        "results",
+        "rows",
+    )
+
+    def __init__(self, requests: list[InferRequest], rows: int) -> None:
+        self.requests = requests
+        self.rows = rows
+        #: Outputs of each request; None where it failed.
+        self.results: list[Tensors | None] = []
+        self.errors: dict[int, IsochroneError] = {}
+        #: Set when the whole batch failed.
+        self.error: IsochroneError | None = None
+        self.compute_start = self.infer_start = self.infer_end = self.compute_end = 0
+
+    def run(self, executable: Executable, buffers: BatchBuffers | None) -> None:
+        """Fills ``results``; never raises."""
+        self.compute_start = now_ns()
+        requests = self.requests
+        try:
+            if len(requests) == 1:
+                request = requests[0]
+                self.infer_start = self.compute_start
+                outputs = executable.execute(request.inputs, request.plan.outputs)
+                self.infer_end = now_ns()
+                self.results.append(outputs)
+            else:
+                self._run_together(executable, buffers)
+        except BaseException as error:
+            # SystemExit and KeyboardInterrupt too: a model that calls exit() must not end the server.
+            self._failed(executable, error)
+        self.compute_end = now_ns()
+        if not self.infer_end:
+            self.infer_end = self.compute_end
+
+    def _run_together(self, executable: Executable, buffers: BatchBuffers | None) -> None:
+        requests = self.requests
+        inputs: Tensors = {}
+        for name in requests[0].inputs:
+            parts = [request.inputs[name] for request in requests]
+            if buffers is not None and parts[0].dtype.kind != "O":
+                inputs[name] = buffers.gather(name, parts, self.rows)
+            else:
+                inputs[name] = np.concatenate(parts)
+        wanted = requests[0].plan.outputs
+        for request in requests:
+            if request.plan.outputs != wanted:
+                wanted = None
+                break
+        self.infer_start = now_ns()
+        outputs = executable.execute(inputs, wanted)
+        self.infer_end = now_ns()
+        for name, array in outputs.items():
+            if not array.ndim or array.shape[0] != self.rows:
+                raise ModelFailed(
+                    f"output '{name}': expected {self.rows} rows for a batch of {self.rows}, given shape "
+                    f"{list(array.shape)}"
+                )
+        start = 0
+        for request in requests:
+            stop = start + request.plan.batch_size
+            self.results.append({name: array[start:stop] for name, array in outputs.items()})
+            start = stop
+
+    def _failed(self, executable: Executable, error: BaseException) -> None:
+        self.results.clear()
+        requests = self.requests
+        if len(requests) == 1 or not isinstance(error, Exception):
+            self.error = as_model_error(error, requests[0])
+            return
+        for index, request in enumerate(requests):
+            try:
+                self.results.append(executable.execute(request.inputs, request.plan.outputs))
+            except BaseException as own:
+                self.results.append(None)
+                self.errors[index] = as_model_error(own, request)
+
+
+def as_model_error(error: BaseException, request: InferRequest) -> IsochroneError:
+    """What a caller is told when a model raised."""
+    if isinstance(error, ModelFailed | InvalidArgument):
+        return error
+    return ModelFailed(f"model '{request.plan.model_name}' failed: {type(error).__name__}: {error}")

@@ -1,0 +1,336 @@
+"""Which versions of which models are served, and how that changes: load, unload, poll.
+
+A new version loads and warms beside the old one; then one assignment on the loop's thread makes it visible; then the
+old one drains and is freed. A load that fails changes nothing but the reason kept for the index. Requests look models
+up in ``find``, a dictionary, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import gc
+import threading
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import structlog
+
+from isochrone.clock import now_ns
+from isochrone.errors import Internal, InvalidArgument, IsochroneError, NotFound, Unavailable
+from isochrone.models.repository import ModelEntry, Repository, unknown_model
+from isochrone.models.versions import version_number
+from isochrone.worker.loading import Prepared, prepare, serve
+from isochrone.worker.response_cache import ResponseCache
+from isochrone.worker.watchdog import InlineWatchdog
+
+if TYPE_CHECKING:
+    from isochrone.models.repository import ModelDescription
+    from isochrone.worker.served import ServedVersion
+
+log = structlog.get_logger()
+Result = TypeVar("Result")
+
+READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"
+
+
+class Catalog:
+    """All on the loop's thread, but for the work it sends to threads."""
+
+    def __init__(self, repository: Repository, cache: ResponseCache | None, drain_seconds: float) -> None:
+        self.repository = repository
+        self.watchdog = InlineWatchdog()
+        self._cache = cache
+        self._drain_seconds = drain_seconds
+        #: (name, version) → what serves it; version "" is the newest. The one place requests look.
+        self._served: dict[tuple[str, str], ServedVersion] = {}
+        #: (name, version) → (state, reason), for the index. Outlives what it describes.
+        self._states: dict[tuple[str, str], tuple[str, str]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._entries: dict[str, ModelEntry] = {}
+        self._retiring: set[asyncio.Task[None]] = set()
+
+    # Looking up.
+
+    def find(self, name: str, version: str) -> ServedVersion:
+        """The version that serves a request; ``version`` "" means the newest."""
+        served = self._served.get((name, version))
+        if served is None:
+            raise self._absent(name, version)
+        return served
+
+    def _absent(self, name: str, version: str) -> IsochroneError:
+        if not self._known(name):
+            return unknown_model(name)
+        if version and version_number(version) is None:
+            return InvalidArgument(f"model version: expected a positive integer, given '{version[:50]}'")
+        states = {key[1]: state for key, state in self._states.items() if key[0] == name}
+        if version and version not in states:
+            return NotFound(f"Request for unknown model: '{name}' version {version} is not found")
+        state, reason = states.get(version, (UNAVAILABLE, "")) if version else _best(states)
+        detail = f" ({reason})" if reason else ""
+        if version:
+            return Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state{detail}")
+        if state == LOADING:
+            return Unavailable(f"Request for unknown model: '{name}' is not at ready state: it is loading")
+        return Unavailable(f"Request for unknown model: '{name}' has no available versions{detail}")
+
+    def _known(self, name: str) -> bool:
+        return any(key[0] == name for key in self._states) or name in self._entries
+
+    def versions(self, name: str) -> list[ServedVersion]:
+        found = [served for (model, version), served in self._served.items() if model == name and version]
+        return sorted(found, key=lambda served: served.number)
+
+    def all_versions(self) -> list[ServedVersion]:
+        found = [served for (_, version), served in self._served.items() if version]
+        return sorted(found, key=lambda served: (served.model_name, served.number))
+
+    def is_ready(self, name: str, version: str) -> bool:
+        if (name, version) in self._served:
+            return True
+        if not self._known(name):
+            raise unknown_model(name)
+        return False
+
+    def index(self) -> list[tuple[str, str, str, str]]:
+        """(name, version, state, reason) of everything known."""
+        rows = [(name, version, state, reason) for (name, version), (state, reason) in self._states.items()]
+        listed = {row[0] for row in rows}
+        rows += [(name, "", "", "") for name in self._entries if name not in listed]
+        return sorted(rows, key=lambda row: (row[0], version_number(row[1]) or 0))
+
+    # Changing.
+
+    async def scan(self) -> dict[str, ModelEntry]:
+        """Looks at the repository; remembers the names."""
+        self._entries = await in_thread(self.repository.scan)
+        return self._entries
+
+    async def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
+        """Makes what is served of a model what the repository says. Returns when it is ready."""
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        async with lock:
+            await self._load(name, parameters or {})
+
+    async def _load(self, name: str, parameters: Mapping[str, Any]) -> None:
+        config, files = _split_parameters(parameters)
+        try:
+            description = await in_thread(lambda: self.repository.read(name, config, files))
+        except IsochroneError as error:
+            if not isinstance(error, NotFound):
+                self._note_failure(name, (), error)
+            raise
+        for sentence in description.assumed:
+            log.info("assumed", model=name, what=sentence)
+        if not description.versions:
+            empty = InvalidArgument(f"model '{name}' has no version directory to serve in {description.directory}")
+            self._note_failure(name, (), empty)
+            raise empty
+        for version in description.versions:
+            if (name, str(version)) not in self._served:
+                self._states[(name, str(version))] = (LOADING, "")
+        try:
+            prepared = await in_thread(lambda: self._prepare(description))
+        except IsochroneError as error:
+            self._note_failure(name, tuple(description.versions), error)
+            raise
+        except Exception as error:
+            internal = Internal(f"loading model '{name}': {type(error).__name__}: {error}")
+            self._note_failure(name, tuple(description.versions), internal)
+            raise internal from error
+        self._publish(description, prepared)
+
+    def _prepare(self, description: ModelDescription) -> list[Prepared]:
+        """On a thread: loads every version that is new or differs; those that stay as they are are not touched."""
+        from isochrone.models.digest import digest
+
+        prepared: list[Prepared] = []
+        try:
+            for version, directory in description.versions.items():
+                current = self._served.get((description.name, str(version)))
+                if current is not None and current.digest == digest(description.config, directory):
+                    continue
+                prepared.append(prepare(description, version))
+        except BaseException:
+            for each in prepared:
+                each.discard()
+            raise
+        return prepared
+
+    def _publish(self, description: ModelDescription, prepared: list[Prepared]) -> None:
+        """The moment of change: one turn of the loop, no await."""
+        name = description.name
+        retired: list[ServedVersion] = []
+        for each in prepared:
+            key = (name, str(each.version))
+            served = serve(each, self.find, self.watchdog)
+            if description.config.response_cache.enable and self._cache is not None:
+                served.cache = self._cache
+            if key in self._served:
+                retired.append(self._served[key])
+            self._served[key] = served
+            self._states[key] = (READY, "")
+        for served in self.versions(name):
+            if served.number not in description.versions:
+                del self._served[(name, served.model_version)]
+                self._states[(name, served.model_version)] = (UNLOADING, "")
+                retired.append(served)
+        self._served[(name, "")] = self.versions(name)[-1]
+        for version in [key[1] for key in self._states if key[0] == name and key[1] == ""]:
+            del self._states[(name, version)]
+        for served in retired:
+            self._retire(served)
+        if prepared:
+            log.info("model ready", model=name, versions=[each.version for each in prepared])
+
+    def _retire(self, served: ServedVersion) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(self._drain_and_free(served))
+        self._retiring.add(task)
+        task.add_done_callback(self._retiring.discard)
+        return task
+
+    async def _drain_and_free(self, served: ServedVersion) -> None:
+        if not await served.drain(self._drain_seconds):
+            log.warning(
+                "requests outlasted the drain time and were failed",
+                model=served.model_name,
+                version=served.model_version,
+                requests=served.in_flight,
+            )
+            served.runner.fail_all()
+        served.runner.release()
+        await in_thread(served.runner.close)
+        if self._cache is not None:
+            self._cache.forget(served.model_name, served.model_version)
+        key = (served.model_name, served.model_version)
+        if key not in self._served:
+            self._states[key] = (UNAVAILABLE, "unloaded")
+        del served
+        await in_thread(_give_memory_back)
+
+    def _note_failure(self, name: str, versions: tuple[int, ...], error: IsochroneError) -> None:
+        log.error("model failed to load", model=name, error=str(error))
+        for version in versions or ("",):
+            key = (name, str(version))
+            if key not in self._served:
+                self._states[key] = (UNAVAILABLE, str(error))
+
+    async def unload(self, name: str, *, dependents: bool = False) -> None:
+        """Stops serving a model; returns when its requests are done and its memory is free."""
+        lock = self._locks.setdefault(name, asyncio.Lock())
+        async with lock:
+            versions = self.versions(name)
+            if not versions and not self._known(name):
+                raise unknown_model(name)
+            self._served.pop((name, ""), None)
+            tasks = []
+            for served in versions:
+                del self._served[(name, served.model_version)]
+                self._states[(name, served.model_version)] = (UNLOADING, "")
+                tasks.append(self._retire(served))
+            if tasks:
+                await asyncio.gather(*tasks)
+                log.info("model unloaded", model=name, versions=[served.number for served in versions])
+        if dependents:
+            for step in {step.model_name for served in versions for step in _steps(served)}:
+                await self.unload(step, dependents=True)
+
+    async def poll(self) -> None:
+        """Brings what is served in line with the repository's files."""
+        before = self._entries
+        try:
+            now = await self.scan()
+        except IsochroneError as error:
+            log.warning("the model repository cannot be read; what is served stays", error=str(error))
+            return
+        for name in before.keys() - now.keys():
+            await self.unload(name)
+            for key in [key for key in self._states if key[0] == name]:
+                del self._states[key]
+        for name, entry in now.items():
+            if entry.problem is not None or entry == before.get(name):
+                continue
+            try:
+                await self.load(name)
+            except IsochroneError:
+                continue
+
+    def check_stuck(self) -> None:
+        now = now_ns()
+        for served in self.all_versions():
+            served.runner.check_stuck(now)
+
+    async def close(self, seconds: float) -> None:
+        """Drains and frees everything."""
+        self._drain_seconds = seconds
+        versions = self.all_versions()
+        self._served.clear()
+        await asyncio.gather(*(self._retire(served) for served in versions))
+        while self._retiring:
+            await asyncio.gather(*self._retiring)
+
+
+def _best(states: dict[str, tuple[str, str]]) -> tuple[str, str]:
+    """The state that says most about a model none of whose versions serves."""
+    for wanted in (LOADING, UNLOADING, UNAVAILABLE):
+        for state, reason in states.values():
+            if state == wanted:
+                return state, reason
+    return UNAVAILABLE, ""
+
+
+def _steps(served: ServedVersion) -> list[Any]:
+    return list(served.description.config.ensemble_scheduling.step)
+
+
+def _split_parameters(parameters: Mapping[str, Any]) -> tuple[str | None, dict[str, bytes] | None]:
+    """Triton's load parameters: ``config`` and ``file:…``."""
+    config = parameters.get("config")
+    if config is not None and not isinstance(config, str):
+        raise InvalidArgument(f"load parameter 'config': expected a JSON string, given {type(config).__name__}")
+    files: dict[str, bytes] = {}
+    for key, value in parameters.items():
+        if key.startswith("file:"):
+            if not isinstance(value, bytes):
+                raise InvalidArgument(f"load parameter '{key}': expected bytes, given {type(value).__name__}")
+            files[key] = value
+        elif key != "config":
+            raise InvalidArgument(f"load parameter '{key[:100]}': expected 'config' or 'file:<version>/<name>'")
+    return config, files or None
+
+
+async def in_thread(work: Callable[[], Result]) -> Result:
+    """Runs on a thread of its own: a model that hangs while loading must not use up a pool others need."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Result] = loop.create_future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:
+            settle(future.set_exception, error if isinstance(error, Exception) else Internal(f"{error!r}"))
+        else:
+            settle(future.set_result, result)
+
+    def settle(setter: Callable[[Any], None], value: Any) -> None:
+        def apply() -> None:
+            if not future.done():
+                setter(value)
+
+        try:
+            loop.call_soon_threadsafe(apply)
+        except RuntimeError:  # the loop is closed: nobody waits
+            pass
+
+    threading.Thread(target=run, name="loading", daemon=True).start()
+    return await future
+
+
+def _give_memory_back() -> None:
+    """Unload promises that memory is free when it returns: collect cycles, and have glibc return free pages."""
+    gc.collect()
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+    except AttributeError:  # not glibc
+        pass

@@ -1,0 +1,59 @@
+"""The ``reshape`` of inputs and outputs: callers see one shape, the model another."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+
+from isochrone.worker.backends import Executable
+
+if TYPE_CHECKING:
+    from isochrone.models.signature import Signature, TensorSpec
+    from isochrone.protocol.messages import Parameters, Tensor, Tensors
+
+
+def reshaped(executable: Executable, signature: Signature) -> Executable:
+    """The executable itself, or one that reshapes around it where the configuration asks for that."""
+    if any(spec.reshape is not None for spec in (*signature.inputs, *signature.outputs)):
+        return _Reshaping(executable, signature)
+    return executable
+
+
+class _Reshaping(Executable):
+    def __init__(self, inner: Executable, signature: Signature) -> None:
+        self._inner = inner
+        self._batched = signature.max_batch_size > 0
+        self._inputs = {spec.name: spec for spec in signature.inputs if spec.reshape is not None}
+        self._outputs = {spec.name: spec for spec in signature.outputs if spec.reshape is not None}
+        self.decoupled = inner.decoupled
+        self.inline_allowed = inner.inline_allowed
+        self.is_async = inner.is_async
+
+    def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
+        return self._after(self._inner.execute(self._before(inputs), outputs))
+
+    def stream(self, inputs: Tensors, parameters: Parameters) -> Iterator[Tensors] | AsyncIterator[Tensors]:
+        return self._inner.stream(self._before(inputs), parameters)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _before(self, inputs: Tensors) -> Tensors:
+        given = dict(inputs)
+        for name, spec in self._inputs.items():
+            if name in given:
+                array = given[name]
+                given[name] = array.reshape(self._shape(array.shape, spec.reshape or ()))
+        return given
+
+    def _after(self, outputs: Tensors) -> Tensors:
+        for name, spec in self._outputs.items():
+            if name in outputs:
+                outputs[name] = self._outward(outputs[name], spec)
+        return outputs
+
+    def _outward(self, array: Tensor, spec: TensorSpec) -> Tensor:
+        return array.reshape(self._shape(array.shape, spec.dims))
+
+    def _shape(self, given: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
+        return (given[0], *wanted) if self._batched else wanted

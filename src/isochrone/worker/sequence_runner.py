@@ -1,0 +1,182 @@
+"""The shell around sequence batching: asks the pure batcher for batches, puts them on the instances they belong to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from isochrone.clock import now_ns
+from isochrone.errors import IsochroneError, ModelFailed, Unavailable
+from isochrone.worker.alarm import Alarm
+from isochrone.worker.batch import as_model_error
+from isochrone.worker.sequences import SequenceBatch, SequenceBatcher
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import InferRequest, Tensors
+    from isochrone.worker.curve import LatencyCurve
+    from isochrone.worker.instance import Instance
+    from isochrone.worker.statistics import ModelStatistics
+
+
+class SequenceRunner:
+    """Runs one version of a model that keeps state between the requests of a sequence."""
+
+    def __init__(
+        self,
+        name: str,
+        batcher: SequenceBatcher,
+        curve: LatencyCurve,
+        batched: bool,
+        statistics: ModelStatistics,
+        over: Callable[[], None],
+    ) -> None:
+        self.instances: list[Instance] = []
+        self._name = name
+        self._batcher = batcher
+        self._curve = curve
+        self._batched = batched
+        self._statistics = statistics
+        self._over = over
+        self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._loop, self._ring)
+        self._busy: list[SequenceBatch | None] = []
+        self._closing = False
+
+    def start(self, instances: list[Instance]) -> None:
+        self.instances = instances
+        self._busy = [None] * len(instances)
+
+    @property
+    def pending(self) -> int:
+        return self._batcher.pending()
+
+    def estimated_wait(self, now: int) -> int:
+        return self._curve.estimate(1) if any(self._busy) else 0
+
+    def submit(self, request: InferRequest) -> None:
+        now = now_ns()
+        request.enqueued = now
+        instance = self._batcher.push(request, now)
+        if instance is not None and self._busy[instance] is None:
+            self._start(instance, now)
+        self._refuse(self._batcher.expire(now))
+        self._set_alarm()
+
+    def _ring(self) -> None:
+        now = now_ns()
+        self._refuse(self._batcher.drop_cancelled(now))
+        self._start_all(now)
+
+    def _start_all(self, now: int) -> None:
+        for index in range(len(self.instances)):
+            if self._busy[index] is None:
+                self._start(index, now)
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        wake = self._batcher.wake_at()
+        if wake is not None and not self._closing:
+            self._alarm.set(max(wake, 1))
+
+    def _start(self, index: int, now: int) -> None:
+        batch = self._batcher.take(index, now)
+        if batch is None:
+            return
+        for request in batch.requests:
+            request.dispatched = now
+        self._busy[index] = batch
+        self.instances[index].submit(lambda: self._run(index, batch))
+
+    def _run(self, index: int, batch: SequenceBatch) -> None:
+        """On the instance's thread."""
+        marks = [now_ns(), 0, 0, 0]
+        outputs: Tensors | None = None
+        error: IsochroneError | None = None
+        try:
+            inputs = batch.inputs()
+            marks[1] = now_ns()
+            outputs = self.instances[index].executable.execute(inputs, None)
+            marks[2] = now_ns()
+        except BaseException as raised:
+            error = as_model_error(raised, batch.requests[0])
+            marks[1] = marks[1] or now_ns()
+            marks[2] = marks[2] or now_ns()
+        marks[3] = now_ns()
+        self._loop.call_soon_threadsafe(self._finished, index, batch, outputs, error, marks)
+
+    def _finished(
+        self,
+        index: int,
+        batch: SequenceBatch,
+        outputs: Tensors | None,
+        error: IsochroneError | None,
+        marks: list[int],
+    ) -> None:
+        self._busy[index] = None
+        now = now_ns()
+        try:
+            if outputs is None:
+                self._batcher.failed(batch, now)
+            else:
+                self._batcher.finished(batch, outputs, now)
+        except ModelFailed as failure:
+            error = failure
+        self._refuse(self._batcher.expire(now))
+        self._start_all(now)
+        self._settle(batch, outputs or {}, error, marks)
+
+    def _settle(self, batch: SequenceBatch, outputs: Tensors, error: IsochroneError | None, marks: list[int]) -> None:
+        if error is None:
+            self._curve.observe(len(batch.requests), marks[3] - marks[0])
+            self._statistics.record_batch(
+                len(batch.requests), marks[1] - marks[0], marks[2] - marks[1], marks[3] - marks[2]
+            )
+        hidden = set(self._batcher.state_outputs)
+        for position, request in enumerate(batch.requests):
+            request.compute_start, request.infer_start, request.infer_end, request.compute_end = marks
+            if error is not None:
+                self._fail(request, error)
+                continue
+            row = batch.row_of(position)
+            wanted = request.plan.outputs
+            answer = {
+                name: array[row : row + 1] if self._batched else array
+                for name, array in outputs.items()
+                if (name in wanted if wanted is not None else name not in hidden)
+            }
+            self._statistics.record_success(request, marks[3], 1)
+            self._over()
+            if not request.cancelled:
+                request.complete(answer)
+
+    def _refuse(self, refusals: list[tuple[InferRequest, IsochroneError]]) -> None:
+        for request, error in refusals:
+            self._fail(request, error)
+
+    def _fail(self, request: InferRequest, error: IsochroneError) -> None:
+        self._statistics.record_failure(error.code, now_ns() - request.arrived)
+        self._over()
+        if not request.cancelled:
+            request.fail(error)
+
+    def check_stuck(self, now: int) -> None:
+        """Sequences have no execution timeout: giving up a run would lose its sequences' state."""
+
+    def fail_all(self, error: IsochroneError | None = None) -> None:
+        error = error or Unavailable(f"model '{self._name}' is being unloaded")
+        for request in self._batcher.clear():
+            self._fail(request, error)
+        for index, batch in enumerate(self._busy):
+            if batch is not None:
+                self.instances[index].abandoned = True
+                for request in batch.requests:
+                    self._fail(request, error)
+
+    def release(self) -> None:
+        self._closing = True
+        self._alarm.close()
+
+    def close(self) -> None:
+        for instance in self.instances:
+            instance.close()

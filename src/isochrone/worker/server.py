@@ -1,0 +1,202 @@
+"""The worker process: listeners, models, signals, and an orderly end.
+
+Start: listen (live, not ready), load and warm the models, be ready. SIGTERM: say not ready, stop accepting, finish what
+is in flight within the grace period, free the models, exit 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+import ssl
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import structlog
+
+from isochrone.clock import now_ns
+from isochrone.errors import IsochroneError
+from isochrone.models.repository import Repository
+from isochrone.observe.logs import Settings as LogSettings
+from isochrone.observe.metrics import Exposition
+from isochrone.observe.snapshot import ServerSnapshot
+from isochrone.protocol.application import MetricsApplication, ProtocolApplication
+from isochrone.settings import WireLimits
+from isochrone.wire.listener import Listener
+from isochrone.worker.catalog import Catalog
+from isochrone.worker.response_cache import ResponseCache
+from isochrone.worker.service import WorkerService
+
+log = structlog.get_logger()
+
+#: Compute threads wait this long for the interpreter at most; the default of 5 ms would add that to a tail.
+_SWITCH_INTERVAL = 0.0005
+_TICK = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ServeSettings:
+    """What ``isochrone serve`` was told. Names follow Triton's flags where it has them."""
+
+    repositories: tuple[Path, ...]
+    host: str = "0.0.0.0"
+    #: None: not served. 0: any free port.
+    http_port: int | None = 8000
+    grpc_port: int | None = 8001
+    metrics_port: int | None = 8002
+    #: "none": load all at start; "explicit": what ``load_models`` names, then on request; "poll": follow the files.
+    control_mode: str = "none"
+    load_models: tuple[str, ...] = ()
+    #: Seconds between looks at the repository in poll mode.
+    poll_seconds: float = 15.0
+    #: Seconds in-flight requests get when stopping (Triton's exit-timeout-secs).
+    exit_timeout: float = 30.0
+    #: A model that fails to load ends the server (Triton's exit-on-error).
+    exit_on_error: bool = True
+    strict_readiness: bool = True
+    server_name: str = "isochrone"
+    allow_shared_memory: bool = False
+    #: Bytes of the response cache; 0: none.
+    cache_bytes: int = 0
+    reuse_port: bool = False
+    tls: ssl.SSLContext | None = None
+    limits: WireLimits = field(default_factory=WireLimits)
+
+
+class StartFailed(Exception):
+    """The server cannot start; the message says what to change."""
+
+
+class Worker:
+    """One worker process."""
+
+    def __init__(self, settings: ServeSettings, log_settings: LogSettings) -> None:
+        self.settings = settings
+        cache = ResponseCache(settings.cache_bytes) if settings.cache_bytes else None
+        self.catalog = Catalog(Repository(settings.repositories), cache, settings.exit_timeout)
+        self.service = WorkerService(
+            self.catalog,
+            log_settings,
+            server_name=settings.server_name,
+            allow_shared_memory=settings.allow_shared_memory,
+            allow_control=settings.control_mode == "explicit",
+            strict_readiness=settings.strict_readiness,
+        )
+        self.ports: dict[str, int] = {}
+        self._listeners: list[Listener] = []
+        self._stop = asyncio.Event()
+        self._lag_ns = 0
+        self._background: list[asyncio.Task[None]] = []
+
+    async def run(self) -> int:
+        """Serves until told to stop; the process's exit status."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        try:
+            await self.start()
+            await self._stop.wait()
+        finally:
+            await self.stop()
+        return 0
+
+    async def start(self) -> None:
+        sys.setswitchinterval(_SWITCH_INTERVAL)
+        _raise_file_limit()
+        self.catalog.watchdog.start()
+        await self._listen()
+        await self._load_models()
+        self.service.accepting = True
+        self._background.append(asyncio.ensure_future(self._tick()))
+        if self.settings.control_mode == "poll":
+            self._background.append(asyncio.ensure_future(self._poll()))
+        log.info("ready", **self.ports)
+
+    async def _listen(self) -> None:
+        settings = self.settings
+        application = ProtocolApplication(self.service, settings.limits.max_body_bytes)
+        metrics = MetricsApplication(Exposition(self._snapshot), self._snapshot)
+        for name, port, served in (
+            ("http", settings.http_port, application),
+            ("grpc", settings.grpc_port, application),
+            ("metrics", settings.metrics_port, metrics),
+        ):
+            if port is None:
+                continue
+            listener = Listener(served, settings.limits, settings.tls if name != "metrics" else None)
+            try:
+                self.ports[name] = await listener.start(settings.host, port, reuse_port=settings.reuse_port)
+            except OSError as error:
+                raise StartFailed(
+                    f"cannot listen on {settings.host}:{port} for {name}: {error.strerror or error}; "
+                    f"choose another with --{name}-port"
+                ) from None
+            self._listeners.append(listener)
+            log.info("listening", service=name, host=settings.host, port=self.ports[name])
+
+    async def _load_models(self) -> None:
+        settings = self.settings
+        try:
+            entries = await self.catalog.scan()
+        except IsochroneError as error:
+            raise StartFailed(str(error)) from None
+        names = list(entries)
+        if settings.control_mode == "explicit":
+            names = list(entries) if "*" in settings.load_models else list(settings.load_models)
+        failed: list[str] = []
+        for name in names:
+            try:
+                problem = entries[name].problem if name in entries else None
+                if problem is not None:
+                    raise problem
+                await self.catalog.load(name)
+            except IsochroneError as error:
+                failed.append(f"{name}: {error}")
+        if failed and settings.exit_on_error:
+            raise StartFailed(
+                "models failed to load: " + "; ".join(failed) + " (--exit-on-error=false serves the others)"
+            )
+
+    def _snapshot(self) -> ServerSnapshot:
+        connections = sum(len(listener.connections) for listener in self._listeners)
+        return self.service.snapshot(connections, self._lag_ns)
+
+    async def _tick(self) -> None:
+        """Ten times a second: looks after stuck runs, and measures how late the loop is."""
+        while True:
+            before = now_ns()
+            await asyncio.sleep(_TICK)
+            self._lag_ns = max(0, now_ns() - before - int(_TICK * 1e9))
+            self.catalog.check_stuck()
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.poll_seconds)
+            await self.catalog.poll()
+
+    async def stop(self) -> None:
+        """Finishes in-flight work within the grace period; what is left after it is cut."""
+        if self.service.stopping:
+            return
+        self.service.stopping = True
+        log.info("stopping", in_flight=self.service.in_flight, grace_seconds=self.settings.exit_timeout)
+        for task in self._background:
+            task.cancel()
+        await asyncio.gather(*self._background, return_exceptions=True)
+        started = now_ns()
+        cut = sum(await asyncio.gather(*(listener.stop(self.settings.exit_timeout) for listener in self._listeners)))
+        if cut:
+            log.warning("connections were cut after the grace period", connections=cut)
+        left = max(1.0, self.settings.exit_timeout - (now_ns() - started) / 1e9)
+        await self.catalog.close(left)
+        self.catalog.watchdog.stop()
+        log.info("stopped")
+
+
+def _raise_file_limit() -> None:
+    """Every connection is a file; the usual soft limit of 1,024 is for interactive programs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

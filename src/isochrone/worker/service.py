@@ -1,0 +1,215 @@
+"""The worker's answer to every call of the protocol, for both transports."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tritonclient.grpc import service_pb2
+
+import isochrone
+from isochrone.clock import now_ns
+from isochrone.errors import IsochroneError, Unavailable
+from isochrone.observe.snapshot import ServerSnapshot
+from isochrone.protocol.service import InferenceService
+from isochrone.protocol.shared_memory import SharedMemoryRegions
+from isochrone.worker.trace_settings import TraceSettings
+
+if TYPE_CHECKING:
+    from isochrone.observe.logs import Settings as LogSettings
+    from isochrone.protocol.messages import InferRequest
+    from isochrone.worker.catalog import Catalog
+
+_EXTENSIONS = (
+    "classification",
+    "sequence",
+    "model_repository",
+    "model_repository(unload_dependents)",
+    "schedule_policy",
+    "model_configuration",
+    "binary_tensor_data",
+    "parameters",
+    "statistics",
+    "trace",
+    "logging",
+)
+
+
+class WorkerService(InferenceService):
+    """Serves the models of a catalog."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        log_settings: LogSettings,
+        *,
+        server_name: str,
+        allow_shared_memory: bool,
+        allow_control: bool,
+        strict_readiness: bool,
+    ) -> None:
+        self.catalog = catalog
+        self.shared_memory = SharedMemoryRegions() if allow_shared_memory else None
+        self._log_settings = log_settings
+        self._server_name = server_name
+        self._allow_control = allow_control
+        self._strict_readiness = strict_readiness
+        self._trace = TraceSettings()
+        #: True once start-up is done; False again when stopping.
+        self.accepting = False
+        self.stopping = False
+        self._find = catalog.find
+        self._report: dict[str, float] = {}
+        self._report_at = 0
+
+    # The hot path.
+
+    def infer(self, request: InferRequest) -> None:
+        plan = request.plan
+        served = self._find(plan.model_name, plan.model_version)
+        if served.decoupled and not request.takes_many:
+            served.refuse_unary()
+        served.submit(request)
+
+    # What models say of themselves.
+
+    def is_decoupled(self, model_name: str, model_version: str) -> bool:
+        return self._find(model_name, model_version).decoupled
+
+    def labels(self, model_name: str, model_version: str, output: str) -> tuple[str, ...] | None:
+        return self._find(model_name, model_version).signature.output_by_name[output].labels
+
+    def declared_inputs(
+        self, model_name: str, model_version: str
+    ) -> tuple[tuple[tuple[str, str, tuple[int, ...]], ...], int]:
+        signature = self._find(model_name, model_version).signature
+        return tuple((spec.name, spec.datatype, spec.dims) for spec in signature.inputs), signature.max_batch_size
+
+    def model_metadata(self, model_name: str, model_version: str) -> service_pb2.ModelMetadataResponse:
+        served = self._find(model_name, model_version)
+        config = served.description.config
+        response = service_pb2.ModelMetadataResponse(name=model_name, platform=config.platform or config.backend)
+        response.versions.extend(each.model_version for each in self.catalog.versions(model_name))
+        batch = [-1] if served.batched else []
+        for specs, target in ((served.signature.inputs, response.inputs), (served.signature.outputs, response.outputs)):
+            for spec in specs:
+                target.add(name=spec.name, datatype=spec.datatype, shape=[*batch, *spec.dims])
+        return response
+
+    def model_config(self, model_name: str, model_version: str) -> service_pb2.ModelConfigResponse:
+        return service_pb2.ModelConfigResponse(config=self._find(model_name, model_version).description.config)
+
+    def model_digest(self, model_name: str, model_version: str) -> str:
+        try:
+            return self._find(model_name, model_version).digest
+        except IsochroneError:
+            return ""
+
+    def model_statistics(self, model_name: str, model_version: str) -> service_pb2.ModelStatisticsResponse:
+        if not model_name:
+            versions = self.catalog.all_versions()
+        elif model_version:
+            versions = [self._find(model_name, model_version)]
+        else:
+            self._find(model_name, "")
+            versions = self.catalog.versions(model_name)
+        response = service_pb2.ModelStatisticsResponse()
+        response.model_stats.extend(served.statistics.to_protobuf() for served in versions)
+        return response
+
+    # The server.
+
+    def is_live(self) -> bool:
+        return True
+
+    def is_ready(self) -> bool:
+        if not self.accepting or self.stopping:
+            return False
+        return not self._strict_readiness or not any(row[2] == "UNAVAILABLE" for row in self._wanted())
+
+    def _wanted(self) -> list[tuple[str, str, str, str]]:
+        """Rows of the index for models that ought to be served: unloaded on request is not a failure."""
+        return [row for row in self.catalog.index() if row[2] and row[3] != "unloaded"]
+
+    def is_model_ready(self, model_name: str, model_version: str) -> bool:
+        return self.catalog.is_ready(model_name, model_version)
+
+    def server_metadata(self) -> service_pb2.ServerMetadataResponse:
+        response = service_pb2.ServerMetadataResponse(name=self._server_name, version=isochrone.__version__)
+        response.extensions.extend(_EXTENSIONS)
+        if self.shared_memory is not None:
+            response.extensions.append("system_shared_memory")
+        return response
+
+    def repository_index(self, only_ready: bool) -> service_pb2.RepositoryIndexResponse:
+        response = service_pb2.RepositoryIndexResponse()
+        for name, version, state, reason in self.catalog.index():
+            if state == "READY" or not only_ready:
+                response.models.add(name=name, version=version, state=state, reason=reason)
+        return response
+
+    async def load(self, model_name: str, parameters: Mapping[str, Any]) -> None:
+        self._check_control()
+        await self.catalog.load(model_name, parameters)
+
+    async def unload(self, model_name: str, unload_dependents: bool) -> None:
+        self._check_control()
+        await self.catalog.unload(model_name, dependents=unload_dependents)
+
+    def _check_control(self) -> None:
+        if self.stopping:
+            raise Unavailable("the server is stopping")
+        if not self._allow_control:
+            raise Unavailable(
+                "explicit model load / unload is not allowed if polling is enabled or control is off; "
+                "start the server with --model-control-mode=explicit"
+            )
+
+    def trace_setting(self, model_name: str, changes: Mapping[str, list[str] | None]) -> dict[str, list[str]]:
+        if model_name:
+            self._find(model_name, "")
+        return self._trace.apply(model_name, changes)
+
+    def log_settings(self, changes: Mapping[str, bool | int | str]) -> dict[str, bool | int | str]:
+        return self._log_settings.apply(changes)
+
+    # Load and metrics.
+
+    def load_report(self) -> Mapping[str, float]:
+        """At most a millisecond old: it goes out with every answer that asks for it."""
+        now = now_ns()
+        if now - self._report_at > 1_000_000:
+            self._report_at = now
+            versions = self.catalog.all_versions()
+            self._report = {
+                "mem_utilization": _memory_share(),
+                "named_metrics.queue_depth": float(sum(served.runner.pending for served in versions)),
+                "named_metrics.in_flight": float(sum(served.in_flight for served in versions)),
+                "named_metrics.estimated_wait_us": max(
+                    (served.runner.estimated_wait(now) / 1000 for served in versions), default=0.0
+                ),
+                "named_metrics.draining": 1.0 if self.stopping else 0.0,
+            }
+        return self._report
+
+    def snapshot(self, connections: int, lag_ns: int | None) -> ServerSnapshot:
+        """For the metrics page."""
+        models = [
+            served.statistics.snapshot(served.digest, served.runner.pending) for served in self.catalog.all_versions()
+        ]
+        return ServerSnapshot(tuple(models), connections, lag_ns)
+
+    @property
+    def in_flight(self) -> int:
+        return sum(served.in_flight for served in self.catalog.all_versions())
+
+
+def _memory_share() -> float:
+    """The machine's memory in use, 0 to 1."""
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            lines = dict(line.split(b":") for line in file.read(400).splitlines() if b":" in line)
+        total, available = (int(lines[key].split()[0]) for key in (b"MemTotal", b"MemAvailable"))
+        return 1 - available / total
+    except (OSError, KeyError, ValueError):
+        return 0.0

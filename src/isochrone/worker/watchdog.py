@@ -1,0 +1,65 @@
+"""Gets the event loop back from a model that hangs in an inline run.
+
+Only runs measured under 100 µs happen on the loop's thread, but a model may hang on one input out of a million. A small
+thread looks at a shared mark; when one run lasts over a second it signals the loop's thread, whose handler raises out
+of the model's Python code (time.sleep and lock waits included; native code that never returns is out of reach).
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from types import FrameType
+
+from isochrone.clock import MILLISECOND, SECOND, now_ns
+
+LIMIT_NS = SECOND
+_CHECK_SECONDS = 0.2
+_SIGNAL = signal.SIGUSR2
+
+
+class InlineHang(BaseException):
+    """Raised inside a model's code. Not an Exception, so that a model's own ``except Exception`` lets it through."""
+
+
+class InlineWatchdog:
+    """One per process; the loop's thread must be the main thread, where Python runs signal handlers."""
+
+    def __init__(self) -> None:
+        #: When the inline run under way began; 0: none. Written by the loop's thread at every inline run.
+        self.since = 0
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._previous: object = None
+
+    @property
+    def is_armed(self) -> bool:
+        return self._thread is not None
+
+    def start(self) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            return
+        self._previous = signal.signal(_SIGNAL, self._interrupt)
+        self._thread = threading.Thread(target=self._watch, name="inline-watchdog", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join()
+            self._thread = None
+            signal.signal(_SIGNAL, self._previous or signal.SIG_DFL)  # type: ignore[arg-type]
+
+    def _watch(self) -> None:
+        main = threading.main_thread().ident or 0
+        while not self._stop.wait(_CHECK_SECONDS):
+            since = self.since
+            if since and now_ns() - since > LIMIT_NS:
+                signal.pthread_kill(main, _SIGNAL)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        # Looked at again here: the run may have ended between the check and the signal.
+        since = self.since
+        if since and now_ns() - since > LIMIT_NS:
+            self.since = 0
+            raise InlineHang(f"an inline run took over {LIMIT_NS // MILLISECOND} ms")
