@@ -10,8 +10,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+import structlog
+
 from isochrone.clock import NEVER
-from isochrone.errors import GRPC_INTERNAL, IsochroneError, MalformedRequest, PayloadTooLarge, Unsupported
+from isochrone.errors import GRPC_INTERNAL, Internal, IsochroneError, MalformedRequest, PayloadTooLarge, Unsupported
 from isochrone.protocol import timing
 from isochrone.wire import compression
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Route
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
     from isochrone.protocol.service import InferenceService
     from isochrone.wire.http2_server import ServerStream
+
+log = structlog.get_logger()
 
 _encode = Encoder().encode
 _ENCODINGS: tuple[Header, ...] = ((b"grpc-accept-encoding", b"identity, deflate, gzip"),)
@@ -66,6 +70,12 @@ def frame_message(payload: bytes) -> bytes:
 def fail(stream: Any, error: IsochroneError) -> None:
     """Answers a call that has sent nothing yet."""
     stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=True))
+
+
+def unexpected(error: Exception) -> Internal:
+    """A fault of ours: the caller is told, the log keeps where it was."""
+    log.error("a request failed unexpectedly", exc_info=error)
+    return Internal(f"{type(error).__name__}: {error}")
 
 
 class CallHead:

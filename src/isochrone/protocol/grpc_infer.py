@@ -27,6 +27,7 @@ from isochrone.protocol.grpc import (
     fail,
     message_of,
     parse,
+    unexpected,
 )
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
 from isochrone.protocol.rest_infer import OutputChoice, read_parameters
@@ -64,7 +65,7 @@ class GrpcPlan(Plan):
     #: Every input is raw and of fixed size, every output is wanted raw: the fast path.
     is_plain: bool
     request_id: str
-    answers: dict[Any, bytes]
+    answers: dict[Any, Answer]
 
 
 def varint(value: int) -> bytes:
@@ -315,21 +316,45 @@ def answer_head(request: InferRequest, plan: GrpcPlan, outputs: Tensors, paramet
     return bytes(message.SerializeToString())
 
 
+class Answer:
+    """The bytes around the tensors of an answer: everything the model, its version and the shapes alone decide."""
+
+    __slots__ = ("framed", "prefixes", "size")
+
+    def __init__(self, prefixes: list[bytes], size: int) -> None:
+        #: What stands before each output's raw bytes; the first holds the message's head.
+        self.prefixes = prefixes
+        #: Bytes of the whole message.
+        self.size = size
+        #: The first prefix behind the gRPC frame of a message without an id.
+        self.framed = b"\0" + size.to_bytes(4, "big") + prefixes[0]
+
+
+def plain_answer(request: InferRequest, plan: GrpcPlan, outputs: Tensors) -> Answer:
+    """The memoised answer of a plain plan."""
+    if len(outputs) == 1:
+        for array in outputs.values():
+            key: Any = (request.served_by, array.shape)
+    else:
+        # A python model may give its outputs in any order.
+        key = (request.served_by, *outputs, *[array.shape for array in outputs.values()])
+    answer = plan.answers.get(key)
+    if answer is None:
+        prefixes = [_RAW_OUTPUT + varint(array.nbytes) for array in outputs.values()] or [b""]
+        prefixes[0] = answer_head(request, plan, outputs, NO_PARAMETERS) + prefixes[0]
+        size = sum(len(prefix) for prefix in prefixes) + sum(array.nbytes for array in outputs.values())
+        if len(plan.answers) >= _MAX_ANSWERS_MEMOISED:
+            plan.answers.clear()
+        answer = plan.answers[key] = Answer(prefixes, size)
+    return answer
+
+
 def render(
     request: InferRequest, plan: GrpcPlan, outputs: Tensors, parameters: Parameters, service: InferenceService
 ) -> tuple[list[Buffer], int]:
     """The answer as buffers, and their total size."""
-    if plan.is_plain and not parameters:
-        key = (request.served_by, *[array.shape for array in outputs.values()])
-        head = plan.answers.get(key)
-        if head is None:
-            head = answer_head(request, plan, outputs, parameters)
-            if len(plan.answers) >= _MAX_ANSWERS_MEMOISED:
-                plan.answers.clear()
-            plan.answers[key] = head
-    else:
-        outputs = _special_outputs(request, plan, outputs, service)
-        head = answer_head(request, plan, outputs, parameters)
+    outputs = _special_outputs(request, plan, outputs, service)
+    head = answer_head(request, plan, outputs, parameters)
     parts: list[Buffer] = [head]
     size = len(head)
     if request.id:
@@ -341,7 +366,7 @@ def render(
         choice = plan.choices.get(name_)
         if choice is not None and choice.region:
             continue
-        blob = tensors.to_binary(array, name_of(array.dtype)) if array.dtype.kind == "O" else _raw(array)
+        blob = _raw(array)
         length = len(blob)
         tag = _RAW_OUTPUT + varint(length)
         parts += (tag, blob)
@@ -350,7 +375,7 @@ def render(
 
 
 def _raw(array: Any) -> Buffer:
-    if array.nbytes <= _JOIN_LIMIT:
+    if array.nbytes <= _JOIN_LIMIT and array.dtype.kind != "O":
         return array.tobytes()  # type: ignore[no-any-return]
     return tensors.to_binary(array, name_of(array.dtype))
 
@@ -406,6 +431,9 @@ class InferRoute(Route):
         except IsochroneError as error:
             exchange.owner = None
             fail(exchange, error)
+        except Exception as error:
+            exchange.owner = None
+            fail(exchange, unexpected(error))
 
 
 class GrpcInferRequest(InferRequest):
@@ -441,8 +469,19 @@ class GrpcInferRequest(InferRequest):
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         stream = self.stream
         route = self.route
+        plan = self.plan
+        if plan.is_plain and not parameters and not self.id and route.call.is_plain and self.served_by.fixed_size:
+            answer = plain_answer(self, plan, outputs)
+            if answer.size <= _JOIN_LIMIT:
+                if len(outputs) == 1:
+                    for array in outputs.values():
+                        payload = answer.framed + array.tobytes()
+                else:
+                    payload = self._join(answer, outputs)
+                stream.respond_unary(RESPONSE_HEADERS, payload, answer.size + 5, OK_TRAILERS)
+                return
         try:
-            parts, size = render(self, self.plan, outputs, parameters, route.service)
+            parts, size = render(self, plan, outputs, parameters, route.service)
         except IsochroneError as error:
             self.fail(error)
             return
@@ -461,6 +500,13 @@ class GrpcInferRequest(InferRequest):
         for part in [prefix, *parts]:
             stream.send_data(part)
         stream.send_headers(trailers, True)
+
+    @staticmethod
+    def _join(answer: Answer, outputs: Tensors) -> bytes:
+        parts = [answer.framed]
+        for prefix, array in zip((b"", *answer.prefixes[1:]), outputs.values(), strict=True):
+            parts += (prefix, array.tobytes())
+        return b"".join(parts)
 
     def fail(self, error: IsochroneError) -> None:
         call = self.route.call

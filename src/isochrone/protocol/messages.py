@@ -122,7 +122,7 @@ class InferRequest:
         self.deadline = deadline
         #: Set by the transport when the caller has gone; whoever holds the request drops it before it costs compute.
         self.cancelled = False
-        #: Whoever is answering: has ``model_name`` and ``model_version`` for the response.
+        #: Whoever is answering: has ``model_name``, ``model_version``, ``batched`` and ``fixed_size`` for the response.
         self.served_by: Any = None
         self.arrived = arrived
         self.enqueued = arrived

@@ -15,7 +15,7 @@ import msgspec
 
 from isochrone.errors import InvalidArgument, IsochroneError, MethodNotAllowed, NotFound
 from isochrone.protocol.datatypes import item_size
-from isochrone.protocol.rest_answers import respond_error, timeout_header
+from isochrone.protocol.rest_answers import respond_error, respond_unexpected, timeout_header
 from isochrone.protocol.rest_control import CONTROL_PATHS, ControlRoute
 from isochrone.protocol.rest_generate import GenerateRoute
 from isochrone.protocol.rest_infer import RestInferRequest, RestPlan, decode_plan, read_inputs
@@ -159,6 +159,9 @@ class InferRoute(Route):
         except IsochroneError as error:
             exchange.owner = None
             respond_error(exchange, error)
+        except Exception as error:
+            exchange.owner = None
+            respond_unexpected(exchange, error)
 
     def _raw_plan(self, size: int) -> RestPlan:
         """A body that is one tensor's bytes and nothing else; its shape follows from its size."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import msgspec
+import structlog
 
 from isochrone.clock import MILLISECOND
-from isochrone.errors import InvalidArgument, IsochroneError, Unsupported
+from isochrone.errors import Internal, InvalidArgument, IsochroneError, Unsupported
 from isochrone.wire import compression
 from isochrone.wire.exchange import Exchange, Head, Headers
+
+log = structlog.get_logger()
 
 JSON: Headers = ((b"content-type", b"application/json"),)
 
@@ -17,6 +20,12 @@ def respond_error(exchange: Exchange, error: IsochroneError) -> None:
     if isinstance(error, Unsupported):
         headers = (*JSON, (b"accept-encoding", compression.ACCEPTED))
     exchange.respond(error.http_status, headers, [msgspec.json.encode({"error": error.message})])
+
+
+def respond_unexpected(exchange: Exchange, error: Exception) -> None:
+    """A fault of ours: the caller is told, the log keeps where it was."""
+    log.error("a request failed unexpectedly", exc_info=error)
+    respond_error(exchange, Internal(f"{type(error).__name__}: {error}"))
 
 
 def timeout_header(head: Head) -> int:

@@ -290,22 +290,26 @@ class RestInferRequest(InferRequest):
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         plan = self.plan
-        if plan.is_plain and not parameters:
-            served = self.served_by
-            shapes = [array.shape for array in outputs.values()]
-            key = (served, *shapes)
+        served = self.served_by
+        if plan.is_plain and not parameters and served.fixed_size:
+            if len(outputs) == 1:
+                for array in outputs.values():
+                    key = (served, array.shape)
+            else:
+                # A python model may give its outputs in any order.
+                key = (served, *outputs, *[array.shape for array in outputs.values()])
             answer = plan.answers.get(key)
             if answer is None:
                 answer = self._memoise(key, outputs)
-            if answer is not None:
-                headers, start = answer
-                parts: list[Buffer] = [start]
-                parts += [
-                    array.tobytes() if array.nbytes <= _COPY_LIMIT else tensors.to_binary(array, name_of(array.dtype))
-                    for array in outputs.values()
-                ]
-                self._send(headers, parts)
-                return
+            headers, start = answer
+            parts: list[Buffer] = [start]
+            for array in outputs.values():
+                if array.nbytes <= _COPY_LIMIT:
+                    parts.append(array.tobytes())
+                else:
+                    parts.append(tensors.to_binary(array, name_of(array.dtype)))
+            self._send(headers, parts)
+            return
         try:
             headers, parts = self._render(outputs, parameters)
         except IsochroneError as error:
@@ -313,9 +317,7 @@ class RestInferRequest(InferRequest):
             return
         self._send(headers, parts)
 
-    def _memoise(self, key: Any, outputs: Tensors) -> tuple[Headers, bytes] | None:
-        if any(array.dtype.kind == "O" for array in outputs.values()):
-            return None
+    def _memoise(self, key: Any, outputs: Tensors) -> tuple[Headers, bytes]:
         headers, parts = self._render(outputs, NO_PARAMETERS)
         answers = self.plan.answers
         if len(answers) >= _MAX_ANSWERS_MEMOISED:

@@ -12,6 +12,7 @@ import numpy as np
 
 from isochrone.clock import now_ns
 from isochrone.errors import InvalidArgument, IsochroneError, ModelFailed
+from isochrone.worker.watchdog import InlineHang
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
@@ -46,6 +47,7 @@ class Batch:
         "compute_start",
         "error",
         "errors",
+        "hung",
         "infer_end",
         "infer_start",
         "requests",
@@ -61,6 +63,8 @@ class Batch:
         self.errors: dict[int, IsochroneError] = {}
         #: Set when the whole batch failed.
         self.error: IsochroneError | None = None
+        #: The watchdog had to end an inline run.
+        self.hung = False
         self.compute_start = self.infer_start = self.infer_end = self.compute_end = 0
 
     def run(self, executable: Executable, buffers: BatchBuffers | None) -> None:
@@ -114,8 +118,9 @@ class Batch:
 
     def _failed(self, executable: Executable, error: BaseException) -> None:
         self.results.clear()
+        self.hung = isinstance(error, InlineHang) or isinstance(error.__cause__, InlineHang)
         requests = self.requests
-        if len(requests) == 1 or not isinstance(error, Exception):
+        if len(requests) == 1 or self.hung or not isinstance(error, Exception):
             self.error = as_model_error(error, requests[0])
             return
         for index, request in enumerate(requests):

@@ -35,11 +35,11 @@ class LatencyCurve:
             self._known.sort()
             self._rebuild()
             return
-        error = nanoseconds - mean
-        self._mean[rows] = mean + error / 8
         deviation = self._deviation[rows]
         # One stall of a shared machine must not shut the door for the next hundred requests: its weight is bounded.
-        self._deviation[rows] = deviation + (min(abs(error), 8 * deviation + mean / 8) - deviation) / 8
+        error = min(nanoseconds - mean, mean + 8 * deviation)
+        self._mean[rows] = mean + error / 8
+        self._deviation[rows] = deviation + (abs(error) - deviation) / 8
         self._since += 1
         if self._since >= _REBUILD_EVERY or abs(error) > 2 * deviation:
             self._rebuild()

@@ -13,6 +13,8 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
 
+import structlog
+
 from isochrone.clock import now_ns
 from isochrone.worker.batch import Batch, BatchBuffers, as_model_error
 
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
     from isochrone.protocol.messages import InferRequest, Tensors
     from isochrone.worker.backends import Executable
+
+log = structlog.get_logger()
 
 #: Responses of one decoupled request on their way to the loop before the model has to wait.
 _RESPONSES_AHEAD = 16
@@ -86,7 +90,11 @@ class Instance:
             self._inbox.put(None)
             self._thread.join()
         if not self.abandoned:
-            self.executable.close()
+            try:
+                self.executable.close()
+            except Exception as error:
+                # A model's own close may raise. The other instances still have to be freed, and the server to end well.
+                log.warning("an instance did not close well", instance=self._name, error=str(error))
 
     # On the instance's thread.
 

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from isochrone.clock import MICROSECOND, NEVER, now_ns
-from isochrone.errors import Cancelled, DeadlineExceeded, IsochroneError, ModelFailed, Unavailable
+from isochrone.errors import Cancelled, DeadlineExceeded, Internal, IsochroneError, ModelFailed, Unavailable
 from isochrone.worker.alarm import Alarm
-from isochrone.worker.batch import Batch
+from isochrone.worker.batch import Batch, as_model_error
 from isochrone.worker.instance import Instance
 from isochrone.worker.scheduler import BatchQueue, QueueRules
 from isochrone.worker.watchdog import InlineHang, InlineWatchdog
@@ -66,6 +66,7 @@ class Runner:
         self._pump_planned = False
         self._alarm: Alarm | None = None
         self._inline_ns = 0
+        self._runs = 0
         self._order: deque[InferRequest] | None = deque() if preserve_ordering else None
         self._held: dict[int, tuple[InferRequest, Tensors | IsochroneError]] = {}
         self._execution_timeout_ns = execution_timeout_ns
@@ -105,11 +106,9 @@ class Runner:
             rows = request.plan.batch_size
             expected = self.curve.estimate(rows)
             if 0 < expected <= self._inline_ns:
-                now = request.arrived
                 if request.deadline != NEVER and now_ns() + expected > request.deadline:
                     raise DeadlineExceeded(f"Request timeout expired: model '{request.plan.model_name}'")
-                request.dispatched = now
-                self._run_inline(self._idle[-1], Batch([request], rows))
+                self._run_single(self._idle[-1], request, rows)
                 return
         try:
             self.queue.push(request, now_ns())
@@ -174,18 +173,47 @@ class Runner:
 
     # Running and out.
 
+    def _run_single(self, instance: Instance, request: InferRequest, rows: int) -> None:
+        """One request, alone and inline: what ``_run_inline`` does, without the batch around it."""
+        watchdog = self._watchdog
+        request.dispatched = request.enqueued
+        watchdog.since = started = now_ns()
+        try:
+            outputs = instance.executable.execute(request.inputs, request.plan.outputs)
+        except BaseException as error:
+            watchdog.since = 0
+            self._single_failed(request, error)
+            return
+        watchdog.since = 0
+        ended = now_ns()
+        request.compute_start = request.infer_start = started
+        request.infer_end = request.compute_end = ended
+        # One run in eight is enough for the curve; a slow one always counts.
+        self._runs += 1
+        if not self._runs & 7 or ended - started > self._inline_ns:
+            self.curve.observe(rows, ended - started)
+        self._statistics.record_single(request, ended, rows)
+        self._over()
+        request.complete(outputs)
+
+    def _single_failed(self, request: InferRequest, error: BaseException) -> None:
+        if isinstance(error, InlineHang) or isinstance(error.__cause__, InlineHang):
+            self._run_on_threads()
+        self._fail(request, as_model_error(error, request))
+
+    def _run_on_threads(self) -> None:
+        self._inline_ns = 0
+        log.warning("model hung in an inline run; it runs on its own thread from now on", model=self._name)
+
     def _run_inline(self, instance: Instance, batch: Batch) -> None:
         watchdog = self._watchdog
         watchdog.since = now_ns()
         try:
             instance.run_inline(batch)
-        except InlineHang as hang:
-            batch.error = ModelFailed(f"model '{self._name}' hung: {hang}")
         finally:
             watchdog.since = 0
-        if isinstance(batch.error, ModelFailed) and "InlineHang" in str(batch.error):
-            self._inline_ns = 0
-            log.warning("model hung in an inline run; it runs on its own thread from now on", model=self._name)
+        if batch.hung:
+            self._run_on_threads()
         self._settle(batch)
 
     def _finished(self, instance: Instance, batch: Batch) -> None:
@@ -234,7 +262,16 @@ class Runner:
             record(request, batch.compute_end, request.plan.batch_size)
             self._over()
             if not request.cancelled:
-                request.complete(outputs)
+                self._answer(request, outputs)
+
+    @staticmethod
+    def _answer(request: InferRequest, outputs: Tensors) -> None:
+        """A fault while one answer is written must not reach its batch-mates."""
+        try:
+            request.complete(outputs)
+        except Exception as error:
+            log.error("an answer could not be written", model=request.plan.model_name, exc_info=error)
+            request.fail(Internal(f"{type(error).__name__}: {error}"))
 
     @staticmethod
     def _stamp(request: InferRequest, batch: Batch) -> None:
@@ -268,7 +305,7 @@ class Runner:
                 self._statistics.record_success(first, first.compute_end, first.plan.batch_size)
                 self._over()
                 if not first.cancelled:
-                    first.complete(outcome)
+                    self._answer(first, outcome)
 
     # Decoupled models.
 

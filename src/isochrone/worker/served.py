@@ -51,6 +51,8 @@ class ServedVersion:
         self.statistics = statistics
         self.signature = description.signature
         self.batched = description.signature.max_batch_size > 0
+        #: No output is BYTES: the shapes decide an answer's size, so transports memoise what stands around the data.
+        self.fixed_size = all(spec.datatype != "BYTES" for spec in description.signature.outputs)
         self.decoupled: bool = description.config.model_transaction_policy.decoupled
         self.runner: RequestRunner
         #: Set when responses of this model are cached.

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc import service_pb2
 
+from isochrone.clock import now_ns
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, Histogram, ModelSnapshot
 
 if TYPE_CHECKING:
@@ -105,6 +106,15 @@ class ModelStatistics:
         if len(marks) >= _FOLD_AT:
             self.fold()
 
+    def record_single(self, request: InferRequest, now: int, rows: int) -> None:
+        """Counts an answered request that ran alone: ``record_success`` and ``record_batch`` in one."""
+        batch = self._batches.get(rows)
+        if batch is None:
+            batch = self._batches[rows] = [0, 0, 0, 0]
+        batch[0] += 1
+        batch[2] += request.infer_end - request.infer_start
+        self.record_success(request, now, rows)
+
     def record_batch(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
         """Counts one execution of the model."""
         batch = self._batches.get(rows)
@@ -143,6 +153,9 @@ class ModelStatistics:
         """Brings what was recorded into the sums. Reading does this too; a loop may when it is idle."""
         marks, waits = self._pending_marks, self._pending_hits
         if marks:
+            # Single runs leave the wall clock alone: when the last one ended follows from its monotonic mark.
+            ended = self._wall_clock_ns() - (now_ns() - marks[_NOW - _WIDTH])
+            self._last_inference_ms = max(self._last_inference_ms, ended // 1_000_000)
             table = np.fromiter(marks, np.int64, len(marks)).reshape(-1, _WIDTH).T
             marks.clear()
             self._add_durations(table[_STAGE_ENDS] - table[_STAGE_STARTS])

@@ -79,7 +79,8 @@ class VersionModules(MetaPathFinder):
     def remove(self) -> None:
         """Forgets every module of the version and lets go of what they hold."""
         sys.meta_path.remove(self)
-        names = [name for name in sys.modules if name == self.package or name.startswith(f"{self.package}.")]
+        # A copy of the names: other models import and go on their own threads meanwhile.
+        names = [name for name in list(sys.modules) if name == self.package or name.startswith(f"{self.package}.")]
         for name in names:
             module = sys.modules.pop(name)
             # A module and its functions refer to each other: without this, weights in a module's globals would

@@ -1,0 +1,59 @@
+"""What every test shares: a deterministic hypothesis, real servers, and a look for what was left behind."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import hypothesis
+import psutil
+import pytest
+
+from server_process import ServerProcess, StartServer, start_server
+
+# The same examples on every run: a failure seen once can be seen again, and a run's time does not wander.
+hypothesis.settings.register_profile("isochrone", derandomize=True, deadline=None, max_examples=60, database=None)
+hypothesis.settings.load_profile("isochrone")
+
+#: Names of shared-memory regions a test makes start with this, so that a forgotten one is told from another process's.
+SHARED_MEMORY_PREFIX = f"isochrone_test_{os.getpid()}_"
+
+
+@pytest.fixture(scope="session")
+def server_factory(tmp_path_factory: pytest.TempPathFactory) -> StartServer:
+    """``with server_factory(repository, *arguments) as server``: a real server process; see server_process.py."""
+    logs = tmp_path_factory.mktemp("server_logs")
+    numbers = itertools.count(1)
+
+    def start(
+        repository: Path, *arguments: str, check_exit: bool = True
+    ) -> contextlib.AbstractContextManager[ServerProcess]:
+        log_path = logs / f"{next(numbers)}.log"
+        return start_server(repository, *arguments, check_exit=check_exit, log_path=log_path)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def shared_memory_prefix() -> str:
+    return SHARED_MEMORY_PREFIX
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_left_behind() -> Iterator[None]:
+    yield
+    left = [process for process in psutil.Process().children(recursive=True) if not _is_expected(process)]
+    assert not left, f"tests left processes behind: {left}"
+    regions = [name for name in os.listdir("/dev/shm") if name.startswith(SHARED_MEMORY_PREFIX)]
+    assert not regions, f"tests left shared memory behind: {regions}"
+
+
+def _is_expected(process: psutil.Process) -> bool:
+    """multiprocessing's resource tracker lives as long as the process that started it."""
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE or any("resource_tracker" in word for word in process.cmdline())
+    except psutil.NoSuchProcess:
+        return True
