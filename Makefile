@@ -5,14 +5,15 @@ BIN := $(VENV)/bin
 PEERS := .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-peers lint format bench bench-deadlines peers models clean
+.PHONY: help setup demo test test-peers lint format bench bench-deadlines bench-connections bench-memory peers models clean
 
 help:
 	@echo "make demo         serve the sample models, send load for ten seconds, print figures"
 	@echo "make test         unit, property and system tests, stock tritonclient included"
 	@echo "make test-peers   the same worker against real Triton, grpc-js, curl, nghttp and h2load"
 	@echo "make lint         ruff, mypy --strict, import-linter"
-	@echo "make bench        our worker beside its peers in one alternating run"
+	@echo "make bench        our worker beside its peers in one alternating run; also bench-deadlines,"
+	@echo "                  bench-connections, bench-memory: bench/README.md says what each shows"
 	@echo "make setup        the development environment only;  make peers: the outside servers only"
 
 # An old pip's resolver can search for minutes over the gRPC packages' pins: a current one takes seconds.
@@ -68,6 +69,12 @@ bench: $(VENV)/.dev $(PEERS)/.ready
 
 bench-deadlines: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m bench.worker.deadlines $(ARGS)
+
+bench-connections: $(VENV)/.dev
+	$(BIN)/python -m bench.worker.connections $(ARGS)
+
+bench-memory: $(VENV)/.dev
+	$(BIN)/python -m bench.worker.memory $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(PEERS) build dist bench/results examples/models

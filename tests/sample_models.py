@@ -210,29 +210,33 @@ def _repeat_async(directory: Path) -> None:
     )
 
 
-def _burst(directory: Path) -> None:
+def _burst(keyword: str) -> Writer:
     """Decoupled: COUNT responses of one MiB each, to see back-pressure."""
-    write_config(
-        directory,
-        """
-        backend: "python"
-        model_transaction_policy { decoupled: true }
-        input { name: "COUNT" data_type: TYPE_INT32 dims: [1] }
-        output { name: "OUT" data_type: TYPE_UINT8 dims: [-1] }
-        """,
-    )
-    write_python(
-        directory,
-        """
-        import numpy as np
+
+    def write(directory: Path) -> None:
+        write_config(
+            directory,
+            """
+            backend: "python"
+            model_transaction_policy { decoupled: true }
+            input { name: "COUNT" data_type: TYPE_INT32 dims: [1] }
+            output { name: "OUT" data_type: TYPE_UINT8 dims: [-1] }
+            """,
+        )
+        write_python(
+            directory,
+            f"""
+            import numpy as np
 
 
-        class Model:
-            def infer(self, inputs):
-                for number in range(inputs["COUNT"][0]):
-                    yield {"OUT": np.full(1 << 20, number % 256, np.uint8)}
-        """,
-    )
+            class Model:
+                {keyword}def infer(self, inputs):
+                    for number in range(inputs["COUNT"][0]):
+                        yield {{"OUT": np.full(1 << 20, number % 256, np.uint8)}}
+            """,
+        )
+
+    return write
 
 
 def _words(directory: Path) -> None:
@@ -422,7 +426,7 @@ def _cached(directory: Path) -> None:
 
 
 def _slow(rules: str) -> Writer:
-    """Sleeps MILLISECONDS (INT32 [1]) and gives it back as SLEPT; one at a time."""
+    """Sleeps MILLISECONDS (INT32 [1]), one at least, and gives them back as SLEPT; one request at a time."""
 
     def write(directory: Path) -> None:
         write_config(
@@ -443,7 +447,7 @@ def _slow(rules: str) -> Writer:
 
             class Model:
                 def infer(self, inputs):
-                    time.sleep(max(0, int(inputs["MILLISECONDS"].max())) / 1000)
+                    time.sleep(max(1, int(inputs["MILLISECONDS"].max())) / 1000)
                     return {"SLEPT": inputs["MILLISECONDS"]}
             """,
         )
@@ -483,7 +487,7 @@ def _torch_script(directory: Path) -> None:
     with warnings.catch_warnings():
         # TorchScript is deprecated, and its files are everywhere.
         warnings.simplefilter("ignore")
-        traced = torch.jit.trace(lambda X: X * 3, torch.ones(2, 4))
+        traced = torch.jit.trace(lambda x: x * 3, torch.ones(2, 4))
         traced.save(str(directory / "1" / "model.pt"))
     write_config(directory, 'backend: "pytorch"\n' + textwrap.dedent(_FOUR_FLOATS))
 
@@ -499,7 +503,8 @@ _WRITERS: dict[str, Writer] = {
     "accumulate_oldest": _accumulate("oldest { max_candidate_sequences: 8 }"),
     "accumulate_state": _accumulate_state,
     "add_sub": _add_sub,
-    "burst": _burst,
+    "burst": _burst(""),
+    "burst_async": _burst("async "),
     "cached": _cached,
     "classify": _classify,
     "double": _double,

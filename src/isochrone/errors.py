@@ -17,6 +17,7 @@ and whether trying again can help. Nothing here knows a transport; the transport
     │   └── ModelFailed          500  INTERNAL             the model's own code or runtime raised
     ├── Unsupported              501  UNIMPLEMENTED
     ├── Unavailable              503  UNAVAILABLE          not now: loading, unloading, stopping
+    │   └── ConnectionLost       503  UNAVAILABLE          a server we called went away before its answer was whole
     └── DeadlineExceeded         504  DEADLINE_EXCEEDED    passed, or known to be missed, before compute
 """
 
@@ -36,6 +37,9 @@ GRPC_UNIMPLEMENTED = 12
 GRPC_INTERNAL = 13
 GRPC_UNAVAILABLE = 14
 
+#: Characters of a message that reach the caller. A model's traceback fits.
+MAX_MESSAGE = 4096
+
 
 class IsochroneError(Exception):
     """Base of every error that reaches a caller."""
@@ -47,7 +51,9 @@ class IsochroneError(Exception):
 
     @property
     def message(self) -> str:
-        return str(self)
+        """What the caller is told: errors quote what the caller sent, so it is bounded, whatever that was."""
+        text = str(self)
+        return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}… ({len(text)} characters)"
 
 
 class InvalidArgument(IsochroneError):
@@ -129,6 +135,16 @@ class Unavailable(IsochroneError):
     http_status = 503
     grpc_status = GRPC_UNAVAILABLE
     retryable = True
+
+
+class ConnectionLost(Unavailable):
+    """``unprocessed``: the server says it never began the request, so that sending it elsewhere repeats nothing."""
+
+    code = "connection_lost"
+
+    def __init__(self, message: str, *, unprocessed: bool = False) -> None:
+        super().__init__(message)
+        self.unprocessed = unprocessed
 
 
 class DeadlineExceeded(IsochroneError):

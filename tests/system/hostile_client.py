@@ -43,11 +43,17 @@ def connected(port: int, timeout: float = PATIENCE) -> Iterator[socket.socket]:
 def read_to_end(connection: socket.socket) -> bytes:
     """Everything until the server closes. A reset counts as the end; silence beyond the time limit raises."""
     received = bytearray()
+    told = False
     try:
         while piece := connection.recv(1 << 16):
             received += piece
-    except ConnectionResetError:
-        pass
+            if not told and b"connection: close" in received:
+                # A refused client is given time to read its refusal; this one has read it.
+                told = True
+                connection.shutdown(socket.SHUT_WR)
+    except OSError as error:
+        if isinstance(error, TimeoutError):
+            raise
     return bytes(received)
 
 

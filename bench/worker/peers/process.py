@@ -25,6 +25,7 @@ PEERS = REPOSITORY_ROOT / ".venv-peers"
 SERVERS = Path(__file__).parent / "servers"
 HOST = "127.0.0.1"
 CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 class PeerUnavailable(RuntimeError):
@@ -47,6 +48,14 @@ class Peer:
     def cpu_seconds(self) -> float:
         """User and system time of the server's whole process tree so far."""
         return sum(_cpu_ticks(pid) for pid in _members(self.pid)) / CLOCK_TICKS
+
+    def resident_bytes(self) -> int:
+        """Resident memory of the server's whole process tree now; pages it shares count in each process."""
+        return sum(_resident_pages(pid) for pid in _members(self.pid)) * PAGE_BYTES
+
+    def alive(self) -> bool:
+        """Whether the process that was started still runs."""
+        return _started(self.pid) is not None
 
 
 def free_ports(count: int) -> list[int]:
@@ -211,3 +220,10 @@ def _started(pid: int) -> int | None:
 def _cpu_ticks(pid: int) -> int:
     fields = _stat(pid)
     return sum(map(int, fields[11:13])) if fields else 0
+
+
+def _resident_pages(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    except OSError:
+        return 0

@@ -11,11 +11,13 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    # Plain help: the boxes of the rich one cut long option names off at 80 columns.
+    rich_markup_mode=None,
     help="Low-latency, deadline-first inference for fleets of agents.",
+    epilog="\b\nExamples:\n  isochrone serve ./models\n  isochrone infer detector",
 )
-app.command("serve")(serve.serve)
-app.command("infer")(infer.infer)
+app.command("serve", cls=serve.TritonFlags, epilog=serve.EPILOG)(serve.serve)
+app.command("infer", epilog=infer.EPILOG)(infer.infer)
 
 
 def _version(wanted: bool) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import uvloop
+from typer.core import TyperCommand
 
 from isochrone.errors import IsochroneError
 from isochrone.observe import logs
@@ -16,17 +17,32 @@ from isochrone.worker.server import ServeSettings, StartFailed, Worker
 
 _LIMITS = WireLimits()
 
-_EPILOG = """
+# \b keeps the lines below it as they are.
+EPILOG = """
+\b
 Examples:
-
   isochrone serve ./models
-
   isochrone serve ./models --model-control-mode explicit --load-model detector
-
-  isochrone serve ./models --http-port 9000 --grpc-port 9001 --cache-config local,size=104857600
+  isochrone serve ./models --http-port 9000 --grpc-port 9001 --allow-metrics=false
+  isochrone serve ./models --cache-config local,size=104857600
 
 Any Triton client then works unchanged: tritonclient.http on 8000, tritonclient.grpc on 8001, Prometheus on 8002.
 """
+
+
+class TritonFlags(TyperCommand):
+    """Takes switches as Triton writes them, ``--allow-grpc=false``, beside ``--no-allow-grpc``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        switches = {name for parameter in self.params for name in parameter.secondary_opts}
+        return super().parse_args(ctx, [_switch(word, switches) for word in args])
+
+
+def _switch(word: str, switches: set[str]) -> str:
+    name, equals, value = word.partition("=")
+    if not equals or f"--no-{name[2:]}" not in switches:
+        return word
+    return {"true": name, "1": name, "false": f"--no-{name[2:]}", "0": f"--no-{name[2:]}"}.get(value.lower(), word)
 
 
 def serve(
@@ -41,9 +57,9 @@ def serve(
     http_port: Annotated[int, typer.Option(help="Port for HTTP; 0 picks a free one.")] = 8000,
     grpc_port: Annotated[int, typer.Option(help="Port for gRPC. Each port speaks both protocols.")] = 8001,
     metrics_port: Annotated[int, typer.Option(help="Port for /metrics.")] = 8002,
-    allow_http: Annotated[bool, typer.Option("--allow-http/--no-allow-http")] = True,
-    allow_grpc: Annotated[bool, typer.Option("--allow-grpc/--no-allow-grpc")] = True,
-    allow_metrics: Annotated[bool, typer.Option("--allow-metrics/--no-allow-metrics")] = True,
+    allow_http: Annotated[bool, typer.Option("--allow-http/--no-allow-http", help="Serve HTTP.")] = True,
+    allow_grpc: Annotated[bool, typer.Option("--allow-grpc/--no-allow-grpc", help="Serve gRPC.")] = True,
+    allow_metrics: Annotated[bool, typer.Option("--allow-metrics/--no-allow-metrics", help="Serve /metrics.")] = True,
     model_control_mode: Annotated[
         str, typer.Option(help="none: load all at start; explicit: on request; poll: follow the files.")
     ] = "none",
@@ -85,7 +101,7 @@ def serve(
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve HTTP and gRPC over TLS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
     tls_client_ca: Annotated[Path | None, typer.Option(help="Require client certificates signed by this CA.")] = None,
-    log_verbose: Annotated[int, typer.Option(help="0 to 3.", min=0, max=3)] = 0,
+    log_verbose: Annotated[int, typer.Option(help="More detail in the log.", min=0, max=3)] = 0,
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
 ) -> None:
     """Serve the models of a repository: Open Inference Protocol over HTTP and gRPC, Triton's ports and extensions."""
@@ -137,9 +153,6 @@ def serve(
     except (StartFailed, IsochroneError) as error:
         typer.secho(f"isochrone serve: {error}", fg="red", err=True)
         raise typer.Exit(1) from None
-
-
-serve.__doc__ = (serve.__doc__ or "") + "\n\n" + _EPILOG
 
 
 def _cache_bytes(text: str) -> int:

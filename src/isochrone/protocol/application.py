@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from isochrone.errors import MethodNotAllowed, NotFound
+from isochrone.errors import InvalidArgument, MethodNotAllowed, NotFound
 from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.protocol.grpc import GrpcRouter
 from isochrone.protocol.rest import ErrorRoute, RestRouter
@@ -26,6 +26,8 @@ class ProtocolApplication:
 
     def route(self, head: Head) -> Route:
         if (head.get(b"content-type") or b"").startswith(b"application/grpc"):
+            if not head.is_http2:
+                return ErrorRoute(InvalidArgument("gRPC needs HTTP/2, this request came over HTTP/1.1"))
             return self._grpc.route(head)
         return self._rest.route(head)
 

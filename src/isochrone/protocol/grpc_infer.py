@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tritonclient.grpc import service_pb2
 
-from isochrone.clock import now_ns
+from isochrone.clock import NEVER, now_ns
 from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest
 from isochrone.protocol import tensors
 from isochrone.protocol.classification import classify
@@ -145,7 +145,7 @@ def plan_of(message: Any) -> GrpcPlan:
     plain = True
     for item in message.inputs:
         shape = tuple(item.shape)
-        count = element_count(shape, item.name)
+        count = element_count(shape, f"input '{item.name}'")
         described.append((item.name, item.datatype, shape))
         dtype = numpy_of(item.datatype)
         if item.datatype == "BYTES" or item.parameters or item.HasField("contents"):
@@ -312,7 +312,9 @@ def answer_head(request: InferRequest, plan: GrpcPlan, outputs: Tensors, paramet
         if choice is not None and choice.region:
             output.parameters["shared_memory_region"].string_param = choice.region
             output.parameters["shared_memory_offset"].int64_param = choice.region_offset
-            output.parameters["shared_memory_byte_size"].int64_param = choice.region_size
+            # What was written, which may be less than the caller made room for.
+            written = len(tensors.to_binary(array, output.datatype))
+            output.parameters["shared_memory_byte_size"].int64_param = written
     return bytes(message.SerializeToString())
 
 
@@ -425,8 +427,12 @@ class InferRoute(Route):
 
     def handle(self, exchange: Exchange) -> None:
         try:
-            body, start = message_of(exchange.body, self.call.encoding, self._limit)
-            plan, inputs = self._decode(body, start)
+            body = exchange.body
+            # An uncompressed message that fills the body, as every unary call's should; else find out what it is.
+            if len(body) >= 5 and not body[0] and int.from_bytes(body[1:5], "big") == len(body) - 5:
+                plan, inputs = self._decode(body, 5)
+            else:
+                plan, inputs = self._decode(*message_of(body, self.call.encoding, self._limit))
             self.service.infer(GrpcInferRequest(exchange, self, plan, inputs))
         except IsochroneError as error:
             exchange.owner = None
@@ -449,7 +455,10 @@ class GrpcInferRequest(InferRequest):
         self.plan = plan
         self.id = plan.request_id
         self.inputs = inputs
-        self.deadline = route.call.deadline(arrived, plan.timeout_ns)
+        if plan.timeout_ns or route.call.timeout_ns:
+            self.deadline = route.call.deadline(arrived, plan.timeout_ns)
+        else:
+            self.deadline = NEVER
         self.cancelled = False
         self.served_by = None
         self.arrived = arrived

@@ -63,6 +63,8 @@ class InferStream:
         self._decoder = InferDecoder(grpc.service)
         #: Requests not yet over, oldest first.
         self._outstanding: deque[StreamInferRequest] = deque()
+        #: Told when the client has read what was sent: decoupled models that wait to send more.
+        self._waiting: list[Callable[[], None]] = []
         self._half_closed = False
         self._over = False
         self._opened = stream.arrived
@@ -93,6 +95,19 @@ class InferStream:
         for request in self._outstanding:
             request.cancelled = True
         self._outstanding.clear()
+        # Nobody will read again: whoever waits has to look at ``cancelled`` now.
+        self._tell_waiting()
+
+    # Back-pressure of decoupled models.
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        self._waiting.append(callback)
+        self.stream.on_writable = self._tell_waiting
+
+    def _tell_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback()
 
     # Requests.
 
@@ -135,8 +150,7 @@ class InferStream:
             if not first.over:
                 break
             outstanding.popleft()
-        if len(outstanding) < _MAX_OUTSTANDING // 2 and not self._over:
-            self.stream.release_window()
+        self._release_window()
         if self._half_closed and not outstanding and not self._over:
             self._over = True
             self.stream.end_with_trailers(OK_TRAILERS)
@@ -150,8 +164,13 @@ class InferStream:
             request.ready.clear()
             if request.over:
                 self._outstanding.remove(request)
+                self._release_window()
             return
         self._settle()
+
+    def _release_window(self) -> None:
+        if len(self._outstanding) < _MAX_OUTSTANDING // 2 and not self._over:
+            self.stream.release_window()
 
     def _close(self, error: IsochroneError) -> None:
         self.abandoned()
@@ -196,6 +215,9 @@ class StreamInferRequest(InferRequest):
         self._answer(outputs, parameters, True)
 
     def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        wanted = self.plan.outputs
+        if wanted is not None:
+            outputs = {name: outputs[name] for name in wanted}
         self._answer(outputs, {**parameters, _FINAL: False}, False)
 
     def finish(self) -> None:
@@ -217,7 +239,7 @@ class StreamInferRequest(InferRequest):
         return bool(self.stream.stream.is_congested)
 
     def when_writable(self, callback: Callable[[], None]) -> None:
-        self.stream.stream.on_writable = callback
+        self.stream.when_writable(callback)
 
 
 def _error_parts(request_id: str, error: IsochroneError) -> list[Buffer]:

@@ -40,6 +40,7 @@ class Plan:
         "batch_size",
         "checked_by",
         "inputs",
+        "key",
         "model_name",
         "model_version",
         "outputs",
@@ -69,6 +70,8 @@ class Plan:
         self.model_name = model_name
         #: As the caller wrote it: "" means "the one the server chooses".
         self.model_version = model_version
+        #: What a server looks the model up by.
+        self.key = (model_name, model_version)
         #: (name, datatype, shape) of each input, in the order sent.
         self.inputs = inputs
         #: Names of the outputs wanted; None: all.
@@ -141,6 +144,9 @@ class InferRequest:
     def fail(self, error: IsochroneError) -> None:
         """Answers with an error; the request is over."""
         raise NotImplementedError
+
+    def dropped(self) -> None:
+        """Called in place of an answer when the caller has gone; the request is over."""
 
     def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         """Answers with one of several responses of a decoupled model; more may follow."""

@@ -16,6 +16,7 @@ import msgspec
 
 from isochrone.errors import Internal, InvalidArgument, IsochroneError, MalformedRequest, Unsupported
 from isochrone.protocol import control_json
+from isochrone.protocol.datatypes import shown
 from isochrone.protocol.rest_answers import JSON, respond_error
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 
@@ -91,7 +92,7 @@ class ControlRoute(Route):
             return {}
         try:
             value = msgspec.json.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise MalformedRequest(f"failed to parse the request JSON: {error}") from None
         if not isinstance(value, dict):
             raise InvalidArgument(f"the request's body: expected a JSON object, given {type(value).__name__}")
@@ -148,7 +149,7 @@ def _statistics(call: Call) -> Answer:
 def _index(call: Call) -> Answer:
     only_ready = call.body.get("ready", False)
     if not isinstance(only_ready, bool):
-        raise InvalidArgument(f"'ready': expected bool, given {only_ready!r}")
+        raise InvalidArgument(f"'ready': expected bool, given {shown(only_ready)}")
     rows = control_json.repository_index_json(call.service.repository_index(only_ready))
     for row in rows:
         if row.get("state") == "READY":
@@ -182,7 +183,7 @@ async def _unload(call: Call) -> Answer:
     parameters = call.body.get("parameters", {})
     dependents = parameters.get("unload_dependents", False) if isinstance(parameters, dict) else None
     if not isinstance(dependents, bool):
-        raise InvalidArgument(f"'parameters.unload_dependents': expected bool, given {dependents!r}")
+        raise InvalidArgument(f"'parameters.unload_dependents': expected bool, given {shown(dependents)}")
     await call.service.unload(call.arguments["model"], dependents)
 
 
@@ -206,10 +207,10 @@ def _memory_status(call: Call) -> Answer:
 def _memory_register(call: Call) -> Answer:
     for key, expected in (("key", str), ("byte_size", int)):
         if not isinstance(call.body.get(key), expected) or isinstance(call.body.get(key), bool):
-            raise InvalidArgument(f"'{key}': expected {expected.__name__}, given {call.body.get(key)!r}")
+            raise InvalidArgument(f"'{key}': expected {expected.__name__}, given {shown(call.body.get(key))}")
     offset = call.body.get("offset", 0)
     if not isinstance(offset, int) or isinstance(offset, bool):
-        raise InvalidArgument(f"'offset': expected int, given {offset!r}")
+        raise InvalidArgument(f"'offset': expected int, given {shown(offset)}")
     _regions(call).register(call.arguments["region"], call.body["key"], offset, call.body["byte_size"])
 
 

@@ -39,7 +39,7 @@ class GenerateRoute(Route):
         try:
             try:
                 body = msgspec.json.decode(self._router.body(exchange))
-            except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 raise MalformedRequest(f"failed to parse the request JSON: {error}") from None
             declared, max_batch_size = service.declared_inputs(self._model, self._version)
             generate = read_generate(body, declared, max_batch_size)
@@ -52,7 +52,7 @@ class GenerateRoute(Route):
                 **read_parameters(generate.parameters),
             )
             request = GenerateInferRequest(exchange, plan, generate.id, generate.inputs, self._events)
-            timeout = plan.timeout_ns or self._timeout_ns
+            timeout = min((given for given in (plan.timeout_ns, self._timeout_ns) if given), default=0)
             request.deadline = exchange.arrived + timeout if timeout else NEVER
             service.infer(request)
         except IsochroneError as error:
@@ -65,17 +65,21 @@ class GenerateInferRequest(InferRequest):
 
     takes_many = True
 
-    __slots__ = ("_answered", "_events", "_exchange")
+    __slots__ = ("_answered", "_events", "_exchange", "_waiting")
 
     def __init__(self, exchange: Exchange, plan: Plan, request_id: str, inputs: Tensors, events: bool) -> None:
         super().__init__(plan, request_id, inputs, exchange.arrived)
         self._exchange = exchange
         self._events = events
         self._answered = False
+        #: Told when the client has read what was sent.
+        self._waiting: list[Callable[[], None]] = []
         exchange.owner = self
 
     def abandoned(self) -> None:
         self.cancelled = True
+        # Nobody will read again: the model that waits has to look at ``cancelled`` now.
+        self._tell_waiting()
 
     def _object(self, outputs: Tensors, parameters: Parameters) -> bytes:
         served = self.served_by
@@ -130,4 +134,10 @@ class GenerateInferRequest(InferRequest):
         return self._events and self._answered and self._exchange.is_congested
 
     def when_writable(self, callback: Callable[[], None]) -> None:
-        self._exchange.on_writable = callback
+        self._waiting.append(callback)
+        self._exchange.on_writable = self._tell_waiting
+
+    def _tell_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for callback in waiting:
+            callback()

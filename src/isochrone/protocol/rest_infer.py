@@ -17,7 +17,7 @@ from isochrone.clock import MICROSECOND, NEVER, now_ns
 from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest
 from isochrone.protocol import json_tensors, tensors, timing
 from isochrone.protocol.classification import classify
-from isochrone.protocol.datatypes import element_count, item_size, name_of, numpy_of
+from isochrone.protocol.datatypes import element_count, item_size, name_of, numpy_of, shown
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
 from isochrone.protocol.rest_answers import JSON
 from isochrone.wire import compression
@@ -98,13 +98,13 @@ def read_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
         if value is None:
             continue
         if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
-            raise InvalidArgument(f"parameter '{key}': expected {expected.__name__}, given {value!r}")
+            raise InvalidArgument(f"parameter '{key}': expected {expected.__name__}, given {shown(value)}")
         if expected is int and not 0 <= value < 1 << 63:
             raise InvalidArgument(f"parameter '{key}': expected 0 to 2^63-1, given {value}")
         fields["timeout_ns" if key == "timeout" else key] = value * MICROSECOND if key == "timeout" else value
     sequence = parameters.get("sequence_id", 0)
     if isinstance(sequence, bool) or not isinstance(sequence, int | str):
-        raise InvalidArgument(f"parameter 'sequence_id': expected an integer or a string, given {sequence!r}")
+        raise InvalidArgument(f"parameter 'sequence_id': expected an integer or a string, given {shown(sequence)}")
     if isinstance(sequence, int) and not 0 <= sequence < 1 << 64:
         raise InvalidArgument(f"parameter 'sequence_id': expected 0 to 2^64-1, given {sequence}")
     fields["sequence_id"] = sequence
@@ -117,7 +117,7 @@ _KNOWN = frozenset(("priority", "timeout", "sequence_start", "sequence_end", "se
 def _size_parameter(parameters: dict[str, Any], key: str, where: str) -> int:
     value = parameters.get(key, 0)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 63:
-        raise InvalidArgument(f"{where}: parameter '{key}': expected a non-negative integer, given {value!r}")
+        raise InvalidArgument(f"{where}: parameter '{key}': expected a non-negative integer, given {shown(value)}")
     return value
 
 
@@ -125,7 +125,7 @@ def decode_plan(header: Buffer, length: int, model_name: str, model_version: str
     """Decodes a JSON part; ``length`` is where it ends and binary data begins."""
     try:
         message = _decode_header(header)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise MalformedRequest(f"failed to parse the request JSON: {error}") from None
     position = length
     sources: list[Any] = []
@@ -135,7 +135,7 @@ def decode_plan(header: Buffer, length: int, model_name: str, model_version: str
         shape = tuple(item.shape)
         where = f"input '{item.name}'"
         dtype = numpy_of(item.datatype)
-        count = element_count(shape, item.name)
+        count = element_count(shape, where)
         described.append((item.name, item.datatype, shape))
         parameters = item.parameters
         size = _size_parameter(parameters, "binary_data_size", where) if "binary_data_size" in parameters else -1
@@ -164,7 +164,7 @@ def decode_plan(header: Buffer, length: int, model_name: str, model_version: str
             raise InvalidArgument(f"{where} has neither 'data', 'binary_data_size' nor a shared memory region")
     binary_default = message.parameters.get("binary_data_output", False)
     if not isinstance(binary_default, bool):
-        raise InvalidArgument(f"parameter 'binary_data_output': expected bool, given {binary_default!r}")
+        raise InvalidArgument(f"parameter 'binary_data_output': expected bool, given {shown(binary_default)}")
     choices: dict[str, OutputChoice] = {}
     for output in message.outputs or ():
         choice = _choice(output, binary_default)
@@ -196,7 +196,7 @@ def _choice(output: _Output, binary_default: bool) -> OutputChoice:
     where = f"output '{output.name}'"
     binary = parameters.get("binary_data", binary_default)
     if not isinstance(binary, bool):
-        raise InvalidArgument(f"{where}: parameter 'binary_data': expected bool, given {binary!r}")
+        raise InvalidArgument(f"{where}: parameter 'binary_data': expected bool, given {shown(binary)}")
     region = parameters.get("shared_memory_region", "")
     classes = _size_parameter(parameters, "classification", where)
     if region and classes:

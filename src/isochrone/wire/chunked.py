@@ -16,12 +16,13 @@ class ChunkedError(Exception):
 
 
 class ChunkedDecoder:
-    """Feed it bytes; it gathers the body in ``pieces`` and says when the message is over."""
+    """Feed it bytes; it gathers the body and says when the message is over."""
 
-    __slots__ = ("_left", "_partial", "_state", "_trailer_bytes", "pieces", "total")
+    __slots__ = ("_body", "_left", "_partial", "_state", "_trailer_bytes", "total")
 
     def __init__(self) -> None:
-        self.pieces: list[bytes] = []
+        # One buffer, not a list of pieces: a body of two-byte chunks would take twenty times its size.
+        self._body = bytearray()
         #: Body bytes gathered so far: the caller holds it against its limit.
         self.total = 0
         self._state = _SIZE
@@ -39,7 +40,7 @@ class ChunkedDecoder:
         while position < end and self._state != _DONE:
             if self._state == _DATA:
                 take = min(self._left, end - position)
-                self.pieces.append(data[position : position + take])
+                self._body += memoryview(data)[position : position + take]
                 self.total += take
                 self._left -= take
                 position += take
@@ -64,6 +65,11 @@ class ChunkedDecoder:
                     raise ChunkedError(f"trailers are larger than {_MAX_TRAILER_BYTES} bytes")
         return position
 
+    def take(self) -> bytearray:
+        """The body since the last call."""
+        body, self._body = self._body, bytearray()
+        return body
+
     def _line(self, data: bytes, position: int) -> tuple[bytes | None, int]:
         """One line without its CRLF, or None when it is not whole yet."""
         newline = data.find(b"\n", position)
@@ -77,7 +83,8 @@ class ChunkedDecoder:
         self._partial = b""
         if len(line) > limit + 2:
             raise ChunkedError("a chunk's size line is too long")
-        if not line.endswith(b"\r\n"):
+        # A bare CR, too, is a line's end to some readers.
+        if not line.endswith(b"\r\n") or line.count(b"\r") != 1:
             raise ChunkedError("a line of a chunked body must end with CRLF")
         return line[:-2], newline + 1
 

@@ -21,8 +21,10 @@ class Head:
     __slots__ = (
         "chunked",
         "content_length",
+        "ends_by_closing",
         "expects_continue",
         "headers",
+        "is_http2",
         "keep_alive",
         "method",
         "route",
@@ -37,7 +39,11 @@ class Head:
         self.content_length = -1
         self.chunked = False
         self.keep_alive = True
+        #: HTTP/1.0: an answer of unknown length ends with its connection.
+        self.ends_by_closing = False
         self.expects_continue = False
+        #: What only HTTP/2 can carry (trailers, streams) may be asked for.
+        self.is_http2 = False
         self.route: Route | None = None
 
     def get(self, name: bytes) -> bytes | None:

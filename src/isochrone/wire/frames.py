@@ -42,6 +42,7 @@ DEFAULT_FRAME = 16_384
 frame_header = Struct(">HBBBI")
 uint32 = Struct(">I")
 setting = Struct(">HI")
+goaway_fields = Struct(">II")
 
 SETTINGS_ACK = frame_header.pack(0, 0, SETTINGS, ACK, 0)
 
@@ -64,7 +65,7 @@ def rst_stream(stream: int, code: int) -> bytes:
 
 
 def goaway(last_stream: int, code: int, debug: bytes = b"") -> bytes:
-    return frame(GOAWAY, 0, 0, uint32.pack(last_stream) + uint32.pack(code) + debug)
+    return frame(GOAWAY, 0, 0, goaway_fields.pack(last_stream, code) + debug)
 
 
 def ping_ack(payload: bytes) -> bytes:

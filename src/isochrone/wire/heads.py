@@ -6,10 +6,14 @@ An agent that keeps its connection sends the same head with every request of the
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import httptools
 
 from isochrone.settings import WireLimits
 from isochrone.wire.exchange import Head, Header
+
+T = TypeVar("T")
 
 _MAX_MEMOISED_BYTES = 2048
 _MAX_MEMOISED_HEADS = 2048
@@ -46,11 +50,14 @@ class _Collector:
 class RequestHeads:
     """The heads one listener has seen."""
 
-    __slots__ = ("_limits", "_memo", "get")
+    __slots__ = ("_limits", "_memo", "_seen", "get")
 
     def __init__(self, limits: WireLimits) -> None:
         self._limits = limits
         self._memo: dict[bytes, Head] = {}
+        #: Hashes of heads seen once. A head with a field of its own for each call (a trace id) never comes again
+        #: and must not drive out those that do.
+        self._seen: set[int] = set()
         #: The hot path's look-up, bound once.
         self.get = self._memo.get
 
@@ -58,10 +65,29 @@ class RequestHeads:
         """Parses a head that is not memoised; raises ``HeadRefused``."""
         head = _parse(raw, self._limits)
         if len(raw) <= _MAX_MEMOISED_BYTES and not head.expects_continue:
-            if len(self._memo) >= _MAX_MEMOISED_HEADS:
-                self._memo.clear()
-            self._memo[raw] = head
+            remember_second(raw, head, self._memo, self._seen, _MAX_MEMOISED_HEADS)
         return head
+
+
+def _origin_form(target: bytes) -> bytes:
+    """RFC 9112 §3.2.2: a server must take http://host/path as well, which clients send to proxies."""
+    if target[:1] == b"/" or (target[:7].lower() != b"http://" and target[:8].lower() != b"https://"):
+        return target
+    slash = target.find(b"/", target.index(b"//") + 2)
+    return target[slash:] if slash >= 0 else b"/"
+
+
+def remember_second(raw: bytes, head: T, memo: dict[bytes, T], seen: set[int], limit: int) -> None:
+    """Memoises what was parsed from ``raw`` if ``raw`` has come before; else only notes that it came."""
+    mark = hash(raw)
+    if mark in seen:
+        if len(memo) >= limit:
+            memo.clear()
+        memo[raw] = head
+    else:
+        if len(seen) >= limit:
+            seen.clear()
+        seen.add(mark)
 
 
 def _parse(raw: bytes, limits: WireLimits) -> Head:
@@ -81,8 +107,13 @@ def _parse(raw: bytes, limits: WireLimits) -> Head:
             431,
             f"the request has {len(collector.headers)} header fields; max_headers is {limits.max_headers}",
         )
-    head = Head(parser.get_method(), collector.target, tuple(collector.headers))
-    head.keep_alive = parser.should_keep_alive()
+    if parser.get_http_version() not in ("1.0", "1.1"):
+        raise HeadRefused(400, "malformed HTTP/1.1 request: the request line names no HTTP version")
+    head = Head(parser.get_method(), _origin_form(collector.target), tuple(collector.headers))
+    version = parser.get_http_version()
+    # HTTP/1.0's keep-alive was never standardised, and needs a header of its own in every answer: it is declined.
+    head.keep_alive = version == "1.1"
+    head.ends_by_closing = version == "1.0"
     hosts = 0
     for name, value in head.headers:
         if name == b"content-length":
@@ -91,15 +122,18 @@ def _parse(raw: bytes, limits: WireLimits) -> Head:
         elif name == b"transfer-encoding":
             if value.strip().lower() != b"chunked":
                 raise HeadRefused(501, f"transfer-encoding {value!r} is not supported; send chunked")
+            if head.chunked or version == "1.0":
+                # RFC 9112 §6.1: such framing is read differently by different servers.
+                raise HeadRefused(400, f"a second transfer-encoding, or one in HTTP/{version}")
             head.chunked = True
         elif name == b"expect":
             if value.strip().lower() != b"100-continue":
                 raise HeadRefused(417, f"expectation {value!r} is not supported; only 100-continue is")
-            head.expects_continue = True
+            head.expects_continue = version != "1.0"
         elif name == b"host":
             hosts += 1
         elif name == b"connection" and b"close" in value.lower():
             head.keep_alive = False
-    if hosts != 1 and parser.get_http_version() == "1.1":
+    if hosts != 1 and version == "1.1":
         raise HeadRefused(400, f"an HTTP/1.1 request needs one Host header, given {hosts}")
     return head

@@ -16,7 +16,7 @@ from isochrone.settings import WireLimits
 from isochrone.wire import frames
 from isochrone.wire.exchange import Buffer
 from isochrone.wire.frames import frame_header
-from isochrone.wire.hpack import Decoder, HpackError
+from isochrone.wire.hpack import DEFAULT_TABLE_SIZE, EMPTY_TABLE_UPDATE, Decoder, HpackError
 
 #: Output up to this many bytes is joined into one write; larger goes out as a list of buffers.
 _JOIN_LIMIT = 64 * 1024
@@ -39,7 +39,7 @@ class ConnectionFault(Exception):
 class Stream:
     """One stream's flow control and what waits to be sent on it."""
 
-    __slots__ = ("connection", "id", "local_done", "pending", "remote_done", "send_window", "unacknowledged")
+    __slots__ = ("connection", "held", "id", "local_done", "pending", "remote_done", "send_window", "unacknowledged")
 
     def __init__(self, connection: Http2Connection, stream_id: int) -> None:
         self.connection = connection
@@ -53,11 +53,10 @@ class Stream:
         self.local_done = False
         #: Frames that wait for window, in order: (kind, payload, end). None on the fast path.
         self.pending: deque[tuple[int, Buffer, bool]] | None = None
+        #: Whoever receives has enough: the peer gets no window back until it is released.
+        self.held = False
 
     # What sides override.
-
-    #: Whether the receiver keeps the peer's window shut for now.
-    held = False
 
     def data(self, payload: bytes) -> None:
         """A piece of the body. Pieces add up to the body; padding is gone."""
@@ -70,6 +69,17 @@ class Stream:
 
     def writable(self) -> None:
         """What waited to be sent has gone out."""
+
+    # Receiving.
+
+    def hold_window(self) -> None:
+        self.held = True
+
+    def release_window(self) -> None:
+        if self.held:
+            self.held = False
+            if self.unacknowledged and not self.remote_done:
+                self.connection.acknowledge(self)
 
     # Sending.
 
@@ -136,8 +146,13 @@ class Http2Connection(asyncio.Protocol):
         #: Highest stream the peer opened.
         self.last_stream = 0
         self.settings_seen = False
+        #: What our first GOAWAY said; a later one must not say more (RFC 9113 §6.8).
+        self.last_stream_announced: int | None = None
         # Receiving.
         self.unparsed = b""
+        #: A large frame that came in part, and its whole size.
+        self.gathered: bytearray | None = None
+        self.gathered_size = 0
         #: A DATA frame whose payload has not all come: its stream, bytes left, whether it ends the stream.
         self.data_left = 0
         self.data_stream: Stream | None = None
@@ -153,6 +168,9 @@ class Http2Connection(asyncio.Protocol):
         self.initial_send_window = frames.DEFAULT_WINDOW
         self.peer_max_frame = frames.DEFAULT_FRAME
         self.peer_max_streams = 1 << 31
+        #: The peer's header table is smaller than the default: our next block has to say that we use none.
+        self.table_update_due = False
+        self.table_update_sent = False
         self.blocked: dict[int, Stream] = {}
         #: Bytes that wait in blocked streams.
         self.unsent = 0
@@ -205,6 +223,8 @@ class Http2Connection(asyncio.Protocol):
         self.blocked.clear()
         self.out.clear()
         for stream in streams.values():
+            stream.local_done = True
+            stream.pending = None
             stream.lost(frames.CANCEL)
         self.connection_ended()
 
@@ -214,6 +234,10 @@ class Http2Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         self.write_paused = False
         self.pump()
+        for stream in list(self.streams.values()):
+            if stream.pending is None:
+                # Its producer may have stopped for the connection's sake, with nothing of its own left to send.
+                stream.writable()
         if self.out:
             self.flush()
         if self.reading_paused and not self.closed and self.unsent <= self.limits.max_unsent_bytes // 2:
@@ -231,6 +255,12 @@ class Http2Connection(asyncio.Protocol):
             data = self.unparsed + data
             self.unparsed = b""
             end = len(data)
+        elif self.gathered is not None:
+            self.gathered += data
+            if len(self.gathered) < self.gathered_size:
+                return
+            data, self.gathered = bytes(self.gathered), None
+            end = len(data)
         streams = self.streams
         while end - position >= 9:
             high, low, kind, flags, stream_id = _unpack_header(data, position)
@@ -243,6 +273,10 @@ class Http2Connection(asyncio.Protocol):
                 if length > self.limits.max_frame_bytes:
                     self._oversized(length)
                 stream = streams.get(stream_id)
+                if stream is None:
+                    # RFC 9113 §4.1: the reserved bit is ignored.
+                    stream_id &= 0x7FFFFFFF
+                    stream = streams.get(stream_id)
                 if stream is None or stream.remote_done:
                     if position > end:
                         self._hold(data, start - 9)
@@ -268,6 +302,8 @@ class Http2Connection(asyncio.Protocol):
                     position = self._continue_data(data, start, end)
                     return
                 if flags & _END_STREAM:
+                    if stream.unacknowledged + length > self.limits.stream_window:
+                        self._window_exceeded(stream)
                     if length:
                         stream.data(data[start:position])
                     stream.remote_done = True
@@ -297,6 +333,13 @@ class Http2Connection(asyncio.Protocol):
             self._hold(data, position)
 
     def _hold(self, data: bytes, position: int) -> None:
+        """Keeps the part of a frame that has come."""
+        if len(data) - position >= 9:
+            high, low = _unpack_header(data, position)[:2]
+            if high >= 16:  # from 4 KiB on; joining piece by piece would cost the square of its size
+                self.gathered = bytearray(data[position:])
+                self.gathered_size = 9 + (high << 8 | low)
+                return
         self.unparsed = data[position:]
 
     def _oversized(self, length: int) -> None:
@@ -319,11 +362,14 @@ class Http2Connection(asyncio.Protocol):
                 stream.ended()
         return position + take
 
+    def _window_exceeded(self, stream: Stream) -> None:
+        raise ConnectionFault(frames.FLOW_CONTROL_ERROR, f"stream {stream.id} sent more than its window")
+
     def _stream_data(self, stream: Stream, piece: bytes) -> None:
         """A piece of a body that goes on: its window is given back once half is used."""
         stream.unacknowledged += len(piece)
         if stream.unacknowledged > self.limits.stream_window:
-            raise ConnectionFault(frames.FLOW_CONTROL_ERROR, f"stream {stream.id} sent more than its window")
+            self._window_exceeded(stream)
         stream.data(piece)
         if stream.unacknowledged >= self.limits.stream_window >> 1 and stream.id in self.streams and not stream.held:
             self.acknowledge(stream)
@@ -399,6 +445,8 @@ class Http2Connection(asyncio.Protocol):
             return
         if self.block is not None:
             raise ConnectionFault(frames.PROTOCOL_ERROR, "a header block must not be interrupted")
+        if not self.settings_seen and kind != frames.SETTINGS:
+            self.settings_missing()
         if kind == frames.WINDOW_UPDATE:
             self._window_update(stream_id, payload)
         elif kind == frames.SETTINGS:
@@ -408,8 +456,10 @@ class Http2Connection(asyncio.Protocol):
                 raise ConnectionFault(frames.PROTOCOL_ERROR, "PING on a stream")
             if len(payload) != 8:
                 raise ConnectionFault(frames.FRAME_SIZE_ERROR, f"PING of {len(payload)} bytes, expected 8")
-            if not flags & frames.ACK:
-                self.count_control()
+            self.count_control()
+            if flags & frames.ACK:
+                self.ping_acknowledged(payload)
+            else:
                 self.put(frames.ping_ack(payload))
         elif kind == frames.RST_STREAM:
             if len(payload) != 4:
@@ -425,12 +475,15 @@ class Http2Connection(asyncio.Protocol):
                 raise ConnectionFault(frames.PROTOCOL_ERROR, "GOAWAY on a stream")
             if len(payload) < 8:
                 raise ConnectionFault(frames.FRAME_SIZE_ERROR, "GOAWAY is too short")
-            self.goaway_received(frames.uint32.unpack_from(payload)[0] & 0x7FFFFFFF)
+            last_stream, code = frames.goaway_fields.unpack_from(payload)
+            self.goaway_received(last_stream & 0x7FFFFFFF, code, payload[8:])
         elif kind == frames.PRIORITY:
             if len(payload) != 5:
                 raise ConnectionFault(frames.FRAME_SIZE_ERROR, f"PRIORITY of {len(payload)} bytes, expected 5")
             if stream_id == 0:
                 raise ConnectionFault(frames.PROTOCOL_ERROR, "PRIORITY without a stream")
+            if frames.uint32.unpack_from(payload)[0] & 0x7FFFFFFF == stream_id:
+                raise ConnectionFault(frames.PROTOCOL_ERROR, f"stream {stream_id} depends on itself")
             self.count_control()
         elif kind == frames.PUSH_PROMISE:
             raise ConnectionFault(frames.PROTOCOL_ERROR, "PUSH_PROMISE, which is switched off")
@@ -438,10 +491,16 @@ class Http2Connection(asyncio.Protocol):
             # RFC 9113 §4.1: frames of unknown types are ignored.
             self.count_control()
 
-    def goaway_received(self, last_stream: int) -> None:
+    def settings_missing(self) -> None:
+        raise ConnectionFault(frames.PROTOCOL_ERROR, "the first frame is not SETTINGS")
+
+    def goaway_received(self, last_stream: int, code: int, reason: bytes) -> None:
         self.going_away = True
         if not self.streams:
             self.transport.close()
+
+    def ping_acknowledged(self, payload: bytes) -> None:
+        """An answer to a PING of ours."""
 
     def _continuation(self, stream_id: int, flags: int, payload: bytes) -> None:
         if self.block is None or stream_id != self.block_stream:
@@ -510,14 +569,20 @@ class Http2Connection(asyncio.Protocol):
                     raise ConnectionFault(frames.PROTOCOL_ERROR, f"MAX_FRAME_SIZE {value}")
                 self.peer_max_frame = value
             elif key == frames.SETTINGS_ENABLE_PUSH:
-                if value > 1:
+                if not self.peer_may_push(value):
                     raise ConnectionFault(frames.PROTOCOL_ERROR, f"ENABLE_PUSH {value}")
             elif key == frames.SETTINGS_MAX_CONCURRENT_STREAMS:
                 self.peer_max_streams = value
+            elif key == frames.SETTINGS_HEADER_TABLE_SIZE and value < DEFAULT_TABLE_SIZE:
+                self.table_update_due = not self.table_update_sent
         self.put(frames.SETTINGS_ACK)
         self.settings_changed()
         if self.blocked:
             self.pump()
+
+    def peer_may_push(self, value: int) -> bool:
+        """Whether ENABLE_PUSH may have this value."""
+        return value <= 1
 
     def settings_changed(self) -> None:
         """The peer's settings were applied."""
@@ -558,6 +623,10 @@ class Http2Connection(asyncio.Protocol):
 
     def put_headers(self, stream_id: int, block: bytes, end: bool) -> None:
         flags = _END_STREAM if end else 0
+        if self.table_update_due:
+            # RFC 7541 §4.2. Once is enough: our encoder keeps its table empty for good.
+            self.table_update_due, self.table_update_sent = False, True
+            block = EMPTY_TABLE_UPDATE + block
         if len(block) <= self.peer_max_frame:
             self.put(frames.frame(frames.HEADERS, flags | frames.END_HEADERS, stream_id, block))
             return
@@ -579,26 +648,44 @@ class Http2Connection(asyncio.Protocol):
             self.transport.write(b"".join(out))
         else:
             self.transport.writelines(_coalesce(out))
+        if self.write_paused or self.going_away:
+            self._flushed()
+
+    def _flushed(self) -> None:
+        if self.going_away and not self.streams:
+            self.transport.close()
+        elif (
+            self.write_paused
+            and not self.reading_paused
+            and self.transport.get_write_buffer_size() > self.limits.max_unsent_bytes
+        ):
+            # Answers without a body need no window, so nothing else would hold back who never reads them.
+            self.unsent_exceeded()
 
     def pump(self) -> None:
         """Sends what waits for window, stream by stream in turn, one frame each."""
         while self.blocked and not self.write_paused:
             progress = False
             for stream in list(self.blocked.values()):
-                progress |= self._pump_stream(stream)
+                # A producer called back in this loop may have sent or dropped what others had waiting.
+                if stream.pending is not None:
+                    progress |= self._pump_stream(stream)
             if self.out_size > _JOIN_LIMIT:
                 # Lets the transport say when it has had enough, before more is queued.
                 self.flush()
             if not progress:
                 break
         if self.unsent > self.limits.max_unsent_bytes and not self.reading_paused and not self.closed:
-            if self.write_paused:
-                self.reading_paused = True
-                self.transport.pause_reading()
-            else:
-                # The peer's windows are shut. Reading must go on, or no WINDOW_UPDATE could open them; so it has to go.
-                limit = self.limits.max_unsent_bytes
-                self.fail(frames.ENHANCE_YOUR_CALM, f"unread answers exceed max_unsent_bytes ({limit})")
+            self.unsent_exceeded()
+
+    def unsent_exceeded(self) -> None:
+        if self.write_paused:
+            self.reading_paused = True
+            self.transport.pause_reading()
+        else:
+            # The peer's windows are shut. Reading must go on, or no WINDOW_UPDATE could open them; so it has to go.
+            limit = self.limits.max_unsent_bytes
+            self.fail(frames.ENHANCE_YOUR_CALM, f"unread answers exceed max_unsent_bytes ({limit})")
 
     def _pump_stream(self, stream: Stream) -> bool:
         pending = cast("deque[tuple[int, Buffer, bool]]", stream.pending)
@@ -644,6 +731,9 @@ class Http2Connection(asyncio.Protocol):
             stream.pending = None
         stream.local_done = True
         stream.lost(code)
+        if self.going_away and not self.streams:
+            self.flush()
+            self.transport.close()
 
     def reset(self, stream: Stream, code: int) -> None:
         self.put(frames.rst_stream(stream.id, code))
@@ -653,10 +743,11 @@ class Http2Connection(asyncio.Protocol):
         """A connection error: says why, and closes."""
         if self.closed:
             return
-        self.put(frames.goaway(self.last_stream, code, reason.encode()[:256]))
+        last_stream = self.last_stream if self.last_stream_announced is None else self.last_stream_announced
+        self.put(frames.goaway(last_stream, code, reason.encode()[:256]))
         self.flush()
         self.going_away = True
-        self.unparsed = b""
+        self.unparsed, self.gathered = b"", None
         self.transport.close()
 
 

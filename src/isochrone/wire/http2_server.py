@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from isochrone.clock import now_ns
 from isochrone.wire import frames
 from isochrone.wire.exchange import Buffer, Consumer, Head, Header, Headers, Owner
+from isochrone.wire.heads import remember_second
 from isochrone.wire.hpack import Encoder, HeaderListTooLarge
 from isochrone.wire.http2 import ConnectionFault, Http2Connection, Stream
 
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 
 _MAX_MEMOISED_BYTES = 512
 _MAX_MEMOISED_HEADS = 512
+#: Bytes up to which a piece of a body is gathered with its neighbours.
+_SMALL_PIECE = 1024
 _CONNECTION_HEADERS = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
 
 _encode = Encoder().encode
@@ -47,7 +50,6 @@ class ServerStream(Stream):
         "body",
         "consumer",
         "head",
-        "held",
         "on_writable",
         "opened",
         "owner",
@@ -66,6 +68,7 @@ class ServerStream(Stream):
         self.remote_done = False
         self.local_done = False
         self.pending = None
+        self.held = False
         self.head = head
         self.body: Buffer = b""
         self.arrived = 0
@@ -73,21 +76,10 @@ class ServerStream(Stream):
         self.on_writable: Callable[[], None] | None = None
         self.opened = connection.listener.tick
         self.consumer: Consumer | None = None
-        self.pieces: list[bytes] | None = None
+        self.pieces: list[bytes | bytearray] | None = None
         self.received = 0
-        #: The consumer has enough: the peer gets no window back until it is released.
-        self.held = False
 
     # Receiving.
-
-    def hold_window(self) -> None:
-        self.held = True
-
-    def release_window(self) -> None:
-        if self.held:
-            self.held = False
-            if self.unacknowledged and not self.remote_done:
-                self.connection.acknowledge(self)
 
     def data(self, payload: bytes) -> None:
         if self.consumer is not None:
@@ -95,11 +87,17 @@ class ServerStream(Stream):
             return
         if self.received == 0:
             self.body = payload
-            self.received = len(payload)
-            return
-        if self.pieces is None:
-            self.pieces = [bytes(self.body)]
-        self.pieces.append(payload)
+        elif self.pieces is None:
+            self.pieces = [bytes(self.body), payload]
+        elif len(payload) > _SMALL_PIECE:
+            self.pieces.append(payload)
+        else:
+            # Frames of a few bytes would cost ten times their size as pieces of their own.
+            last = self.pieces[-1]
+            if type(last) is bytearray:
+                last += payload
+            else:
+                self.pieces.append(bytearray(payload))
         self.received += len(payload)
         if self.received > self.connection.limits.max_body_bytes:
             limit = self.connection.limits.max_body_bytes
@@ -109,6 +107,8 @@ class ServerStream(Stream):
         if self.consumer is not None:
             self.consumer.ended()
             return
+        if self.local_done:
+            return  # refused already
         if self.pieces is not None:
             self.body = b"".join(self.pieces)
             self.pieces = None
@@ -180,6 +180,7 @@ class ServerStream(Stream):
             and length <= connection.send_window
             and length <= connection.peer_max_frame
             and not connection.write_paused
+            and not connection.table_update_due
             and self.pending is None
         ):
             connection.send_window -= length
@@ -222,7 +223,9 @@ class Http2ServerConnection(Http2Connection):
         self.paused_since = 0
         self.preface_left = frames.PREFACE
         self.heads: dict[bytes, Head] = {}
-        self.heads_generation = 0
+        #: Hashes of blocks seen once. A block with a field of its own for each call (``traceparent``) never comes
+        #: again and must not drive out those that do.
+        self.blocks_seen: set[int] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -293,13 +296,18 @@ class Http2ServerConnection(Http2Connection):
 
     def _new_head(self, stream_id: int, block: bytes) -> Head | None:
         """Decodes and checks a block that is not memoised; None when the stream was refused."""
+        if not self.settings_seen:
+            self.settings_missing()
         decoder = self.decoder
         before = decoder.generation
         try:
             headers = self.decode(block)
         except HeaderListTooLarge as error:
+            limits = self.limits
             stream = self.streams[stream_id] = ServerStream(self, stream_id, _REFUSED)
-            stream.refuse(431, str(error))
+            stream.refuse(
+                431, f"{error}; max_head_bytes is {limits.max_head_bytes}, max_headers is {limits.max_headers}"
+            )
             return None
         finally:
             if decoder.generation != before:
@@ -310,16 +318,17 @@ class Http2ServerConnection(Http2Connection):
             self.put(frames.rst_stream(stream_id, frames.PROTOCOL_ERROR))
             return None
         if decoder.generation == before and len(block) <= _MAX_MEMOISED_BYTES:
-            if len(self.heads) >= _MAX_MEMOISED_HEADS:
-                self.heads.clear()
-            self.heads[block] = head
+            remember_second(block, head, self.heads, self.blocks_seen, _MAX_MEMOISED_HEADS)
         return head
 
     def _trailers(self, stream_id: int, block: bytes, ends: bool) -> None:
         """A second header block on a stream: trailers, which gRPC clients do not send but may."""
+        if not stream_id & 1:
+            raise ConnectionFault(frames.PROTOCOL_ERROR, f"HEADERS on stream {stream_id}, which no client can open")
         before = self.decoder.generation
+        trailers: Headers = ()
         try:
-            self.decode(block)
+            trailers = self.decode(block)
         except HeaderListTooLarge:
             pass
         if self.decoder.generation != before:
@@ -328,8 +337,13 @@ class Http2ServerConnection(Http2Connection):
         if stream is None:
             # Closed, perhaps by us a moment ago (RFC 9113 §5.1).
             self.count_control()
-        elif stream.remote_done or not ends:
-            raise ConnectionFault(frames.PROTOCOL_ERROR, f"unexpected HEADERS on stream {stream_id}")
+        elif stream.remote_done:
+            self.count_control()
+            self.reset(stream, frames.STREAM_CLOSED)
+        elif not ends or any(name.startswith(b":") or malformed(name, value) for name, value in trailers):
+            # RFC 9113 §8.1: trailers end the stream and hold no pseudo-header.
+            self.count_control()
+            self.reset(stream, frames.PROTOCOL_ERROR)
         else:
             stream.remote_done = True
             stream.ended()
@@ -354,13 +368,16 @@ class Http2ServerConnection(Http2Connection):
                 self.transport.abort()
             return
         age = tick - self.tick
-        if (self.unparsed or self.preface_left or self.block is not None) and age > limits.head_timeout:
+        begun = self.unparsed or self.gathered or self.preface_left or self.block is not None
+        if begun and age > limits.head_timeout:
             self.fail(
                 frames.PROTOCOL_ERROR,
                 f"a frame did not arrive within head_timeout ({limits.head_timeout:g} s)",
             )
         elif not self.streams:
-            if age > limits.idle_timeout:
+            if self.going_away:
+                self.transport.close()
+            elif age > limits.idle_timeout:
                 self.fail(frames.NO_ERROR, "idle")
         else:
             for stream in list(self.streams.values()):
@@ -375,6 +392,7 @@ class Http2ServerConnection(Http2Connection):
         if self.closed or self.going_away:
             return
         self.going_away = True
+        self.last_stream_announced = self.last_stream
         self.put(frames.goaway(self.last_stream, frames.NO_ERROR, b"server is stopping"))
         if not self.streams:
             self.flush()
@@ -395,7 +413,7 @@ def _head_of(headers: Sequence[Header]) -> Head | None:
                 return None
             pseudo[name] = value
             continue
-        if not name or name in _CONNECTION_HEADERS or name != name.lower() or _forbidden(name, value):
+        if malformed(name, value):
             return None
         if name == b"te" and value.lower() != b"trailers":
             return None
@@ -406,6 +424,7 @@ def _head_of(headers: Sequence[Header]) -> Head | None:
     if not path.startswith(b"/") and path != b"*":
         return None
     head = Head(method, path, tuple(regular))
+    head.is_http2 = True
     length = head.get(b"content-length")
     if length is not None:
         if not length.isdigit() or len(length) > 18:
@@ -414,6 +433,15 @@ def _head_of(headers: Sequence[Header]) -> Head | None:
     return head
 
 
-def _forbidden(name: bytes, value: bytes) -> bool:
-    """Bytes no field may carry: they split requests when a message is forwarded over HTTP/1.1."""
-    return any(mark in value for mark in (b"\0", b"\r", b"\n")) or any(byte <= 0x20 or byte >= 0x7F for byte in name)
+def malformed(name: bytes, value: bytes) -> bool:
+    """Fields no HTTP/2 message may carry: upper case, those of a connection, and bytes that split messages when they
+    are forwarded over HTTP/1.1."""
+    return (
+        not name
+        or name in _CONNECTION_HEADERS
+        or name != name.lower()
+        or b"\0" in value
+        or b"\r" in value
+        or b"\n" in value
+        or any(byte <= 0x20 or byte >= 0x7F for byte in name)
+    )

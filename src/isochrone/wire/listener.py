@@ -92,10 +92,11 @@ class Listener:
         return msgspec.json.encode({"error": message}), _JSON
 
     def _sweep(self) -> None:
+        # First, so that no connection's fault can end the sweeping.
+        self._sweeper = self.loop.call_later(_SWEEP, self._sweep)
         self.tick += 1
         for connection in list(self.connections):
             connection.check_timeouts(self.tick)
-        self._sweeper = self.loop.call_later(_SWEEP, self._sweep)
 
 
 class _Sniffer(asyncio.Protocol):

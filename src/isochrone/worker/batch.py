@@ -1,7 +1,8 @@
 """One batch on its way through an executable: gather inputs, run, split outputs.
 
 Runs on an instance's thread or inline on the loop's; touches no state but its own. One caller's bad input never fails
-its batch-mates: a batch that raises is run again request by request.
+its batch-mates: a batch that raises is run again request by request. Only a run that hung on the loop's thread is not
+tried again there: it would hang again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isochrone.clock import now_ns
-from isochrone.errors import InvalidArgument, IsochroneError, ModelFailed
+from isochrone.errors import IsochroneError, ModelFailed
 from isochrone.worker.watchdog import InlineHang
 
 if TYPE_CHECKING:
@@ -86,6 +87,8 @@ class Batch:
         self.compute_end = now_ns()
         if not self.infer_end:
             self.infer_end = self.compute_end
+        if not self.infer_start:
+            self.infer_start = self.compute_start
 
     def _run_together(self, executable: Executable, buffers: BatchBuffers | None) -> None:
         requests = self.requests
@@ -104,35 +107,47 @@ class Batch:
         self.infer_start = now_ns()
         outputs = executable.execute(inputs, wanted)
         self.infer_end = now_ns()
-        for name, array in outputs.items():
-            if not array.ndim or array.shape[0] != self.rows:
-                raise ModelFailed(
-                    f"output '{name}': expected {self.rows} rows for a batch of {self.rows}, given shape "
-                    f"{list(array.shape)}"
-                )
+        _check_rows(outputs, self.rows)
         start = 0
         for request in requests:
             stop = start + request.plan.batch_size
-            self.results.append({name: array[start:stop] for name, array in outputs.items()})
+            own = request.plan.outputs if wanted is None else None
+            self.results.append(
+                {name: array[start:stop] for name, array in outputs.items() if own is None or name in own}
+            )
             start = stop
 
     def _failed(self, executable: Executable, error: BaseException) -> None:
         self.results.clear()
-        self.hung = isinstance(error, InlineHang) or isinstance(error.__cause__, InlineHang)
         requests = self.requests
-        if len(requests) == 1 or self.hung or not isinstance(error, Exception):
+        self.hung = isinstance(error, InlineHang) or isinstance(error.__cause__, InlineHang)
+        if len(requests) == 1 or self.hung:
             self.error = as_model_error(error, requests[0])
             return
         for index, request in enumerate(requests):
             try:
-                self.results.append(executable.execute(request.inputs, request.plan.outputs))
+                outputs = executable.execute(request.inputs, request.plan.outputs)
+                _check_rows(outputs, request.plan.batch_size)
+                self.results.append(outputs)
             except BaseException as own:
-                self.results.append(None)
+                self.hung = isinstance(own, InlineHang) or isinstance(own.__cause__, InlineHang)
                 self.errors[index] = as_model_error(own, request)
+                self.results.append(None)
+                if self.hung:
+                    for left in range(index + 1, len(requests)):
+                        self.errors[left] = self.errors[index]
+                        self.results.append(None)
+                    return
+
+
+def _check_rows(outputs: Tensors, rows: int) -> None:
+    for name, array in outputs.items():
+        if not array.ndim or array.shape[0] != rows:
+            raise ModelFailed(f"output '{name}': expected {rows} rows, one for each given, given {list(array.shape)}")
 
 
 def as_model_error(error: BaseException, request: InferRequest) -> IsochroneError:
     """What a caller is told when a model raised."""
-    if isinstance(error, ModelFailed | InvalidArgument):
+    if isinstance(error, IsochroneError):
         return error
     return ModelFailed(f"model '{request.plan.model_name}' failed: {type(error).__name__}: {error}")

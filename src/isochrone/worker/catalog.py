@@ -44,11 +44,14 @@ class Catalog:
         self._drain_seconds = drain_seconds
         #: (name, version) → what serves it; version "" is the newest. The one place requests look.
         self._served: dict[tuple[str, str], ServedVersion] = {}
+        #: The hot path's look-up, bound once; ``find`` explains a miss.
+        self.served = self._served.get
         #: (name, version) → (state, reason), for the index. Outlives what it describes.
         self._states: dict[tuple[str, str], tuple[str, str]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._entries: dict[str, ModelEntry] = {}
         self._retiring: set[asyncio.Task[None]] = set()
+        self._closing = False
 
     # Looking up.
 
@@ -111,6 +114,8 @@ class Catalog:
         """Makes what is served of a model what the repository says. Returns when it is ready."""
         lock = self._locks.setdefault(name, asyncio.Lock())
         async with lock:
+            if self._closing:
+                raise Unavailable("the server is stopping")
             await self._load(name, parameters or {})
 
     async def _load(self, name: str, parameters: Mapping[str, Any]) -> None:
@@ -139,7 +144,16 @@ class Catalog:
             internal = Internal(f"loading model '{name}': {type(error).__name__}: {error}")
             self._note_failure(name, tuple(description.versions), internal)
             raise internal from error
-        self._publish(description, prepared)
+        if self._closing:
+            await in_thread(lambda: _discard(prepared))
+            raise Unavailable("the server is stopping")
+        try:
+            served = self._serve(prepared)
+        except IsochroneError as error:
+            await in_thread(lambda: _discard(prepared))
+            self._note_failure(name, tuple(description.versions), error)
+            raise
+        self._publish(description, served)
 
     def _prepare(self, description: ModelDescription) -> list[Prepared]:
         """On a thread: loads every version that is new or differs; those that stay as they are are not touched."""
@@ -153,36 +167,50 @@ class Catalog:
                     continue
                 prepared.append(prepare(description, version))
         except BaseException:
-            for each in prepared:
-                each.discard()
+            _discard(prepared)
             raise
         return prepared
 
-    def _publish(self, description: ModelDescription, prepared: list[Prepared]) -> None:
+    def _serve(self, prepared: list[Prepared]) -> list[ServedVersion]:
+        """Gives prepared versions their queues and threads; all or none."""
+        made: list[ServedVersion] = []
+        try:
+            for each in prepared:
+                served = serve(each, self.find, self.watchdog)
+                made.append(served)
+                if each.description.config.response_cache.enable and not served.decoupled:
+                    served.cache = self._cache
+        except BaseException as error:
+            for served in made:
+                served.runner.release()
+            if isinstance(error, Exception) and not isinstance(error, IsochroneError):
+                raise Internal(f"{type(error).__name__}: {error}") from error
+            raise
+        return made
+
+    def _publish(self, description: ModelDescription, made: list[ServedVersion]) -> None:
         """The moment of change: one turn of the loop, no await."""
         name = description.name
         retired: list[ServedVersion] = []
-        for each in prepared:
-            key = (name, str(each.version))
-            served = serve(each, self.find, self.watchdog)
-            if description.config.response_cache.enable and self._cache is not None:
-                served.cache = self._cache
+        for served in made:
+            key = (name, served.model_version)
             if key in self._served:
                 retired.append(self._served[key])
             self._served[key] = served
-            self._states[key] = (READY, "")
+        for version in description.versions:
+            # Those that stayed as they are too: a failure of an earlier load is no longer what is to be told.
+            self._states[(name, str(version))] = (READY, "")
         for served in self.versions(name):
             if served.number not in description.versions:
                 del self._served[(name, served.model_version)]
                 self._states[(name, served.model_version)] = (UNLOADING, "")
                 retired.append(served)
         self._served[(name, "")] = self.versions(name)[-1]
-        for version in [key[1] for key in self._states if key[0] == name and key[1] == ""]:
-            del self._states[(name, version)]
+        self._states.pop((name, ""), None)
         for served in retired:
             self._retire(served)
-        if prepared:
-            log.info("model ready", model=name, versions=[each.version for each in prepared])
+        if made:
+            log.info("model ready", model=name, versions=[served.number for served in made])
 
     def _retire(self, served: ServedVersion) -> asyncio.Task[None]:
         task = asyncio.ensure_future(self._drain_and_free(served))
@@ -200,7 +228,12 @@ class Catalog:
             )
             served.runner.fail_all()
         served.runner.release()
-        await in_thread(served.runner.close)
+        try:
+            await in_thread(served.runner.close)
+        except Exception as error:
+            log.error(
+                "freeing a version failed", model=served.model_name, version=served.model_version, error=str(error)
+            )
         if self._cache is not None:
             self._cache.forget(served.model_name, served.model_version)
         key = (served.model_name, served.model_version)
@@ -211,7 +244,11 @@ class Catalog:
 
     def _note_failure(self, name: str, versions: tuple[int, ...], error: IsochroneError) -> None:
         log.error("model failed to load", model=name, error=str(error))
-        for version in versions or ("",):
+        serving = self.versions(name)
+        for served in serving:
+            # What serves goes on serving; the index says why it is not what the repository holds.
+            self._states[(name, served.model_version)] = (READY, f"the last load failed: {error}")
+        for version in versions or (() if serving else ("",)):
             key = (name, str(version))
             if key not in self._served:
                 self._states[key] = (UNAVAILABLE, str(error))
@@ -244,17 +281,29 @@ class Catalog:
         except IsochroneError as error:
             log.warning("the model repository cannot be read; what is served stays", error=str(error))
             return
-        for name in before.keys() - now.keys():
+        changes = [self._follow_removal(name) for name in before.keys() - now.keys()]
+        changes += [self._follow(name, entry) for name, entry in now.items() if entry != before.get(name)]
+        # At once: a model that takes long to load or to drain does not hold up the others.
+        await asyncio.gather(*changes)
+
+    async def _follow_removal(self, name: str) -> None:
+        try:
             await self.unload(name)
+        except NotFound:
+            pass
+        if not self.versions(name):
             for key in [key for key in self._states if key[0] == name]:
                 del self._states[key]
-        for name, entry in now.items():
-            if entry.problem is not None or entry == before.get(name):
-                continue
-            try:
-                await self.load(name)
-            except IsochroneError:
-                continue
+
+    async def _follow(self, name: str, entry: ModelEntry) -> None:
+        if entry.problem is not None:
+            self._note_failure(name, (), entry.problem)
+            return
+        try:
+            await self.load(name)
+        except IsochroneError:
+            # Noted for the index and the log; tried again when the files change.
+            pass
 
     def check_stuck(self) -> None:
         now = now_ns()
@@ -264,6 +313,7 @@ class Catalog:
     async def close(self, seconds: float) -> None:
         """Drains and frees everything."""
         self._drain_seconds = seconds
+        self._closing = True
         versions = self.all_versions()
         self._served.clear()
         await asyncio.gather(*(self._retire(served) for served in versions))
@@ -327,8 +377,15 @@ async def in_thread(work: Callable[[], Result]) -> Result:
     return await future
 
 
+def _discard(prepared: list[Prepared]) -> None:
+    for each in prepared:
+        each.discard()
+
+
 def _give_memory_back() -> None:
     """Unload promises that memory is free when it returns: collect cycles, and have glibc return free pages."""
+    # What start-up made was set aside from collection; the model may be part of it.
+    gc.unfreeze()
     gc.collect()
     try:
         ctypes.CDLL(None).malloc_trim(0)

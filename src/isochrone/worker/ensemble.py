@@ -10,7 +10,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from isochrone.clock import now_ns
-from isochrone.errors import Internal, InvalidArgument, IsochroneError, Unavailable
+from isochrone.errors import (
+    Cancelled,
+    Internal,
+    InvalidArgument,
+    IsochroneError,
+    ModelFailed,
+    Unavailable,
+    Unsupported,
+)
 from isochrone.protocol.datatypes import name_of
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
 
@@ -56,12 +64,17 @@ class EnsembleRunner:
     def submit(self, request: InferRequest) -> None:
         # Resolved together, before anything runs: a version change in the middle is not seen by this request.
         versions = [self._resolve(step.model, step.version) for step in self.steps]
+        for version in versions:
+            # Not freed before its step is over, even if it is replaced while an earlier step runs.
+            version.hold()
         run = EnsembleRun(self, request, versions)
         self._running.add(run)
         run.start()
 
-    def finished(self, run: EnsembleRun) -> None:
+    def finished(self, run: EnsembleRun, versions: list[ServedVersion]) -> None:
         self._running.discard(run)
+        for version in versions:
+            version.over()
         self._over()
 
     def record(self, request: InferRequest, error: IsochroneError | None) -> None:
@@ -132,7 +145,7 @@ class EnsembleRun:
         request = self._request
         if request.cancelled:
             self._under_way -= 1
-            self.fail(Unavailable("the caller has gone"))
+            self.fail(Cancelled("the caller has gone"))
             return
         version = self._versions[index]
         inputs = {name: self._tensors[tensor] for name, tensor in step.inputs.items()}
@@ -172,6 +185,11 @@ class EnsembleRun:
         self._under_way -= 1
         self.fail(error)
 
+    def step_dropped(self) -> None:
+        """A step did not answer, because nobody waits: the caller has gone, or a sibling failed."""
+        self._under_way -= 1
+        self.fail(Cancelled("the caller has gone"))
+
     def _finish(self) -> None:
         request, runner = self._request, self._runner
         wanted = request.plan.outputs or runner.outputs
@@ -181,8 +199,10 @@ class EnsembleRun:
             return
         self._done = True
         runner.record(request, None)
-        runner.finished(self)
-        if not request.cancelled:
+        runner.finished(self, self._versions)
+        if request.cancelled:
+            request.dropped()
+        else:
             request.complete({name: self._tensors[name] for name in wanted})
 
     def fail(self, error: IsochroneError) -> None:
@@ -190,8 +210,10 @@ class EnsembleRun:
             return
         self._done = True
         self._runner.record(self._request, error)
-        self._runner.finished(self)
-        if not self._request.cancelled:
+        self._runner.finished(self, self._versions)
+        if self._request.cancelled:
+            self._request.dropped()
+        else:
             self._request.fail(error)
 
     @property
@@ -202,12 +224,14 @@ class EnsembleRun:
 class StepRequest(InferRequest):
     """What a step's model sees: a request whose answer goes to the next step."""
 
-    __slots__ = ("_index", "_run")
+    __slots__ = ("_index", "_outputs", "_run")
 
     def __init__(self, run: EnsembleRun, index: int, plan: Plan, inputs: Tensors, deadline: int) -> None:
         super().__init__(plan, "", inputs, now_ns(), deadline)
         self._run = run
         self._index = index
+        #: The response of a decoupled model, until it says that there is no other.
+        self._outputs: Tensors | None = None
 
     # A sibling's failure, or the caller's leaving, drops what is still queued.
     @property
@@ -224,8 +248,19 @@ class StepRequest(InferRequest):
     def fail(self, error: IsochroneError) -> None:
         self._run.step_failed(error)
 
+    def dropped(self) -> None:
+        self._run.step_dropped()
+
     def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
-        self._run.step_done(self._index, outputs)
+        if self._outputs is not None:
+            # Ends the run, so whatever else the model gives is dropped.
+            self._run.fail(Unsupported(f"ensemble step '{self.plan.model_name}': expected one response, given several"))
+        self._outputs = outputs
 
     def finish(self) -> None:
-        pass
+        if self._outputs is None:
+            self._run.step_failed(
+                ModelFailed(f"ensemble step '{self.plan.model_name}': expected one response, given none")
+            )
+        else:
+            self._run.step_done(self._index, self._outputs)

@@ -58,6 +58,7 @@ class Instance:
         self._name = name
         self._thread: threading.Thread | None = None
         self._async_loop: asyncio.AbstractEventLoop | None = None
+        self._async_thread: threading.Thread | None = None
 
     # On the loop's thread.
 
@@ -71,12 +72,15 @@ class Instance:
         self.expected_end = self.busy_since + expected
         self.submit(lambda: self._run(batch))
 
-    def start_stream(self, request: InferRequest, finished: Callable[[Instance, IsochroneError | None], None]) -> None:
+    def start_stream(
+        self, request: InferRequest, finished: Callable[[Instance, IsochroneError | None], None]
+    ) -> DecoupledRun:
         """Runs one request of a decoupled model."""
         self.streams += 1
         self.busy_since = now_ns()
         stream = DecoupledRun(self, request, finished, self._loop)
         self.submit(stream.run)
+        return stream
 
     def submit(self, job: Callable[[], None]) -> None:
         if self._thread is None:
@@ -85,33 +89,56 @@ class Instance:
         self._inbox.put(job)
 
     def close(self) -> None:
-        """Ends the thread and frees the executable. Blocks for the thread: not for the loop's thread."""
-        if self._thread is not None and not self.abandoned:
+        """Ends the thread and frees the executable. Blocks for the thread: not for the loop's thread.
+
+        An abandoned instance is still running something: its own thread frees it when that ends, if ever.
+        """
+        if self._thread is not None:
             self._inbox.put(None)
+            if self.abandoned:
+                return
             self._thread.join()
-        if not self.abandoned:
-            try:
-                self.executable.close()
-            except Exception as error:
-                # A model's own close may raise. The other instances still have to be freed, and the server to end well.
-                log.warning("an instance did not close well", instance=self._name, error=str(error))
+        self._free()
+
+    def _free(self) -> None:
+        self._buffers = None
+        try:
+            self.executable.close()
+        except Exception as error:
+            # A model's own close may raise. The other instances still have to be freed, and the server to end well.
+            log.warning("an instance did not close well", instance=self._name, error=str(error))
 
     # On the instance's thread.
 
     def _serve(self) -> None:
-        if self._cpus:
-            os.sched_setaffinity(0, self._cpus)
+        self._pin()
         while True:
             job = self._inbox.get()
             if job is None:
                 break
             job()
-        if self._async_loop is not None:
+        if self._async_loop is not None and self._async_thread is not None:
             self._async_loop.call_soon_threadsafe(self._async_loop.stop)
+            self._async_thread.join()
+        if self.abandoned:
+            self._free()
+
+    def _pin(self) -> None:
+        if self._cpus:
+            try:
+                os.sched_setaffinity(0, self._cpus)
+            except OSError as error:  # the CPUs were there when the model was loaded
+                log.warning("cannot pin an instance", instance=self._name, cpus=self._cpus, error=str(error))
 
     def _run(self, batch: Batch) -> None:
         batch.run(self.executable, self._buffers)
-        self._loop.call_soon_threadsafe(self._finished, self, batch)
+        self.call_loop(self._finished, self, batch)
+
+    def call_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *arguments)
+        except RuntimeError:  # the loop is closed: the process is ending, nobody waits
+            pass
 
     def async_loop(self) -> asyncio.AbstractEventLoop:
         """The loop asynchronous models of this instance run on: a thread of its own, so that many run at once."""
@@ -119,14 +146,15 @@ class Instance:
             loop = self._async_loop = asyncio.new_event_loop()
 
             def serve() -> None:
-                if self._cpus:
-                    os.sched_setaffinity(0, self._cpus)
+                self._pin()
                 try:
                     loop.run_forever()
+                    loop.run_until_complete(loop.shutdown_asyncgens())
                 finally:
                     loop.close()
 
-            threading.Thread(target=serve, name=f"{self._name}-async", daemon=True).start()
+            self._async_thread = threading.Thread(target=serve, name=f"{self._name}-async", daemon=True)
+            self._async_thread.start()
         return self._async_loop
 
 
@@ -146,6 +174,12 @@ class DecoupledRun:
         self._loop = loop
         self._credit = threading.Semaphore(_RESPONSES_AHEAD)
         self._async_credit: asyncio.Semaphore | None = None
+        #: The request was failed from outside: nothing more is pulled, and the end is told to nobody.
+        self.stopped = False
+
+    @property
+    def _unwanted(self) -> bool:
+        return self.stopped or self._request.cancelled
 
     def run(self) -> None:
         request = self._request
@@ -166,11 +200,11 @@ class DecoupledRun:
         try:
             for outputs in responses:
                 while not self._credit.acquire(timeout=0.5):
-                    if self._request.cancelled:
+                    if self._unwanted:
                         return
-                if self._request.cancelled:
+                if self._unwanted:
                     return
-                self._loop.call_soon_threadsafe(self._emit, outputs)
+                self._instance.call_loop(self._emit, outputs)
         finally:
             close = getattr(responses, "close", None)
             if close is not None:
@@ -182,27 +216,29 @@ class DecoupledRun:
         try:
             async for outputs in responses:
                 await self._async_credit.acquire()
-                if self._request.cancelled:
+                if self._unwanted:
                     break
-                self._loop.call_soon_threadsafe(self._emit, outputs)
+                self._instance.call_loop(self._emit, outputs)
         except BaseException as raised:
             error = as_model_error(raised, self._request)
-        finally:
+        try:
             close = getattr(responses, "aclose", None)
             if close is not None:
                 await close()
+        except BaseException as raised:
+            error = error or as_model_error(raised, self._request)
         self._end(error)
 
     def _end(self, error: IsochroneError | None) -> None:
-        self._loop.call_soon_threadsafe(self._over, error)
+        self._instance.call_loop(self._over, error)
 
     # On the loop's thread.
 
     def _emit(self, outputs: Tensors) -> None:
         request = self._request
-        if not request.cancelled:
+        if not self._unwanted:
             request.emit(outputs)
-        if request.is_congested and not request.cancelled:
+        if request.is_congested and not self._unwanted:
             request.when_writable(self._more)
         else:
             self._more()
@@ -215,4 +251,5 @@ class DecoupledRun:
     def _over(self, error: IsochroneError | None) -> None:
         self._request.infer_end = self._request.compute_end = now_ns()
         self._instance.streams -= 1
-        self._finished(self._instance, error)
+        if not self.stopped:
+            self._finished(self._instance, error)

@@ -7,7 +7,9 @@ prepared to work.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from isochrone.clock import MICROSECOND, MILLISECOND
-from isochrone.errors import ConfigError
+from isochrone.errors import ConfigError, Internal, IsochroneError
 from isochrone.models.config import backend_name
 from isochrone.models.digest import digest
 from isochrone.worker.backends import Executable, LoadContext
@@ -52,10 +54,13 @@ class Prepared:
     curve: LatencyCurve
     contexts: tuple[LoadContext, ...]
     backend: str
+    rules: QueueRules
+    #: 0: none, or the backend's own affair.
+    execution_timeout_ns: int = 0
 
     def discard(self) -> None:
-        for executable in self.executables:
-            executable.close()
+        """Frees what was loaded; it will not be served."""
+        _close_all(self.executables, self.description.name)
 
 
 def prepare(description: ModelDescription, version: int) -> Prepared:
@@ -65,8 +70,13 @@ def prepare(description: ModelDescription, version: int) -> Prepared:
     backend = backend_name(config)
     own_digest = digest(config, directory)
     curve = LatencyCurve(max(1, config.max_batch_size))
+    rules = queue_rules(config)
     if backend == "ensemble":
-        return Prepared(description, version, own_digest, (), curve, (), backend)
+        return Prepared(description, version, own_digest, (), curve, (), backend, rules)
+    timeout_ms = _number(plain_parameters(config), "execution_timeout_ms", 0, description.name)
+    if plain_parameters(config).get("isolation") == "process":
+        # The backend kills the model's process itself; giving up on the thread as well would leave two at it.
+        timeout_ms = 0
     contexts = tuple(_contexts(description, version, directory))
     load = loader(backend, f"{description.name}/config.pbtxt")
     executables: list[Executable] = []
@@ -76,10 +86,28 @@ def prepare(description: ModelDescription, version: int) -> Prepared:
             executables.append(executable)
             warm_up(executable, description, curve)
     except BaseException:
-        for executable in executables:
-            executable.close()
+        _close_all(executables, description.name)
         raise
-    return Prepared(description, version, own_digest, tuple(executables), curve, contexts, backend)
+    return Prepared(
+        description,
+        version,
+        own_digest,
+        tuple(executables),
+        curve,
+        contexts,
+        backend,
+        rules,
+        timeout_ms * MILLISECOND,
+    )
+
+
+def _close_all(executables: Iterable[Executable], model: str) -> None:
+    """Closes each, even if the model's own ``close`` raises in one of them."""
+    for executable in executables:
+        try:
+            executable.close()
+        except Exception as error:
+            log.warning("closing an instance that is not served failed", model=model, error=str(error))
 
 
 def serve(prepared: Prepared, resolve: Resolve, watchdog: InlineWatchdog) -> ServedVersion:
@@ -106,28 +134,51 @@ def serve(prepared: Prepared, resolve: Resolve, watchdog: InlineWatchdog) -> Ser
         sequences.start([instance(index, each, _nothing) for index, each in enumerate(prepared.executables)])
         served.runner = sequences
         return served
-    parameters = plain_parameters(config)
     runner = Runner(
         description.name,
-        queue_rules(config),
+        prepared.rules,
         prepared.curve,
         statistics,
         watchdog,
         served.over,
         preserve_ordering=config.dynamic_batching.preserve_ordering,
-        execution_timeout_ns=_number(parameters, "execution_timeout_ms", 0, description.name) * MILLISECOND,
+        execution_timeout_ns=prepared.execution_timeout_ns,
     )
     instances = [instance(index, each, runner.finished) for index, each in enumerate(prepared.executables)]
 
-    def replacement() -> Instance:
-        # The hung thread is still inside the old executable; a fresh one is loaded for its successor.
-        context = prepared.contexts[0]
-        load = loader(prepared.backend, f"{description.name}/config.pbtxt")
-        return instance(0, reshaped(load(context), description.signature), runner.finished)
+    def replacement(made: Callable[[Instance | IsochroneError], None]) -> None:
+        # The hung thread is still inside the old executable; a fresh one is loaded for its successor, off the loop:
+        # a load takes seconds, and one that hangs must not take the server with it.
+        def load_again() -> None:
+            try:
+                result: Instance | IsochroneError = instance(0, _load_again(prepared), runner.finished)
+            except IsochroneError as error:
+                result = error
+            except BaseException as error:
+                result = Internal(f"loading model '{description.name}' again: {type(error).__name__}: {error}")
+            try:
+                loop.call_soon_threadsafe(made, result)
+            except RuntimeError:  # the loop is closed: nobody waits
+                pass
+
+        threading.Thread(target=load_again, name=f"{name}-again", daemon=True).start()
 
     runner.start(instances, replacement)
     served.runner = runner
     return served
+
+
+def _load_again(prepared: Prepared) -> Executable:
+    description = prepared.description
+    executable = loader(prepared.backend, f"{description.name}/config.pbtxt")(prepared.contexts[0])
+    try:
+        executable = reshaped(executable, description.signature)
+        # Into a curve of its own: the live one belongs to the loop's thread.
+        warm_up(executable, description, LatencyCurve(prepared.curve.max_rows))
+    except BaseException:
+        _close_all((executable,), description.name)
+        raise
+    return executable
 
 
 def _nothing(*_: Any) -> None:
@@ -169,10 +220,16 @@ def _contexts(description: ModelDescription, version: int, directory: Path) -> l
 
 def _affinity(text: str, model: str) -> list[tuple[int, ...]]:
     """``cpus: "0,1;2,3"``: the CPUs of each instance, instances separated by semicolons."""
+    where, key = f"{model}/config.pbtxt", 'parameters["cpus"]'
     try:
-        return [tuple(int(cpu) for cpu in part.split(",")) for part in text.split(";") if part.strip()]
+        affinity = [tuple(int(cpu) for cpu in part.split(",")) for part in text.split(";") if part.strip()]
     except ValueError:
-        raise ConfigError(f"{model}/config.pbtxt", 'parameters["cpus"]', 'CPUs as in "0,1;2,3"', repr(text)) from None
+        raise ConfigError(where, key, 'CPUs as in "0,1;2,3"', repr(text)) from None
+    usable = os.sched_getaffinity(0)
+    for cpus in affinity:
+        if not usable.issuperset(cpus):
+            raise ConfigError(where, key, f"of the CPUs {sorted(usable)}", repr(text))
+    return affinity
 
 
 def queue_rules(config: Any) -> QueueRules:

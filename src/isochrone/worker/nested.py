@@ -58,6 +58,9 @@ class CachingRequest(InferRequest):
         self._hand_over_marks()
         self._original.fail(error)
 
+    def dropped(self) -> None:
+        self._original.dropped()
+
     def _hand_over_marks(self) -> None:
         original = self._original
         original.enqueued, original.dispatched = self.enqueued, self.dispatched

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from typing import TYPE_CHECKING
 
 from isochrone.worker.backends import Executable
@@ -33,7 +33,27 @@ class _Reshaping(Executable):
         return self._after(self._inner.execute(self._before(inputs), outputs))
 
     def stream(self, inputs: Tensors, parameters: Parameters) -> Iterator[Tensors] | AsyncIterator[Tensors]:
-        return self._inner.stream(self._before(inputs), parameters)
+        responses = self._inner.stream(self._before(inputs), parameters)
+        if isinstance(responses, AsyncIterator):
+            return self._after_each_async(responses)
+        return self._after_each(responses)
+
+    def _after_each(self, responses: Iterator[Tensors]) -> Iterator[Tensors]:
+        try:
+            for outputs in responses:
+                yield self._after(outputs)
+        finally:
+            # The model's own clean-up runs when the caller leaves, not when memory is next swept.
+            if isinstance(responses, Generator):
+                responses.close()
+
+    async def _after_each_async(self, responses: AsyncIterator[Tensors]) -> AsyncIterator[Tensors]:
+        try:
+            async for outputs in responses:
+                yield self._after(outputs)
+        finally:
+            if isinstance(responses, AsyncGenerator):
+                await responses.aclose()
 
     def close(self) -> None:
         self._inner.close()
@@ -47,10 +67,11 @@ class _Reshaping(Executable):
         return given
 
     def _after(self, outputs: Tensors) -> Tensors:
+        given = dict(outputs)
         for name, spec in self._outputs.items():
-            if name in outputs:
-                outputs[name] = self._outward(outputs[name], spec)
-        return outputs
+            if name in given:
+                given[name] = self._outward(given[name], spec)
+        return given
 
     def _outward(self, array: Tensor, spec: TensorSpec) -> Tensor:
         return array.reshape(self._shape(array.shape, spec.dims))

@@ -7,17 +7,19 @@ inline: handing it to a thread and back costs 22 µs and a context switch.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
 
 from isochrone.clock import MICROSECOND, NEVER, now_ns
-from isochrone.errors import Cancelled, DeadlineExceeded, Internal, IsochroneError, ModelFailed, Unavailable
+from isochrone.errors import DeadlineExceeded, Internal, IsochroneError, ModelFailed, Unavailable
 from isochrone.worker.alarm import Alarm
 from isochrone.worker.batch import Batch, as_model_error
-from isochrone.worker.instance import Instance
+from isochrone.worker.instance import DecoupledRun, Instance
 from isochrone.worker.scheduler import BatchQueue, QueueRules
 from isochrone.worker.watchdog import InlineHang, InlineWatchdog
 
@@ -34,7 +36,11 @@ INLINE_NS = 100 * MICROSECOND
 _INLINE_BATCHES = 8
 #: Requests of an asynchronous decoupled model under way at once on one instance.
 _MAX_STREAMS = 64
-_MAX_REPLACEMENTS = 8
+#: Runs given up that have not ended; each keeps a thread and a copy of the model.
+_MAX_HUNG = 8
+
+#: Makes a new instance off the loop's thread, then calls back on it with that or with what went wrong.
+MakeInstance = Callable[[Callable[["Instance | IsochroneError"], None]], None]
 
 
 class Runner:
@@ -70,18 +76,25 @@ class Runner:
         self._order: deque[InferRequest] | None = deque() if preserve_ordering else None
         self._held: dict[int, tuple[InferRequest, Tensors | IsochroneError]] = {}
         self._execution_timeout_ns = execution_timeout_ns
-        self._replacements = 0
-        self._make_replacement: Callable[[], Instance] | None = None
+        #: Given up, and still inside their last run.
+        self._hung: set[Instance] = set()
+        self._make_replacement: MakeInstance | None = None
         self._decoupled = False
+        self._streams: dict[InferRequest, DecoupledRun] = {}
+        #: Why no request is taken: the version is going away, or none of its instances is left.
+        self._refusal: IsochroneError | None = None
 
-    def start(self, instances: list[Instance], replacement: Callable[[], Instance]) -> None:
+    def start(self, instances: list[Instance], replacement: MakeInstance) -> None:
         """Puts warmed instances to work."""
         self.instances = instances
         self._idle = list(instances)
-        self.queue = BatchQueue(self._rules, self.curve, len(instances))
-        self._make_replacement = replacement
         executable = instances[0].executable
         self._decoupled = executable.decoupled
+        if self._decoupled:
+            # Each request is a run of its own.
+            self._rules = replace(self._rules, max_rows=1, preferred=(), delay_ns=0)
+        self.queue = BatchQueue(self._rules, self.curve, len(instances))
+        self._make_replacement = replacement
         if executable.inline_allowed and not executable.decoupled:
             self._inline_ns = INLINE_NS
         if self._rules.delay_ns:
@@ -98,6 +111,8 @@ class Runner:
 
     def submit(self, request: InferRequest) -> None:
         """Takes a request; raises if it cannot be queued."""
+        if self._refusal is not None:
+            raise self._refusal
         if self._order is not None:
             self._order.append(request)
         rules = self._rules
@@ -164,7 +179,8 @@ class Runner:
             self._fail_refused()
 
     def _note_free(self) -> None:
-        self.queue.free_at = 0 if self._idle else min(instance.expected_end for instance in self.instances)
+        idle = self._idle
+        self.queue.occupy([0 if instance in idle else instance.expected_end for instance in self.instances] or [0])
 
     def _fail_refused(self) -> None:
         refused, self.queue.refused = self.queue.refused, []
@@ -219,6 +235,10 @@ class Runner:
     def _finished(self, instance: Instance, batch: Batch) -> None:
         """A batch came back from its thread."""
         if instance.abandoned:
+            # Its requests have been answered; the thread is free to end now.
+            if instance in self._hung:
+                self._hung.discard(instance)
+                instance.close()
             return
         instance.running = None
         self._idle.append(instance)
@@ -261,7 +281,9 @@ class Runner:
                 continue
             record(request, batch.compute_end, request.plan.batch_size)
             self._over()
-            if not request.cancelled:
+            if request.cancelled:
+                request.dropped()
+            else:
                 self._answer(request, outputs)
 
     @staticmethod
@@ -286,7 +308,9 @@ class Runner:
             return
         self._statistics.record_failure(error.code, now_ns() - request.arrived)
         self._over()
-        if not request.cancelled and not isinstance(error, Cancelled):
+        if request.cancelled:
+            request.dropped()
+        else:
             request.fail(error)
 
     def _release_in_order(self, request: InferRequest, result: Tensors | IsochroneError) -> None:
@@ -299,12 +323,16 @@ class Runner:
             if isinstance(outcome, IsochroneError):
                 self._statistics.record_failure(outcome.code, now_ns() - first.arrived)
                 self._over()
-                if not first.cancelled:
+                if first.cancelled:
+                    first.dropped()
+                else:
                     first.fail(outcome)
             else:
                 self._statistics.record_success(first, first.compute_end, first.plan.batch_size)
                 self._over()
-                if not first.cancelled:
+                if first.cancelled:
+                    first.dropped()
+                else:
                     self._answer(first, outcome)
 
     # Decoupled models.
@@ -316,12 +344,13 @@ class Runner:
             def finished(instance: Instance, error: IsochroneError | None, request: InferRequest = request) -> None:
                 self._stream_over(instance, request, error)
 
-            instance.start_stream(request, finished)
+            self._streams[request] = instance.start_stream(request, finished)
             # A generator holds its thread; asynchronous ones share a loop of their own.
             if instance.streams >= _MAX_STREAMS or not instance.executable.is_async:
                 self._idle.remove(instance)
 
     def _stream_over(self, instance: Instance, request: InferRequest, error: IsochroneError | None) -> None:
+        del self._streams[request]
         if instance not in self._idle and not instance.abandoned:
             self._idle.append(instance)
         now = now_ns()
@@ -331,7 +360,9 @@ class Runner:
             self._statistics.record_batch(1, 0, request.infer_end - request.infer_start, 0)
             self._statistics.record_success(request, now, 1)
             self._over()
-            if not request.cancelled:
+            if request.cancelled:
+                request.dropped()
+            else:
                 request.finish()
         if self.queue.pending:
             self._pump()
@@ -339,7 +370,10 @@ class Runner:
     # Trouble and the end.
 
     def check_stuck(self, now: int) -> None:
-        """Called about ten times a second: gives up on runs beyond ``execution_timeout_ms``."""
+        """Called about ten times a second: refuses what is late by now, gives up on runs over their limit."""
+        if self.queue.requests and not self._idle:
+            self.queue.drop_late(now)
+            self._fail_refused()
         if not self._execution_timeout_ns:
             return
         for instance in list(self.instances):
@@ -349,30 +383,46 @@ class Runner:
             self._abandon(instance)
             error = ModelFailed(
                 f"model '{self._name}': a run took over execution_timeout_ms "
-                f"({self._execution_timeout_ns // 1_000_000}); the instance was given up and replaced"
+                f"({self._execution_timeout_ns // 1_000_000}); the instance was given up and is replaced"
             )
             for request in batch.requests:
                 self._fail(request, error)
 
     def _abandon(self, instance: Instance) -> None:
         instance.abandoned = True
+        instance.running = None
         self.instances.remove(instance)
-        if instance in self._idle:
-            self._idle.remove(instance)
-        self._replacements += 1
-        if self._make_replacement is None or self._replacements > _MAX_REPLACEMENTS:
-            log.error("too many hung instances; not replaced", model=self._name, hung=self._replacements)
+        self._hung.add(instance)
+        self._note_free()
+        if self._make_replacement is None or len(self._hung) > _MAX_HUNG:
+            log.error("too many hung runs; the instance is not replaced", model=self._name, hung=len(self._hung))
+            self._replaced(Unavailable(f"model '{self._name}': {len(self._hung)} runs hang; no instance is left"))
             return
-        log.warning("instance hung and was replaced", model=self._name, hung=self._replacements)
-        replacement = self._make_replacement()
-        self.instances.append(replacement)
-        self._idle.append(replacement)
+        log.warning("a run hung; its instance is being replaced", model=self._name, hung=len(self._hung))
+        self._make_replacement(self._replaced)
+
+    def _replaced(self, made: Instance | IsochroneError) -> None:
+        """A new instance is there, or there will be none."""
+        if isinstance(made, IsochroneError):
+            log.error("a hung instance was not replaced", model=self._name, error=str(made))
+            if not self.instances:
+                self._refusal = made
+                for request in self.queue.clear():
+                    self._fail(request, made)
+            return
+        if self._refusal is not None:
+            threading.Thread(target=made.close, name="closing", daemon=True).start()
+            return
+        self.instances.append(made)
+        self._idle.append(made)
+        self._note_free()
         if self.queue.pending:
             self._pump()
 
     def fail_all(self, error: IsochroneError | None = None) -> None:
         """Fails what is queued or stuck: the version is going away and will not wait longer."""
         error = error or Unavailable(f"model '{self._name}' is being unloaded")
+        self._refusal = error
         for request in self.queue.clear():
             self._fail(request, error)
         for instance in self.instances:
@@ -380,6 +430,12 @@ class Runner:
                 batch, instance.running, instance.abandoned = instance.running, None, True
                 for request in batch.requests:
                     self._fail(request, error)
+            elif instance.streams:
+                instance.abandoned = True
+        for request, run in list(self._streams.items()):
+            run.stopped = True
+            self._fail(request, error)
+        self._streams.clear()
 
     def close(self) -> None:
         """Frees the instances; blocks for their threads, so it runs off the loop."""
@@ -388,6 +444,7 @@ class Runner:
 
     def release(self) -> None:
         """On the loop, before ``close``."""
+        self._refusal = self._refusal or Unavailable(f"model '{self._name}' is being unloaded")
         if self._alarm is not None:
             self._alarm.close()
             self._alarm = None

@@ -2,25 +2,28 @@
 
 Requests go in with ``push``, batches come out of ``take``; ``now`` is an argument, nothing here waits, locks or runs.
 Order: priority class with ageing, then earliest deadline. A batch is the largest that still meets the tightest deadline
-in it. Late work is never started: what cannot be met is refused at ``push`` or dropped at ``take``.
+in it. Late work is never started: what cannot be met is refused at ``push``, against the batches that are planned (see
+``planning``, the heart of it), or dropped at ``take`` when the plan did not hold.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from bisect import bisect_left, insort
+from collections import OrderedDict, deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from math import exp
 from typing import TYPE_CHECKING
 
 from isochrone.errors import Cancelled, DeadlineExceeded, IsochroneError, QueueFull
+from isochrone.worker.planning import NEVER, BatchPlan, Entry, choose
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
     from isochrone.worker.curve import LatencyCurve
 
-NEVER = 1 << 62
-#: Requests of another shape looked past while filling one batch.
-_MAX_SET_ASIDE = 64
+#: Shortest time over which the arrival rate is averaged; four full batches where that is longer.
+_RATE_HORIZON_NS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,20 +67,30 @@ class BatchQueue:
     def __init__(self, rules: QueueRules, curve: LatencyCurve, instances: int = 1) -> None:
         self._rules = rules
         self._curve = curve
-        self._instances = max(1, instances)
-        self._sequence = 0
-        #: Per level: (deadline, order, request).
-        self._heaps: list[list[tuple[int, int, InferRequest]]] = [[] for _ in range(rules.levels + 1)]
-        #: Per level, arrival order, for ageing; entries already taken are skipped. Kept only with several levels.
-        self._arrivals: list[deque[InferRequest]] = [deque() for _ in range(rules.levels + 1)]
+        self._order = 0
+        #: Per level (the first is not used), sorted: earliest deadline first.
+        self._levels: list[list[Entry]] = [[] for _ in range(rules.levels + 1)]
+        #: Per level by order of arrival, for ageing.
+        self._arrivals: list[OrderedDict[int, Entry]] = [OrderedDict() for _ in range(rules.levels + 1)]
         #: Expired requests of levels whose policy delays them.
         self._delayed: deque[InferRequest] = deque()
         self.requests = 0
         self.rows = 0
         #: Requests that will not run, for the shell to fail.
         self.refused: list[Refusal] = []
-        #: When the earliest instance is expected to be free; the shell keeps it.
-        self.free_at = 0
+        #: When each instance is expected to be free, 0 if it is; the shell keeps it through ``occupy``.
+        self._busy_until: Sequence[int] = (0,) * max(1, instances)
+        self._plan = BatchPlan(rules.max_rows, rules.margin_ns, curve)
+        #: The class down to which the plan holds; 0: it does not.
+        self._planned_level = 0
+        #: Rows per ns that are asked for, refused ones included.
+        self._rate = 0.0
+        self._rate_at = 0
+
+    def occupy(self, busy_until: Sequence[int]) -> None:
+        """When each instance is expected to be free; at or before ``now``: it is idle."""
+        self._busy_until = busy_until
+        self._planned_level = 0
 
     # In.
 
@@ -89,152 +102,134 @@ class BatchQueue:
         if not 0 < level <= rules.levels:
             level = rules.default_level
         policy = rules.policies[level - 1]
-        heap = self._heaps[level]
-        if policy.max_queue_size and len(heap) >= policy.max_queue_size:
+        if policy.max_queue_size and len(self._levels[level]) >= policy.max_queue_size:
             raise QueueFull(
-                f"Exceeds maximum queue size: model '{plan.model_name}' has {len(heap)} requests queued"
+                f"Exceeds maximum queue size: model '{plan.model_name}' has {len(self._levels[level])} requests queued"
                 f" at priority {level}, max_queue_size is {policy.max_queue_size}"
             )
         deadline = request.deadline
-        if policy.default_timeout_ns and now + policy.default_timeout_ns < deadline:
-            deadline = now + policy.default_timeout_ns
-            if not policy.delay_expired:
-                request.deadline = deadline
-        if request.deadline != NEVER:
-            miss = self.expected_miss(plan.batch_size, request.deadline, level, now)
+        expires = now + policy.default_timeout_ns if policy.default_timeout_ns else NEVER
+        key = deadline if deadline < expires else expires
+        self._order += 1
+        entry = Entry(key, self._order, request, expires, level)
+        if deadline != NEVER:
+            self._note_arrival(plan.batch_size, now)
+            miss = self._expected_miss(entry, now)
             if miss > 0:
                 raise DeadlineExceeded(
                     f"Request timeout expired: model '{plan.model_name}' would miss the deadline by {miss / 1e6:.2f} ms"
                 )
+        elif rules.levels > 1:
+            # Behind all deadlines of its own class, but before those of lower ones.
+            self._planned_level = 0
         request.enqueued = now
-        self._sequence += 1
-        heappush(heap, (deadline, self._sequence, request))
-        if rules.levels > 1:
-            self._arrivals[level].append(request)
+        request.dispatched = 0
+        insort(self._levels[level], entry)
+        self._arrivals[level][entry.order] = entry
         self.requests += 1
         self.rows += plan.batch_size
 
-    def expected_miss(self, rows: int, deadline: int, level: int, now: int) -> int:
-        """By how much a request pushed now would miss its deadline; 0 or less: it would not."""
-        curve = self._curve
-        limit = deadline - self._rules.margin_ns
-        own = curve.estimate(rows)
-        time = max(now, self.free_at)
-        if not own:
-            return now - deadline
-        if time + own > limit:
-            return time + own - limit
-        # Those that go first: higher classes, and earlier deadlines of the same one.
-        ahead = 0
-        tightest = deadline
-        for index in range(1, level + 1):
-            for other, _, queued in self._heaps[index]:
-                if index < level or other <= deadline:
-                    ahead += queued.plan.batch_size
-                    if other < tightest:
-                        tightest = other
-        left = -(-ahead // self._instances) + rows
-        maximum = self._rules.max_rows
-        while True:
-            # The batch at the head is cut to what its tightest deadline allows; later ones to what ours does.
-            size = max(1, min(left, curve.largest_within(tightest - self._rules.margin_ns - time, maximum)))
-            time += curve.estimate(size)
-            left -= size
-            tightest = deadline
-            if left <= 0 or time > limit:
-                break
-        if left > 0:
-            time += curve.estimate(min(left, maximum))
-        return time - limit
+    def _note_arrival(self, rows: int, now: int) -> None:
+        horizon = max(_RATE_HORIZON_NS, 4 * self._curve.estimates[-1])
+        self._rate = self._rate * exp((self._rate_at - now) / horizon) + rows / horizon
+        self._rate_at = now
+
+    def _expected_miss(self, entry: Entry, now: int) -> int:
+        """By how much a newcomer would miss its deadline, or make others miss theirs; 0 or less: it is in the plan."""
+        request = entry.request
+        rows = request.plan.batch_size
+        alone = self._curve.estimate(rows)
+        if not alone:
+            # Nothing is known of the model yet: only a deadline that has passed is surely missed.
+            return now - request.deadline + 1
+        latest_end = request.deadline - self._rules.margin_ns
+        miss = now + alone - latest_end
+        if miss > 0:
+            return miss
+        plan, level = self._plan, entry.level
+        if self._planned_level != level:
+            plan.make(self._planned_order(level), now, self._busy_until)
+            self._planned_level = level
+        miss = plan.add((level, entry.key), rows, latest_end, request.plan.shape_key, now, self._rate)
+        return miss
+
+    def _planned_order(self, level: int) -> list[Entry]:
+        """Those with a deadline, in the order they go, down to ``level``: lower classes make way."""
+        entries: list[Entry] = []
+        for number in range(1, level + 1):
+            queued = self._levels[number]
+            if number == level:
+                # Who has no deadline goes last and can be moved.
+                entries += queued[: bisect_left(queued, (NEVER,))]
+            else:
+                entries += queued
+        return entries
 
     # Out.
 
     def wake_at(self, now: int) -> int | None:
         """When a batch should be taken: None when the queue is empty, ``now`` or earlier to take one at once."""
         if not self.requests:
-            return None
+            return now if self._delayed else None
         rules = self._rules
-        if not rules.delay_ns or self.rows >= rules.max_rows or self._delayed:
+        if not rules.delay_ns or self.rows >= rules.max_rows:
             return now
-        if rules.preferred and self.rows >= rules.preferred[0] and self._largest_preferred() >= rules.preferred[0]:
+        if rules.preferred and self._largest_preferred(rules.max_rows):
             return now
-        oldest = tightest = NEVER
-        for heap in self._heaps:
-            for deadline, _, request in heap:
-                if request.enqueued < oldest:
-                    oldest = request.enqueued
-                if deadline < tightest:
-                    tightest = deadline
-        # Waiting for one more row must not cost anybody their deadline.
-        latest_start = tightest - rules.margin_ns - self._curve.estimate(min(self.rows + 1, rules.max_rows))
-        return min(oldest + rules.delay_ns, latest_start)
+        tightest = min(entries[0].key for entries in self._levels if entries)
+        at = self._oldest_arrival() + rules.delay_ns
+        if tightest != NEVER:
+            # Waiting for one more row must not cost anybody their deadline.
+            estimate = self._curve.estimate(min(self.rows + 1, rules.max_rows))
+            at = min(at, tightest - rules.margin_ns - estimate)
+        return at
 
-    def take(self, now: int, *, limit: int = 0) -> list[InferRequest]:
-        """The next batch; empty when nothing may run. ``limit`` cuts the rows below the model's own maximum."""
-        rules = self._rules
-        maximum = min(limit, rules.max_rows) if limit else rules.max_rows
-        if rules.preferred and rules.delay_ns and self.rows < maximum:
-            preferred = self._largest_preferred()
-            if preferred:
-                maximum = preferred
+    def take(self, now: int) -> list[InferRequest]:
+        """The next batch; empty when nothing may run."""
         batch: list[InferRequest] = []
-        rows = 0
-        budget = NEVER
-        shape: object = None
-        aside: list[tuple[int, tuple[int, int, InferRequest]]] = []
-        while self.requests and rows < maximum and len(aside) < _MAX_SET_ASIDE:
-            level = self._next_level() if rules.levels > 1 else 1
-            heap = self._heaps[level]
-            if not heap:
-                break
-            entry = heappop(heap)
-            deadline, _, request = entry
-            size = request.plan.batch_size
-            self.requests -= 1
-            self.rows -= size
+        if self.requests:
+            self._planned_level = 0
+            rules = self._rules
+            maximum = rules.max_rows
+            if rules.preferred and (not rules.delay_ns or now - self._oldest_arrival() < rules.delay_ns):
+                # As Triton: a preferred size while there is one and time, everything once the delay is over.
+                maximum = self._largest_preferred(maximum) or maximum
+            choice = choose(self._going_order(now), now, maximum, rules.margin_ns, self._curve)
+            for entry in choice.late:
+                self._remove(entry)
+                self._drop(entry, now)
+            for entry in choice.taken:
+                self._remove(entry)
+                batch.append(entry.request)
+        while not batch and self._delayed and not self.requests:
+            request = self._delayed.popleft()
             if request.cancelled:
                 self.refused.append((request, Cancelled("the caller has gone")))
-                continue
-            if deadline != NEVER:
-                alone = self._curve.estimate(size)
-                if deadline <= now or (alone and now + alone + rules.margin_ns > deadline):
-                    self._expire(request, level, deadline - now - alone)
-                    continue
-            if batch:
-                estimate = self._curve.estimate(rows + size)
-                fits = rows + size <= maximum and (
-                    not estimate or now + estimate + rules.margin_ns <= min(budget, deadline)
-                )
-                if not fits or request.plan.shape_key != shape:
-                    aside.append((level, entry))
-                    if not fits:
-                        break
-                    continue
+            elif request.deadline <= now:
+                self.refused.append((request, _expired(request)))
             else:
-                shape = request.plan.shape_key
-            batch.append(request)
-            rows += size
-            if deadline < budget:
-                budget = deadline
-        for level, entry in aside:
-            heappush(self._heaps[level], entry)
-            self.requests += 1
-            self.rows += entry[2].plan.batch_size
-        if not batch and self._delayed and not self.requests:
-            batch.append(self._delayed.popleft())
+                batch.append(request)
         for request in batch:
             request.dispatched = now
         return batch
 
+    def drop_late(self, now: int) -> None:
+        """Refuses what has become too late while no instance was free, so that no caller waits for a stuck run."""
+        for entries in self._levels:
+            while entries and entries[0].key <= now:
+                entry = entries[0]
+                self._remove(entry)
+                self._drop(entry, now)
+
     def clear(self) -> list[InferRequest]:
         """Forgets everything and returns it: the model is going away."""
-        left = [request for heap in self._heaps for _, _, request in heap] + list(self._delayed)
-        for heap in self._heaps:
-            heap.clear()
-        for arrivals in self._arrivals:
+        left = [entry.request for entries in self._levels for entry in entries] + list(self._delayed)
+        for entries, arrivals in zip(self._levels, self._arrivals, strict=True):
+            entries.clear()
             arrivals.clear()
         self._delayed.clear()
         self.requests = self.rows = 0
+        self._planned_level = 0
         return left
 
     @property
@@ -244,42 +239,56 @@ class BatchQueue:
     def estimated_wait(self, now: int) -> int:
         """ns until a request pushed now would start: for load reports."""
         maximum = self._rules.max_rows
-        wait = max(0, self.free_at - now)
-        whole, rest = divmod(-(-self.rows // self._instances), maximum)
+        wait = max(0, min(self._busy_until) - now)
+        whole, rest = divmod(-(-self.rows // len(self._busy_until)), maximum)
         return wait + whole * self._curve.estimate(maximum) + (self._curve.estimate(rest) if rest else 0)
 
-    def _expire(self, request: InferRequest, level: int, slack: int) -> None:
-        if self._rules.policies[level - 1].delay_expired and slack <= 0 and request.deadline == NEVER:
+    def _going_order(self, now: int) -> Sequence[Entry]:
+        """Everybody in the order they go: classes, deadlines inside a class, and the aged before all."""
+        rules = self._rules
+        highest = next(level for level, entries in enumerate(self._levels) if entries)
+        # A class is worth a fixed head start, so "aged" is a fixed number per request: arrival plus class times ageing.
+        aged: list[tuple[int, Entry]] = []
+        for level in range(highest, rules.levels + 1):
+            start = (level - highest + 1) * rules.ageing_ns
+            for entry in self._arrivals[level].values():
+                if entry.request.enqueued + start > now or len(aged) >= rules.max_rows:
+                    break
+                aged.append((entry.request.enqueued + level * rules.ageing_ns, entry))
+        if not aged:
+            if rules.levels == 1:
+                return self._levels[1]
+            return [entry for entries in self._levels for entry in entries]
+        aged.sort(key=lambda pair: (pair[0], pair[1].order))
+        first = [entry for _, entry in aged]
+        orders = {entry.order for entry in first}
+        return first + [entry for entries in self._levels for entry in entries if entry.order not in orders]
+
+    def _remove(self, entry: Entry) -> None:
+        entries = self._levels[entry.level]
+        del entries[0 if entries[0] is entry else bisect_left(entries, entry)]
+        del self._arrivals[entry.level][entry.order]
+        self.requests -= 1
+        self.rows -= entry.request.plan.batch_size
+
+    def _drop(self, entry: Entry, now: int) -> None:
+        request = entry.request
+        if request.cancelled:
+            self.refused.append((request, Cancelled("the caller has gone")))
+        elif self._rules.policies[entry.level - 1].delay_expired and entry.expires <= now < request.deadline:
             self._delayed.append(request)
-            return
-        plan = request.plan
-        self.refused.append(
-            (
-                request,
-                DeadlineExceeded(
-                    f"Request timeout expired: model '{plan.model_name}' could not finish in the time left"
-                ),
-            )
-        )
+        else:
+            self.refused.append((request, _expired(request)))
 
-    def _largest_preferred(self) -> int:
-        return max((size for size in self._rules.preferred if size <= self.rows), default=0)
+    def _oldest_arrival(self) -> int:
+        return min(next(iter(arrivals.values())).request.enqueued for arrivals in self._arrivals if arrivals)
 
-    def _next_level(self) -> int:
-        """The class whose oldest request, aged by its wait, comes first.
+    def _largest_preferred(self, maximum: int) -> int:
+        limit = min(self.rows, maximum)
+        return max((size for size in self._rules.preferred if size <= limit), default=0)
 
-        A class is worth a fixed head start, so "aged" is a fixed number per request: arrival plus class times ageing.
-        """
-        best, best_key = 1, NEVER
-        for level in range(1, self._rules.levels + 1):
-            if not self._heaps[level]:
-                self._arrivals[level].clear()
-                continue
-            arrivals = self._arrivals[level]
-            while arrivals and arrivals[0].dispatched:
-                arrivals.popleft()
-            oldest = arrivals[0].enqueued if arrivals else self._heaps[level][0][2].enqueued
-            key = oldest + level * self._rules.ageing_ns
-            if key < best_key:
-                best, best_key = level, key
-        return best
+
+def _expired(request: InferRequest) -> DeadlineExceeded:
+    return DeadlineExceeded(
+        f"Request timeout expired: model '{request.plan.model_name}' could not finish in the time left"
+    )

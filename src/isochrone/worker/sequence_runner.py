@@ -55,6 +55,8 @@ class SequenceRunner:
         return self._curve.estimate(1) if any(self._busy) else 0
 
     def submit(self, request: InferRequest) -> None:
+        if self._closing:
+            raise Unavailable(f"model '{self._name}' is being unloaded")
         now = now_ns()
         request.enqueued = now
         instance = self._batcher.push(request, now)
@@ -103,7 +105,7 @@ class SequenceRunner:
             marks[1] = marks[1] or now_ns()
             marks[2] = marks[2] or now_ns()
         marks[3] = now_ns()
-        self._loop.call_soon_threadsafe(self._finished, index, batch, outputs, error, marks)
+        self.instances[index].call_loop(self._finished, index, batch, outputs, error, marks)
 
     def _finished(
         self,
@@ -114,6 +116,8 @@ class SequenceRunner:
         marks: list[int],
     ) -> None:
         self._busy[index] = None
+        if self.instances[index].abandoned:
+            return
         now = now_ns()
         try:
             if outputs is None:
@@ -147,7 +151,9 @@ class SequenceRunner:
             }
             self._statistics.record_success(request, marks[3], 1)
             self._over()
-            if not request.cancelled:
+            if request.cancelled:
+                request.dropped()
+            else:
                 request.complete(answer)
 
     def _refuse(self, refusals: list[tuple[InferRequest, IsochroneError]]) -> None:
@@ -157,7 +163,9 @@ class SequenceRunner:
     def _fail(self, request: InferRequest, error: IsochroneError) -> None:
         self._statistics.record_failure(error.code, now_ns() - request.arrived)
         self._over()
-        if not request.cancelled:
+        if request.cancelled:
+            request.dropped()
+        else:
             request.fail(error)
 
     def check_stuck(self, now: int) -> None:
@@ -165,6 +173,7 @@ class SequenceRunner:
 
     def fail_all(self, error: IsochroneError | None = None) -> None:
         error = error or Unavailable(f"model '{self._name}' is being unloaded")
+        self._closing = True
         for request in self._batcher.clear():
             self._fail(request, error)
         for index, batch in enumerate(self._busy):

@@ -85,6 +85,10 @@ class ServedVersion:
         plan.shape_key = tuple(sorted((name, shape[start:]) for name, _, shape in plan.inputs))
         plan.checked_by = self
 
+    def hold(self) -> None:
+        """Somebody will send a request later: until ``over`` is called, the version is not freed."""
+        self.in_flight += 1
+
     def over(self) -> None:
         """A request is over, however it ended."""
         self.in_flight -= 1

@@ -59,6 +59,7 @@ class WorkerService(InferenceService):
         self.accepting = False
         self.stopping = False
         self._find = catalog.find
+        self._served = catalog.served
         self._report: dict[str, float] = {}
         self._report_at = 0
 
@@ -66,7 +67,9 @@ class WorkerService(InferenceService):
 
     def infer(self, request: InferRequest) -> None:
         plan = request.plan
-        served = self._find(plan.model_name, plan.model_version)
+        served = self._served(plan.key)
+        if served is None:
+            served = self._find(plan.model_name, plan.model_version)
         if served.decoupled and not request.takes_many:
             served.refuse_unary()
         served.submit(request)

@@ -107,13 +107,18 @@ class ModelStatistics:
             self.fold()
 
     def record_single(self, request: InferRequest, now: int, rows: int) -> None:
-        """Counts an answered request that ran alone: ``record_success`` and ``record_batch`` in one."""
+        """Counts an answered request that ran alone and at once: ``record_success`` and ``record_batch`` in one."""
         batch = self._batches.get(rows)
         if batch is None:
             batch = self._batches[rows] = [0, 0, 0, 0]
         batch[0] += 1
-        batch[2] += request.infer_end - request.infer_start
-        self.record_success(request, now, rows)
+        started, ended = request.infer_start, request.infer_end
+        batch[2] += ended - started
+        marks = self._pending_marks
+        arrived = request.arrived
+        marks += (arrived, arrived, arrived, started, started, ended, ended, now, rows)
+        if len(marks) >= _FOLD_AT:
+            self.fold()
 
     def record_batch(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
         """Counts one execution of the model."""

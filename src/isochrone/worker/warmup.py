@@ -7,6 +7,8 @@ that cannot take zeros is served all the same, with a warning.
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,9 +119,15 @@ def _run_sample(executable: Executable, description: ModelDescription, sample: A
 
 def _exhaust(executable: Executable, inputs: Tensors) -> None:
     responses = executable.stream(inputs, {})
-    if hasattr(responses, "__anext__"):
+    if isinstance(responses, AsyncIterator):
+        asyncio.run(_exhaust_async(responses))
         return
     for _ in responses:
+        pass
+
+
+async def _exhaust_async(responses: AsyncIterator[Tensors]) -> None:
+    async for _ in responses:
         pass
 
 

@@ -1,0 +1,90 @@
+"""A server reached over gRPC, through the stock library. See ``target``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+
+from isochrone.cli.target import Answer, Question, RequestFailed, TensorDescription, unreachable
+from isochrone.clock import MILLISECOND, now_ns
+from isochrone.errors import IsochroneError
+from isochrone.protocol.tensors import from_binary, to_binary
+from isochrone.protocol.timing import parse_server_timing
+
+#: Tensors exceed the library's own limit of 4 MiB easily.
+_UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
+
+
+class GrpcTarget:
+    """One channel."""
+
+    def __init__(self, host: str, port: int, patience: float) -> None:
+        self._url = f"grpc://{host}:{port}"
+        self._patience = patience
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        self._channel = grpc.insecure_channel(address, options=_UNLIMITED)
+        self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def inputs(self, model: str, version: str) -> list[TensorDescription]:
+        request = service_pb2.ModelMetadataRequest(name=model, version=version)
+        response = self._call(lambda: self._stub.ModelMetadata(request, timeout=self._patience))
+        return [TensorDescription(each.name, each.datatype, tuple(each.shape)) for each in response.inputs]
+
+    def model_names(self) -> list[str]:
+        request = service_pb2.RepositoryIndexRequest()
+        response = self._call(lambda: self._stub.RepositoryIndex(request, timeout=self._patience))
+        return sorted({model.name for model in response.models})
+
+    def infer(self, question: Question) -> Answer:
+        request = service_pb2.ModelInferRequest(model_name=question.model, model_version=question.version)
+        for name, (datatype, array) in question.inputs.items():
+            request.inputs.add(name=name, datatype=datatype, shape=array.shape)
+            request.raw_input_contents.append(bytes(to_binary(array, datatype)))
+        for name in question.outputs:
+            request.outputs.add(name=name)
+        for key, value in question.parameters.items():
+            setattr(request.parameters[key], _field(value), value)
+        if question.timeout_ms is not None:
+            # Not the library's timeout: it rounds to milliseconds, and gives up by itself without the server's reason.
+            request.parameters["timeout"].int64_param = max(1, round(question.timeout_ms * 1000))
+        metadata = (("x-isochrone-timing", "1"),)
+        before = now_ns()
+        response, call = self._call(
+            lambda: self._stub.ModelInfer.with_call(request, timeout=self._patience, metadata=metadata)
+        )
+        total_ms = (now_ns() - before) / MILLISECOND
+        trailers = dict(call.trailing_metadata() or ())
+        try:
+            outputs = {
+                output.name: from_binary(output.name, output.datatype, tuple(output.shape), raw)
+                for output, raw in zip(response.outputs, response.raw_output_contents, strict=True)
+            }
+        except (ValueError, IsochroneError) as error:
+            raise RequestFailed(f"{self._url} gave an answer that cannot be read: {error}") from None
+        return Answer(response.model_version, outputs, parse_server_timing(trailers.get("server-timing", "")), total_ms)
+
+    def _call(self, call: Callable[[], Any]) -> Any:
+        try:
+            return call()
+        except grpc.RpcError as error:
+            code, said = error.code(), error.details() or ""
+            # The library reports a refused connection as UNAVAILABLE, which a server may answer too: its own words
+            # name the address.
+            if code is grpc.StatusCode.UNAVAILABLE and ("failed to connect" in said or "DNS" in said):
+                raise unreachable(self._url, said.rpartition("; last error: ")[2][:200]) from None
+            unknown = code is grpc.StatusCode.NOT_FOUND and "unknown model" in said
+            raise RequestFailed(f"{said} (gRPC {code.name})", unknown_model=unknown) from None
+
+
+def _field(value: Any) -> str:
+    if isinstance(value, bool):
+        return "bool_param"
+    if isinstance(value, int):
+        return "int64_param"
+    return "double_param" if isinstance(value, float) else "string_param"

@@ -1,0 +1,61 @@
+"""Where a request's time went, as a table with bars: for ``isochrone infer`` and the demo.
+
+The server tells its own stages (``Server-Timing``); what is left of the client's total is the network and both
+kernels. Pure: figures in, a rich table out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.table import Table
+
+#: In the order a request passes them.
+STAGES = ("dispatch", "queue", "batch", "compute", "serialise")
+_MEANING = {
+    "network": "sockets and the client",
+    "network-in": "the request's arrival",
+    "dispatch": "reading and checking",
+    "queue": "waiting for its turn",
+    "batch": "gathering the batch",
+    "compute": "the model",
+    "serialise": "writing the answer",
+}
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def stages_of(total_ms: float, told: Mapping[str, float]) -> dict[str, float]:
+    """Stage to milliseconds, adding up to the total; without the server's word, nothing but the total."""
+    if not told:
+        return {}
+    known = {stage: told[stage] for stage in ("network-in", *STAGES) if stage in told}
+    return {"network": max(0.0, total_ms - sum(known.values())), **known}
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Of sorted figures: the smallest that at least ``share`` of them do not exceed."""
+    return ordered[max(0, min(len(ordered) - 1, -int(-len(ordered) * share // 1) - 1))]
+
+
+def render(total_ms: float, stages: Mapping[str, float], title: str, width: int = 32) -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
+    table.add_column("stage")
+    table.add_column("ms", justify="right")
+    table.add_column("", width=width, no_wrap=True)
+    table.add_column("what it is", style="dim")
+    begin = 0.0
+    for stage, milliseconds in stages.items():
+        table.add_row(stage, f"{milliseconds:.3f}", _bar(begin, milliseconds, total_ms, width), _MEANING.get(stage, ""))
+        begin += milliseconds
+    table.add_row("total", f"{total_ms:.3f}", "", "as the client saw it", style="bold")
+    return table
+
+
+def _bar(begin: float, length: float, total: float, width: int) -> str:
+    """A bar that starts where the stage did, to an eighth of a character."""
+    if total <= 0 or length <= 0:
+        return ""
+    start = min(int(begin / total * width), width - 1)
+    eighths = max(1, round(length / total * width * 8))
+    whole, part = divmod(eighths, 8)
+    return (" " * start + "█" * whole + _EIGHTHS[part].strip())[:width]

@@ -1,0 +1,383 @@
+"""HTTP/2, client side: opens streams on a connection to a server, and hands their answers to receivers.
+
+What a gateway forwards with and a command asks with, on the machinery both sides share. Keeps to the server's
+MAX_CONCURRENT_STREAMS (what is above it waits here) and windows. After GOAWAY the streams the server did not take are
+reported ``unprocessed``: sending them elsewhere repeats nothing. Never retries itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from isochrone.errors import ConnectionLost, IsochroneError
+from isochrone.settings import WireLimits
+from isochrone.wire import frames
+from isochrone.wire.answers import Receiver, too_large
+from isochrone.wire.exchange import Buffer, Headers
+from isochrone.wire.heads import remember_second
+from isochrone.wire.hpack import Encoder, HeaderListTooLarge
+from isochrone.wire.http2 import ConnectionFault, Http2Connection, Stream
+from isochrone.wire.http2_server import malformed
+
+#: Streams opened before the server's SETTINGS say how many it takes (RFC 9113 §6.5.2 asks servers for at least 100).
+_STREAMS_BEFORE_SETTINGS = 100
+_MAX_MEMOISED_BYTES = 512
+_MAX_MEMOISED_HEADS = 256
+
+encode = Encoder().encode
+
+
+def request_block(method: bytes, scheme: bytes, authority: bytes, path: bytes, headers: Headers) -> bytes:
+    """A header block for ``Http2ClientConnection.open``; good on any connection, so keep it when it recurs."""
+    return encode([(b":method", method), (b":scheme", scheme), (b":path", path), (b":authority", authority), *headers])
+
+
+class _AnswerBlock(NamedTuple):
+    """A decoded header block; ``status`` is 0 for trailers and -1 for a malformed block."""
+
+    status: int
+    headers: Headers
+    content_length: int
+
+
+_MALFORMED = _AnswerBlock(-1, (), -1)
+
+
+class ClientStream(Stream):
+    """A request whose answer is awaited. ``id`` is 0 while it waits for the server to take more streams."""
+
+    __slots__ = ("expected", "on_writable", "received", "receiver", "status", "trailers", "without_body")
+
+    connection: Http2ClientConnection
+
+    def __init__(self, connection: Http2ClientConnection, receiver: Receiver, without_body: bool) -> None:
+        super().__init__(connection, 0)
+        #: None: nobody waits any more.
+        self.receiver: Receiver | None = receiver
+        #: Called once when a congested stream takes more bytes.
+        self.on_writable: Callable[[], None] | None = None
+        #: 0 until the answer's head has come.
+        self.status = 0
+        self.trailers: Headers = ()
+        #: Announced length of the body, -1: not announced; and what came of it.
+        self.expected = -1
+        self.received = 0
+        #: The request was HEAD.
+        self.without_body = without_body
+
+    def cancel(self) -> None:
+        """Nobody waits any more; the server is told, the receiver is not called again."""
+        if self.receiver is None:
+            return
+        self.receiver = None
+        if self.id:
+            self.connection.reset(self, frames.CANCEL)
+        else:
+            self.connection.forget_waiting(self)
+            self.connection.drop(self, frames.CANCEL)
+
+    # What the connection calls.
+
+    def data(self, payload: bytes) -> None:
+        self.received += len(payload)
+        if not self.status or (self.expected >= 0 and self.received > self.expected):
+            # RFC 9113 §8.1, §8.1.1: DATA before the head, or more than announced.
+            self.connection.reset(self, frames.PROTOCOL_ERROR)
+        elif self.receiver is not None:
+            self.receiver.data(payload)
+
+    def ended(self) -> None:
+        connection = self.connection
+        if not self.status or (self.expected >= 0 and self.received != self.expected):
+            connection.reset(self, frames.PROTOCOL_ERROR)
+            return
+        receiver, self.receiver = self.receiver, None
+        if self.local_done:
+            connection.streams.pop(self.id, None)
+        else:
+            # The server answered without reading all of the request: the rest of it is not sent.
+            connection.reset(self, frames.NO_ERROR)
+        if receiver is not None:
+            receiver.complete(self.trailers)
+        connection.stream_over()
+
+    def lost(self, code: int) -> None:
+        receiver, self.receiver = self.receiver, None
+        if receiver is not None:
+            receiver.failed(self.connection.loss(self, code))
+        self.connection.stream_over()
+
+    def writable(self) -> None:
+        callback, self.on_writable = self.on_writable, None
+        if callback is not None:
+            callback()
+
+
+class Http2ClientConnection(Http2Connection):
+    """One connection to a server."""
+
+    def __init__(self, limits: WireLimits | None = None, loop: asyncio.AbstractEventLoop | None = None) -> None:
+        super().__init__(limits or WireLimits(), loop or asyncio.get_running_loop())
+        self.next_stream = 1
+        #: Streams above the server's limit; their frames wait in ``pending``.
+        self.waiting: deque[ClientStream] = deque()
+        self.heads: dict[bytes, _AnswerBlock] = {}
+        self.blocks_seen: set[int] = set()
+        #: Why the connection ended or will, for those who ask afterwards.
+        self.ended_because = "the connection was closed"
+        #: Streams above this one were not processed, as GOAWAY said.
+        self.last_processed = frames.MAX_STREAM_ID
+        self.control_since = self.loop.time()
+        self.pings: deque[Callable[[], None]] = deque()
+        #: Called when no further stream can be opened; open ones may still be answered.
+        self.on_going_away: Callable[[], None] | None = None
+        #: Called when the connection is gone; streams have been told before.
+        self.on_closed: Callable[[], None] | None = None
+
+    # What callers use.
+
+    @property
+    def is_reusable(self) -> bool:
+        return not (self.closed or self.going_away)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether the server takes one more stream now."""
+        return len(self.streams) < (self.peer_max_streams if self.settings_seen else _STREAMS_BEFORE_SETTINGS)
+
+    def open(
+        self, block: bytes, body: Sequence[Buffer], receiver: Receiver, *, end: bool = True, head: bool = False
+    ) -> ClientStream:
+        """Sends a request; ``block`` comes from ``request_block``.
+
+        With ``end=False`` the body goes on in ``send_data`` of the returned stream. ``head``: the method is HEAD.
+        """
+        stream = ClientStream(self, receiver, head)
+        if self.going_away or self.closed:
+            stream.receiver = None
+            stream.local_done = True
+            receiver.failed(ConnectionLost(self.ended_because, unprocessed=True))
+        elif self.waiting or not self.has_room:
+            stream.pending = deque(((frames.HEADERS, block, end and not body),))
+            self.waiting.append(stream)
+            self._send_body(stream, body, end)
+        else:
+            self._take(stream)
+            stream.send_headers(block, end and not body)
+            self._send_body(stream, body, end)
+        return stream
+
+    def _send_body(self, stream: ClientStream, body: Sequence[Buffer], end: bool) -> None:
+        last = len(body) - 1
+        for index, part in enumerate(body):
+            stream.send_data(part, end and index == last)
+
+    def ping(self, answered: Callable[[], None]) -> None:
+        """Asks for a sign of life."""
+        self.pings.append(answered)
+        self.put(frames.frame(frames.PING, 0, 0, b"isochron"))
+
+    def close(self) -> None:
+        """Gives up what is under way."""
+        self.ended_because = "the connection was closed by this side"
+        if not self.closed:
+            self.fail(frames.NO_ERROR, "")
+            self.connection_lost(None)
+
+    # What the transport calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        limits = self.limits
+        settings = {
+            frames.SETTINGS_ENABLE_PUSH: 0,
+            frames.SETTINGS_INITIAL_WINDOW_SIZE: limits.stream_window,
+            frames.SETTINGS_MAX_FRAME_SIZE: limits.max_frame_bytes,
+            frames.SETTINGS_MAX_HEADER_LIST_SIZE: limits.max_head_bytes,
+        }
+        increment = limits.connection_window - frames.DEFAULT_WINDOW
+        self.transport.write(frames.PREFACE + frames.settings_frame(settings) + frames.window_update(0, increment))
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.closed:
+            return
+        if not self.going_away:
+            self.ended_because = (
+                "the server closed the connection" if error is None else f"the connection broke: {error}"
+            )
+        self.going_away = True
+        super().connection_lost(error)
+
+    def connection_ended(self) -> None:
+        self._fail_waiting()
+        for callback in (self.on_going_away, self.on_closed):
+            if callback is not None:
+                callback()
+        self.on_going_away = self.on_closed = None
+
+    # What the shared machinery calls.
+
+    def idle_stream(self, stream_id: int) -> bool:
+        return stream_id >= self.next_stream or stream_id % 2 == 0
+
+    def headers_received(self, stream_id: int, block: bytes, ends: bool) -> None:
+        answer = self.heads.get(block)
+        if answer is None:
+            answer = self._decode_answer(block)
+        stream = self.streams.get(stream_id)
+        if stream is None:
+            if self.idle_stream(stream_id):
+                raise ConnectionFault(frames.PROTOCOL_ERROR, f"HEADERS on stream {stream_id}, which is not open")
+            self.count_control()
+            return
+        status = answer.status
+        if stream.remote_done:
+            self.reset(stream, frames.STREAM_CLOSED)
+        elif status == 0 and stream.status and ends:
+            stream.trailers = answer.headers
+            stream.remote_done = True
+            stream.ended()
+        elif status >= 200 and not stream.status:
+            stream.status = status
+            if answer.content_length > self.limits.max_body_bytes and not stream.without_body:
+                receiver = stream.receiver
+                stream.cancel()
+                if receiver is not None:
+                    receiver.failed(too_large(self.limits.max_body_bytes))
+                return
+            if not stream.without_body and status != 304:
+                stream.expected = answer.content_length
+            if stream.receiver is not None:
+                stream.receiver.head(status, answer.headers)
+            if ends and stream.id in self.streams:
+                stream.remote_done = True
+                stream.ended()
+        elif 100 <= status < 200 and not stream.status and not ends:
+            self.count_control()  # interim: the answer itself still comes
+        else:
+            # RFC 9113 §8.1.1: a malformed answer is a stream error.
+            self.reset(stream, frames.PROTOCOL_ERROR)
+
+    def _decode_answer(self, block: bytes) -> _AnswerBlock:
+        if not self.settings_seen:
+            self.settings_missing()
+        decoder = self.decoder
+        before = decoder.generation
+        try:
+            answer = _answer_of(self.decode(block))
+        except HeaderListTooLarge:
+            answer = _MALFORMED
+        if decoder.generation != before:
+            self.heads.clear()
+        elif len(block) <= _MAX_MEMOISED_BYTES:
+            remember_second(block, answer, self.heads, self.blocks_seen, _MAX_MEMOISED_HEADS)
+        return answer
+
+    def goaway_received(self, last_stream: int, code: int, reason: bytes) -> None:
+        text = reason.decode("utf-8", "replace")
+        self.ended_because = f"the server goes away (code {code}{': ' if text else ''}{text})"
+        self.going_away = True
+        self.last_processed = min(self.last_processed, last_stream)
+        for stream in [stream for stream in self.streams.values() if stream.id > last_stream]:
+            self.drop(stream, frames.REFUSED_STREAM)
+        self._fail_waiting()
+        callback, self.on_going_away = self.on_going_away, None
+        if callback is not None:
+            callback()
+        if not self.streams:
+            self.transport.close()
+
+    def settings_changed(self) -> None:
+        self.stream_over()
+
+    def peer_may_push(self, value: int) -> bool:
+        # RFC 9113 §6.5.2: a server must not switch push on.
+        return value == 0
+
+    def ping_acknowledged(self, payload: bytes) -> None:
+        if self.pings:
+            self.pings.popleft()()
+
+    def unsent_exceeded(self) -> None:
+        """What waits here was put here by our own callers, who can see ``is_congested``."""
+
+    def count_control(self) -> None:
+        # No listener sweeps this side: the counter is wound back when it is full and a second has passed.
+        if self.control_frames >= self.limits.max_control_frames_per_second:
+            now = self.loop.time()
+            if now - self.control_since >= 1.0:
+                self.control_frames, self.control_since = 0, now
+        super().count_control()
+
+    # Streams.
+
+    def stream_over(self) -> None:
+        """Room may have come for streams that wait; and the last one of a connection that goes away ends it."""
+        while self.waiting and self.has_room and not self.going_away:
+            self._launch(self.waiting.popleft())
+        if self.going_away and not self.streams and not self.closed:
+            self.flush()
+            self.transport.close()
+
+    def forget_waiting(self, stream: ClientStream) -> None:
+        self.waiting.remove(stream)
+
+    def loss(self, stream: ClientStream, code: int) -> IsochroneError:
+        """What a lost stream's receiver is told."""
+        if self.closed or stream.id > self.last_processed or stream.id == 0:
+            unprocessed = stream.id > self.last_processed or stream.id == 0
+            return ConnectionLost(self.ended_because, unprocessed=unprocessed)
+        return ConnectionLost(
+            f"the stream was reset with code {code}", unprocessed=code == frames.REFUSED_STREAM and not stream.status
+        )
+
+    def _take(self, stream: ClientStream) -> None:
+        stream.id = self.next_stream
+        stream.send_window = self.initial_send_window
+        self.streams[stream.id] = stream
+        self.next_stream += 2
+        if self.next_stream > frames.MAX_STREAM_ID:
+            self.ended_because = "the connection has no stream numbers left"
+            self.going_away = True
+
+    def _launch(self, stream: ClientStream) -> None:
+        """Opens a stream that waited."""
+        pending, stream.pending = stream.pending, None
+        if pending is None:
+            return
+        self._take(stream)
+        # At once, whatever waits: stream numbers must go up in the order HEADERS are sent (RFC 9113 §5.1.1).
+        _, block, end = pending.popleft()
+        stream.send_headers(bytes(block), end)
+        if pending:
+            stream.pending = pending
+            self.blocked[stream.id] = stream
+            self.pump()
+
+    def _fail_waiting(self) -> None:
+        waiting, self.waiting = self.waiting, deque()
+        for stream in waiting:
+            self.drop(stream, frames.REFUSED_STREAM)
+
+
+def _answer_of(fields: Headers) -> _AnswerBlock:
+    """Checks an answer's fields (RFC 9113 §8.2, §8.3.2)."""
+    status, length = 0, -1
+    start = 0
+    if fields and fields[0][0] == b":status":
+        code = fields[0][1]
+        if len(code) != 3 or not code.isdigit() or code < b"100":
+            return _MALFORMED
+        status, start = int(code), 1
+    headers = fields[start:]
+    for name, value in headers:
+        if name.startswith(b":") or malformed(name, value):
+            return _MALFORMED
+        if name == b"content-length":
+            if not value.isdigit() or len(value) > 18 or length not in (-1, int(value)):
+                return _MALFORMED
+            length = int(value)
+    return _AnswerBlock(status, headers, length)

@@ -1,0 +1,48 @@
+"""Servers and stock clients the tests of this folder share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sample_models import ALL, write_models
+from server_process import ServerProcess, StartServer
+from stock_clients import KINDS, StockClient
+
+
+@pytest.fixture(scope="session")
+def sample_repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Every sample model; nobody changes it."""
+    return write_models(tmp_path_factory.mktemp("sample") / "models", *ALL)
+
+
+@pytest.fixture(scope="session")
+def sample_server(sample_repository: Path, server_factory: StartServer) -> Iterator[ServerProcess]:
+    """Serves every sample model, with shared memory and a response cache."""
+    with server_factory(
+        sample_repository, "--allow-shared-memory", "--cache-config", "local,size=1048576"
+    ) as server:
+        yield server
+
+
+@pytest.fixture(params=KINDS)
+def client(request: pytest.FixtureRequest, sample_server: ServerProcess) -> Iterator[StockClient]:
+    """Each of the four stock clients in turn."""
+    made = StockClient(request.param, sample_server)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["http", "http.aio"])
+def http_client(request: pytest.FixtureRequest, sample_server: ServerProcess) -> Iterator[StockClient]:
+    made = StockClient(request.param, sample_server)
+    yield made
+    made.close()
+
+
+@pytest.fixture(params=["grpc", "grpc.aio"])
+def grpc_client(request: pytest.FixtureRequest, sample_server: ServerProcess) -> Iterator[StockClient]:
+    made = StockClient(request.param, sample_server)
+    yield made
+    made.close()

@@ -1,0 +1,306 @@
+"""What a newcomer types: the demo, and every command and example of the README and the docs, run as written.
+
+Blocks are taken out of the markdown, so that they cannot rot: ``sh`` blocks are run; ``python`` blocks are run or,
+where their first line names a file, written into a model repository with the ``pbtxt`` blocks, and served.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import pty
+import re
+import runpy
+import select
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from server_process import ServerProcess, StartServer, start_server
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"# (\w+/(?:config\.pbtxt|\d+/model\.py))\n")
+
+
+def blocks(language: str) -> list[tuple[Path, str]]:
+    found = []
+    for page in PAGES:
+        found += [(page, text) for kind, text in _BLOCK.findall(page.read_text()) if kind == language]
+    return found
+
+
+def commands() -> list[tuple[str, str]]:
+    """(page, command) for every line of every ``sh`` block, without its comment."""
+    found = []
+    for page, text in blocks("sh"):
+        for line in text.splitlines():
+            words = shlex.split(line, comments=True)
+            if words:
+                found.append((page.name, line))
+    return found
+
+
+def scripts() -> list[tuple[str, str]]:
+    return [(page.name, text) for page, text in blocks("python") if not _FILE.match(text)]
+
+
+def documented_files() -> dict[str, str]:
+    """Model files the docs show, by path."""
+    shown = [text for language in ("pbtxt", "python") for _, text in blocks(language)]
+    return {match[1]: text for text in shown if (match := _FILE.match(text))}
+
+
+@pytest.fixture(scope="module")
+def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    repository: Path = tmp_path_factory.mktemp("samples") / "models"
+    runpy.run_path(str(EXAMPLES / "build_models.py"))["build"](repository)
+    return repository
+
+
+@pytest.fixture(scope="module")
+def server(
+    server_factory: StartServer, samples: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ServerProcess]:
+    """The sample models and those of the docs."""
+    documented = tmp_path_factory.mktemp("documented") / "models"
+    for name, text in documented_files().items():
+        path = documented / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    with server_factory(samples, "--model-repository", str(documented)) as server:
+        yield server
+
+
+def at(server: ServerProcess, text: str) -> str:
+    """The same words for the ports the test's server has."""
+    ports = {"8000": server.http_port, "8001": server.grpc_port, "8002": server.metrics_port}
+    return re.sub(r"localhost:(800[012])", lambda match: f"127.0.0.1:{ports[match[1]]}", text)
+
+
+def shell(command: str, **places: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **places}
+    return subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+# The docs.
+
+
+def test_the_docs_have_something_to_run() -> None:
+    pages = {page for page, _ in commands()}
+    assert {"README.md", "serving.md", "python-models.md", "protocol.md", "metrics.md"} <= pages
+    assert len(documented_files()) >= 8
+
+
+@pytest.mark.parametrize(("page", "command"), commands())
+def test_a_command_of_the_docs(page: str, command: str, server: ServerProcess, samples: Path) -> None:
+    words = shlex.split(command, comments=True)
+    match words[:2]:
+        case ["make", target]:
+            # Running them from inside "make test" would never end; the demo has a test of its own below.
+            assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        case ["pip", "install"]:
+            extras = re.findall(r"\[([\w,]+)\]", command)
+            known = metadata.metadata("isochrone").get_all("Provides-Extra") or []
+            assert all(extra in known for extra in ",".join(extras).split(","))
+        case ["isochrone", "serve"]:
+            repository = samples if words[2] == "examples/models" else Path(words[2])
+            with start_server(repository, *words[3:], log_path=samples.parent / "documented.log") as other:
+                assert other.http_port
+        case ["curl", *_]:
+            curl(shlex.split(at(server, command), comments=True)[1:])
+        case ["isochrone", "infer"]:
+            if "--url" not in words:
+                command = command.replace(words[2], f"{words[2]} --url http://localhost:8000", 1)
+            result = shell(at(server, command))
+            assert result.returncode == 0, result.stdout + result.stderr
+            assert result.stdout
+        case ["python", script]:
+            result = shell(f"python {script} {samples}")
+            assert result.returncode == 0, result.stderr
+        case _:
+            pytest.fail(f"{page}: no rule to run {command!r}")
+
+
+def curl(words: list[str]) -> None:
+    """What curl does with the options the docs use; curl itself is not on every machine (tests/peers has it)."""
+    method, body, headers, address = "GET", None, {}, ""
+    remaining = iter(words)
+    for word in remaining:
+        if word in ("-s", "-i"):
+            continue
+        if word == "-X":
+            method = next(remaining)
+        elif word == "-d":
+            method, body = "POST", next(remaining)
+        elif word == "-H":
+            name, _, value = next(remaining).partition(": ")
+            headers[name] = value
+        else:
+            assert not word.startswith("-"), f"no rule for curl {word}"
+            address = word
+    host, _, path = address.partition("/")
+    connection = http.client.HTTPConnection(host, timeout=30)
+    with contextlib.closing(connection):
+        connection.request(method, f"/{path}", body, headers)
+        response = connection.getresponse()
+        content = response.read()
+        assert response.status == 200, content
+        if "x-isochrone-timing" in headers:
+            assert "compute;dur=" in (response.headers["server-timing"] or "")
+        if "endpoint-load-metrics-format" in headers:
+            assert "queue_depth" in (response.headers["endpoint-load-metrics"] or "")
+        if path.endswith("generate_stream"):
+            assert content.count(b"data: ") == 4
+
+
+@pytest.mark.parametrize(("page", "script"), scripts())
+def test_a_script_of_the_docs(page: str, script: str, server: ServerProcess) -> None:
+    result = subprocess.run(
+        [sys.executable, "-c", at(server, script)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert result.returncode == 0, f"{page}: {result.stderr}"
+    assert result.stdout.startswith("[[")
+
+
+def test_every_documented_model_answers(server: ServerProcess) -> None:
+    names = {Path(name).parts[0] for name in documented_files()}
+    for name in sorted(names - {"countdown"}):
+        result = shell(f"isochrone infer {name} --batch 2 --url http://{server.http_url}")
+        assert result.returncode == 0, result.stderr
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_docs_name_real_flags() -> None:
+    text = (shell("isochrone serve --help").stdout + shell("isochrone infer --help").stdout).replace("\n", " ")
+    for page in PAGES:
+        for flag in re.findall(r"`(--[a-z-]+)", page.read_text()):
+            assert re.search(rf"{flag}\b", text), f"{page.name} names {flag}"
+
+
+def test_the_docs_name_real_metrics(server: ServerProcess) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.metrics_port, timeout=30)
+    with contextlib.closing(connection):
+        connection.request("GET", "/metrics")
+        told = connection.getresponse().read().decode()
+    for name in re.findall(r"`((?:nv|isochrone)_[a-z_]+)", (ROOT / "docs" / "metrics.md").read_text()):
+        if name != "nv_gpu_":
+            assert re.search(rf"^# TYPE {name.removesuffix('_total')}(_total)? ", told, re.MULTILINE), name
+
+
+def test_the_docs_name_real_parameters() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "src" / "isochrone" / "worker").rglob("*.py"))
+    table = (ROOT / "docs" / "serving.md").read_text().partition("### Our own `parameters`")[2].partition("\n## ")[0]
+    first_cells = [row.split(" | ")[0] for row in table.splitlines() if row.startswith("| `")]
+    keys = [key for cell in first_cells for key in re.findall(r"`([\w.]+)`", cell)]
+    assert len(keys) >= 15
+    for key in keys:
+        assert f'"{key}"' in code, key
+
+
+# The samples and the demo.
+
+
+def test_the_samples_are_the_same_every_time_and_left_alone_when_right(samples: Path, tmp_path: Path) -> None:
+    build = runpy.run_path(str(EXAMPLES / "build_models.py"))["build"]
+    assert build(tmp_path / "again") == 8
+    for path in samples.rglob("*"):
+        if path.is_file() and path.suffix != ".pyc":
+            assert (tmp_path / "again" / path.relative_to(samples)).read_bytes() == path.read_bytes()
+    assert build(tmp_path / "again") == 0
+    (tmp_path / "again" / "detector" / "labels.txt").write_text("wrong")
+    assert build(tmp_path / "again") == 1
+
+
+def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(EXAMPLES / "demo.py"), *arguments]
+    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100, check=False)
+
+
+def test_the_demo_prints_its_figures_and_ends_well(samples: Path) -> None:
+    result = demo("--models", str(samples), "--seconds", "2")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert result.stderr == ""
+    for model in ("detector", "preprocess", "pipeline", "tracker"):
+        row = next(line.split() for line in result.stdout.splitlines() if line.startswith(f"{model} "))
+        rate, *percentiles = (float(figure.replace(",", "")) for figure in row[2:])
+        assert rate > 10
+        assert len(percentiles) == 4
+        assert percentiles == sorted(percentiles)
+    for stage in ("network", "dispatch", "queue", "batch", "compute", "serialise", "total"):
+        assert re.search(rf"^{stage} +\d", result.stdout, re.MULTILINE)
+
+
+def test_the_demo_says_what_is_missing_or_broken(samples: Path, tmp_path: Path) -> None:
+    result = demo("--models", str(tmp_path), "--seconds", "1")
+    assert result.returncode == 1
+    assert "build_models.py" in result.stderr
+    broken = tmp_path / "broken"
+    runpy.run_path(str(EXAMPLES / "build_models.py"))["build"](broken)
+    (broken / "detector" / "1" / "model.onnx").write_bytes(b"not onnx")
+    result = demo("--models", str(broken), "--seconds", "1")
+    assert result.returncode == 1
+    assert "before it was ready" in result.stderr
+    assert "detector" in result.stderr
+
+
+def test_on_a_terminal_the_demo_serves_until_ctrl_c(samples: Path) -> None:
+    child, terminal = pty.fork()
+    if child == 0:
+        os.execv(
+            sys.executable,
+            [sys.executable, str(EXAMPLES / "demo.py"), "--models", str(samples), "--seconds", "0.5"],
+        )
+    try:
+        shown = _read_until(terminal, "curl http://127.0.0.1:", 60)
+        url = re.search(r"--url (http://127\.0\.0\.1:\d+)", shown)
+        assert url is not None
+        result = shell(f"isochrone infer detector --json --url {url[1]}")
+        assert json.loads(result.stdout)["model"] == "detector"
+        os.write(terminal, b"\x03")
+        _read_until(terminal, "stopping", 30)
+        status = _wait(child, 40)
+        assert os.waitstatus_to_exitcode(status) == 0
+        child = 0
+    finally:
+        if child:
+            os.kill(child, signal.SIGTERM)
+            os.waitpid(child, 0)
+        os.close(terminal)
+
+
+def _read_until(terminal: int, wanted: str, seconds: float) -> str:
+    shown, ends = "", time.monotonic() + seconds
+    while wanted not in shown:
+        assert time.monotonic() < ends, f"{wanted!r} did not come:\n{shown}"
+        if select.select([terminal], [], [], 0.2)[0]:
+            shown += os.read(terminal, 65536).decode("utf-8", "replace")
+    return shown
+
+
+def _wait(child: int, seconds: float) -> int:
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        time.sleep(0.05)
+    raise AssertionError(f"the demo did not end {seconds} s after Ctrl-C")

@@ -1,0 +1,52 @@
+"""What a test sees of a server from outside while it works: its metrics page and its load report."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from server_process import ServerProcess
+
+
+def metrics(server: ServerProcess) -> list[Metric]:
+    with urllib.request.urlopen(f"http://127.0.0.1:{server.metrics_port}/metrics", timeout=10) as answer:
+        text = answer.read().decode()
+    return list(text_string_to_metric_families(text))
+
+
+def gauge(server: ServerProcess, name: str, model: str) -> float:
+    """A sample of one model, summed over what other labels tell apart; 0 where there is none."""
+    return float(
+        sum(
+            sample.value
+            for family in metrics(server)
+            for sample in family.samples
+            if sample.name == name and sample.labels.get("model") == model
+        )
+    )
+
+
+def load_now(server: ServerProcess) -> dict[str, Any]:
+    """The server's ORCA report: the figures it names itself."""
+    body = b'{"inputs":[{"name":"IN","datatype":"INT32","shape":[1],"data":[1]}]}'
+    request = urllib.request.Request(
+        f"http://{server.http_url}/v2/models/identity_int32/infer",
+        body,
+        headers={"endpoint-load-metrics-format": "json"},
+    )
+    with urllib.request.urlopen(request, timeout=10) as answer:
+        text: str = answer.headers["endpoint-load-metrics"]
+    report: dict[str, Any] = json.loads(text.removeprefix("JSON "))
+    return dict(report["named_metrics"])
+
+
+def wait_for(holds: Callable[[], bool], seconds: float = 20) -> None:
+    ends = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < ends, f"waited {seconds} s in vain"
+        time.sleep(0.005)
