@@ -45,7 +45,10 @@ class Server:
         self._log = log
         command = [sys.executable, "-m", "isochrone", "serve", str(models), "--host", "127.0.0.1", "--log-json"]
         command += ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
-        self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        # In a group of its own: Ctrl-C is for the demo, which then ends the server in good order.
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, process_group=0
+        )
 
     def wait_until_ready(self) -> dict[str, int]:
         """The ports, by service, once every model is loaded and warm."""
@@ -195,7 +198,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="how long to send load (default: %(default)g)")
     arguments = parser.parse_args()
     # So that the server is stopped, too, when the demo is told to end.
-    signal.signal(signal.SIGTERM, _ended)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _ended)
     try:
         run(arguments.models, arguments.seconds, stay=sys.stdout.isatty() and sys.stdin.isatty())
     except (DemoFailed, OSError) as error:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from bench.worker.conversations import OPENING, PING, PING_ACK, http_bytes
-from bench.worker.crowd import Crowd, GrpcClient, HttpClient, HttpExchange, Tally
+from bench.worker.crowd import Crowd, GrpcClient, GrpcExchange, HttpClient, HttpExchange, Tally
 from bench.worker.machine import RESULTS, describe
 from bench.worker.models import write_onnx
 from bench.worker.peers import Peer, isochrone_worker
@@ -110,7 +110,7 @@ def _crowd(peer: Peer, count: int) -> Crowd:
     http_port = int((peer.http_url or "").rpartition(":")[2])
     grpc_address = peer.grpc_address or ""
     exchange = HttpExchange("identity", http_bytes(http_request(peer, IDENTITY_64), HOST))
-    message = grpc_message(IDENTITY_64)
+    call = GrpcExchange("identity", grpc_message(IDENTITY_64), IDENTITY_64.tensor_bytes)
     crowd = Crowd()
     for number in range(count):
         if number % 2:
@@ -118,7 +118,7 @@ def _crowd(peer: Peer, count: int) -> Crowd:
         else:
             crowd.join(
                 (HOST, int(grpc_address.rpartition(":")[2])),
-                lambda: GrpcClient("identity", grpc_address, message, IDENTITY_64.tensor_bytes),
+                lambda: GrpcClient(grpc_address, [call]),
             )
     return crowd
 
@@ -147,19 +147,19 @@ def measure(peer: Peer, idle_count: int, busy_count: int, seconds: float) -> Rep
     http_port, grpc_port = (int((a or "").rpartition(":")[2]) for a in (peer.http_url, peer.grpc_address))
     failures: dict[str, int] = {}
 
-    def busy() -> dict[str, float]:
-        crowd = _crowd(peer, busy_count)
+    def busy(count: int) -> dict[str, float]:
+        crowd = _crowd(peer, count)
         try:
             tally = crowd.run(seconds=seconds)
-            report.resident_while_busy = peer.resident_bytes()
+            resident = peer.resident_bytes()
         finally:
             crowd.close()
-        for failure, count in tally.failures.items():
-            failures[failure] = failures.get(failure, 0) + count
-        return _latencies(tally)
+        for failure, times in tally.failures.items():
+            failures[failure] = failures.get(failure, 0) + times
+        return {**_latencies(tally), "resident_bytes": resident}
 
-    # First without idle ones: the figure to compare with, and buffers that are made once are made now.
-    report.busy_alone = busy()
+    # A few connections first: what is made once is made now. Not many: the idle ones would live in what those left.
+    busy(10)
     report.resident_before = _settled_resident(peer)
     idle = Idle()
     try:
@@ -167,11 +167,13 @@ def measure(peer: Peer, idle_count: int, busy_count: int, seconds: float) -> Rep
         report.resident_after_http1 = _settled_resident(peer)
         idle.open_http2(grpc_port, idle_count - idle_count // 2)
         report.resident_after_http2 = _settled_resident(peer)
-        report.busy_beside_idle = busy()
+        report.busy_beside_idle = busy(busy_count)
+        report.resident_while_busy = int(report.busy_beside_idle["resident_bytes"])
         failures |= idle.check()
     finally:
         idle.close()
     report.resident_after_close = _settled_resident(peer)
+    report.busy_alone = busy(busy_count)
     report.bytes_per_idle_http1 = (report.resident_after_http1 - report.resident_before) / (idle_count // 2)
     report.bytes_per_idle_http2 = (report.resident_after_http2 - report.resident_after_http1) / (
         idle_count - idle_count // 2

@@ -117,6 +117,12 @@ class GrpcConversation:
         frames[offsets[-1] - 1] |= _END_STREAM
         return frames, offsets
 
+    def use(self, message: bytes) -> None:
+        """The next calls send this message."""
+        if message is not self._message:
+            self._message = message
+            self._template, self._offsets = self._frames(self._blocks[self._calls > 0])
+
     def request(self) -> bytes | bytearray:
         """The next call."""
         self._stream += 2

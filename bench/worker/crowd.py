@@ -65,13 +65,22 @@ class HttpClient:
         return bool(status)
 
 
-class GrpcClient:
-    """Sends one message over and over; an answer without a message is an error, wanted or not."""
+@dataclass(frozen=True)
+class GrpcExchange:
+    """A message in its gRPC frame, and the bytes its answer must have; 0: it must be an error, which has none."""
 
-    def __init__(self, name: str, authority: str, message: bytes, answer_bytes: int) -> None:
-        self._name = name
-        self._conversation = GrpcConversation(authority, message)
-        self._answer_bytes = answer_bytes
+    name: str
+    message: bytes
+    answer_bytes: int
+
+
+class GrpcClient:
+    """Sends its exchanges in turn."""
+
+    def __init__(self, authority: str, exchanges: Sequence[GrpcExchange]) -> None:
+        self._turns = cycle(exchanges)
+        self._exchange = exchanges[0]
+        self._conversation = GrpcConversation(authority, exchanges[0].message)
 
     def opening(self) -> bytes:
         return OPENING
@@ -82,12 +91,15 @@ class GrpcClient:
         return data
 
     def request(self) -> bytes | bytearray:
+        self._exchange = next(self._turns)
+        self._conversation.use(self._exchange.message)
         return self._conversation.request()
 
     def feed(self, data: bytes) -> bool:
         size = self._conversation.feed(data)
-        if size >= 0 and (size < self._answer_bytes if self._answer_bytes else size > 0):
-            raise ConversationFailed(f"{self._name}: expected {self._answer_bytes} bytes or more, given {size}")
+        expected = self._exchange.answer_bytes
+        if size >= 0 and (size < expected if expected else size > 0):
+            raise ConversationFailed(f"{self._exchange.name}: expected {expected or 'no'} bytes, given {size}")
         return size >= 0
 
 

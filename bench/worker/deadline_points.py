@@ -42,6 +42,7 @@ class Point:
     generator_late_p50_ms: float
     generator_late_p99_ms: float
     generator_late_max_ms: float
+    generator_cpu_share: float
     waited_for_connection: int
 
 
@@ -92,6 +93,7 @@ def summarise(server: str, percent: float, outcome: Outcome, deadline_ms: float,
         generator_late_p50_ms=float(np.percentile(late, 50)),
         generator_late_p99_ms=float(np.percentile(late, 99)),
         generator_late_max_ms=float(late.max()),
+        generator_cpu_share=outcome.cpu_share,
         waited_for_connection=outcome.waited_for_connection,
     )
 

@@ -79,6 +79,8 @@ def print_report(run: Run) -> None:
             line += "".join(f"{value:>14}" for value in (refusal, lateness, longest, missed))
             print(f"    {point.percent_of_capacity:>5g} %     {line}{failed}")
     _print_stalls(run)
+    busiest = max((point.generator_cpu_share for point in run.points), default=0.0)
+    print(f"the generator (one thread, on the same machine) used at most {busiest:.0%} of a core")
     print("\nTargets")
     for claim, measured, met in targets(run):
         print(f"  {'MET   ' if met else 'MISSED'}  {claim}: {measured}")

@@ -37,6 +37,8 @@ class Outcome:
     status: list[int] = field(default_factory=list)
     #: The answer of every request that was not a 200, by its number.
     errors: dict[int, bytes] = field(default_factory=dict)
+    #: Share of a core the generator itself used.
+    cpu_share: float = 0.0
     #: Requests that were due while every connection was taken.
     waited_for_connection: int = 0
 
@@ -112,6 +114,7 @@ class Generator:
         due = [start + offset for offset in due_ns]
         count = len(due)
         outcome = Outcome(due, [0] * count, [0] * count, [0] * count)
+        cpu_before = time.process_time_ns()
         upcoming, flying, armed_for, waiting = 0, 0, 0, deque[int]()
         with _no_collection():
             while upcoming < count or flying or waiting:
@@ -127,6 +130,8 @@ class Generator:
                     armed_for = due[upcoming]
                     self._alarm.set(armed_for)
                 flying -= self._receive_all(outcome)
+            elapsed_ns = time.monotonic_ns() - start
+        outcome.cpu_share = (time.process_time_ns() - cpu_before) / elapsed_ns
         return outcome
 
     def closed_loop(self, request: bytes, in_flight: int, seconds: float) -> Outcome:

@@ -1,6 +1,6 @@
 """`python -m bench.worker.memory`: a million mixed requests, and the worker's resident memory all the way.
 
-HTTP and gRPC, four models, tensors up to 1 MB, one request in seven an error, connections opened anew every few
+HTTP and gRPC, four models, tensors up to 1 MB, one request in four an error, connections opened anew every few
 hundred answers. Growth is counted from the end of the warm-up. See bench/README.md.
 """
 
@@ -18,7 +18,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot
 
 from bench.worker.conversations import http_bytes
-from bench.worker.crowd import Crowd, GrpcClient, HttpClient, HttpExchange, Tally
+from bench.worker.crowd import Crowd, GrpcClient, GrpcExchange, HttpClient, HttpExchange, Tally
 from bench.worker.machine import RESULTS, describe
 from bench.worker.models import IDENTITY_BATCHED, IDENTITY_WIDTH, write_onnx
 from bench.worker.payloads import HttpRequest, grpc_infer, http_infer, http_infer_json
@@ -26,8 +26,9 @@ from bench.worker.peers import Peer, isochrone_worker
 from bench.worker.peers.process import HOST
 from bench.worker.scenarios import IDENTITY_1MB, IDENTITY_64, LARGE, SMALL, Scenario, grpc_message, http_request
 
-#: Connections of each kind. The slow ones are few, or they would set the pace.
-HTTP_MIXED, GRPC_EACH = 16, 4
+CONNECTIONS_EACH = 16
+#: Ten quick requests come so often before the two slow ones (the large perceptron, 1 MB), which else set the pace.
+QUICK_ROUNDS = 10
 WARM_UP_SHARE = 0.1
 LIMIT_PERCENT = 2.0
 
@@ -61,13 +62,13 @@ class Growth:
 
 
 def http_exchanges(peer: Peer) -> list[HttpExchange]:
-    """What a mixed HTTP connection sends in turn."""
+    """What every HTTP connection sends in turn."""
     data = IDENTITY_64.tensor().tobytes()
 
     def exchange(name: str, request: HttpRequest, status: int = 200) -> HttpExchange:
         return HttpExchange(name, http_bytes(request, HOST), status)
 
-    return [
+    quick = [
         exchange("binary identity", http_request(peer, IDENTITY_64)),
         exchange("JSON identity", http_infer_json("identity", [IDENTITY_WIDTH], [1.0] * IDENTITY_WIDTH)),
         exchange("batched identity", http_infer(IDENTITY_BATCHED, [1, IDENTITY_WIDTH], data)),
@@ -79,6 +80,25 @@ def http_exchanges(peer: Peer) -> list[HttpExchange]:
         exchange("broken JSON", HttpRequest("/v2/models/identity/infer", b'{"inputs": [', {}), 400),
         exchange("batched identity", http_infer(IDENTITY_BATCHED, [1, IDENTITY_WIDTH], data)),
     ]
+    slow = [exchange(scenario.name, http_request(peer, scenario)) for scenario in (LARGE, IDENTITY_1MB)]
+    return quick * QUICK_ROUNDS + slow
+
+
+def grpc_exchanges() -> list[GrpcExchange]:
+    """The same over gRPC."""
+    data = IDENTITY_64.tensor().tobytes()
+
+    def exchange(scenario: Scenario) -> GrpcExchange:
+        return GrpcExchange(scenario.name, grpc_message(scenario), scenario.tensor_bytes)
+
+    batched = Scenario("batched identity", IDENTITY_BATCHED, (1, IDENTITY_WIDTH))
+    quick = [
+        *map(exchange, (IDENTITY_64, SMALL, batched, IDENTITY_64, SMALL)),
+        GrpcExchange("unknown model", grpc_infer("nobody", [IDENTITY_WIDTH], data), 0),
+        *map(exchange, (IDENTITY_64, SMALL, batched)),
+        GrpcExchange("too few bytes", grpc_infer(SMALL.model, SMALL.shape, data[:-4]), 0),
+    ]
+    return quick * QUICK_ROUNDS + [exchange(LARGE), exchange(IDENTITY_1MB)]
 
 
 def assemble(peer: Peer) -> Crowd:
@@ -87,27 +107,10 @@ def assemble(peer: Peer) -> Crowd:
     http = (HOST, int((peer.http_url or "").rpartition(":")[2]))
     authority = peer.grpc_address or ""
     grpc = (HOST, int(authority.rpartition(":")[2]))
-    mixed = http_exchanges(peer)
-    for _ in range(HTTP_MIXED):
+    mixed, calls = http_exchanges(peer), grpc_exchanges()
+    for _ in range(CONNECTIONS_EACH):
         crowd.join(http, lambda: HttpClient(mixed))
-    for scenario in (LARGE, IDENTITY_1MB):
-        exchange = HttpExchange(scenario.name, http_bytes(http_request(peer, scenario), HOST))
-        crowd.join(http, lambda exchange=exchange: HttpClient([exchange]))  # type: ignore[misc]
-
-    def join_grpc(name: str, message: bytes, answer_bytes: int, count: int) -> None:
-        for _ in range(count):
-            crowd.join(grpc, lambda: GrpcClient(name, authority, message, answer_bytes))
-
-    def join_scenario(scenario: Scenario, count: int) -> None:
-        join_grpc(scenario.name, grpc_message(scenario), scenario.tensor_bytes, count)
-
-    join_scenario(IDENTITY_64, GRPC_EACH)
-    join_scenario(SMALL, GRPC_EACH)
-    join_scenario(LARGE, 1)
-    join_scenario(IDENTITY_1MB, 1)
-    data = IDENTITY_64.tensor().tobytes()
-    join_grpc("unknown model", grpc_infer("nobody", [IDENTITY_WIDTH], data), 0, 1)
-    join_grpc("too few bytes", grpc_infer(SMALL.model, SMALL.shape, data[:-4]), 0, 1)
+        crowd.join(grpc, lambda: GrpcClient(authority, calls))
     return crowd
 
 

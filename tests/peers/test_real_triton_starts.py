@@ -8,6 +8,7 @@ import onnxruntime
 import pytest
 import tritonclient.grpc as triton_grpc
 import tritonclient.http as triton_http
+
 from bench.worker.models import IDENTITY_BATCHED, MLP_LARGE, MLP_SMALL, Perceptron, write_onnx
 from bench.worker.peers import triton
 from bench.worker.peers.process import Peer

@@ -102,9 +102,7 @@ def message(method: str, target: str, body: bytes = b"", headers: Mapping[str, s
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 
-def ask(
-    port: int, method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None
-) -> Answer:
+def ask(port: int, method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> Answer:
     return refusal(port, message(method, target, body, headers))
 
 

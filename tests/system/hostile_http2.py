@@ -39,7 +39,11 @@ def rest_block(method: str, path: str, *fields: tuple[str, str]) -> bytes:
 
 def grpc_block(method: str, *fields: tuple[str, str]) -> bytes:
     return rest_block(
-        "POST", f"/inference.GRPCInferenceService/{method}", ("content-type", "application/grpc"), ("te", "trailers"), *fields
+        "POST",
+        f"/inference.GRPCInferenceService/{method}",
+        ("content-type", "application/grpc"),
+        ("te", "trailers"),
+        *fields,
     )
 
 

@@ -277,9 +277,8 @@ def test_on_a_terminal_the_demo_serves_until_ctrl_c(samples: Path) -> None:
         assert json.loads(result.stdout)["model"] == "detector"
         os.write(terminal, b"\x03")
         _read_until(terminal, "stopping", 30)
-        status = _wait(child, 40)
+        status, child = _wait(child, 40), 0
         assert os.waitstatus_to_exitcode(status) == 0
-        child = 0
     finally:
         if child:
             os.kill(child, signal.SIGTERM)

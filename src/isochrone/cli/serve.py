@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -147,12 +148,23 @@ def serve(
         log_settings = logs.configure(log_verbose, log_json)
 
         async def run() -> int:
-            return await Worker(settings, log_settings).run()
+            try:
+                return await Worker(settings, log_settings).run()
+            finally:
+                _ignore_further_signals()
 
-        raise typer.Exit(uvloop.run(run()))
+        status = uvloop.run(run())
+        _ignore_further_signals()  # the loop's end gave SIGINT its own handler back
+        raise typer.Exit(status)
     except (StartFailed, IsochroneError) as error:
         typer.secho(f"isochrone serve: {error}", fg="red", err=True)
         raise typer.Exit(1) from None
+
+
+def _ignore_further_signals() -> None:
+    """The interpreter takes some 100 ms to end; a second Ctrl-C must not turn an orderly end into a death by signal."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _cache_bytes(text: str) -> int:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tritonclient.grpc import service_pb2
 
 from isochrone.clock import now_ns
-from isochrone.errors import IsochroneError
+from isochrone.errors import IsochroneError, MalformedRequest
 from isochrone.protocol.grpc import (
     OK_TRAILERS,
     RESPONSE_HEADERS,
@@ -87,6 +87,9 @@ class InferStream:
             self.stream.hold_window()
 
     def ended(self) -> None:
+        if not self._over and not self._reader.is_empty:
+            self._close(MalformedRequest("the stream ends inside a message"))
+            return
         self._half_closed = True
         self._settle()
 

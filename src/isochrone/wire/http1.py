@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 _JOIN_LIMIT = 32 * 1024
 #: Seconds a refused client gets to read its refusal.
 _LINGER = 2
+#: Seconds a connection in use gets for one more request when the server stops.
+_LAST_CHANCE = 0.25
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
@@ -155,6 +157,7 @@ class Http1Connection(asyncio.Protocol):
         "filled",
         "head",
         "in_callback",
+        "last_chance",
         "lingering",
         "listener",
         "out",
@@ -173,6 +176,8 @@ class Http1Connection(asyncio.Protocol):
         self.tick = listener.tick
         #: No further request will be read: close when the last answer is out.
         self.closing = False
+        #: The server stops: one more request is answered.
+        self.last_chance = False
         #: Refused: what still comes is read and dropped, since closing at once would reset the connection under the
         #: refusal before the client has read it (RFC 9112 §9.6).
         self.lingering = False
@@ -272,8 +277,17 @@ class Http1Connection(asyncio.Protocol):
 
     def shut_down(self) -> None:
         """Finishes what is under way, then closes."""
+        if self.is_busy or self.listener.tick - self.tick > 1:
+            self._close_when_idle()
+            return
+        # A client in full swing is sending its next request right now: closing would reset it. It is answered, and told
+        # that the connection ends there.
+        self.last_chance = True
+        self.listener.loop.call_later(_LAST_CHANCE, self._close_when_idle)
+
+    def _close_when_idle(self) -> None:
         self.closing = True
-        if not self.is_busy:
+        if not self.is_busy and not self.closed:
             self.transport.close()
 
     # Receiving.
@@ -406,7 +420,7 @@ class Http1Connection(asyncio.Protocol):
         exchange.body = body
         exchange.arrived = now_ns()
         self.exchanges.append(exchange)
-        if not head.keep_alive:
+        if not head.keep_alive or self.last_chance:
             self.closing = True
         route = head.route
         if route is None:

@@ -26,6 +26,9 @@ _MAX_MEMOISED_HEADS = 512
 _SMALL_PIECE = 1024
 _CONNECTION_HEADERS = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
 
+#: The wire's own refusals as gRPC says them: DEADLINE_EXCEEDED for a body that did not come, RESOURCE_EXHAUSTED.
+_GRPC_REFUSALS = {408: b"4", 413: b"8", 431: b"8"}
+
 _encode = Encoder().encode
 #: (status, headers) → encoded block; our encoder keeps no state, so a block is good on any connection.
 _response_blocks: dict[tuple[int, Headers], bytes] = {}
@@ -208,8 +211,14 @@ class ServerStream(Stream):
 
     def refuse(self, status: int, message: str) -> None:
         """Answers before the request is whole; what still comes of it is dropped."""
-        body, headers = self.connection.listener.error_body(message)
         self.pieces = None
+        if (self.head.get(b"content-type") or b"").startswith(b"application/grpc"):
+            # A gRPC client takes any status but 200 for a broken proxy; its own statuses come as trailers.
+            code = _GRPC_REFUSALS.get(status, b"13")
+            fields = [(b"grpc-status", code), (b"grpc-message", message.encode())]
+            self.end_with_trailers(_encode([(b":status", b"200"), (b"content-type", b"application/grpc"), *fields]))
+            return
+        body, headers = self.connection.listener.error_body(message)
         self.respond(status, headers, [body])
 
 

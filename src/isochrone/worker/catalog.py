@@ -18,7 +18,7 @@ import structlog
 
 from isochrone.clock import now_ns
 from isochrone.errors import Internal, InvalidArgument, IsochroneError, NotFound, Unavailable
-from isochrone.models.repository import ModelEntry, Repository, unknown_model
+from isochrone.models.repository import ModelEntry, Repository, unknown_model, validate_model_name
 from isochrone.models.versions import version_number
 from isochrone.worker.loading import Prepared, prepare, serve
 from isochrone.worker.response_cache import ResponseCache
@@ -112,11 +112,17 @@ class Catalog:
 
     async def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Makes what is served of a model what the repository says. Returns when it is ready."""
+        # Before anything remembers the name: it may be a stranger's, and no model's.
+        validate_model_name(name)
         lock = self._locks.setdefault(name, asyncio.Lock())
-        async with lock:
-            if self._closing:
-                raise Unavailable("the server is stopping")
-            await self._load(name, parameters or {})
+        try:
+            async with lock:
+                if self._closing:
+                    raise Unavailable("the server is stopping")
+                await self._load(name, parameters or {})
+        finally:
+            if not self._known(name) and not lock.locked():
+                self._locks.pop(name, None)
 
     async def _load(self, name: str, parameters: Mapping[str, Any]) -> None:
         config, files = _split_parameters(parameters)
@@ -240,7 +246,9 @@ class Catalog:
         if key not in self._served:
             self._states[key] = (UNAVAILABLE, "unloaded")
         del served
-        await in_thread(_give_memory_back)
+        # At the server's own end the system takes it all at once; forty collections would cost seconds.
+        if not self._closing:
+            await in_thread(_give_memory_back)
 
     def _note_failure(self, name: str, versions: tuple[int, ...], error: IsochroneError) -> None:
         log.error("model failed to load", model=name, error=str(error))
@@ -255,6 +263,8 @@ class Catalog:
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
         """Stops serving a model; returns when its requests are done and its memory is free."""
+        if not self._known(name):
+            raise unknown_model(name)
         lock = self._locks.setdefault(name, asyncio.Lock())
         async with lock:
             versions = self.versions(name)

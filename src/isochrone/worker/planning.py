@@ -16,6 +16,7 @@ capacity are answers in time, where 92 % is the most that any cycle of equal bat
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from heapq import heapify, heapreplace
 from typing import TYPE_CHECKING, NamedTuple
@@ -66,6 +67,7 @@ _PLANNED_ENTRIES = 128
 def choose(entries: Sequence[Entry], at: int, maximum: int, margin: int, curve: LatencyCurve) -> Choice:
     """The batch that would start at ``at``: the first entry that can be in time, and what fits in with it."""
     choice = Choice()
+    estimates, known = curve.estimates, curve.max_rows
     rows, limit = 0, NEVER
     shape: object = None
     for entry in entries:
@@ -74,7 +76,7 @@ def choose(entries: Sequence[Entry], at: int, maximum: int, margin: int, curve: 
         size = plan.batch_size
         latest_end = request.deadline
         if latest_end != NEVER:
-            alone = curve.estimate(size)
+            alone = estimates[size] if size <= known else curve.estimate(size)
             # Without a measurement only a deadline that has passed is surely missed.
             latest_end -= margin if alone else 1
             if at + alone > latest_end:
@@ -119,6 +121,10 @@ class PlannedBatch:
         self.last = last
 
 
+def _last(batch: PlannedBatch) -> tuple[int, int]:
+    return batch.last
+
+
 class BatchPlan:
     """The batches a queue is expected to leave in. Made anew when a batch leaves, mended when a request comes."""
 
@@ -159,6 +165,22 @@ class BatchPlan:
             self._append(PlannedBatch(self._next_start(), rows, NEVER, None, (last.level, last.key)))
             beyond -= rows
 
+    def started(self, rows: int, last: tuple[int, int]) -> bool:
+        """The first batch has left as planned, on the one instance there is; False: the plan holds no longer."""
+        if len(self._free) > 1 or len(self.batches) < 2:
+            return False
+        first = self.batches[0]
+        if first.rows != rows or first.last != last:
+            return False
+        del self.batches[0]
+        return True
+
+    def move(self, free: int) -> None:
+        """The one instance there is will be free at another time than was planned."""
+        by = free - self.batches[0].start
+        for batch in self.batches:
+            batch.start += by
+
     def _next_start(self) -> int:
         """When the earliest instance is free, the last batch planned included."""
         if not self.batches:
@@ -189,9 +211,11 @@ class BatchPlan:
         curve = self._curve
         if self.batches:
             self._catch_up(now)
-            for index, batch in enumerate(self.batches):
-                if position < batch.last:
-                    return self._insert(index, rows, latest_end, shape, now, rate)
+            batch = self.batches[-1]
+            if position < batch.last:
+                index = bisect_right(self.batches, position, key=_last)
+                newcomer = PlannedBatch(now, rows, latest_end, shape, position)
+                return self._insert(index, newcomer, now, rate)
             if batch.shape == shape:
                 together = batch.rows + rows
                 limit = self._limit_with(batch, together, latest_end, now, rate)
@@ -209,24 +233,38 @@ class BatchPlan:
             self._append(PlannedBatch(start, rows, latest_end, shape, position))
         return miss
 
-    def _insert(self, index: int, rows: int, latest_end: int, shape: object, now: int, rate: float) -> int:
-        """Puts one more into a batch in the middle, if neither that batch nor a later one becomes late by it."""
+    def _insert(self, index: int, newcomer: PlannedBatch, now: int, rate: float) -> int:
+        """Puts one more into the middle, if nobody becomes late by it: into the batch at ``index``, else before it.
+
+        Before it, in a batch of its own, is the cautious view; the real batches will not be worse.
+        """
         curve = self._curve
         batch = self.batches[index]
-        together = batch.rows + rows
-        if batch.shape != shape or together > self._max_rows:
-            return 1
-        miss = batch.start + curve.estimate(together) - self._limit_with(batch, together, latest_end, now, rate)
-        if miss > 0:
-            return miss
-        longer = curve.estimate(together) - curve.estimate(batch.rows)
-        for later in self.batches[index + 1 :]:
-            miss = later.start + longer + curve.estimate(later.rows) - later.limit
+        together = batch.rows + newcomer.rows
+        if batch.shape == newcomer.shape and together <= self._max_rows:
+            limit = self._limit_with(batch, together, newcomer.limit, now, rate)
+            longer = curve.estimate(together) - curve.estimate(batch.rows)
+            if batch.start + curve.estimate(together) <= limit and self._delay(index + 1, longer) <= 0:
+                batch.rows, batch.limit = together, min(batch.limit, newcomer.limit)
+                return 0
+        newcomer.start = batch.start
+        company = min(self._max_rows, int(newcomer.rows + rate * (batch.start - now)))
+        miss = batch.start + curve.estimate(max(company, newcomer.rows)) - newcomer.limit
+        if miss <= 0:
+            miss = self._delay(index, curve.estimate(newcomer.rows))
+        if miss <= 0:
+            self.batches.insert(index, newcomer)
+        return miss
+
+    def _delay(self, index: int, by: int) -> int:
+        """Moves the batches from ``index`` on, unless that makes one late: then by how much, and nothing is moved."""
+        later = self.batches[index:]
+        for batch in later:
+            miss = batch.start + by + self._curve.estimate(batch.rows) - batch.limit
             if miss > 0:
                 return miss
-        for later in self.batches[index + 1 :]:
-            later.start += longer
-        batch.rows, batch.limit = together, min(batch.limit, latest_end)
+        for batch in later:
+            batch.start += by
         return 0
 
     def _limit_with(self, batch: PlannedBatch, together: int, latest_end: int, now: int, rate: float) -> int:

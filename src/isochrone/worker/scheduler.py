@@ -90,7 +90,11 @@ class BatchQueue:
     def occupy(self, busy_until: Sequence[int]) -> None:
         """When each instance is expected to be free; at or before ``now``: it is idle."""
         self._busy_until = busy_until
-        self._planned_level = 0
+        if self._planned_level and len(busy_until) == 1 and self._plan.batches:
+            if busy_until[0]:
+                self._plan.move(busy_until[0])
+        else:
+            self._planned_level = 0
 
     # In.
 
@@ -102,11 +106,13 @@ class BatchQueue:
         if not 0 < level <= rules.levels:
             level = rules.default_level
         policy = rules.policies[level - 1]
-        if policy.max_queue_size and len(self._levels[level]) >= policy.max_queue_size:
-            raise QueueFull(
-                f"Exceeds maximum queue size: model '{plan.model_name}' has {len(self._levels[level])} requests queued"
-                f" at priority {level}, max_queue_size is {policy.max_queue_size}"
-            )
+        if policy.max_queue_size:
+            queued = len(self._levels[level]) + (len(self._delayed) if policy.delay_expired else 0)
+            if queued >= policy.max_queue_size:
+                raise QueueFull(
+                    f"Exceeds maximum queue size: model '{plan.model_name}' has {queued} requests queued"
+                    f" at priority {level}, max_queue_size is {policy.max_queue_size}"
+                )
         deadline = request.deadline
         expires = now + policy.default_timeout_ns if policy.default_timeout_ns else NEVER
         key = deadline if deadline < expires else expires
@@ -188,7 +194,6 @@ class BatchQueue:
         """The next batch; empty when nothing may run."""
         batch: list[InferRequest] = []
         if self.requests:
-            self._planned_level = 0
             rules = self._rules
             maximum = rules.max_rows
             if rules.preferred and (not rules.delay_ns or now - self._oldest_arrival() < rules.delay_ns):
@@ -201,6 +206,10 @@ class BatchQueue:
             for entry in choice.taken:
                 self._remove(entry)
                 batch.append(entry.request)
+            if self._planned_level:
+                last = choice.taken[-1] if choice.taken and not choice.late else None
+                if last is None or not self._plan.started(choice.rows, (last.level, last.key)):
+                    self._planned_level = 0
         while not batch and self._delayed and not self.requests:
             request = self._delayed.popleft()
             if request.cancelled:
@@ -220,6 +229,7 @@ class BatchQueue:
                 entry = entries[0]
                 self._remove(entry)
                 self._drop(entry, now)
+                self._planned_level = 0
 
     def clear(self) -> list[InferRequest]:
         """Forgets everything and returns it: the model is going away."""

@@ -1,0 +1,182 @@
+"""Clients that are slow, silent, half gone or many: each is bounded in time and memory, and the others are served."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from hostile_client import ECHO_BYTES, PATIENCE, Victim, connected, infer, message, parse_answers, read_to_end
+from hostile_http2 import (
+    DATA,
+    END_HEADERS,
+    END_STREAM,
+    HEADERS,
+    PREFACE,
+    frame,
+    grpc_block,
+    http2,
+    rest_block,
+    settings,
+)
+from hostile_models import write_repository
+
+from server_process import StartServer
+
+SECONDS = 1
+
+
+@pytest.fixture(scope="module")
+def victim(server_factory: StartServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
+    repository = write_repository(tmp_path_factory.mktemp("hostile"))
+    arguments = ("--head-timeout", str(SECONDS), "--body-timeout", str(SECONDS), "--idle-timeout", "3")
+    with server_factory(repository, *arguments) as server:
+        yield Victim(server)
+
+
+@pytest.fixture(autouse=True)
+def _unharmed(victim: Victim) -> Iterator[None]:
+    yield
+    victim.check()
+
+
+def drip(connection: socket.socket, data: bytes, until: threading.Event) -> None:
+    """A byte every tenth of a second, until the server has had enough."""
+    for index in range(len(data)):
+        if until.wait(0.1):
+            return
+        try:
+            connection.sendall(data[index : index + 1])
+        except OSError:
+            return
+
+
+@pytest.mark.parametrize(
+    ("at_once", "dripped", "limit"),
+    [
+        (b"", message("GET", "/v2/health/live") * 3, "head_timeout (1 s)"),
+        (
+            message("POST", "/v2/models/echo/infer", ECHO_BYTES)[: -len(ECHO_BYTES)],
+            ECHO_BYTES * 3,
+            "body_timeout (1 s)",
+        ),
+        (
+            b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: test\r\nContent-Length: 1000000\r\n\r\n",
+            b"x" * 1000,
+            "body_timeout (1 s)",
+        ),
+        (
+            b"POST /v2/models/echo/infer HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"1\r\nx\r\n" * 100,
+            "body_timeout (1 s)",
+        ),
+    ],
+    ids=["head", "body", "large body", "chunks"],
+)
+def test_a_dripping_client_is_408_while_others_are_served(
+    victim: Victim, at_once: bytes, dripped: bytes, limit: str
+) -> None:
+    over = threading.Event()
+    with connected(victim.http) as connection:
+        connection.sendall(at_once)
+        dripper = threading.Thread(target=drip, args=(connection, dripped, over))
+        dripper.start()
+        served, slowest = 0, 0.0
+        started = time.monotonic()
+        while time.monotonic() - started < 1.0:
+            before = time.monotonic()
+            assert infer(victim.http, "echo", ECHO_BYTES).status == 200
+            slowest = max(slowest, time.monotonic() - before)
+            served += 1
+        try:
+            (answer,) = parse_answers(read_to_end(connection))
+        finally:
+            over.set()
+            dripper.join()
+        assert answer.status == 408
+        assert limit in answer.error
+        assert time.monotonic() - started < 6.0
+    assert served > 20
+    assert slowest < 1.0
+
+
+def test_a_dripping_http2_client_is_sent_away(victim: Victim) -> None:
+    with http2(victim.http, PREFACE + settings()) as end:
+        end.send(frame(HEADERS, END_HEADERS | END_STREAM, 1, rest_block("GET", "/v2"))[:12])
+        gone = end.until_gone()
+    assert "head_timeout (1 s)" in gone.reason
+
+
+def test_a_body_that_never_comes_is_408_on_its_stream(victim: Victim) -> None:
+    with http2(victim.http) as end:
+        end.send(frame(HEADERS, END_HEADERS, 1, rest_block("POST", "/v2/models/echo/infer")))
+        end.send(frame(HEADERS, END_HEADERS, 3, grpc_block("ModelInfer")), frame(DATA, 0, 3, b"\0"))
+        answers = end.responses(1, 3)
+    assert answers[1].status == 408
+    assert answers[3].grpc_status == 4
+
+
+def test_silent_clients_are_closed_when_idle_too_long(victim: Victim) -> None:
+    started = time.monotonic()
+    with connected(victim.http) as silent, connected(victim.http) as spoke, connected(victim.grpc) as second:
+        spoke.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: test\r\n\r\n")
+        second.sendall(PREFACE + settings())
+        for connection in (silent, spoke, second):
+            read_to_end(connection)
+    assert 2.0 < time.monotonic() - started < PATIENCE
+
+
+def test_a_client_that_half_closes_still_gets_its_answer(victim: Victim) -> None:
+    with connected(victim.http) as connection:
+        connection.sendall(message("POST", "/v2/models/echo/infer", ECHO_BYTES).replace(b"Connection: close\r\n", b""))
+        connection.shutdown(socket.SHUT_WR)
+        (answer,) = parse_answers(read_to_end(connection))
+    assert answer.status == 200
+
+
+def test_two_thousand_connections_opened_and_closed(victim: Victim) -> None:
+    whole = message("POST", "/v2/models/echo/infer", ECHO_BYTES)
+    for round_ in range(20):
+        with ExitStack() as held:
+            connections = [held.enter_context(connected(victim.http)) for _ in range(100)]
+            for index, connection in enumerate(connections):
+                # Nothing, a part, a preface, or a whole request whose answer nobody waits for.
+                connection.sendall((b"", whole[: 10 + round_ * 7], PREFACE, whole)[index % 4])
+    victim.check()
+
+
+LARGE = json.dumps(
+    {
+        "inputs": [{"name": "size", "shape": [1], "datatype": "INT32", "data": [1 << 20]}],
+        "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
+    }
+).encode()
+
+
+def test_slow_readers_of_large_answers_hold_bounded_memory(victim: Victim) -> None:
+    """Fifty requests of 4 MiB each, pipelined by one client that reads nothing: 200 MiB if all were answered."""
+    request = message("POST", "/v2/models/large/infer", LARGE).replace(b"Connection: close\r\n", b"")
+    with connected(victim.http) as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.sendall(request * 50)
+        for _ in range(30):
+            assert infer(victim.http, "echo", ECHO_BYTES).status == 200
+            victim.check()
+        time.sleep(0.5)
+        victim.check()
+
+
+def test_a_slow_http2_reader_holds_bounded_memory(victim: Victim) -> None:
+    with http2(victim.http, PREFACE + settings({4: 0})) as end:
+        for stream in range(1, 41, 2):
+            end.send(frame(HEADERS, END_HEADERS, stream, rest_block("POST", "/v2/models/large/infer")))
+            end.send(frame(DATA, END_STREAM, stream, LARGE))
+        for _ in range(20):
+            assert infer(victim.http, "echo", ECHO_BYTES).status == 200
+        # 20 × 4 MiB asked for and no window given: past max_unsent_bytes (64 MiB) the server ends it.
+        gone = end.until_gone()
+    assert "max_unsent_bytes" in gone.reason

@@ -1,0 +1,150 @@
+"""Deadlines, priorities and full queues, as stock clients ask for them and are told."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import tritonclient.http
+from server_process import ServerProcess
+from stock_clients import StockClient
+from tritonclient.utils import InferenceServerException
+from watching import load_now, wait_for
+
+
+def sleep_for(number: int) -> dict[str, Any]:
+    return {"MILLISECONDS": np.array([[number]], np.int32)}
+
+
+class Busy:
+    """Keeps a model of one instance busy: the first request runs, the others queue."""
+
+    def __init__(self, server: ServerProcess) -> None:
+        self._server = server
+        self._clients: list[Any] = []
+        self._threads: list[threading.Thread] = []
+        self.answers: list[Any] = []
+
+    def send(self, model: str, number: int, **keywords: Any) -> None:
+        client = StockClient("http", self._server)
+        self._clients.append(client)
+        before = load_now(self._server)["in_flight"]
+
+        def run() -> None:
+            try:
+                result = client.infer(model, sleep_for(number), **keywords)
+            except InferenceServerException as error:
+                self.answers.append(error)
+            else:
+                self.answers.append(int(result.as_numpy("SLEPT")[0, 0]))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        self._threads.append(thread)
+        wait_for(lambda: load_now(self._server)["in_flight"] > before)
+
+    def join(self) -> None:
+        for thread in self._threads:
+            thread.join(30)
+        for client in self._clients:
+            client.close()
+
+
+@pytest.fixture
+def busy(sample_server: ServerProcess) -> Iterator[Busy]:
+    made = Busy(sample_server)
+    yield made
+    made.join()
+
+
+class TestDeadlines:
+    def test_the_timeout_parameter(self, client: StockClient, busy: Busy) -> None:
+        busy.send("slow", 300)
+        with pytest.raises(InferenceServerException) as caught:
+            client.infer("slow", sleep_for(1), timeout=30_000)
+        assert "Request timeout expired" in caught.value.message()
+        assert "slow" in caught.value.message()
+        assert caught.value.status() == ("504" if client.is_http else "StatusCode.DEADLINE_EXCEEDED")
+
+    def test_the_header(self, http_client: StockClient, busy: Busy) -> None:
+        busy.send("slow", 300)
+        with pytest.raises(InferenceServerException, match="Request timeout expired") as caught:
+            http_client.infer("slow", sleep_for(1), headers={"x-request-timeout-ms": "30"})
+        assert caught.value.status() == "504"
+
+    def test_the_grpc_timeout(self, grpc_client: StockClient, busy: Busy) -> None:
+        busy.send("slow", 300)
+        with pytest.raises(InferenceServerException) as caught:
+            grpc_client.infer("slow", sleep_for(1), client_timeout=0.03)
+        assert caught.value.status() == "StatusCode.DEADLINE_EXCEEDED"
+
+    def test_enough_time_is_enough(self, client: StockClient) -> None:
+        result = client.infer("slow", sleep_for(5), timeout=5_000_000)
+        assert result.as_numpy("SLEPT").tolist() == [[5]]
+
+    def test_time_that_cannot_suffice_is_refused_at_once(self, client: StockClient) -> None:
+        before = client.count("slow")
+        with pytest.raises(InferenceServerException, match="Request timeout expired"):
+            client.infer("slow", sleep_for(1), timeout=100)
+        assert client.count("slow")["executions"] == before["executions"]
+
+    @pytest.mark.parametrize("value", ["soon", "-5", "1e99", ""])
+    def test_a_header_that_is_no_time(self, http_client: StockClient, value: str) -> None:
+        with pytest.raises(InferenceServerException, match="x-request-timeout-ms") as caught:
+            http_client.infer("slow", sleep_for(1), headers={"x-request-timeout-ms": value})
+        assert caught.value.status() == "400"
+
+
+def test_a_higher_priority_goes_first(sample_server: ServerProcess, busy: Busy) -> None:
+    busy.send("slow_priorities", 200)
+    busy.send("slow_priorities", 2, priority=2)
+    busy.send("slow_priorities", 3)  # the default is 2
+    busy.send("slow_priorities", 1, priority=1)
+    busy.join()
+    assert busy.answers == [200, 1, 2, 3]
+
+
+def test_a_full_queue(client: StockClient, busy: Busy) -> None:
+    for _ in range(3):
+        busy.send("slow_short_queue", 150)
+    with pytest.raises(InferenceServerException) as caught:
+        client.infer("slow_short_queue", sleep_for(1))
+    assert "Exceeds maximum queue size" in caught.value.message()
+    assert "slow_short_queue" in caught.value.message()
+    assert caught.value.status() == ("429" if client.is_http else "StatusCode.RESOURCE_EXHAUSTED")
+    busy.join()
+    assert busy.answers == [150, 150, 150]
+
+
+@pytest.mark.parametrize(("name", "value"), [("priority", -1), ("timeout", "soon"), ("sequence_start", 1)])
+def test_a_parameter_of_the_wrong_kind(sample_server: ServerProcess, name: str, value: Any) -> None:
+    body = {
+        "inputs": [{"name": "MILLISECONDS", "datatype": "INT32", "shape": [1, 1], "data": [1]}],
+        "parameters": {name: value},
+    }
+    connection = http.client.HTTPConnection(sample_server.http_url)
+    connection.request("POST", "/v2/models/slow/infer", json.dumps(body))
+    answer = connection.getresponse()
+    message = json.loads(answer.read())["error"]
+    connection.close()
+    assert answer.status == 400
+    assert name in message
+    assert repr(value) in message or str(value) in message
+
+
+def test_an_http_client_that_times_out_is_no_bother(sample_server: ServerProcess) -> None:
+    watcher = StockClient("http", sample_server)
+    before = watcher.count("slow")
+    with tritonclient.http.InferenceServerClient(sample_server.http_url, network_timeout=0.1) as raw:
+        each = tritonclient.http.InferInput("MILLISECONDS", [1, 1], "INT32")
+        each.set_data_from_numpy(np.array([[250]], np.int32))
+        with pytest.raises(Exception, match="timed out"):
+            raw.infer("slow", [each])
+    assert watcher.infer("slow", sleep_for(1)).as_numpy("SLEPT").tolist() == [[1]]
+    assert watcher.count("slow")["executions"] == before["executions"] + 2
+    watcher.close()

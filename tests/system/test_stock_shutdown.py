@@ -1,0 +1,104 @@
+"""SIGTERM under load from stock clients: whatever was accepted is answered, and the server ends with status 0."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import tritonclient.grpc
+from sample_models import write_models
+from server_process import StartServer
+from stock_clients import KINDS, StockClient
+from tritonclient.grpc import service_pb2, service_pb2_grpc
+from watching import load_now, wait_for
+
+
+class Load(threading.Thread):
+    """One client in a loop until the server is gone; notes what it saw."""
+
+    def __init__(self, client: StockClient) -> None:
+        super().__init__()
+        self.client = client
+        self.answered = 0
+        self.wrong: list[Any] = []
+        self.ends: list[str] = []
+
+    def run(self) -> None:
+        sent = 0
+        while not self.ends:
+            sent += 1
+            values = np.array([sent], np.int32)
+            try:
+                back = self.client.infer("identity_int32", {"IN": values}).as_numpy("OUT")
+            except Exception as error:
+                self.ends.append(f"{type(error).__name__}: {error}")
+            else:
+                self.answered += 1
+                if back.tolist() != [sent]:
+                    self.wrong.append((sent, back))
+
+
+def test_under_load(tmp_path: Path, server_factory: StartServer) -> None:
+    repository = write_models(tmp_path / "models", "identity_int32", "slow")
+    with server_factory(repository) as server:
+        loads = [Load(StockClient(kind, server)) for kind in KINDS]
+        for load in loads:
+            load.start()
+        wait_for(lambda: all(load.answered > 20 for load in loads))
+        answers: list[Any] = []
+        with tritonclient.grpc.InferenceServerClient(server.grpc_url) as raw:
+            each = tritonclient.grpc.InferInput("MILLISECONDS", [1, 1], "INT32")
+            each.set_data_from_numpy(np.array([[150]], np.int32))
+            calls = [
+                raw.async_infer("slow", [each], callback=lambda result, error: answers.append(error or result))
+                for _ in range(4)
+            ]
+            wait_for(lambda: load_now(server)["queue_depth"] >= 3)
+            server.process.send_signal(signal.SIGTERM)
+            # Accepted before the signal: all four are answered, half a second of work later.
+            wait_for(lambda: len(answers) == len(calls))
+        assert [answer.as_numpy("SLEPT")[0, 0] for answer in answers] == [150] * 4
+        for load in loads:
+            load.join(30)
+            assert not load.wrong
+            assert not load.is_alive()
+            load.client.close()
+        assert server.process.wait(30) == 0
+    for load in loads:
+        # The next connection is refused; no request is cut off, and none fails for a fault of the server.
+        (end,) = load.ends
+        assert "refused" in end or "Cannot connect" in end, f"{load.client.kind}: {end}"
+
+
+def test_a_stream_is_finished(tmp_path: Path, server_factory: StartServer) -> None:
+    repository = write_models(tmp_path / "models", "repeat_async")
+    request = service_pb2.ModelInferRequest(model_name="repeat_async", id="s")
+    request.inputs.add(name="IN", datatype="INT32", shape=[20])
+    request.inputs.add(name="DELAY", datatype="INT32", shape=[1])
+    request.raw_input_contents.extend([np.arange(20, dtype=np.int32).tobytes(), np.array([20], np.int32).tobytes()])
+    with server_factory(repository) as server, grpc.insecure_channel(server.grpc_url) as channel:
+        answers = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([request]), timeout=30)
+        first = next(answers)
+        server.process.send_signal(signal.SIGTERM)
+        rest = list(answers)
+        values = [int(np.frombuffer(each.infer_response.raw_output_contents[0], np.int32)[0]) for each in [first, *rest]]
+        assert values == list(range(20))
+        assert server.process.wait(30) == 0
+
+
+def test_idle_connections_do_not_hold_it_up(tmp_path: Path, server_factory: StartServer) -> None:
+    repository = write_models(tmp_path / "models", "identity_int32")
+    with server_factory(repository) as server:
+        clients = [StockClient(kind, server) for kind in KINDS]
+        for client in clients:
+            client.infer("identity_int32", {"IN": np.array([1], np.int32)})
+        began = time.monotonic()
+        assert server.terminate() == 0
+        assert time.monotonic() - began < 10
+        for client in clients:
+            client.close()
