@@ -425,8 +425,8 @@ def _cached(directory: Path) -> None:
     write_config(directory, 'backend: "onnxruntime"\nresponse_cache { enable: true }\n' + textwrap.dedent(_FOUR_FLOATS))
 
 
-def _slow(rules: str) -> Writer:
-    """Sleeps MILLISECONDS (INT32 [1]), one at least, and gives them back as SLEPT; one request at a time."""
+def _slow(rules: str, least: int = 1) -> Writer:
+    """Sleeps MILLISECONDS (INT32 [1]), ``least`` at least, and gives them back as SLEPT; one request at a time."""
 
     def write(directory: Path) -> None:
         write_config(
@@ -441,14 +441,15 @@ def _slow(rules: str) -> Writer:
         )
         write_python(
             directory,
-            """
+            f"""
             import time
 
 
             class Model:
                 def infer(self, inputs):
-                    time.sleep(max(1, int(inputs["MILLISECONDS"].max())) / 1000)
-                    return {"SLEPT": inputs["MILLISECONDS"]}
+                    if milliseconds := max({least}, int(inputs["MILLISECONDS"].max())):
+                        time.sleep(milliseconds / 1000)
+                    return {{"SLEPT": inputs["MILLISECONDS"]}}
             """,
         )
 
@@ -514,6 +515,7 @@ _WRITERS: dict[str, Writer] = {
     "repeat": _repeat,
     "repeat_async": _repeat_async,
     "slow": _slow(""),
+    "sometimes_slow": _slow("", 0),
     "slow_priorities": _slow(_PRIORITIES),
     "slow_short_queue": _slow(_SHORT_QUEUE),
     "torch_script": _torch_script,

@@ -1,4 +1,4 @@
-"""nghttp, h2load and wrk against our worker: streams side by side, trailers, and thousands of requests without a failure."""
+"""nghttp, h2load and wrk against our worker: streams side by side, trailers, thousands of requests, no failure."""
 
 from __future__ import annotations
 
@@ -75,7 +75,8 @@ def test_nghttp_sends_and_sees_trailers(worker: ServerProcess, grpc_body: Path) 
 
 def assert_all_succeeded(report: str) -> None:
     counts = re.search(
-        r"requests: (\d+) total, (\d+) started, (\d+) done, (\d+) succeeded, (\d+) failed, (\d+) errored, (\d+) timeout",
+        r"requests: (\d+) total, (\d+) started, (\d+) done, (\d+) succeeded, (\d+) failed, (\d+) errored, "
+        r"(\d+) timeout",
         report,
     )
     assert counts is not None, report

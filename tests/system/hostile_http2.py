@@ -133,7 +133,7 @@ class RawHttp2:
         gone = GoneAway(-1, "closed without GOAWAY")
         for received in self.frames():
             if received.kind == GOAWAY:
-                last, code = struct.unpack_from(">II", received.payload)
+                _, code = struct.unpack_from(">II", received.payload)
                 gone = GoneAway(code, received.payload[8:].decode())
             if received.kind == HEADERS:
                 fields = {str(name): str(value) for name, value in self._decoder.decode(received.payload)}

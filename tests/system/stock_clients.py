@@ -16,6 +16,7 @@ import tritonclient.grpc
 import tritonclient.grpc.aio
 import tritonclient.http
 import tritonclient.http.aio
+
 from server_process import ServerProcess
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -119,8 +120,7 @@ class StockClient:
                 if isinstance(value, dict)
             },
             "batches": {
-                int(row["batch_size"]): int(row["compute_infer"]["count"])
-                for row in statistics.get("batch_stats", ())
+                int(row["batch_size"]): int(row["compute_infer"]["count"]) for row in statistics.get("batch_stats", ())
             },
         }
 

@@ -13,11 +13,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sample_models import plus_constant, write_models, write_onnx
-from server_process import ServerProcess, StartServer
 from stock_clients import KINDS, StockClient
 from tritonclient.utils import InferenceServerException
 from watching import load_now, wait_for
+
+from sample_models import plus_constant, write_models, write_onnx
+from server_process import ServerProcess, StartServer
 
 FOUR = np.arange(4, dtype=np.float32).reshape(1, 4)
 
@@ -30,9 +31,7 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def explicit_server(repository: Path, server_factory: StartServer) -> Iterator[ServerProcess]:
-    with server_factory(
-        repository, "--model-control-mode", "explicit", "--load-model", "identity_int32"
-    ) as server:
+    with server_factory(repository, "--model-control-mode", "explicit", "--load-model", "identity_int32") as server:
         yield server
 
 
@@ -119,7 +118,10 @@ class TestExplicit:
         ("config", "words"),
         [
             ("no json", "valid JSON"),
-            ('{"max_batch_size": "many"}', 'max_batch_size: expected an integer from -2147483648 to 2147483647, given "many"'),
+            (
+                '{"max_batch_size": "many"}',
+                'max_batch_size: expected an integer from -2147483648 to 2147483647, given "many"',
+            ),
             ('{"no_such_key": 1}', 'given "no_such_key"'),
         ],
         ids=["no_json", "wrong_value", "unknown_key"],

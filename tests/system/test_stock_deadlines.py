@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tritonclient.http
-from server_process import ServerProcess
 from stock_clients import StockClient
 from tritonclient.utils import InferenceServerException
 from watching import load_now, wait_for
+
+from server_process import ServerProcess
 
 
 def sleep_for(number: int) -> dict[str, Any]:
@@ -107,6 +108,19 @@ def test_a_higher_priority_goes_first(sample_server: ServerProcess, busy: Busy) 
     busy.send("slow_priorities", 1, priority=1)
     busy.join()
     assert busy.answers == [200, 1, 2, 3]
+
+
+def test_a_model_that_is_slow_now_and_then_holds_nobody_up_twice(sample_server: ServerProcess, busy: Busy) -> None:
+    """Fast models run between two turns of the loop; one that was not fast after all gets a thread of its own."""
+    client = StockClient("http", sample_server)
+    client.infer("sometimes_slow", sleep_for(50))
+    for _ in range(3):
+        busy.send("sometimes_slow", 400)
+    for _ in range(10):
+        client.infer("identity_int32", {"IN": np.array([1], np.int32)})
+    # Nobody had to wait for even the first of them.
+    assert busy.answers == []
+    client.close()
 
 
 def test_a_full_queue(client: StockClient, busy: Busy) -> None:

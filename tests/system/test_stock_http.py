@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from server_process import ServerProcess
 
 
@@ -126,7 +127,12 @@ class TestPaths:
 
     @pytest.mark.parametrize(
         ("method", "path"),
-        [("GET", "/v2/models/add_sub/infer"), ("POST", "/v2/health/live"), ("DELETE", "/v2"), ("GET", "/v2/repository/index")],
+        [
+            ("GET", "/v2/models/add_sub/infer"),
+            ("POST", "/v2/health/live"),
+            ("DELETE", "/v2"),
+            ("GET", "/v2/repository/index"),
+        ],
     )
     def test_wrong_method(self, web: Http, method: str, path: str) -> None:
         status, message = web.error(method, path)
@@ -146,7 +152,12 @@ class TestPaths:
     def test_statistics_have_numbers(self, web: Http) -> None:
         _, _, data = web.send("GET", "/v2/models/add_sub/versions/1/stats")
         stages = json.loads(data)["model_stats"][0]["inference_stats"]
-        for stage in (*("success", "queue", "compute_input", "compute_infer"), "compute_output", "cache_hit", "cache_miss"):
+        for stage in (
+            *("success", "queue", "compute_input", "compute_infer"),
+            "compute_output",
+            "cache_hit",
+            "cache_miss",
+        ):
             assert isinstance(stages[stage]["count"], int)
             assert isinstance(stages[stage]["ns"], int)
 

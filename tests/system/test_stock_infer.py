@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -10,10 +11,11 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.http
-from sample_models import DATATYPES
-from server_process import ServerProcess
 from stock_clients import KINDS, NUMPY_BY_DATATYPE, Array, StockClient
 from tritonclient.utils import InferenceServerException
+
+from sample_models import DATATYPES, write_models
+from server_process import ServerProcess, StartServer
 
 SIXTEEN = np.arange(16, dtype=np.float32).reshape(1, 16)
 ONES = np.ones((1, 16), np.float32)
@@ -27,9 +29,9 @@ def values_of(datatype: str) -> Array:
     if datatype == "BOOL":
         return np.array([True, False, True])
     if datatype.startswith(("INT", "UINT")):
-        limits = np.iinfo(dtype)
-        return np.array([limits.min, 0, 1, limits.max], dtype)
-    limits = ml_dtypes.finfo(dtype) if datatype == "BF16" else np.finfo(dtype)
+        whole = np.iinfo(dtype)
+        return np.array([whole.min, 0, 1, whole.max], dtype)
+    limits: Any = ml_dtypes.finfo(dtype) if datatype == "BF16" else np.finfo(dtype)
     return np.array([limits.min, -1.5, 0, limits.smallest_subnormal, limits.max], dtype)
 
 
@@ -110,10 +112,15 @@ class TestAnswers:
             assert np.array_equal(result.as_numpy("Y"), FOUR + added)
             assert _message(client, result)["model_version"] == str(added)
 
-    @pytest.mark.parametrize("model", ["no_config", "torch_script"])
-    def test_other_backends(self, client: StockClient, model: str) -> None:
-        expected = FOUR + 1 if model == "no_config" else FOUR * 3
-        assert np.array_equal(client.infer(model, {"X": FOUR}).as_numpy("Y"), expected)
+    def test_a_model_without_configuration(self, client: StockClient) -> None:
+        assert np.array_equal(client.infer("no_config", {"X": FOUR}).as_numpy("Y"), FOUR + 1)
+
+    def test_torch(self, tmp_path: Path, server_factory: StartServer) -> None:
+        with server_factory(write_models(tmp_path / "models", "torch_script")) as server:
+            for kind in KINDS:
+                client = StockClient(kind, server)
+                assert np.array_equal(client.infer("torch_script", {"X": FOUR}).as_numpy("Y"), FOUR * 3)
+                client.close()
 
     def test_an_ensemble_of_three_steps(self, client: StockClient) -> None:
         before = client.count("double")["inferences"]

@@ -1,4 +1,4 @@
-"""What a server says of itself to stock clients: health, metadata, configuration, statistics, metrics, settings, load."""
+"""What a server says of itself: health, metadata, configuration, statistics, metrics, settings, timing, load."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ import h2.connection
 import h2.events
 import numpy as np
 import pytest
+from google.protobuf.descriptor_pool import DescriptorPool
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
-from google.protobuf.descriptor_pool import DescriptorPool
-from server_process import ServerProcess
 from stock_clients import StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 from watching import metrics
+
+from server_process import ServerProcess
 
 SIXTEEN = np.arange(16, dtype=np.float32).reshape(1, 16)
 FOUR = np.arange(4, dtype=np.float32).reshape(1, 4)
@@ -80,7 +81,9 @@ class TestMetadata:
 
     @pytest.mark.parametrize("method", ["get_model_metadata", "get_model_config", "get_inference_statistics"])
     def test_of_an_unknown_model(self, client: StockClient, method: str) -> None:
-        with pytest.raises(InferenceServerException, match="Request for unknown model: 'nobody' is not found") as caught:
+        with pytest.raises(
+            InferenceServerException, match="Request for unknown model: 'nobody' is not found"
+        ) as caught:
             client.call(method, "nobody")
         assert caught.value.status() == ("404" if client.is_http else "StatusCode.NOT_FOUND")
 
@@ -167,7 +170,9 @@ class TestSettings:
 class TestTimingAndLoad:
     def test_server_timing(self, sample_server: ServerProcess) -> None:
         headers = _headers_of_infer(sample_server, {"x-isochrone-timing": "1"})
-        stages = {part.split(";")[0].strip(): float(part.split("dur=")[1]) for part in headers["server-timing"].split(",")}
+        stages = {
+            part.split(";")[0].strip(): float(part.split("dur=")[1]) for part in headers["server-timing"].split(",")
+        }
         assert {"queue", "compute"} <= set(stages)
         assert all(value >= 0 for value in stages.values())
         assert "server-timing" not in _headers_of_infer(sample_server, {})
@@ -221,14 +226,16 @@ class TestGrpcServices:
             database = ProtoReflectionDescriptorDatabase(channel)
             assert "inference.GRPCInferenceService" in database.get_services()
             service = DescriptorPool(database).FindServiceByName("inference.GRPCInferenceService")
-            expected = {method.name for method in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods}
+            expected = {
+                method.name for method in service_pb2.DESCRIPTOR.services_by_name["GRPCInferenceService"].methods
+            }
             assert {method.name for method in service.methods} == expected
             infer = service.methods_by_name["ModelInfer"].input_type
             assert "raw_input_contents" in infer.fields_by_name
 
     def test_an_unknown_method(self, sample_server: ServerProcess) -> None:
         with grpc.insecure_channel(sample_server.grpc_url) as channel:
-            call = channel.unary_unary("/inference.GRPCInferenceService/Nothing")
+            call: Any = channel.unary_unary("/inference.GRPCInferenceService/Nothing")
             with pytest.raises(grpc.RpcError) as caught:
                 call(b"", timeout=10)
         assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
@@ -281,4 +288,4 @@ def _trailers_of_infer(server: ServerProcess, *metadata: tuple[str, str]) -> dic
     with grpc.insecure_channel(server.grpc_url) as channel:
         stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
         _, call = stub.ModelInfer.with_call(_infer_request(), metadata=metadata, timeout=10)
-    return {key: value for key, value in call.trailing_metadata()}
+    return dict(call.trailing_metadata())

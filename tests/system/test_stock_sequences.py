@@ -15,7 +15,7 @@ MODELS = ("accumulate", "accumulate_oldest", "accumulate_state")
 _numbers = itertools.count(1000)
 
 
-def send(client: StockClient, model: str, sequence_id: int | str, value: int, **flags: bool) -> Any:
+def send(client: StockClient, model: str, sequence_id: int | str, value: int, **flags: Any) -> Any:
     dtype = np.float32 if model == "accumulate_state" else np.int32
     result = client.infer(model, {"IN": np.array([[value]], dtype)}, sequence_id=sequence_id, **flags)
     return result.as_numpy("SUM")[0, 0]

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import tritonclient.utils
 import tritonclient.utils.shared_memory as shared_memory
-from sample_models import write_models
-from server_process import ServerProcess, StartServer
 from stock_clients import KINDS, Array, StockClient
 from tritonclient.utils import InferenceServerException
+
+from sample_models import write_models
+from server_process import ServerProcess, StartServer
 
 SIXTEEN = np.arange(16, dtype=np.float32).reshape(1, 16)
 ONES = np.ones((1, 16), np.float32)

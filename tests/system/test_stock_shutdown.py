@@ -11,11 +11,12 @@ from typing import Any
 import grpc
 import numpy as np
 import tritonclient.grpc
-from sample_models import write_models
-from server_process import StartServer
 from stock_clients import KINDS, StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from watching import load_now, wait_for
+
+from sample_models import write_models
+from server_process import StartServer
 
 
 class Load(threading.Thread):
@@ -86,7 +87,9 @@ def test_a_stream_is_finished(tmp_path: Path, server_factory: StartServer) -> No
         first = next(answers)
         server.process.send_signal(signal.SIGTERM)
         rest = list(answers)
-        values = [int(np.frombuffer(each.infer_response.raw_output_contents[0], np.int32)[0]) for each in [first, *rest]]
+        values = [
+            int(np.frombuffer(each.infer_response.raw_output_contents[0], np.int32)[0]) for each in [first, *rest]
+        ]
         assert values == list(range(20))
         assert server.process.wait(30) == 0
 

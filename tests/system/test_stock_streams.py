@@ -1,4 +1,4 @@
-"""ModelStreamInfer by the stock gRPC clients: ordinary, decoupled and sequence models, errors, cancels, slow readers."""
+"""ModelStreamInfer by the stock gRPC clients: ordinary, decoupled, sequences; errors, cancels, slow readers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 import tritonclient.grpc
 import tritonclient.grpc.aio
-from server_process import ServerProcess
 from stock_clients import Array, StockClient
-from watching import load_now, wait_for
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
+from watching import load_now, wait_for
+
+from server_process import ServerProcess
 
 ONES = np.ones((1, 16), np.float32)
 

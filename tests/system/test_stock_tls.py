@@ -16,9 +16,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from stock_clients import KINDS, StockClient
+
 from sample_models import write_models
 from server_process import ServerProcess, StartServer
-from stock_clients import KINDS, StockClient
 
 NUMBERS = np.arange(5, dtype=np.int32)
 
@@ -45,9 +46,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     )
     (folder / "cert.pem").write_bytes(made.public_bytes(serialization.Encoding.PEM))
     (folder / "key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-        )
+        key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
     return folder / "cert.pem", folder / "key.pem"
 
@@ -116,7 +115,14 @@ def test_plain_text_to_a_tls_port_is_refused(tls_server: ServerProcess) -> None:
 def test_client_certificates(certificate: tuple[Path, Path], tmp_path: Path, server_factory: StartServer) -> None:
     """With --tls-client-ca, who shows no certificate gets no answer."""
     repository = write_models(tmp_path / "models", "identity_int32")
-    files = ("--tls-cert", str(certificate[0]), "--tls-key", str(certificate[1]), "--tls-client-ca", str(certificate[0]))
+    files = (
+        "--tls-cert",
+        str(certificate[0]),
+        "--tls-key",
+        str(certificate[1]),
+        "--tls-client-ca",
+        str(certificate[0]),
+    )
     with server_factory(repository, *files) as server:
         stranger = ssl.create_default_context(cafile=str(certificate[0]))
         known = ssl.create_default_context(cafile=str(certificate[0]))

@@ -10,6 +10,7 @@ from typing import Any
 
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
+
 from server_process import ServerProcess
 
 

@@ -32,6 +32,12 @@ log = structlog.get_logger()
 
 #: Longest expected run that happens on the loop's thread.
 INLINE_NS = 100 * MICROSECOND
+#: An inline run this long held up every other caller: the model goes to its thread for a while, first for this many
+#: seconds, then twice as many each time. A stall of the machine costs 22 µs per request so long; a model that is slow
+#: now and then is inline ever more rarely.
+_OVERRUN_NS = 2000 * MICROSECOND
+_OVERRUN_PAUSE = 1.0
+_LONGEST_PAUSE = 3600.0
 #: Inline batches in one loop turn before sockets get a turn.
 _INLINE_BATCHES = 8
 #: Requests of an asynchronous decoupled model under way at once on one instance.
@@ -72,6 +78,8 @@ class Runner:
         self._pump_planned = False
         self._alarm: Alarm | None = None
         self._inline_ns = 0
+        self._inline_pause = _OVERRUN_PAUSE
+        self._inline_again: asyncio.TimerHandle | None = None
         self._runs = 0
         self._order: deque[InferRequest] | None = deque() if preserve_ordering else None
         self._held: dict[int, tuple[InferRequest, Tensors | IsochroneError]] = {}
@@ -208,6 +216,8 @@ class Runner:
         self._runs += 1
         if not self._runs & 7 or ended - started > self._inline_ns:
             self.curve.observe(rows, ended - started)
+            if ended - started > _OVERRUN_NS:
+                self._leave_inline()
         self._statistics.record_single(request, ended, rows)
         self._over()
         request.complete(outputs)
@@ -217,8 +227,21 @@ class Runner:
             self._run_on_threads()
         self._fail(request, as_model_error(error, request))
 
+    def _leave_inline(self) -> None:
+        """For a while: see ``_OVERRUN_NS``."""
+        self._inline_ns = 0
+        if self._inline_again is None:
+            self._inline_again = self._loop.call_later(self._inline_pause, self._return_inline)
+            self._inline_pause = min(2 * self._inline_pause, _LONGEST_PAUSE)
+
+    def _return_inline(self) -> None:
+        self._inline_again = None
+        self._inline_ns = INLINE_NS
+
     def _run_on_threads(self) -> None:
         self._inline_ns = 0
+        if self._inline_again is not None:
+            self._inline_again.cancel()
         log.warning("model hung in an inline run; it runs on its own thread from now on", model=self._name)
 
     def _run_inline(self, instance: Instance, batch: Batch) -> None:
@@ -230,6 +253,8 @@ class Runner:
             watchdog.since = 0
         if batch.hung:
             self._run_on_threads()
+        elif batch.compute_end - batch.compute_start > _OVERRUN_NS:
+            self._leave_inline()
         self._settle(batch)
 
     def _finished(self, instance: Instance, batch: Batch) -> None:
@@ -445,6 +470,8 @@ class Runner:
     def release(self) -> None:
         """On the loop, before ``close``."""
         self._refusal = self._refusal or Unavailable(f"model '{self._name}' is being unloaded")
+        if self._inline_again is not None:
+            self._inline_again.cancel()
         if self._alarm is not None:
             self._alarm.close()
             self._alarm = None

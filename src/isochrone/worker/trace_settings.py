@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from isochrone.errors import InvalidArgument
@@ -14,6 +15,7 @@ _DEFAULTS: dict[str, list[str]] = {
     "trace_file": [""],
     "trace_mode": ["triton"],
 }
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
 _LEVELS = ("OFF", "TIMESTAMPS", "TENSORS")
 
 
@@ -26,7 +28,7 @@ class TraceSettings:
         """Applies changes (None resets a key) and returns the settings in force."""
         for key, value in changes.items():
             _check(key, value)
-        target = self._models.setdefault(model_name, {}) if model_name else self._global
+        target = self._models.get(model_name, {}) if model_name else self._global
         for key, value in changes.items():
             if value is not None:
                 target[key] = list(value)
@@ -34,6 +36,10 @@ class TraceSettings:
                 target.pop(key, None)
             else:
                 target[key] = list(_DEFAULTS[key])
+        if model_name:
+            self._models[model_name] = target
+            if not target:
+                del self._models[model_name]
         return {**self._global, **self._models.get(model_name, {})}
 
 
@@ -49,5 +55,5 @@ def _check(key: str, value: list[str] | None) -> None:
         unknown = [level for level in value if level not in _LEVELS]
         if unknown or not value:
             raise InvalidArgument(f"trace setting 'trace_level': expected of {', '.join(_LEVELS)}, given {value}")
-    elif len(value) != 1 or not value[0].lstrip("-").isdigit():
+    elif len(value) != 1 or not _INTEGER.fullmatch(value[0]):
         raise InvalidArgument(f"trace setting '{key}': expected one integer, given {value}")

@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+import pytest
+
+from isochrone.errors import InvalidArgument
+from isochrone.worker.trace_settings import TraceSettings
+
+DEFAULTS = {
+    "trace_level": ["OFF"],
+    "trace_rate": ["1000"],
+    "trace_count": ["-1"],
+    "log_frequency": ["0"],
+    "trace_file": [""],
+    "trace_mode": ["triton"],
+}
+
+
+def test_defaults_are_shown() -> None:
+    assert TraceSettings().apply("", {}) == DEFAULTS
+
+
+def test_a_model_inherits_what_it_does_not_set() -> None:
+    settings = TraceSettings()
+    settings.apply("", {"trace_rate": ["7"]})
+    shown = settings.apply("m", {"trace_level": ["TIMESTAMPS", "TENSORS"]})
+    assert shown["trace_rate"] == ["7"]
+    assert shown["trace_level"] == ["TIMESTAMPS", "TENSORS"]
+    assert settings.apply("", {})["trace_level"] == ["OFF"]
+    settings.apply("", {"trace_rate": ["8"]})
+    assert settings.apply("m", {})["trace_rate"] == ["8"]
+
+
+def test_none_resets_a_model_to_global_and_global_to_default() -> None:
+    settings = TraceSettings()
+    settings.apply("", {"trace_rate": ["7"]})
+    settings.apply("m", {"trace_rate": ["9"]})
+    assert settings.apply("m", {"trace_rate": None})["trace_rate"] == ["7"]
+    assert settings.apply("", {"trace_rate": None})["trace_rate"] == ["1000"]
+
+
+def test_looking_at_a_model_keeps_nothing_of_it() -> None:
+    settings = TraceSettings()
+    settings.apply("looked_at", {})
+    assert not settings._models
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"trace_colour": ["red"]}, "trace setting 'trace_colour': expected one of"),
+        ({"trace_level": ["LOUD"]}, "expected of OFF, TIMESTAMPS, TENSORS, given"),
+        ({"trace_level": []}, "trace_level"),
+        ({"trace_rate": ["often"]}, "expected one integer"),
+        ({"trace_rate": ["1", "2"]}, "expected one integer"),
+        ({"trace_rate": ["--1"]}, "expected one integer"),
+        ({"trace_rate": ["²"]}, "expected one integer"),
+        ({"trace_count": []}, "expected one integer"),
+        ({"trace_file": ["/etc/passwd"]}, "cannot be changed while the server runs"),
+        ({"trace_mode": ["opentelemetry"]}, "cannot be changed while the server runs"),
+    ],
+)
+def test_wrong_settings_are_told_and_change_nothing(changes: dict[str, list[str] | None], message: str) -> None:
+    settings = TraceSettings()
+    with pytest.raises(InvalidArgument, match=message):
+        settings.apply("", {"log_frequency": ["5"], **changes})
+    assert settings.apply("", {}) == DEFAULTS
