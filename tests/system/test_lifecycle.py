@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +209,7 @@ def test_a_hundred_version_changes_followed_by_polling(tmp_path: Path, server_fa
             for version in range(2, 102):
                 asked = time.monotonic()
                 write_plus(models, version)
-                _until(lambda version=version: client.is_model_ready("plus", str(version)))
+                _until(partial(client.is_model_ready, "plus", str(version)))
                 commits.append((version, asked, time.monotonic()))
                 if version > 2:
                     shutil.rmtree(models / "plus" / str(version - 2))
@@ -334,8 +335,8 @@ def test_adding_a_version_does_not_reload_the_others(
     control.load_model("several")
     control.load_model("several")
     assert (directory / "loads").read_text().split() == ["1", "2", "3"]
-    for version in ("1", "2", "3"):
-        assert answer_of(infer(control, triton_http, "several", 1.0, version=version)) == (1.0 + int(version), version)
+    for name in ("1", "2", "3"):
+        assert answer_of(infer(control, triton_http, "several", 1.0, version=name)) == (1.0 + int(name), name)
     assert answer_of(infer(control, triton_http, "several", 1.0))[1] == "3"
     control.unload_model("several")
 

@@ -204,7 +204,7 @@ def test_polling_follows_the_files(tmp_path: Path, server_factory: StartServer) 
         shutil.rmtree(repository / "identity_int32")
         wait_for(lambda: not _ready(client, "identity_int32"))
         assert client.call("is_server_ready")
-        assert ("identity_int32", "1") not in index(client)
+        wait_for(lambda: ("identity_int32", "1") not in index(client))
         client.close()
 
 

@@ -55,8 +55,8 @@ class QueueMachine(RuleBasedStateMachine):
             for level in range(1, levels + 1)
         )
         preferred = preferred if max_rows > 4 else ()
-        self.rules = QueueRules(max_rows, preferred, delay, levels, 1, 50 * MILLISECOND, policies)
-        self.queue = BatchQueue(self.rules, self.curve, 1)
+        self.queue_rules = QueueRules(max_rows, preferred, delay, levels, 1, 50 * MILLISECOND, policies)
+        self.queue = BatchQueue(self.queue_rules, self.curve, 1)
         self.now = SECOND
         self.inside: set[RecordedRequest] = set()
 
@@ -68,7 +68,7 @@ class QueueMachine(RuleBasedStateMachine):
     )
     def push(self, rows: int, deadline_ms: int | None, priority: int, shape: int) -> None:
         deadline = NEVER if deadline_ms is None else self.now + deadline_ms * MILLISECOND
-        rows = min(rows, self.rules.max_rows)
+        rows = min(rows, self.queue_rules.max_rows)
         request = RecordedRequest(plan_of(rows, shape=shape, priority=priority), arrived=self.now, deadline=deadline)
         try:
             self.queue.push(request, self.now)
@@ -91,7 +91,7 @@ class QueueMachine(RuleBasedStateMachine):
         self._settle_refused()
         assert len(set(batch)) == len(batch)
         rows = sum(request.plan.batch_size for request in batch)
-        assert rows <= self.rules.max_rows
+        assert rows <= self.queue_rules.max_rows
         assert len({request.plan.shape_key for request in batch}) <= 1
         for request in batch:
             assert isinstance(request, RecordedRequest)
@@ -100,7 +100,7 @@ class QueueMachine(RuleBasedStateMachine):
             assert request.dispatched == self.now
             assert self.now < request.deadline
             if self.curve.estimate(rows) and request.deadline != NEVER and len(batch) > 1:
-                assert self.now + self.curve.estimate(rows) + self.rules.margin_ns <= request.deadline
+                assert self.now + self.curve.estimate(rows) + self.queue_rules.margin_ns <= request.deadline
         if rows:
             self.queue.occupy([self.now + self.curve.estimate(rows)])
 

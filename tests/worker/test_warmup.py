@@ -160,9 +160,7 @@ class StreamingAsync(Watching):
     decoupled = True
     is_async = True
 
-    async def stream(  # type: ignore[override]
-        self, inputs: dict[str, Any], parameters: Any
-    ) -> AsyncIterator[dict[str, Any]]:
+    async def stream(self, inputs: dict[str, Any], parameters: Any) -> AsyncIterator[dict[str, Any]]:
         for _ in range(2):
             self.runs.append(inputs)
             yield {}

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 _JOIN_LIMIT = 32 * 1024
 #: Seconds a refused client gets to read its refusal.
 _LINGER = 2
-#: Seconds a connection in use gets for one more request when the server stops.
-_LAST_CHANCE = 0.25
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
@@ -219,9 +217,9 @@ class Http1Connection(asyncio.Protocol):
                 self._flush()
 
     def eof_received(self) -> bool:
-        # The end of the client's bytes is how nearly every client goes away (a timeout, a cancelled task): what it still
-        # waits for is dropped before it costs compute. TCP cannot tell that from a half-close by a client that goes on
-        # reading, and stock clients do not half-close. Answers already written still go out.
+        # The end of the client's bytes is how nearly every client goes away (a timeout, a cancelled task): what it
+        # still waits for is dropped before it costs compute. TCP cannot tell that from a half-close by a client that
+        # goes on reading, and stock clients do not half-close. Answers already written still go out.
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -277,18 +275,17 @@ class Http1Connection(asyncio.Protocol):
 
     def shut_down(self) -> None:
         """Finishes what is under way, then closes."""
-        if self.is_busy or self.listener.tick - self.tick > 1:
-            self._close_when_idle()
-            return
-        # A client in full swing is sending its next request right now: closing would reset it. It is answered, and told
-        # that the connection ends there.
-        self.last_chance = True
-        self.listener.loop.call_later(_LAST_CHANCE, self._close_when_idle)
-
-    def _close_when_idle(self) -> None:
         self.closing = True
-        if not self.is_busy and not self.closed:
+        if not self.is_busy:
             self.transport.close()
+
+    def offer_last_request(self) -> bool:
+        """Before ``shut_down``: whether the client may be sending its next request right now.
+
+        Closing would reset that one. It is answered instead, and told that the connection ends there.
+        """
+        self.last_chance = not self.is_busy and self.listener.tick - self.tick <= 1
+        return self.last_chance
 
     # Receiving.
 

@@ -305,7 +305,8 @@ class Http2Connection(asyncio.Protocol):
                     position = self._continue_data(data, start, end)
                     return
                 if flags & _END_STREAM:
-                    if stream.unacknowledged + length > self.limits.stream_window:
+                    # Most bodies are one frame, and that fits the window.
+                    if stream.unacknowledged and stream.unacknowledged + length > self.limits.stream_window:
                         self._window_exceeded(stream)
                     if length:
                         stream.data(data[start:position])

@@ -280,7 +280,7 @@ class Http2ServerConnection(Http2Connection):
             raise ConnectionFault(frames.PROTOCOL_ERROR, f"a client opened stream {stream_id}, which is even")
         self.last_stream = stream_id
         if head is None:
-            head = self._new_head(stream_id, block)
+            head = self._new_head(stream_id, block, ends)
             if head is None:
                 return
         if len(self.streams) >= self.limits.max_streams or self.going_away:
@@ -303,7 +303,7 @@ class Http2ServerConnection(Http2Connection):
             stream.remote_done = True
             stream.ended()
 
-    def _new_head(self, stream_id: int, block: bytes) -> Head | None:
+    def _new_head(self, stream_id: int, block: bytes, ends: bool) -> Head | None:
         """Decodes and checks a block that is not memoised; None when the stream was refused."""
         if not self.settings_seen:
             self.settings_missing()
@@ -314,6 +314,7 @@ class Http2ServerConnection(Http2Connection):
         except HeaderListTooLarge as error:
             limits = self.limits
             stream = self.streams[stream_id] = ServerStream(self, stream_id, _REFUSED)
+            stream.remote_done = ends
             stream.refuse(
                 431, f"{error}; max_head_bytes is {limits.max_head_bytes}, max_headers is {limits.max_headers}"
             )
@@ -437,6 +438,8 @@ def _head_of(headers: Sequence[Header]) -> Head | None:
     length = head.get(b"content-length")
     if length is not None:
         if not length.isdigit() or len(length) > 18:
+            return None
+        if any(name == b"content-length" and value != length for name, value in regular):
             return None
         head.content_length = int(length)
     return head

@@ -22,6 +22,8 @@ from isochrone.wire.http2_server import Http2ServerConnection
 
 #: Seconds between sweeps; also the unit of ``tick``.
 _SWEEP = 1.0
+#: Seconds a connection in use gets for one more request when the server stops.
+_LAST_CHANCE = 0.25
 _JSON: Headers = ((b"content-type", b"application/json"),)
 
 Connection = Http1Connection | Http2ServerConnection
@@ -67,8 +69,17 @@ class Listener:
     async def stop(self, grace: float) -> int:
         """Stops accepting, lets connections finish within ``grace`` seconds, cuts the rest and counts them."""
         self.close()
-        for connection in list(self.connections):
+        in_use = [
+            connection
+            for connection in self.connections
+            if isinstance(connection, Http1Connection) and connection.offer_last_request()
+        ]
+        for connection in self.connections - set(in_use):
             connection.shut_down()
+        if in_use:
+            await asyncio.sleep(min(_LAST_CHANCE, grace))
+            for connection in self.connections.intersection(in_use):
+                connection.shut_down()
         if self.connections:
             self._empty = asyncio.Event()
             try:

@@ -294,7 +294,9 @@ class Catalog:
         changes = [self._follow_removal(name) for name in before.keys() - now.keys()]
         changes += [self._follow(name, entry) for name, entry in now.items() if entry != before.get(name)]
         # At once: a model that takes long to load or to drain does not hold up the others.
-        await asyncio.gather(*changes)
+        for problem in await asyncio.gather(*changes, return_exceptions=True):
+            if problem is not None:
+                log.error("following a change of the repository failed", exc_info=problem)
 
     async def _follow_removal(self, name: str) -> None:
         try:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from math import exp
 from typing import TYPE_CHECKING
 
@@ -253,7 +254,7 @@ class BatchQueue:
         whole, rest = divmod(-(-self.rows // len(self._busy_until)), maximum)
         return wait + whole * self._curve.estimate(maximum) + (self._curve.estimate(rest) if rest else 0)
 
-    def _going_order(self, now: int) -> Sequence[Entry]:
+    def _going_order(self, now: int) -> Iterable[Entry]:
         """Everybody in the order they go: classes, deadlines inside a class, and the aged before all."""
         rules = self._rules
         highest = next(level for level, entries in enumerate(self._levels) if entries)
@@ -268,11 +269,12 @@ class BatchQueue:
         if not aged:
             if rules.levels == 1:
                 return self._levels[1]
-            return [entry for entries in self._levels for entry in entries]
+            return chain.from_iterable(self._levels)
         aged.sort(key=lambda pair: (pair[0], pair[1].order))
         first = [entry for _, entry in aged]
         orders = {entry.order for entry in first}
-        return first + [entry for entries in self._levels for entry in entries if entry.order not in orders]
+        others = (entry for entries in self._levels for entry in entries if entry.order not in orders)
+        return chain(first, others)
 
     def _remove(self, entry: Entry) -> None:
         entries = self._levels[entry.level]

@@ -9,9 +9,9 @@ import onnx
 import onnxruntime
 import pytest
 from config_text import parameter, tensors
-from conftest import MakeContext
 from onnx import TensorProto, helper, numpy_helper
 
+from conftest import MakeContext
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
 from isochrone.worker.backends import onnx_options
 from isochrone.worker.backends.onnx import ConvertingExecutable, OnnxExecutable, load

@@ -13,8 +13,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from config_text import parameter, tensors
-from conftest import MakeContext
 
+from conftest import MakeContext
 from isochrone.errors import ConfigError, ModelFailed, Unsupported
 from isochrone.worker.backends.python import load
 

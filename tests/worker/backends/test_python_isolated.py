@@ -15,8 +15,8 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
 from config_text import parameter, tensors
-from conftest import MakeContext
 
+from conftest import MakeContext
 from isochrone.errors import ConfigError, ModelFailed, Unavailable
 from isochrone.worker.backends import LoadContext
 from isochrone.worker.backends.python import load

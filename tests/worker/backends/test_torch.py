@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 from config_text import parameter, tensors
-from conftest import MakeContext
 
+from conftest import MakeContext
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
 from isochrone.worker.backends.torch import load
 

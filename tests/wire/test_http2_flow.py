@@ -1,0 +1,322 @@
+"""HTTP/2, server side: windows, slow readers, producers, timeouts, cancellation and shutting down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from test_http2_strictness import FIELDS, encode, goaway_of, headers, opened, parse
+from wire_fakes import ServerEnd
+
+from isochrone.settings import WireLimits
+from isochrone.wire import frames
+from isochrone.wire.exchange import Consumer, Exchange, Route
+from isochrone.wire.frames import DATA, ENHANCE_YOUR_CALM, HEADERS, RST_STREAM, frame, settings_frame, window_update
+from isochrone.wire.http2_server import Http2ServerConnection
+
+PREFIX = encode([(b":status", b"200")])
+SUFFIX = encode([(b"grpc-status", b"0")])
+
+
+def data_of(sent: bytes, stream: int = 1) -> bytes:
+    return b"".join(payload for kind, _, number, payload in parse(sent) if kind == DATA and number == stream)
+
+
+def exchange_of(end: ServerEnd, index: int = 0) -> Any:
+    return end.route.exchanges[index]
+
+
+def test_answers_wait_for_the_window_and_go_on_with_it() -> None:
+    end = opened()
+    end.feed(settings_frame({4: 10}) + headers(1, end=True) + headers(3, end=True))
+    first, second = exchange_of(end), exchange_of(end, 1)
+    first.respond(200, (), [b"0123456789abcdef"])
+    second.respond_unary(PREFIX, b"0123456789abcdef", 16, SUFFIX)
+    sent = end.turn()
+    assert data_of(sent) == b"0123456789"
+    assert data_of(sent, 3) == b"0123456789"
+    assert end.connection.unsent == 12
+    sent = end.feed(window_update(3, 100))
+    assert data_of(sent, 3) == b"abcdef"
+    assert parse(sent)[-1][:3] == (HEADERS, 5, 3)
+    assert data_of(end.feed(settings_frame({4: 13}))) == b"abc"
+    assert data_of(end.feed(settings_frame({4: 1000}))) == b"def"
+    assert end.connection.streams == {}
+    assert end.connection.unsent == 0
+
+
+def test_a_window_may_become_negative() -> None:
+    end = opened()
+    end.feed(settings_frame({4: 10}) + headers(1, end=True))
+    exchange = exchange_of(end)
+    exchange.start(200, ())
+    exchange.write([b"01234567"])
+    end.turn()
+    end.feed(settings_frame({4: 3}))  # the window is -5 now (RFC 9113 §6.9.2)
+    exchange.write([b"abc"])
+    assert data_of(end.feed(window_update(1, 5))) == b""
+    assert data_of(end.feed(window_update(1, 2))) == b"ab"
+
+
+def test_the_connections_window_is_shared_fairly() -> None:
+    end = opened()
+    end.feed(settings_frame({4: 1 << 20}) + headers(1, end=True) + headers(3, end=True))
+    for index in (0, 1):
+        exchange_of(end, index).respond(200, (), [bytes(200_000)])
+    sent = end.turn()
+    assert len(data_of(sent)) + len(data_of(sent, 3)) == 65_535
+    assert len(data_of(sent)) > 0
+    sent = end.feed(window_update(0, 80_000))
+    assert abs(len(data_of(sent)) - len(data_of(sent, 3))) <= 16_384
+
+
+def test_writes_of_one_turn_are_one_write() -> None:
+    end = opened()
+    end.feed(b"".join(headers(number, end=True) for number in range(1, 21, 2)))
+    before = end.transport.writes
+    for exchange in end.route.exchanges:
+        exchange.respond(200, (), [b"answer"])
+    end.turn()
+    assert end.transport.writes == before + 1
+
+
+def test_a_producer_that_stopped_for_the_connection_is_called_again() -> None:
+    end = opened()
+    end.feed(headers(1, end=True))
+    exchange = exchange_of(end)
+    exchange.start(200, ())
+    exchange.write([b"one"])
+    end.turn()
+    told: list[str] = []
+    end.connection.pause_writing()
+    assert exchange.is_congested
+    exchange.on_writable = lambda: told.append("go")
+    end.connection.resume_writing()
+    assert told == ["go"]
+    assert not exchange.is_congested
+
+
+def test_producers_called_within_pumping_may_write_at_once() -> None:
+    end = opened()
+    end.feed(settings_frame({4: 1 << 20}) + headers(1, end=True) + headers(3, end=True) + headers(5, end=True))
+    exchanges = [exchange_of(end, index) for index in range(3)]
+    end.connection.pause_writing()
+    for exchange in exchanges:
+        exchange.start(200, ())
+        exchange.write([b"first"])
+    for exchange in exchanges:
+        exchange.on_writable = lambda exchange=exchange: (exchange.write([bytes(70_000)]), exchange.end())
+    end.connection.resume_writing()
+    end.turn()
+    sent = end.feed(window_update(0, 1 << 20))
+    assert end.connection.streams == {}
+    assert sum(len(payload) for kind, _, _, payload in parse(sent) if kind == DATA) > 100_000
+
+
+def test_a_reader_with_shut_windows_that_asks_on_is_sent_away() -> None:
+    end = opened(WireLimits(max_unsent_bytes=1000))
+    end.feed(settings_frame({4: 0}) + headers(1, end=True) + headers(3, end=True))
+    exchange_of(end).respond(200, (), [bytes(900)])
+    assert goaway_of(end.turn()) is None
+    exchange_of(end, 1).respond(200, (), [bytes(900)])
+    goaway = goaway_of(end.turn())
+    assert goaway == (ENHANCE_YOUR_CALM, "unread answers exceed max_unsent_bytes (1000)")
+
+
+def test_a_slow_reader_is_not_read_from() -> None:
+    end = opened(WireLimits(max_unsent_bytes=1000))
+    end.feed(headers(1, end=True) + headers(3, end=True))
+    end.connection.pause_writing()
+    for exchange in end.route.exchanges:
+        exchange.respond(200, (), [bytes(900)])
+    assert not end.transport.reading
+    end.connection.resume_writing()
+    assert end.transport.reading
+    end.turn()
+    assert end.connection.streams == {}
+
+
+def test_answers_without_a_body_are_held_back_too() -> None:
+    end = opened(WireLimits(max_unsent_bytes=1000))
+    end.feed(headers(1, end=True) + headers(3, end=True))
+    end.connection.pause_writing()
+    exchange_of(end).respond(404, (), [])
+    end.transport.buffered = 500
+    end.turn()
+    assert end.transport.reading
+    exchange_of(end, 1).respond(404, (), [])
+    end.transport.buffered = 1001
+    end.turn()
+    assert not end.transport.reading
+    end.connection.resume_writing()
+    assert end.transport.reading
+
+
+def test_windows_are_given_back_early() -> None:
+    end = opened(WireLimits(stream_window=10_000, connection_window=100_000))
+    assert end.feed(headers(1) + frame(DATA, 0, 1, bytes(4_000))) == b""
+    assert end.feed(frame(DATA, 0, 1, bytes(2_000))) == window_update(1, 6_000)
+    sent = b""
+    for _ in range(9):
+        sent += end.feed(frame(DATA, 0, 1, bytes(5_000)))
+    assert sum(frames.uint32.unpack(p)[0] for _, _, number, p in parse(sent) if number == 0) >= 50_000
+
+
+class Owner:
+    told = 0
+
+    def abandoned(self) -> None:
+        self.told += 1
+
+
+def test_a_reset_tells_the_owner_and_later_answers_go_nowhere() -> None:
+    end = opened()
+    end.feed(headers(1, end=True) + headers(3, end=True))
+    owner = Owner()
+    first = exchange_of(end)
+    first.owner = owner
+    first.start(200, ())
+    end.feed(frame(RST_STREAM, 0, 1, bytes(4)))
+    assert owner.told == 1
+    first.write([b"x"])
+    first.end()
+    first.respond_unary(PREFIX, b"x", 1, SUFFIX)
+    assert end.turn() == b""
+    exchange_of(end, 1).respond_unary(PREFIX, b"x", 1, SUFFIX)
+    assert data_of(end.turn(), 3) == b"x"
+
+
+def test_a_lost_connection_tells_every_owner_and_later_answers_go_nowhere() -> None:
+    end = opened()
+    end.feed(headers(1, end=True) + headers(3, end=True) + headers(5, end=True))
+    owners = [Owner(), Owner(), Owner()]
+    for exchange, owner in zip(end.route.exchanges, owners, strict=True):
+        exchange.owner = owner
+    end.connection.connection_lost(None)
+    assert [owner.told for owner in owners] == [1, 1, 1]
+    exchange_of(end).respond_unary(PREFIX, b"x", 1, SUFFIX)
+    exchange_of(end, 1).respond(200, (), [b"x"])
+    exchange_of(end, 2).start(200, ())
+    exchange_of(end, 2).end_with_trailers(SUFFIX)
+    assert end.turn() == b""
+    assert not end.listener.connections
+
+
+class Tap:
+    """A consumer that shuts its window."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+        self.body = b""
+        self.is_over = False
+        stream.hold_window()
+
+    def data_received(self, data: bytes) -> None:
+        self.body += data
+
+    def ended(self) -> None:
+        self.is_over = True
+
+
+class StreamingRoute(Route):
+    streaming = True
+
+    def __init__(self) -> None:
+        self.taps: list[Tap] = []
+
+    def open(self, exchange: Exchange) -> Consumer:
+        self.taps.append(Tap(exchange))
+        return self.taps[-1]
+
+
+def test_a_consumer_may_hold_the_window() -> None:
+    route = StreamingRoute()
+    end = ServerEnd(Http2ServerConnection, None, WireLimits(stream_window=100), route)
+    end.feed(frames.PREFACE + settings_frame({}))
+    assert end.feed(headers(1) + frame(DATA, 0, 1, bytes(100))) == b""
+    tap = route.taps[0]
+    assert len(tap.body) == 100
+    tap.stream.release_window()
+    assert end.turn() == window_update(1, 100)
+    end.feed(frame(DATA, 1, 1, b"x"))
+    assert tap.is_over
+
+
+def advance(end: ServerEnd, ticks: int) -> bytes:
+    end.listener.tick += ticks
+    end.connection.check_timeouts(end.listener.tick)
+    return end.turn()
+
+
+def test_timeouts() -> None:
+    limits = WireLimits(head_timeout=5, body_timeout=8, idle_timeout=20, write_timeout=10)
+    dripping = opened(limits)
+    dripping.feed(headers(1)[:12])
+    assert advance(dripping, 5) == b""
+    goaway = goaway_of(advance(dripping, 1))
+    assert goaway is not None
+    assert "head_timeout (5 s)" in goaway[1]
+
+    waiting = opened(limits)
+    waiting.feed(headers(1))
+    assert advance(waiting, 8) == b""
+    answer = parse(advance(waiting, 1))
+    assert b"body_timeout (8 s)" in answer[1][3]
+
+    idle = opened(limits)
+    assert advance(idle, 20) == b""
+    assert goaway_of(advance(idle, 1)) == (frames.NO_ERROR, "idle")
+
+    deaf = opened(limits)
+    deaf.connection.pause_writing()
+    advance(deaf, 10)
+    assert not deaf.transport.aborted
+    advance(deaf, 1)
+    assert deaf.transport.aborted
+
+    shut = opened(limits)
+    shut.feed(settings_frame({4: 0}) + headers(1, end=True))
+    exchange_of(shut).respond(200, (), [b"x"])
+    shut.turn()
+    assert parse(advance(shut, 11))[-1][:3] == (RST_STREAM, 0, 1)
+
+
+def test_shutting_down_lets_open_streams_finish_and_refuses_new_ones() -> None:
+    end = opened()
+    end.feed(headers(1, end=True))
+    end.connection.shut_down()
+    sent = end.turn()
+    assert frames.goaway_fields.unpack_from(parse(sent)[0][3]) == (1, 0)
+    assert not end.transport.closing
+    assert end.feed(headers(3, end=True)) == frames.rst_stream(3, frames.REFUSED_STREAM)
+    exchange_of(end).respond_unary(PREFIX, b"done", 4, SUFFIX)
+    assert data_of(end.turn()) == b"done"
+    assert end.transport.closing
+
+    idle = opened()
+    idle.connection.shut_down()
+    assert idle.transport.closing
+
+
+def test_a_client_that_goes_away_gets_its_answers_first() -> None:
+    end = opened()
+    end.feed(headers(1, end=True) + headers(3, end=True) + frames.goaway(0, 0))
+    assert not end.transport.closing
+    exchange_of(end).respond(200, (), [b"one"])
+    assert data_of(end.turn()) == b"one"
+    assert not end.transport.closing
+    end.feed(frame(RST_STREAM, 0, 3, bytes(4)))
+    assert end.transport.closing
+
+
+def test_a_large_frame_in_small_pieces() -> None:
+    end = opened()
+    body = bytes(range(200)) * 100
+    padded = frame(DATA, 9, 1, b"\x05" + body + bytes(5))
+    end.feed(headers(1))
+    end.transport.feed_in_pieces(padded, range(0, len(padded), 7))
+    assert end.route.bodies == [body]
+    long_block = encode([*FIELDS, (b"x", b"a" * 10_000)])
+    data = frame(HEADERS, 5, 3, long_block) + headers(5, end=True)
+    end.transport.feed_in_pieces(data, range(0, len(data), 11))
+    assert exchange_of(end, 1).head.get(b"x") == b"a" * 10_000
+    assert len(end.route.exchanges) == 3
