@@ -13,6 +13,7 @@ from isochrone.wire.heads import RequestHeads
 from isochrone.wire.http1 import Http1Connection
 from isochrone.wire.http2_server import Http2ServerConnection
 from isochrone.wire.listener import Listener
+from isochrone.wire.turn import Turn
 
 
 class ManualLoop:
@@ -150,6 +151,8 @@ class UnboundListener(Listener):
         self.tls = None
         self.heads = RequestHeads(self.limits)
         self.loop: Any = ManualLoop()
+        # Never stages: what is fed is answered before feed returns.
+        self.turn = Turn(self.loop, burst_ns=-1)
         self.tick = 0
         self.connections = set()
         self.refused = 0

@@ -200,6 +200,10 @@ class Http1Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        self.listener.turn.received(self, data)
+
+    def receive(self, data: bytes) -> None:
+        """Works on what was read; answers that are ready at once wait for ``flush``."""
         if self.lingering:
             return
         # An idle connection starts its head timeout with a new message's first byte.
@@ -213,8 +217,6 @@ class Http1Connection(asyncio.Protocol):
             self._consume(data)
         finally:
             self.in_callback = False
-            if self.out:
-                self._flush()
 
     def eof_received(self) -> bool:
         # The end of the client's bytes is how nearly every client goes away (a timeout, a cancelled task): what it
@@ -401,8 +403,7 @@ class Http1Connection(asyncio.Protocol):
             self.body_complete()
         finally:
             self.in_callback = False
-            if self.out:
-                self._flush()
+            self.flush()
 
     def body_cut_off(self) -> bool:
         return False
@@ -433,19 +434,19 @@ class Http1Connection(asyncio.Protocol):
     # Sending.
 
     def send(self, parts: list[Buffer], size: int) -> None:
-        if self.in_callback and size <= _JOIN_LIMIT:
+        if size <= _JOIN_LIMIT:
+            if not self.in_callback and not self.out:
+                self.listener.turn.mark(self)
             self.out += parts
-        elif size <= _JOIN_LIMIT:
-            self.transport.write(b"".join(parts))
         else:
-            if self.out:
-                self._flush()
+            self.flush()
             self.transport.writelines(parts)
 
-    def _flush(self) -> None:
-        out, self.out = self.out, []
-        if not self.closed:
-            self.transport.write(b"".join(out))
+    def flush(self) -> None:
+        if self.out:
+            out, self.out = self.out, []
+            if not self.closed:
+                self.transport.write(b"".join(out))
 
     def advance(self) -> None:
         """The first exchange is answered: send those behind it that are ready, then take up reading again."""
@@ -465,8 +466,7 @@ class Http1Connection(asyncio.Protocol):
         if not exchanges:
             self.tick = self.listener.tick
             if self.closing and self.head is None:
-                if self.out:
-                    self._flush()
+                self.flush()
                 if not self.lingering:
                     self.transport.close()
                 return
@@ -514,7 +514,8 @@ class Http1Connection(asyncio.Protocol):
 
     def _consume_unparsed(self) -> None:
         if self.unparsed and not self.closed:
-            self.data_received(b"")
+            self.receive(b"")
+            self.flush()
 
 
 #: Stands in for the head of a request that was refused before it was read.

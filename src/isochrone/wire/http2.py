@@ -207,6 +207,11 @@ class Http2Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
+        self.receive(data)
+        self.flush()
+
+    def receive(self, data: bytes) -> None:
+        """Works on what was read; frames to send wait for ``flush``."""
         self.in_callback = True
         try:
             self._receive(data)
@@ -214,8 +219,6 @@ class Http2Connection(asyncio.Protocol):
             self.fail(fault.code, str(fault))
         finally:
             self.in_callback = False
-            if self.out:
-                self.flush()
 
     def eof_received(self) -> bool:
         return False
@@ -613,8 +616,7 @@ class Http2Connection(asyncio.Protocol):
         self.out.append(data)
         self.out_size += len(data)
         if not self.in_callback and not self.flush_planned:
-            self.flush_planned = True
-            self.loop.call_soon(self.flush)
+            self.plan_flush()
 
     def put_data(self, stream_id: int, payload: Buffer, end: bool) -> None:
         length = len(payload)
@@ -622,8 +624,7 @@ class Http2Connection(asyncio.Protocol):
         self.out.append(payload)
         self.out_size += length + 9
         if not self.in_callback and not self.flush_planned:
-            self.flush_planned = True
-            self.loop.call_soon(self.flush)
+            self.plan_flush()
 
     def put_headers(self, stream_id: int, block: bytes, end: bool) -> None:
         flags = _END_STREAM if end else 0
@@ -640,6 +641,11 @@ class Http2Connection(asyncio.Protocol):
         for piece in pieces[1:-1]:
             self.put(frames.frame(frames.CONTINUATION, 0, stream_id, piece))
         self.put(frames.frame(frames.CONTINUATION, frames.END_HEADERS, stream_id, pieces[-1]))
+
+    def plan_flush(self) -> None:
+        """Has ``flush`` called when what runs now is done."""
+        self.flush_planned = True
+        self.loop.call_soon(self.flush)
 
     def flush(self) -> None:
         self.flush_planned = False

@@ -202,8 +202,7 @@ class ServerStream(Stream):
             )
             connection.out_size += size + length + len(suffix) + 27
             if not connection.in_callback and not connection.flush_planned:
-                connection.flush_planned = True
-                connection.loop.call_soon(connection.flush)
+                connection.plan_flush()
         elif not self.local_done:
             self.send_headers(prefix, False)
             self.send_data(payload)
@@ -249,6 +248,13 @@ class Http2ServerConnection(Http2Connection):
         self.transport.write(frames.settings_frame(settings) + frames.window_update(0, increment))
 
     def data_received(self, data: bytes) -> None:
+        self.listener.turn.received(self, data)
+
+    def plan_flush(self) -> None:
+        self.flush_planned = True
+        self.listener.turn.mark(self)
+
+    def receive(self, data: bytes) -> None:
         self.tick = self.listener.tick
         if self.preface_left:
             expected = self.preface_left[: len(data)]
@@ -259,7 +265,7 @@ class Http2ServerConnection(Http2Connection):
             data = data[len(expected) :]
             if not data:
                 return
-        super().data_received(data)
+        super().receive(data)
 
     def connection_ended(self) -> None:
         self.listener.forget(self)

@@ -19,6 +19,7 @@ from isochrone.wire.frames import PREFACE
 from isochrone.wire.heads import RequestHeads
 from isochrone.wire.http1 import Http1Connection
 from isochrone.wire.http2_server import Http2ServerConnection
+from isochrone.wire.turn import Turn
 
 #: Seconds between sweeps; also the unit of ``tick``.
 _SWEEP = 1.0
@@ -43,6 +44,7 @@ class Listener:
         self.tls = tls
         self.heads = RequestHeads(self.limits)
         self.loop = asyncio.get_running_loop()
+        self.turn = Turn(self.loop)
         #: Seconds since start, in steps of a sweep: connections stamp their activity with it for the price of a read.
         self.tick = 0
         self.connections: set[Connection | _Sniffer] = set()
