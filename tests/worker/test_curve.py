@@ -110,3 +110,22 @@ def test_mean_has_no_caution() -> None:
     curve = measured(LatencyCurve(2), 1, 100 * MICROSECOND)
     assert curve.mean(1) == 100 * MICROSECOND
     assert curve.mean(2) == 0
+
+
+def test_relaxing_goes_back_towards_the_best_seen_and_no_further() -> None:
+    curve = LatencyCurve(8)
+    for _ in range(20):
+        curve.observe(1, 1_000_000)
+    best = curve.estimates[1]
+    for _ in range(60):
+        curve.observe(1, 14_000_000)
+    assert curve.estimates[1] > 10_000_000
+    for _ in range(20):
+        curve.relax()
+    assert best * 0.8 <= curve.estimates[1] <= best * 1.2
+
+
+def test_a_curve_that_knows_nothing_has_nothing_to_relax() -> None:
+    curve = LatencyCurve(4)
+    curve.relax()
+    assert curve.estimates == [0] * 5

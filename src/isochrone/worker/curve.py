@@ -23,12 +23,14 @@ _ASSUMED_RUNS = 8
 class LatencyCurve:
     """Estimates in ns by rows."""
 
-    __slots__ = ("_deviation", "_known", "_mean", "_runs", "_scatter", "_since", "estimates", "max_rows")
+    __slots__ = ("_best", "_deviation", "_known", "_mean", "_runs", "_scatter", "_since", "estimates", "max_rows")
 
     def __init__(self, max_rows: int) -> None:
         self.max_rows = max(1, max_rows)
         self._mean = [0.0] * (self.max_rows + 1)
         self._deviation = [0.0] * (self.max_rows + 1)
+        #: The lowest each mean has been: how far ``relax`` may go.
+        self._best = [0.0] * (self.max_rows + 1)
         self._runs = [0] * (self.max_rows + 1)
         self._known: list[int] = []
         #: Mean deviation relative to the mean, over all sizes.
@@ -43,7 +45,7 @@ class LatencyCurve:
             return
         runs = self._runs[rows] = self._runs[rows] + 1
         if runs == 1:
-            self._mean[rows] = float(nanoseconds)
+            self._mean[rows] = self._best[rows] = float(nanoseconds)
             self._known.append(rows)
             self._known.sort()
             self._rebuild()
@@ -55,12 +57,27 @@ class LatencyCurve:
         error = min(max(nanoseconds - mean, -bound), bound)
         gain = max(_GAIN, 1 / runs)
         self._mean[rows] = mean + error * gain
+        if self._mean[rows] < self._best[rows]:
+            self._best[rows] = self._mean[rows]
         self._deviation[rows] += (abs(error) - self._deviation[rows]) * max(_GAIN, 1 / (runs - 1))
         self._scatter += (abs(error) / mean - self._scatter) * _GAIN / 2
         if not runs & 3:
             self._drift(rows, error / mean)
         self._since += 1
         if self._since >= _REBUILD_EVERY or (self._since >= _REBUILD_SURPRISED and abs(error) > 2 * deviation):
+            self._rebuild()
+
+    def relax(self) -> None:
+        """Goes a step back towards the best that was seen.
+
+        For when requests are refused by these estimates and nothing runs that could correct them: figures from a bad
+        moment would otherwise shut the door for good.
+        """
+        for rows in self._known:
+            self._mean[rows] = max(self._best[rows], self._mean[rows] * 0.7)
+            self._deviation[rows] *= 0.7
+        self._scatter = max(_ASSUMED_SCATTER, self._scatter * 0.7)
+        if self._known:
             self._rebuild()
 
     def _drift(self, rows: int, relative_error: float) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from isochrone.clock import MICROSECOND, NEVER, now_ns
+from isochrone.clock import MICROSECOND, NEVER, SECOND, now_ns
 from isochrone.errors import DeadlineExceeded, Internal, IsochroneError, ModelFailed, Unavailable
 from isochrone.worker.alarm import Alarm
 from isochrone.worker.batch import Batch, as_model_error
@@ -36,8 +36,13 @@ INLINE_NS = 100 * MICROSECOND
 #: seconds, then twice as many each time. A stall of the machine costs 22 µs per request so long; a model that is slow
 #: now and then is inline ever more rarely.
 _OVERRUN_NS = 2000 * MICROSECOND
+_LONG_OVERRUN_NS = 20_000 * MICROSECOND
 _OVERRUN_PAUSE = 1.0
 _LONGEST_PAUSE = 3600.0
+#: Batches of one request in a row after which a request that finds nobody else runs at once, without the queue.
+_LONELY_BATCHES = 4
+#: A request so soon behind a single run was not alone.
+_BURST_NS = 20 * MICROSECOND
 #: Inline batches in one loop turn before sockets get a turn.
 _INLINE_BATCHES = 8
 #: Requests of an asynchronous decoupled model under way at once on one instance.
@@ -81,6 +86,12 @@ class Runner:
         self._inline_pause = _OVERRUN_PAUSE
         self._inline_again: asyncio.TimerHandle | None = None
         self._runs = 0
+        #: Batches of one request in a row, and when the last single run ended.
+        self._lonely = 0
+        self._single_ended = 0
+        self._last_overrun = 0
+        #: Requests refused, and runs, at the last look of ``check_stuck``.
+        self._refusals = self._refusals_seen = self._runs_seen = 0
         self._order: deque[InferRequest] | None = deque() if preserve_ordering else None
         self._held: dict[int, tuple[InferRequest, Tensors | IsochroneError]] = {}
         self._execution_timeout_ns = execution_timeout_ns
@@ -123,8 +134,7 @@ class Runner:
             raise self._refusal
         if self._order is not None:
             self._order.append(request)
-        rules = self._rules
-        if rules.max_rows == 1 and not self.queue.requests and self._idle and self._inline_ns and not self._order:
+        if self._inline_ns and not self.queue.requests and self._idle and not self._order and self._is_alone(request):
             # Nothing to batch with and nobody to wait for: the shortest way there is.
             rows = request.plan.batch_size
             expected = self.curve.estimate(rows)
@@ -136,6 +146,7 @@ class Runner:
         try:
             self.queue.push(request, now_ns())
         except IsochroneError:
+            self._refusals += 1
             if self._order is not None:
                 self._order.remove(request)
             raise
@@ -143,6 +154,18 @@ class Runner:
             self._pump_planned = True
             # At the end of this loop turn: everything that arrives in the same turn can share a batch.
             self._loop.call_soon(self._planned_pump)
+
+    def _is_alone(self, request: InferRequest) -> bool:
+        """Whether no other request is likely to arrive in this loop turn, so that waiting for its end gains nothing."""
+        rules = self._rules
+        if rules.max_rows == 1:
+            return True
+        if self._lonely < _LONELY_BATCHES or rules.delay_ns:
+            return False
+        if request.arrived - self._single_ended < _BURST_NS:
+            self._lonely = 0
+            return False
+        return True
 
     def _planned_pump(self) -> None:
         self._pump_planned = False
@@ -167,6 +190,7 @@ class Runner:
             if self._decoupled:
                 self._start_streams(requests)
                 continue
+            self._lonely = self._lonely + 1 if len(requests) == 1 else 0
             rows = 0
             for request in requests:
                 rows += request.plan.batch_size
@@ -214,10 +238,11 @@ class Runner:
         request.infer_end = request.compute_end = ended
         # One run in eight is enough for the curve; a slow one always counts.
         self._runs += 1
+        self._single_ended = ended
         if not self._runs & 7 or ended - started > self._inline_ns:
             self.curve.observe(rows, ended - started)
             if ended - started > _OVERRUN_NS:
-                self._leave_inline()
+                self._overran(ended - started, ended)
         self._statistics.record_single(request, ended, rows)
         self._over()
         request.complete(outputs)
@@ -227,8 +252,14 @@ class Runner:
             self._run_on_threads()
         self._fail(request, as_model_error(error, request))
 
-    def _leave_inline(self) -> None:
-        """For a while: see ``_OVERRUN_NS``."""
+    def _overran(self, elapsed: int, now: int) -> None:
+        """An inline run took over ``_OVERRUN_NS``: a long one, or the second within a second, means a thread.
+
+        A single short one may be the machine's own: a shared one stalls any run now and then.
+        """
+        if elapsed < _LONG_OVERRUN_NS and now - self._last_overrun > SECOND:
+            self._last_overrun = now
+            return
         self._inline_ns = 0
         if self._inline_again is None:
             self._inline_again = self._loop.call_later(self._inline_pause, self._return_inline)
@@ -254,7 +285,7 @@ class Runner:
         if batch.hung:
             self._run_on_threads()
         elif batch.compute_end - batch.compute_start > _OVERRUN_NS:
-            self._leave_inline()
+            self._overran(batch.compute_end - batch.compute_start, batch.compute_end)
         self._settle(batch)
 
     def _finished(self, instance: Instance, batch: Batch) -> None:
@@ -287,7 +318,10 @@ class Runner:
             return
         infer_ns = batch.infer_end - batch.infer_start
         if not batch.errors:
-            self.curve.observe(batch.rows, batch.compute_end - batch.compute_start)
+            elapsed = batch.compute_end - batch.compute_start
+            self._runs += 1
+            if not self._runs & 7 or elapsed > INLINE_NS:
+                self.curve.observe(batch.rows, elapsed)
             self._statistics.record_batch(
                 batch.rows, batch.infer_start - batch.compute_start, infer_ns, batch.compute_end - batch.infer_end
             )
@@ -399,6 +433,9 @@ class Runner:
         if self.queue.requests and not self._idle:
             self.queue.drop_late(now)
             self._fail_refused()
+        if self._refusals != self._refusals_seen and self._runs == self._runs_seen and self._idle:
+            self.curve.relax()
+        self._refusals_seen, self._runs_seen = self._refusals, self._runs
         if not self._execution_timeout_ns:
             return
         for instance in list(self.instances):
