@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -96,6 +97,10 @@ def serve(
     body_timeout: Annotated[
         float, typer.Option(help="Seconds for a request's body to arrive.", min=1)
     ] = _LIMITS.body_timeout,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(help="Any other limit of the wire: NAME=VALUE, as in max_headers=64. May be repeated."),
+    ] = None,
     reuse_port: Annotated[
         bool, typer.Option("--reuse-port/--no-reuse-port", help="Let several workers share the ports (SO_REUSEPORT).")
     ] = False,
@@ -136,7 +141,8 @@ def serve(
             cache_bytes=_cache_bytes(cache_config),
             reuse_port=reuse_port,
             tls=server_context(tls_cert, tls_key, tls_client_ca) if tls_cert and tls_key else None,
-            limits=WireLimits(
+            limits=_limits(
+                limit or [],
                 max_body_bytes=max_body_bytes,
                 max_connections=max_connections,
                 max_streams=max_streams,
@@ -165,6 +171,25 @@ def _ignore_further_signals() -> None:
     """The interpreter takes some 100 ms to end; a second Ctrl-C must not turn an orderly end into a death by signal."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
+
+
+def _limits(given: list[str], **flags: float) -> WireLimits:
+    """The flags' limits with those of ``--limit NAME=VALUE`` over them."""
+    values: dict[str, Any] = dict(flags)
+    for word in given:
+        name, _, text = word.partition("=")
+        default = getattr(_LIMITS, name, None)
+        if default is None:
+            known = ", ".join(field.name for field in fields(WireLimits))
+            raise StartFailed(f"--limit {word}: no limit is called {name!r}; there are {known}")
+        try:
+            values[name] = type(default)(text)
+        except ValueError:
+            raise StartFailed(f"--limit {word}: expected a number, given {text!r}") from None
+    try:
+        return WireLimits(**values)
+    except ValueError as error:
+        raise StartFailed(f"--limit: {error}") from None
 
 
 def _cache_bytes(text: str) -> int:

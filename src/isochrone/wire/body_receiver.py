@@ -58,8 +58,12 @@ class BodyReceiver(asyncio.BufferedProtocol):
             return
         owner.filled += count
         if owner.filled == len(owner.body):
-            _hand_over(owner.transport, owner)  # type: ignore[arg-type]
+            self.give_back()
             owner.body_received()
+
+    def give_back(self) -> None:
+        """The owner is the transport's protocol again."""
+        _hand_over(self._owner.transport, self._owner)  # type: ignore[arg-type]
 
     def eof_received(self) -> bool:
         return self._owner.body_cut_off()

@@ -161,6 +161,7 @@ class Http1Connection(asyncio.Protocol):
         "out",
         "paused_since",
         "reading_paused",
+        "receiver",
         "tick",
         "transport",
         "unparsed",
@@ -193,6 +194,8 @@ class Http1Connection(asyncio.Protocol):
         self.body_view = memoryview(b"")
         self.filled = 0
         self.chunked: ChunkedDecoder | None = None
+        #: Holds the transport while a large body arrives.
+        self.receiver: BodyReceiver | None = None
 
     # What the transport calls.
 
@@ -384,9 +387,13 @@ class Http1Connection(asyncio.Protocol):
         self.body_view[self.filled : self.filled + take] = memoryview(data)[position : position + take]
         self.filled += take
         if self.filled < head.content_length:
-            if head.content_length - self.filled >= LARGE_BODY and not self.reading_paused:
-                BodyReceiver(self)
+            if head.content_length - self.filled >= LARGE_BODY and not self.reading_paused and self.receiver is None:
+                self.receiver = BodyReceiver(self)
             return -1
+        if self.receiver is not None:
+            # Its last bytes were read in the same turn as its first, before the receiver took over.
+            self.receiver.give_back()
+            self.receiver = None
         self.body_complete()
         return position + take
 
@@ -398,6 +405,7 @@ class Http1Connection(asyncio.Protocol):
     # What a large body's receiver calls.
 
     def body_received(self) -> None:
+        self.receiver = None
         self.in_callback = True
         try:
             self.body_complete()

@@ -1,0 +1,144 @@
+"""A staged loop turn must answer exactly what an unstaged one answers, in fewer and later writes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from wire_fakes import FakeTransport, HoldingRoute, OneRoute, UnboundListener, echo
+
+from isochrone.wire.exchange import Exchange
+from isochrone.wire.http1 import Http1Connection
+from isochrone.wire.turn import Turn
+
+#: Larger than any gap: every reading is staged.
+ALWAYS = 1 << 62
+
+
+def post(body: bytes) -> bytes:
+    return b"POST /x HTTP/1.1\r\nhost: h\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body)
+
+
+def answer_to(body: bytes) -> bytes:
+    return b"HTTP/1.1 200 OK\r\ncontent-type: application/octet-stream\r\ncontent-length: %d\r\n\r\n%s" % (
+        len(body),
+        body,
+    )
+
+
+def listener_with(answer: Any = echo, burst_ns: int = ALWAYS) -> UnboundListener:
+    listener = UnboundListener(OneRoute(HoldingRoute(answer)))
+    listener.turn = Turn(listener.loop, burst_ns)
+    return listener
+
+
+def connect(listener: UnboundListener) -> FakeTransport:
+    connection = Http1Connection(listener)
+    listener.connections.add(connection)
+    return FakeTransport(connection)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 2), st.sampled_from([0, 10, 70_000, 200_000])), min_size=1, max_size=8),
+    st.lists(st.integers(1, 300_000), max_size=4),
+    st.booleans(),
+)
+def test_staged_connections_are_answered_as_if_each_were_alone(
+    requests: list[tuple[int, int]], cuts: list[int], one_turn: bool
+) -> None:
+    listener = listener_with()
+    transports = [connect(listener) for _ in range(3)]
+    sent: list[list[bytes]] = [[], [], []]
+    for number, (index, size) in enumerate(requests):
+        body = bytes([number + 1]) * size
+        sent[index].append(body)
+        # Several reads of one connection can fall into one turn: uvloop reads on while there is something.
+        transports[index].feed_in_pieces(post(body), cuts)
+        if not one_turn:
+            listener.loop.run()
+    listener.loop.run()
+    for transport, bodies in zip(transports, sent, strict=True):
+        assert transport.take() == b"".join(answer_to(body) for body in bodies)
+        # The transport belongs to the connection again: the next request is heard.
+        transport.feed(post(b"next"))
+    listener.loop.run()
+    assert [transport.take() for transport in transports] == [answer_to(b"next")] * 3
+
+
+def test_nothing_is_written_before_everything_read_has_been_worked_on() -> None:
+    order: list[str] = []
+
+    def answer(exchange: Exchange) -> None:
+        order.append("work")
+        echo(exchange)
+
+    listener = listener_with(answer)
+    transports = [connect(listener) for _ in range(3)]
+    for transport in transports:
+        write = transport.write
+        transport.write = lambda data, write=write: (order.append("write"), write(data))  # type: ignore[method-assign,misc]
+        transport.feed(post(b"a"))
+    listener.loop.run()
+    assert order == ["work"] * 3 + ["write"] * 3
+
+
+def test_a_lone_connection_is_answered_at_once() -> None:
+    listener = listener_with(burst_ns=0)
+    transport = connect(listener)
+    transport.feed(post(b"a"))
+    assert transport.take() == answer_to(b"a")
+
+
+def test_staging_ends_when_connections_come_alone_again() -> None:
+    listener = listener_with()
+    transport = connect(listener)
+    for _ in range(4):
+        transport.feed(post(b"a"))
+        assert transport.take() == b""
+        listener.loop.run()
+        assert transport.take() == answer_to(b"a")
+    listener.turn._burst_ns = -1
+    transport.feed(post(b"b"))
+    assert transport.take() == answer_to(b"b")
+
+
+def test_a_fault_on_one_connection_costs_the_others_nothing() -> None:
+    def answer(exchange: Exchange) -> None:
+        if bytes(exchange.body) == b"bad":
+            raise RuntimeError("a fault of ours")
+        echo(exchange)
+
+    listener = listener_with(answer)
+    bad, good = connect(listener), connect(listener)
+    bad.feed(post(b"bad"))
+    good.feed(post(b"good"))
+    listener.loop.run()
+    assert bad.aborted
+    assert good.take() == answer_to(b"good")
+
+
+def test_a_connection_that_is_gone_by_the_end_of_the_turn_is_passed_over() -> None:
+    listener = listener_with()
+    gone, here = connect(listener), connect(listener)
+    gone.feed(post(b"a"))
+    here.feed(post(b"b"))
+    gone.protocol.connection_lost(None)
+    listener.loop.run()
+    assert gone.take() == b""
+    assert here.take() == answer_to(b"b")
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_answers_from_outside_a_reading_are_written_together(count: int) -> None:
+    held: list[Exchange] = []
+    listener = listener_with(held.append, burst_ns=-1)
+    transports = [connect(listener) for _ in range(count)]
+    for transport in transports:
+        transport.feed(post(b"x"))
+    for exchange in held:
+        echo(exchange)
+    assert all(transport.take() == b"" for transport in transports)
+    listener.loop.run()
+    assert [transport.take() for transport in transports] == [answer_to(b"x")] * count
