@@ -19,7 +19,8 @@ from isochrone.wire.answers import Receiver, too_large
 from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.heads import remember_second
 from isochrone.wire.hpack import Encoder, HeaderListTooLarge
-from isochrone.wire.http2 import ConnectionFault, Http2Connection, Stream
+from isochrone.wire.http2 import ConnectionFault, Http2Connection
+from isochrone.wire.http2_sending import Stream
 from isochrone.wire.http2_server import malformed
 
 #: Streams opened before the server's SETTINGS say how many it takes (RFC 9113 §6.5.2 asks servers for at least 100).

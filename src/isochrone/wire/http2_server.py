@@ -15,7 +15,8 @@ from isochrone.wire import frames
 from isochrone.wire.exchange import Buffer, Consumer, Head, Header, Headers, Owner
 from isochrone.wire.heads import remember_second
 from isochrone.wire.hpack import Encoder, HeaderListTooLarge
-from isochrone.wire.http2 import ConnectionFault, Http2Connection, Stream
+from isochrone.wire.http2 import ConnectionFault, Http2Connection
+from isochrone.wire.http2_sending import Stream
 
 if TYPE_CHECKING:
     from isochrone.wire.listener import Listener
