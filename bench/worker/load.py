@@ -60,8 +60,8 @@ def http_load(peer: Peer, scenario: Scenario, in_flight: int, seconds: float, di
         requests=requests,
         requests_per_second=float(_group(r"Requests/sec:\s+([\d.]+)", output)),
         cpu_seconds=cpu_seconds,
-        median_us=_microseconds(_group(r"50%\s+(\S+)", output)),
-        p99_us=_microseconds(_group(r"99%\s+(\S+)", output)),
+        median_us=_microseconds(_group(r"(?m)^\s+50%\s+(\S+)$", output)),
+        p99_us=_microseconds(_group(r"(?m)^\s+99%\s+(\S+)$", output)),
         mean_us=_microseconds(_group(r"Latency\s+(\S+)", output)),
     )
 

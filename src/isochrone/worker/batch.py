@@ -51,6 +51,7 @@ class Batch:
         "hung",
         "infer_end",
         "infer_start",
+        "occupied",
         "requests",
         "results",
         "rows",
@@ -66,6 +67,8 @@ class Batch:
         self.error: IsochroneError | None = None
         #: The watchdog had to end an inline run.
         self.hung = False
+        #: ns its instance was taken, the ways to its thread and back included; 0: it ran inline.
+        self.occupied = 0
         self.compute_start = self.infer_start = self.infer_end = self.compute_end = 0
 
     def run(self, executable: Executable, buffers: BatchBuffers | None) -> None:

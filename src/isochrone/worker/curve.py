@@ -20,6 +20,26 @@ _ASSUMED_SCATTER = 1 / 16
 _ASSUMED_RUNS = 8
 
 
+class RunningTime:
+    """One duration, kept as the curve keeps its own: running mean and deviation."""
+
+    __slots__ = ("_deviation", "_mean")
+
+    def __init__(self) -> None:
+        self._mean = self._deviation = 0.0
+
+    def observe(self, nanoseconds: int) -> None:
+        error = nanoseconds - self._mean if self._mean else 0.0
+        self._mean = self._mean + error * _GAIN if self._mean else float(nanoseconds)
+        bounded = min(abs(error), 4 * self._deviation + self._mean / 4)
+        self._deviation += (bounded - self._deviation) * _GAIN
+
+    @property
+    def cautious(self) -> int:
+        """The mean plus twice the deviation; 0 before anything was seen."""
+        return int(self._mean + 2 * self._deviation)
+
+
 class LatencyCurve:
     """Estimates in ns by rows."""
 

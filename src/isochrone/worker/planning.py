@@ -128,11 +128,12 @@ def _last(batch: PlannedBatch) -> tuple[int, int]:
 class BatchPlan:
     """The batches a queue is expected to leave in. Made anew when a batch leaves, mended when a request comes."""
 
-    __slots__ = ("_curve", "_free", "_margin", "_max_rows", "batches", "late")
+    __slots__ = ("_curve", "_free", "_max_rows", "batches", "late", "margin")
 
     def __init__(self, max_rows: int, margin: int, curve: LatencyCurve) -> None:
         self._max_rows = max_rows
-        self._margin = margin
+        #: Kept free before each deadline.
+        self.margin = margin
         self._curve = curve
         #: When each instance is free, the last batch not counted; a heap whose first is where the last batch runs.
         self._free: list[int] = [0]
@@ -150,7 +151,7 @@ class BatchPlan:
         left: Sequence[Entry] = entries[:_PLANNED_ENTRIES]
         while left:
             start = self._next_start()
-            choice = choose(left, start, maximum, self._margin, curve)
+            choice = choose(left, start, maximum, self.margin, curve)
             self.late += len(choice.late)
             looked_at = len(choice.taken) + len(choice.late) + len(choice.passed)
             if choice.taken:

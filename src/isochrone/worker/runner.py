@@ -19,13 +19,13 @@ from isochrone.clock import MICROSECOND, NEVER, SECOND, now_ns
 from isochrone.errors import DeadlineExceeded, Internal, IsochroneError, ModelFailed, Unavailable
 from isochrone.worker.alarm import Alarm
 from isochrone.worker.batch import Batch, as_model_error
+from isochrone.worker.curve import LatencyCurve, RunningTime
 from isochrone.worker.instance import DecoupledRun, Instance
 from isochrone.worker.scheduler import BatchQueue, QueueRules
 from isochrone.worker.watchdog import InlineHang, InlineWatchdog
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
-    from isochrone.worker.curve import LatencyCurve
     from isochrone.worker.statistics import ModelStatistics
 
 log = structlog.get_logger()
@@ -85,6 +85,8 @@ class Runner:
         self._inline_ns = 0
         self._inline_pause = _OVERRUN_PAUSE
         self._inline_again: asyncio.TimerHandle | None = None
+        #: From a batch's end to the last of its answers.
+        self._answering = RunningTime()
         self._runs = 0
         #: Batches of one request in a row, and when the last single run ended.
         self._lonely = 0
@@ -297,12 +299,21 @@ class Runner:
                 instance.close()
             return
         instance.running = None
+        now = now_ns()
+        # What the instance was taken for, the ways to its thread and back included: that is what a plan must know.
+        batch.occupied = now - instance.busy_since
         self._idle.append(instance)
         self._note_free()
         # The next batch first: the instance computes while answers are written.
         if self.queue.pending:
             self._pump()
         self._settle(batch)
+        # Called when the answers have been written, which settling has only planned.
+        self._loop.call_soon(self._answered, now)
+
+    def _answered(self, finished: int) -> None:
+        self._answering.observe(now_ns() - finished)
+        self.queue.allow_for_answering(self._answering.cautious)
 
     @property
     def finished(self) -> Callable[[Instance, Batch], None]:
@@ -318,7 +329,7 @@ class Runner:
             return
         infer_ns = batch.infer_end - batch.infer_start
         if not batch.errors:
-            elapsed = batch.compute_end - batch.compute_start
+            elapsed = batch.occupied or batch.compute_end - batch.compute_start
             self._runs += 1
             if not self._runs & 7 or elapsed > INLINE_NS:
                 self.curve.observe(batch.rows, elapsed)

@@ -82,6 +82,8 @@ class BatchQueue:
         #: When each instance is expected to be free, 0 if it is; the shell keeps it through ``occupy``.
         self._busy_until: Sequence[int] = (0,) * max(1, instances)
         self._plan = BatchPlan(rules.max_rows, rules.margin_ns, curve)
+        #: Kept free before each deadline; see ``allow_for_answering``.
+        self._margin_ns = rules.margin_ns
         #: The class down to which the plan holds; 0: it does not.
         self._planned_level = 0
         #: Rows per ns that are asked for, refused ones included.
@@ -95,6 +97,14 @@ class BatchQueue:
             if busy_until[0]:
                 self._plan.move(busy_until[0])
         else:
+            self._planned_level = 0
+
+    def allow_for_answering(self, nanoseconds: int) -> None:
+        """Keeps this free before each deadline, beside the rules' margin: what writing a batch's answers takes."""
+        margin = self._rules.margin_ns + nanoseconds
+        # The plan is made anew for a change that matters, not for every batch's own figure.
+        if abs(margin - self._margin_ns) > self._margin_ns // 8:
+            self._margin_ns = self._plan.margin = margin
             self._planned_level = 0
 
     # In.
@@ -149,7 +159,7 @@ class BatchQueue:
         if not alone:
             # Nothing is known of the model yet: only a deadline that has passed is surely missed.
             return now - request.deadline + 1
-        latest_end = request.deadline - self._rules.margin_ns
+        latest_end = request.deadline - self._margin_ns
         miss = now + alone - latest_end
         if miss > 0:
             return miss
@@ -188,7 +198,7 @@ class BatchQueue:
         if tightest != NEVER:
             # Waiting for one more row must not cost anybody their deadline.
             estimate = self._curve.estimate(min(self.rows + 1, rules.max_rows))
-            at = min(at, tightest - rules.margin_ns - estimate)
+            at = min(at, tightest - self._margin_ns - estimate)
         return at
 
     def take(self, now: int) -> list[InferRequest]:
@@ -200,7 +210,7 @@ class BatchQueue:
             if rules.preferred and (not rules.delay_ns or now - self._oldest_arrival() < rules.delay_ns):
                 # As Triton: a preferred size while there is one and time, everything once the delay is over.
                 maximum = self._largest_preferred(maximum) or maximum
-            choice = choose(self._going_order(now), now, maximum, rules.margin_ns, self._curve)
+            choice = choose(self._going_order(now), now, maximum, self._margin_ns, self._curve)
             for entry in choice.late:
                 self._remove(entry)
                 self._drop(entry, now)
