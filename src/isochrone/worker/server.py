@@ -33,7 +33,7 @@ from isochrone.worker.service import WorkerService
 log = structlog.get_logger()
 
 #: Compute threads wait this long for the interpreter at most; the default of 5 ms would add that to a tail.
-_SWITCH_INTERVAL = 0.0005
+_SWITCH_INTERVAL = 0.0001
 _TICK = 0.1
 
 
