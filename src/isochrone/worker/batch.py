@@ -67,7 +67,7 @@ class Batch:
         self.error: IsochroneError | None = None
         #: The watchdog had to end an inline run.
         self.hung = False
-        #: ns its instance was taken, the ways to its thread and back included; 0: it ran inline.
+        #: ns its instance was taken, the way to its thread included; 0: it ran inline.
         self.occupied = 0
         self.compute_start = self.infer_start = self.infer_end = self.compute_end = 0
 

@@ -46,6 +46,9 @@ class Instance:
         self.running: Batch | None = None
         self.busy_since = 0
         self.expected_end = 0
+        #: Handed over while ``running`` still runs, so that the thread need not wait for the loop between two batches.
+        self.following: Batch | None = None
+        self._following_takes = 0
         #: A run outlasted its limit: the thread is left to itself and nothing is sent to it any more.
         self.abandoned = False
         #: Requests of an asynchronous decoupled model under way.
@@ -71,6 +74,22 @@ class Instance:
         self.busy_since = now_ns()
         self.expected_end = self.busy_since + expected
         self.submit(lambda: self._run(batch))
+
+    def follow(self, batch: Batch, expected: int) -> None:
+        """Has a batch run right behind the one that runs."""
+        self.following = batch
+        self._following_takes = expected
+        self.expected_end += expected
+        self.submit(lambda: self._run(batch))
+
+    def ended(self, batch: Batch) -> None:
+        """The batch that ran is back; what follows it has begun when it ended."""
+        # What the instance was taken for, the way to its thread included: that is what a plan must know.
+        batch.occupied = batch.compute_end - self.busy_since
+        self.running, self.following = self.following, None
+        if self.running is not None:
+            self.busy_since = batch.compute_end
+            self.expected_end = self.busy_since + self._following_takes
 
     def start_stream(
         self, request: InferRequest, finished: Callable[[Instance, IsochroneError | None], None]
