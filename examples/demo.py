@@ -198,6 +198,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=10.0, help="how long to send load (default: %(default)g)")
     arguments = parser.parse_args()
     # So that the server is stopped, too, when the demo is told to end.
+    # A shell that starts it in the background has Ctrl-C ignored; on a terminal it must still end the demo.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _ended)
     try:

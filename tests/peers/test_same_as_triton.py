@@ -1,7 +1,7 @@
 """The same requests to real Triton and to our worker: the same codes, the same keys, the same answers.
 
-Each test asks both servers and compares; where PROTOCOL.md says that ours differs, the test says how. Messages are for
-people and are not compared, but for the words that clients match.
+Each test asks both servers and compares; where docs/protocol.md says that ours differs, the test says how. Messages are
+for people and are not compared, but for the words that clients match.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ HTTP_TABLE: dict[str, tuple[str, str, Any]] = {
     "wrong method": ("GET", INFER, None),
 }
 
-#: Where ours has a code of its own, on purpose: (ours, Triton's). PROTOCOL.md: an invalid argument is 400, an unknown
-#: model 404, wherever it shows; Triton 2.51 calls some of them its own fault, and reads an empty body as a tensor.
+#: Where ours has a code of its own, on purpose: (ours, Triton's). docs/protocol.md: an invalid argument is 400, an
+#: unknown model 404, wherever it shows; Triton 2.51 calls some its own fault, and reads an empty body as a tensor.
 DIFFERENT = {
     "count against shape": (400, 500),
     "malformed JSON": (400, 500),
@@ -320,14 +320,14 @@ def test_grpc_control_answers_have_the_same_fields(pair: Pair) -> None:
 
 
 def test_digests_are_ours_alone(pair: Pair) -> None:
-    """PROTOCOL.md: metadata and index carry a digest, in keys that Triton does not use."""
+    """docs/protocol.md: metadata and index carry a digest, in keys that Triton does not use."""
     (_, ours), (_, theirs) = (http(address, "GET", "/v2/models/identity") for address in pair.http)
     assert ours["parameters"]["digest"].startswith("sha256:")
     assert "parameters" not in theirs
 
 
 def test_a_missed_deadline_is_504_where_triton_has_500_or_worse(worker: ServerProcess) -> None:
-    """PROTOCOL.md: a missed deadline has its own code in ours."""
+    """docs/protocol.md: a missed deadline has its own code in ours."""
     body = {"inputs": [tensor()], "parameters": {"timeout": 1}}
     status, answer = http(worker.http_url, "POST", "/v2/models/slow/infer", encoded(body))
     assert status == 504, answer

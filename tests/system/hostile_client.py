@@ -69,8 +69,8 @@ def talk(port: int, data: bytes, *, half_close: bool = False) -> bytes:
         return read_to_end(connection)
 
 
-def parse_answers(data: bytes) -> list[Answer]:
-    """The HTTP/1.1 answers in a byte stream; raises when they are not well formed."""
+def parse_answers(data: bytes, *, to_head: bool = False) -> list[Answer]:
+    """The HTTP/1.1 answers in a byte stream; raises when they are not well formed. ``to_head``: to a HEAD request."""
     answers: list[Answer] = []
     while data:
         head, mark, data = data.partition(b"\r\n\r\n")
@@ -81,7 +81,8 @@ def parse_answers(data: bytes) -> list[Answer]:
         headers = {name.lower(): value for name, value in (line.split(": ", 1) for line in lines)}
         if int(status) == 100:
             continue
-        length = int(headers["content-length"])
+        # RFC 9110 §9.3.2: an answer to HEAD announces the body it does not carry.
+        length = 0 if to_head else int(headers["content-length"])
         assert len(data) >= length, f"an answer's body has {len(data)} bytes, announced {length}"
         answers.append(Answer(int(status), headers, data[:length]))
         data = data[length:]

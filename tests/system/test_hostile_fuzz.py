@@ -92,9 +92,10 @@ MESSAGES = [
 @examples(max_examples=250)
 @given(st.sampled_from(MESSAGES), mutations)
 def test_mutated_http1_requests(victim: Victim, sent: bytes, changes: list[Mutation]) -> None:
-    received = talk(victim.http, mutate(sent, changes), half_close=True)
+    mutated = mutate(sent, changes)
+    received = talk(victim.http, mutated, half_close=True)
     if received.startswith(b"HTTP/1.1"):
-        for answer in parse_answers(received):
+        for answer in parse_answers(received, to_head=mutated.lstrip(b"\r\n").startswith(b"HEAD ")):
             assert answer.status < 500 or answer.status in DOCUMENTED, answer
             if answer.status >= 400 and answer.body:
                 assert answer.error

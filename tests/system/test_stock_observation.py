@@ -45,7 +45,7 @@ class TestMetadata:
         assert set(metadata["extensions"]) == {
             *("classification", "sequence", "model_repository", "model_repository(unload_dependents)"),
             *("schedule_policy", "model_configuration", "system_shared_memory", "binary_tensor_data"),
-            *("parameters", "statistics", "trace", "logging"),
+            *("parameters", "statistics", "logging"),
         }
 
     def test_model(self, client: StockClient) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.clock import MICROSECOND, MILLISECOND
-from isochrone.worker.curve import LatencyCurve
+from isochrone.worker.curve import LatencyCurve, RunningTime
 
 RUNS = st.lists(st.tuples(st.integers(1, 16), st.integers(1_000, 50_000_000)), min_size=1, max_size=80)
 
@@ -129,3 +129,14 @@ def test_a_curve_that_knows_nothing_has_nothing_to_relax() -> None:
     curve = LatencyCurve(4)
     curve.relax()
     assert curve.estimates == [0] * 5
+
+
+def test_one_stall_weighs_little_in_a_running_time_and_relaxing_forgets_it() -> None:
+    time = RunningTime()
+    for _ in range(20):
+        time.observe(400_000)
+    time.observe(80_000_000)
+    assert time.cautious < 1_000_000
+    before = time.cautious
+    time.relax()
+    assert time.cautious < before

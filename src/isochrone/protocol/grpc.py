@@ -159,6 +159,9 @@ class UnaryRoute(Route):
         except IsochroneError as error:
             fail(stream, error)
             return
+        except Exception as error:
+            fail(stream, unexpected(error))
+            return
         if hasattr(answer, "__await__"):
             self._grpc.run(self._finish(stream, answer))
         else:

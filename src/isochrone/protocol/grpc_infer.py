@@ -388,7 +388,7 @@ def _special_outputs(request: InferRequest, plan: GrpcPlan, outputs: Tensors, se
     for name, array in outputs.items():
         choice = plan.choices.get(name)
         if choice is not None and choice.classes:
-            labels = service.labels(plan.model_name, request.served_by.model_version, name)
+            labels = request.served_by.signature.output_by_name[name].labels
             array = classify(array, choice.classes, labels, request.served_by.batched)
         elif choice is not None and choice.region:
             if service.shared_memory is None:

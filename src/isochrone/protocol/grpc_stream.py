@@ -22,6 +22,7 @@ from isochrone.protocol.grpc import (
     GrpcRouter,
     MessageReader,
     error_block,
+    unexpected,
     unpack,
 )
 from isochrone.protocol.grpc_infer import InferDecoder, render, varint
@@ -126,8 +127,9 @@ class InferStream:
             if plan.timeout_ns:
                 request.deadline = min(request.deadline, arrived + plan.timeout_ns)
             request.decoupled = self.service.is_decoupled(plan.model_name, plan.model_version)
-        except IsochroneError as error:
-            self._outstanding.append(_failed(self, request_id, error))
+        except Exception as error:
+            told = error if isinstance(error, IsochroneError) else unexpected(error)
+            self._outstanding.append(_failed(self, request_id, told))
             self._settle()
             return
         self._outstanding.append(request)
@@ -135,6 +137,8 @@ class InferStream:
             self.service.infer(request)
         except IsochroneError as error:
             request.fail(error)
+        except Exception as error:
+            request.fail(unexpected(error))
 
     def write(self, parts: list[Buffer]) -> None:
         """One ModelStreamInferResponse."""

@@ -33,7 +33,7 @@ class Plan:
 
     Agents send the same few headers over and over, so a transport memoises plans by the header's bytes, and whoever
     checks a plan against a model's signature notes it in ``checked_by``: a plan is decoded and checked once, not once
-    per request. A plan is immutable but for that note.
+    per request. A plan is immutable but for that note and what the check found; two versions never share one at once.
     """
 
     __slots__ = (
@@ -125,7 +125,7 @@ class InferRequest:
         self.deadline = deadline
         #: Set by the transport when the caller has gone; whoever holds the request drops it before it costs compute.
         self.cancelled = False
-        #: Whoever is answering: has ``model_name``, ``model_version``, ``batched`` and ``fixed_size`` for the response.
+        #: Whoever is answering: has ``model_version``, ``batched``, ``fixed_size`` and ``signature`` for the response.
         self.served_by: Any = None
         self.arrived = arrived
         self.enqueued = arrived

@@ -12,7 +12,7 @@ from isochrone.errors import IsochroneError, MalformedRequest
 from isochrone.protocol.datatypes import name_of
 from isochrone.protocol.generate import read_generate, write_generate
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
-from isochrone.protocol.rest_answers import JSON, respond_error, timeout_header
+from isochrone.protocol.rest_answers import JSON, respond_error, respond_unexpected, timeout_header
 from isochrone.protocol.rest_infer import read_parameters
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 
@@ -58,6 +58,9 @@ class GenerateRoute(Route):
         except IsochroneError as error:
             exchange.owner = None
             respond_error(exchange, error)
+        except Exception as error:
+            exchange.owner = None
+            respond_unexpected(exchange, error)
 
 
 class GenerateInferRequest(InferRequest):

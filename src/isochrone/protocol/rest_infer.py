@@ -333,7 +333,7 @@ class RestInferRequest(InferRequest):
         for name, array in outputs.items():
             choice = plan.choices.get(name, default)
             if choice.classes:
-                labels = self.route.service.labels(plan.model_name, served.model_version, name)
+                labels = served.signature.output_by_name[name].labels
                 array = classify(array, choice.classes, labels, served.batched)
             datatype = name_of(array.dtype)
             item: dict[str, Any] = {"name": name, "datatype": datatype, "shape": list(array.shape)}

@@ -32,10 +32,6 @@ class InferenceService(abc.ABC):
         """Whether the model answers a request any number of times."""
 
     @abc.abstractmethod
-    def labels(self, model_name: str, model_version: str, output: str) -> tuple[str, ...] | None:
-        """Class labels of an output, for the classification extension."""
-
-    @abc.abstractmethod
     def declared_inputs(
         self, model_name: str, model_version: str
     ) -> tuple[tuple[tuple[str, str, tuple[int, ...]], ...], int]:

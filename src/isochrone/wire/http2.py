@@ -51,6 +51,8 @@ class Http2Connection(FrameSender):
         self.block_ends = False
         self.block_frames = 0
         self.unacknowledged = 0
+        #: Windows were opened by what is being read.
+        self.pump_due = False
         #: Cheap frames since the last check; floods are cut.
         self.control_frames = 0
 
@@ -80,6 +82,9 @@ class Http2Connection(FrameSender):
         self.in_callback = True
         try:
             self._receive(data)
+            if self.pump_due:
+                self.pump_due = False
+                self.pump()
         except ConnectionFault as fault:
             self.fail(fault.code, str(fault))
         finally:
@@ -389,8 +394,10 @@ class Http2Connection(FrameSender):
                 self.put(frames.rst_stream(stream_id, code))
                 self.drop(stream, code)
                 return
-        if self.blocked:
-            self.pump()
+            if stream.pending is None:
+                return
+        # Once for all of them, when what was read has been worked on: a thousand streams may wait.
+        self.pump_due = True
 
     def _settings(self, stream_id: int, flags: int, payload: bytes) -> None:
         if stream_id:

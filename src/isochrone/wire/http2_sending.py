@@ -32,7 +32,17 @@ _pack_header = frame_header.pack
 class Stream:
     """One stream's flow control and what waits to be sent on it."""
 
-    __slots__ = ("connection", "held", "id", "local_done", "pending", "remote_done", "send_window", "unacknowledged")
+    __slots__ = (
+        "connection",
+        "held",
+        "id",
+        "local_done",
+        "pending",
+        "progressed",
+        "remote_done",
+        "send_window",
+        "unacknowledged",
+    )
 
     def __init__(self, connection: FrameSender, stream_id: int) -> None:
         self.connection = connection
@@ -48,6 +58,8 @@ class Stream:
         self.pending: deque[tuple[int, Buffer, bool]] | None = None
         #: Whoever receives has enough: the peer gets no window back until it is released.
         self.held = False
+        #: Tick at which something of ``pending`` last went out, or began to wait.
+        self.progressed = 0
 
     # What sides override.
 
@@ -109,6 +121,7 @@ class Stream:
             return
         if self.pending is None:
             self.pending = deque()
+            self.progressed = connection.tick_now()
             connection.blocked[self.id] = self
         self.pending.append((frames.DATA, payload, end))
         connection.unsent += length
@@ -155,6 +168,10 @@ class FrameSender(asyncio.Protocol):
         self.flush_planned = False
         self.write_paused = False
         self.reading_paused = False
+
+    def tick_now(self) -> int:
+        """The clock of timeouts, where the side has one."""
+        return 0
 
     def finished_early(self, stream: Stream) -> None:
         """We sent END_STREAM before the peer did."""
@@ -299,6 +316,7 @@ class FrameSender(asyncio.Protocol):
         stream.send_window -= length
         self.send_window -= length
         self.unsent -= length
+        stream.progressed = self.tick_now()
         self.put_data(stream.id, payload, end)
 
     # Endings.

@@ -73,6 +73,7 @@ class ServerStream(Stream):
         self.local_done = False
         self.pending = None
         self.held = False
+        self.progressed = 0
         self.head = head
         self.body: Buffer = b""
         self.arrived = 0
@@ -183,6 +184,7 @@ class ServerStream(Stream):
             and length <= self.send_window
             and length <= connection.send_window
             and length <= connection.peer_max_frame
+            and len(suffix) <= frames.DEFAULT_FRAME
             and not connection.write_paused
             and not connection.table_update_due
             and self.pending is None
@@ -198,7 +200,7 @@ class ServerStream(Stream):
                 prefix,
                 pack(length >> 8, length & 0xFF, 0, 0, stream_id),
                 payload,
-                pack(0, len(suffix), 1, 5, stream_id),
+                pack(len(suffix) >> 8, len(suffix) & 0xFF, 1, 5, stream_id),
                 suffix,
             )
             connection.out_size += size + length + len(suffix) + 27
@@ -274,6 +276,9 @@ class Http2ServerConnection(Http2Connection):
     def pause_writing(self) -> None:
         super().pause_writing()
         self.paused_since = self.listener.tick
+
+    def tick_now(self) -> int:
+        return self.listener.tick
 
     def idle_stream(self, stream_id: int) -> bool:
         return stream_id > self.last_stream or stream_id % 2 == 0
@@ -401,7 +406,7 @@ class Http2ServerConnection(Http2Connection):
                 waited = tick - stream.opened
                 if not stream.remote_done and stream.consumer is None and waited > limits.body_timeout:
                     stream.refuse(408, f"the body did not arrive within body_timeout ({limits.body_timeout:g} s)")
-                elif stream.pending is not None and age > limits.write_timeout:
+                elif stream.pending is not None and tick - stream.progressed > limits.write_timeout:
                     self.reset(stream, frames.CANCEL)
 
     def shut_down(self) -> None:

@@ -10,14 +10,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import structlog
 
 from isochrone.clock import now_ns
-from isochrone.errors import IsochroneError, ModelFailed
+from isochrone.errors import Internal, IsochroneError, ModelFailed
 from isochrone.worker.watchdog import InlineHang
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
     from isochrone.worker.backends import Executable
+
+log = structlog.get_logger()
 
 
 class BatchBuffers:
@@ -46,6 +49,7 @@ class Batch:
     __slots__ = (
         "compute_end",
         "compute_start",
+        "dropped",
         "error",
         "errors",
         "hung",
@@ -60,6 +64,8 @@ class Batch:
     def __init__(self, requests: list[InferRequest], rows: int) -> None:
         self.requests = requests
         self.rows = rows
+        #: Requests whose caller had gone when the run began: they cost no compute.
+        self.dropped: list[InferRequest] = []
         #: Outputs of each request; None where it failed.
         self.results: list[Tensors | None] = []
         self.errors: dict[int, IsochroneError] = {}
@@ -74,7 +80,11 @@ class Batch:
     def run(self, executable: Executable, buffers: BatchBuffers | None) -> None:
         """Fills ``results``; never raises."""
         self.compute_start = now_ns()
+        self._drop_cancelled()
         requests = self.requests
+        if not requests:
+            self.infer_start = self.infer_end = self.compute_end = self.compute_start
+            return
         try:
             if len(requests) == 1:
                 request = requests[0]
@@ -92,6 +102,13 @@ class Batch:
             self.infer_end = self.compute_end
         if not self.infer_start:
             self.infer_start = self.compute_start
+
+    def _drop_cancelled(self) -> None:
+        """A batch may have waited behind another one; its callers may have left meanwhile."""
+        if any(request.cancelled for request in self.requests):
+            self.dropped = [request for request in self.requests if request.cancelled]
+            self.requests = [request for request in self.requests if not request.cancelled]
+            self.rows = sum(request.plan.batch_size for request in self.requests)
 
     def _run_together(self, executable: Executable, buffers: BatchBuffers | None) -> None:
         requests = self.requests
@@ -147,6 +164,15 @@ def _check_rows(outputs: Tensors, rows: int) -> None:
     for name, array in outputs.items():
         if not array.ndim or array.shape[0] != rows:
             raise ModelFailed(f"output '{name}': expected {rows} rows, one for each given, given {list(array.shape)}")
+
+
+def answer(request: InferRequest, outputs: Tensors) -> None:
+    """Completes a request; a fault while one answer is written must not reach those that come after it."""
+    try:
+        request.complete(outputs)
+    except Exception as error:
+        log.error("an answer could not be written", model=request.plan.model_name, exc_info=error)
+        request.fail(Internal(f"{type(error).__name__}: {error}"))
 
 
 def as_model_error(error: BaseException, request: InferRequest) -> IsochroneError:

@@ -50,6 +50,8 @@ class Catalog:
         self._states: dict[tuple[str, str], tuple[str, str]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._entries: dict[str, ModelEntry] = {}
+        #: Versions that finish their last requests: no longer found, still looked after.
+        self._leaving: set[ServedVersion] = set()
         self._retiring: set[asyncio.Task[None]] = set()
         self._closing = False
 
@@ -225,6 +227,7 @@ class Catalog:
         return task
 
     async def _drain_and_free(self, served: ServedVersion) -> None:
+        self._leaving.add(served)
         if not await served.drain(self._drain_seconds):
             log.warning(
                 "requests outlasted the drain time and were failed",
@@ -245,9 +248,12 @@ class Catalog:
         key = (served.model_name, served.model_version)
         if key not in self._served:
             self._states[key] = (UNAVAILABLE, "unloaded")
+        self._leaving.discard(served)
+        # A version that was replaced leaves its memory to its successor; a full collection holds the interpreter for
+        # some 10 ms, so it is kept for an unload, which promises free memory. At the server's own end it is no use.
+        unloaded = not self._closing and (served.model_name, "") not in self._served
         del served
-        # At the server's own end the system takes it all at once; forty collections would cost seconds.
-        if not self._closing:
+        if unloaded:
             await in_thread(_give_memory_back)
 
     def _note_failure(self, name: str, versions: tuple[int, ...], error: IsochroneError) -> None:
@@ -319,7 +325,7 @@ class Catalog:
 
     def check_stuck(self) -> None:
         now = now_ns()
-        for served in self.all_versions():
+        for served in [*self.all_versions(), *self._leaving]:
             served.runner.check_stuck(now)
 
     async def close(self, seconds: float) -> None:
@@ -399,6 +405,7 @@ def _give_memory_back() -> None:
     # What start-up made was set aside from collection; the model may be part of it.
     gc.unfreeze()
     gc.collect()
+    gc.freeze()
     try:
         ctypes.CDLL(None).malloc_trim(0)
     except AttributeError:  # not glibc

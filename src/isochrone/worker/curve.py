@@ -29,10 +29,18 @@ class RunningTime:
         self._mean = self._deviation = 0.0
 
     def observe(self, nanoseconds: int) -> None:
-        error = nanoseconds - self._mean if self._mean else 0.0
-        self._mean = self._mean + error * _GAIN if self._mean else float(nanoseconds)
-        bounded = min(abs(error), 4 * self._deviation + self._mean / 4)
-        self._deviation += (bounded - self._deviation) * _GAIN
+        if not self._mean:
+            self._mean = float(nanoseconds)
+            return
+        # Bounded as the curve's own: one stall must not shut the door.
+        error = min(nanoseconds - self._mean, 4 * self._deviation + self._mean / 4)
+        self._mean += error * _GAIN
+        self._deviation += (abs(error) - self._deviation) * _GAIN
+
+    def relax(self) -> None:
+        """As ``LatencyCurve.relax``: forgets a part, for when nothing runs that could correct it."""
+        self._mean *= 0.7
+        self._deviation *= 0.7
 
     @property
     def cautious(self) -> int:

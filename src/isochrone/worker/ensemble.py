@@ -21,6 +21,7 @@ from isochrone.errors import (
 )
 from isochrone.protocol.datatypes import name_of
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
+from isochrone.worker.batch import answer
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
@@ -94,6 +95,9 @@ class EnsembleRunner:
             except IsochroneError:
                 continue
         return max(waits, default=0)
+
+    def steps_digest(self) -> str:
+        return "".join(self._resolve(step.model, step.version).cache_digest() for step in self.steps)
 
     def check_stuck(self, now: int) -> None:
         """Each step's own runner looks after its runs."""
@@ -203,7 +207,7 @@ class EnsembleRun:
         if request.cancelled:
             request.dropped()
         else:
-            request.complete({name: self._tensors[name] for name in wanted})
+            answer(request, {name: self._tensors[name] for name in wanted})
 
     def fail(self, error: IsochroneError) -> None:
         if self._done:

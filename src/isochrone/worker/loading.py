@@ -207,7 +207,8 @@ def _contexts(description: ModelDescription, version: int, directory: Path) -> l
         LoadContext(
             description.name,
             str(version),
-            directory,
+            # Absolute: a model may change its working directory, and its errors name lines by where its files lie.
+            directory.absolute(),
             config,
             description.signature,
             index,

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import structlog
 
 from isochrone.clock import MICROSECOND, NEVER, SECOND, now_ns
-from isochrone.errors import DeadlineExceeded, Internal, IsochroneError, ModelFailed, Unavailable
+from isochrone.errors import Cancelled, DeadlineExceeded, IsochroneError, ModelFailed, Unavailable
 from isochrone.worker.alarm import Alarm
-from isochrone.worker.batch import Batch, as_model_error
+from isochrone.worker.batch import Batch, answer, as_model_error
 from isochrone.worker.curve import LatencyCurve, RunningTime
 from isochrone.worker.instance import DecoupledRun, Instance
 from isochrone.worker.scheduler import BatchQueue, QueueRules
@@ -130,6 +130,9 @@ class Runner:
     @property
     def pending(self) -> int:
         return self.queue.pending
+
+    def steps_digest(self) -> str:
+        return ""
 
     def estimated_wait(self, now: int) -> int:
         return self.queue.estimated_wait(now)
@@ -257,7 +260,7 @@ class Runner:
                 self._overran(ended - started, ended)
         self._statistics.record_single(request, ended, rows)
         self._over()
-        request.complete(outputs)
+        answer(request, outputs)
 
     def _single_failed(self, request: InferRequest, error: BaseException) -> None:
         if isinstance(error, InlineHang) or isinstance(error.__cause__, InlineHang):
@@ -372,6 +375,10 @@ class Runner:
 
     def _settle(self, batch: Batch) -> None:
         """Answers the callers of a finished batch."""
+        for request in batch.dropped:
+            self._fail(request, Cancelled("the caller has gone"))
+        if not batch.requests:
+            return
         if batch.error is not None:
             for request in batch.requests:
                 self._stamp(request, batch)
@@ -404,16 +411,7 @@ class Runner:
             if request.cancelled:
                 request.dropped()
             else:
-                self._answer(request, outputs)
-
-    @staticmethod
-    def _answer(request: InferRequest, outputs: Tensors) -> None:
-        """A fault while one answer is written must not reach its batch-mates."""
-        try:
-            request.complete(outputs)
-        except Exception as error:
-            log.error("an answer could not be written", model=request.plan.model_name, exc_info=error)
-            request.fail(Internal(f"{type(error).__name__}: {error}"))
+                answer(request, outputs)
 
     @staticmethod
     def _stamp(request: InferRequest, batch: Batch) -> None:
@@ -453,7 +451,7 @@ class Runner:
                 if first.cancelled:
                     first.dropped()
                 else:
-                    self._answer(first, outcome)
+                    answer(first, outcome)
 
     # Decoupled models.
 
@@ -496,6 +494,8 @@ class Runner:
             self._fail_refused()
         if self._refusals != self._refusals_seen and self._runs == self._runs_seen and self._idle:
             self.curve.relax()
+            self._answering.relax()
+            self.queue.allow_for_answering(self._answering.cautious)
         self._refusals_seen, self._runs_seen = self._refusals, self._runs
         if not self._execution_timeout_ns:
             return
@@ -516,9 +516,13 @@ class Runner:
     def _queue_again(self, request: InferRequest, now: int) -> None:
         """A request that was to follow a run that hung."""
         try:
+            if self._refusal is not None:
+                raise self._refusal
             self.queue.push(request, now)
         except IsochroneError as error:
             self._fail(request, error)
+            return
+        self._pump()
 
     def _abandon(self, instance: Instance) -> None:
         instance.abandoned = True

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError, ModelFailed, Unavailable
 from isochrone.worker.alarm import Alarm
+from isochrone.worker.batch import answer as complete
 from isochrone.worker.batch import as_model_error
 from isochrone.worker.sequences import SequenceBatch, SequenceBatcher
 
@@ -50,6 +51,9 @@ class SequenceRunner:
     @property
     def pending(self) -> int:
         return self._batcher.pending()
+
+    def steps_digest(self) -> str:
+        return ""
 
     def estimated_wait(self, now: int) -> int:
         return self._curve.estimate(1) if any(self._busy) else 0
@@ -144,7 +148,7 @@ class SequenceRunner:
                 continue
             row = batch.row_of(position)
             wanted = request.plan.outputs
-            answer = {
+            outputs_of_row = {
                 name: array[row : row + 1] if self._batched else array
                 for name, array in outputs.items()
                 if (name in wanted if wanted is not None else name not in hidden)
@@ -154,7 +158,7 @@ class SequenceRunner:
             if request.cancelled:
                 request.dropped()
             else:
-                request.complete(answer)
+                complete(request, outputs_of_row)
 
     def _refuse(self, refusals: list[tuple[InferRequest, IsochroneError]]) -> None:
         for request, error in refusals:

@@ -7,6 +7,7 @@ the last one.
 from __future__ import annotations
 
 import asyncio
+from copy import copy
 from typing import TYPE_CHECKING, Protocol
 
 from isochrone.clock import now_ns
@@ -29,6 +30,10 @@ class RequestRunner(Protocol):
     def submit(self, request: InferRequest) -> None: ...
 
     def estimated_wait(self, now: int) -> int: ...
+
+    def steps_digest(self) -> str:
+        """Digests of the versions a request would run through inside an ensemble; "" for a model."""
+        ...
 
     def check_stuck(self, now: int) -> None: ...
 
@@ -64,6 +69,7 @@ class ServedVersion:
         """Takes a request; raises if it is not one for this model, or cannot be queued."""
         plan = request.plan
         if plan.checked_by is not self:
+            plan = request.plan = self._own(plan)
             self._check(plan)
         request.served_by = self
         if self.cache is not None:
@@ -79,6 +85,12 @@ class ServedVersion:
             self.statistics.record_rejected(error.code)
             raise
 
+    @staticmethod
+    def _own(plan: Plan) -> Plan:
+        """The plan itself, or a copy while requests of another version may still be computing by what it says."""
+        other = plan.checked_by
+        return copy(plan) if isinstance(other, ServedVersion) and other.in_flight else plan
+
     def _check(self, plan: Plan) -> None:
         plan.batch_size = self.signature.check(plan.inputs, plan.outputs)
         start = 1 if self.batched else 0
@@ -88,6 +100,10 @@ class ServedVersion:
     def hold(self) -> None:
         """Somebody will send a request later: until ``over`` is called, the version is not freed."""
         self.in_flight += 1
+
+    def cache_digest(self) -> str:
+        """What decides an answer beside the request: this version, and for an ensemble those its steps run."""
+        return self.digest + self.runner.steps_digest()
 
     def over(self) -> None:
         """A request is over, however it ended."""
@@ -116,7 +132,7 @@ class ServedVersion:
     def _look_up(self, request: InferRequest, cache: ResponseCache) -> InferRequest | None:
         """Answers from the cache; otherwise the request to run instead, which puts its answer there."""
         started = now_ns()
-        key = response_key(request, self.model_name, self.model_version, self.digest)
+        key = response_key(request, self.model_name, self.model_version, self.cache_digest())
         outputs = cache.lookup(key)
         now = now_ns()
         if outputs is None:

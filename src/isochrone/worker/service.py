@@ -30,7 +30,6 @@ _EXTENSIONS = (
     "binary_tensor_data",
     "parameters",
     "statistics",
-    "trace",
     "logging",
 )
 
@@ -78,9 +77,6 @@ class WorkerService(InferenceService):
 
     def is_decoupled(self, model_name: str, model_version: str) -> bool:
         return self._find(model_name, model_version).decoupled
-
-    def labels(self, model_name: str, model_version: str, output: str) -> tuple[str, ...] | None:
-        return self._find(model_name, model_version).signature.output_by_name[output].labels
 
     def declared_inputs(
         self, model_name: str, model_version: str
