@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
-from isochrone.models.config import backend_name, config_json, parse_json, parse_text
+from isochrone.models.config import backend_name, parse_json, parse_text
+from isochrone.protocol.control_json import model_config_json
 
 FILE = "m/config.pbtxt"
 
@@ -212,7 +213,7 @@ def test_the_rest_form() -> None:
         """,
         model_config_pb2.ModelConfig(),
     )
-    form = config_json(config)
+    form = model_config_json(config)
     assert form["input"][0]["dims"] == [-1, 3]
     assert form["input"][0]["data_type"] == "TYPE_FP32"
     assert form["input"][0]["format"] == "FORMAT_NONE"
@@ -244,4 +245,4 @@ dims = st.lists(st.integers(-1, 2**40), max_size=3)
 )
 def test_text_and_json_forms_read_back(config: model_config_pb2.ModelConfig) -> None:
     assert parse_text(text_format.MessageToString(config), FILE)[0] == config
-    assert parse_json(json.dumps(config_json(config)), "load")[0] == config
+    assert parse_json(json.dumps(model_config_json(config)), "load")[0] == config

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from model_files import IDENTITY, WriteModel, WriteOnnx
 
 from isochrone.errors import ConfigError, Internal, InvalidArgument, NotFound
-from isochrone.models.config import config_json
 from isochrone.models.digest import digest
 from isochrone.models.repository import Repository, validate_model_name
+from isochrone.protocol.control_json import model_config_json
 
 
 def test_reading_a_model(write_model: WriteModel) -> None:
@@ -222,7 +222,7 @@ def test_one_unreadable_model_does_not_harm_the_others(write_model: WriteModel) 
 
 def test_a_configuration_from_a_load_request(write_model: WriteModel) -> None:
     repository = Repository([write_model()])
-    form = config_json(repository.read("m").config)
+    form = model_config_json(repository.read("m").config)
     form["max_batch_size"] = 3
     assert repository.read("m", json.dumps(form)).signature.max_batch_size == 3
     with pytest.raises(ConfigError) as caught:
@@ -234,7 +234,7 @@ def test_a_configuration_from_a_load_request(write_model: WriteModel) -> None:
 
 def test_files_from_a_load_request(write_model: WriteModel) -> None:
     repository = Repository([write_model()])
-    config = json.dumps({**config_json(repository.read("m").config), "name": "fresh", "instance_group": []})
+    config = json.dumps({**model_config_json(repository.read("m").config), "name": "fresh", "instance_group": []})
     files = {"file:1/model.py": b"first", "2/model.py": b"second", "2/sub/data.bin": b"\0"}
     description = repository.read("fresh", config, files)
     assert list(description.versions) == [2]
@@ -256,7 +256,7 @@ def test_no_room_for_files(write_model: WriteModel, tmp_path: Path, monkeypatch:
 
 def test_files_go_with_the_last_reference(write_model: WriteModel) -> None:
     repository = Repository([write_model()])
-    config = json.dumps(config_json(repository.read("m").config))
+    config = json.dumps(model_config_json(repository.read("m").config))
     description = repository.read("m", config, {"1/model.py": b""})
     private = description.directory.parent
     assert private.is_dir()

@@ -320,3 +320,33 @@ def test_a_large_frame_in_small_pieces() -> None:
     end.transport.feed_in_pieces(data, range(0, len(data), 11))
     assert exchange_of(end, 1).head.get(b"x") == b"a" * 10_000
     assert len(end.route.exchanges) == 3
+
+
+def test_many_window_updates_in_one_reading_are_acted_on_once() -> None:
+    end = opened()
+    end.feed(settings_frame({4: 0}) + b"".join(headers(number, end=True) for number in (1, 3, 5)))
+    for index in range(3):
+        exchange_of(end, index).respond(200, (), [b"0123456789"])
+    end.turn()
+    rounds: list[int] = []
+    pump = end.connection.pump
+    end.connection.pump = lambda: (rounds.append(1), pump())
+    # The connection's window opens a thousand times while the streams' own stay shut.
+    end.feed(window_update(0, 1) * 1000)
+    assert len(rounds) == 1
+    assert data_of(end.feed(window_update(3, 4) + window_update(3, 6)), 3) == b"0123456789"
+
+
+def test_a_peer_that_only_pings_does_not_keep_an_unread_answer_for_ever() -> None:
+    end = opened(limits=WireLimits(write_timeout=5))
+    end.feed(settings_frame({4: 0}) + headers(1, end=True))
+    exchange_of(end).respond(200, (), [b"0123456789"])
+    end.turn()
+    sent = b""
+    for tick in range(1, 8):
+        end.listener.tick = tick
+        sent += end.feed(frame(6, 0, 0, b"12345678"))
+        end.connection.check_timeouts(tick)
+    sent += end.turn()
+    assert (RST_STREAM, 1) in [(kind, number) for kind, _, number, _ in parse(sent)]
+    assert not end.connection.streams

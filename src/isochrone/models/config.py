@@ -214,27 +214,3 @@ def _known(value: str, known: dict[str, str], key: str, where: str) -> str:
     if value not in known:
         raise ConfigError(where, key, suggestion(value, sorted(known), key), f"'{value}'")
     return known[value]
-
-
-def config_json(config: model_config_pb2.ModelConfig) -> dict[str, Any]:
-    """Triton's REST form: proto field names, enum names, defaults written out, 64-bit integers as numbers."""
-    form: dict[str, Any] = json_format.MessageToDict(
-        config, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
-    )
-    _numbers(form, _ROOT)
-    return form
-
-
-def _numbers(form: dict[str, Any], message: Any) -> None:
-    for name, value in form.items():
-        field = message.fields_by_name[name]
-        if is_map(field):
-            inner = field.message_type.fields_by_name["value"]
-            if inner.message_type is not None:
-                for item in value.values():
-                    _numbers(item, inner.message_type)
-        elif field.message_type is not None:
-            for item in value if is_repeated(field) else (value,):
-                _numbers(item, field.message_type)
-        elif field.cpp_type in (FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT64):
-            form[name] = [int(item) for item in value] if is_repeated(field) else int(value)

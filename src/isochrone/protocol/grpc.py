@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _encode = Encoder().encode
-_ENCODINGS: tuple[Header, ...] = ((b"grpc-accept-encoding", b"identity, deflate, gzip"),)
 #: Our encoder keeps no state, so these blocks are good on any connection.
 RESPONSE_HEADERS = _encode([(b":status", b"200"), (b"content-type", b"application/grpc")])
 OK_TRAILERS = _encode([(b"grpc-status", b"0")])
