@@ -39,9 +39,8 @@ _OVERRUN_NS = 2000 * MICROSECOND
 _LONG_OVERRUN_NS = 20_000 * MICROSECOND
 _OVERRUN_PAUSE = 1.0
 _LONGEST_PAUSE = 3600.0
-#: How long before an instance is expected to be free it gets its next batch, and the shortest run that is worth it.
+#: How long before an instance is expected to be free it would get its next batch.
 _LEAD_NS = 500 * MICROSECOND
-_WORTH_A_LEAD_NS = 1000 * MICROSECOND
 #: Batches of one request in a row after which a request that finds nobody else runs at once, without the queue.
 _LONELY_BATCHES = 4
 #: A request so soon behind a single run was not alone.
@@ -85,7 +84,8 @@ class Runner:
         self._idle: list[Instance] = []
         self._pump_planned = False
         self._alarm: Alarm | None = None
-        #: Rings when a busy instance should get its next batch.
+        #: Would ring when a busy instance should get its next batch. Off: a request handed over ahead cannot be told that
+        #: its deadline passed when the run before it takes longer than expected.
         self._ahead: Alarm | None = None
         self._closed = False
         self._inline_ns = 0
@@ -220,8 +220,6 @@ class Runner:
                 instance = self._idle.pop()
                 instance.start(Batch(requests, rows), expected)
                 self._note_free()
-                if expected > _WORTH_A_LEAD_NS and self._ahead is None and not self._closed:
-                    self._ahead = Alarm(self._loop, self._look_ahead)
         if queue.refused:
             self._fail_refused()
 
