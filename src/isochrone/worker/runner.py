@@ -84,7 +84,7 @@ class Runner:
         self._idle: list[Instance] = []
         self._pump_planned = False
         self._alarm: Alarm | None = None
-        #: Would ring when a busy instance should get its next batch. Off: a request handed over ahead cannot be told that
+        #: Would ring when a busy instance should get its next batch. Off: a request handed over cannot be told that
         #: its deadline passed when the run before it takes longer than expected.
         self._ahead: Alarm | None = None
         self._closed = False
