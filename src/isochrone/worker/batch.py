@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import structlog
 
-from isochrone.clock import now_ns
+from isochrone.clock import NEVER, now_ns
 from isochrone.errors import Internal, IsochroneError, ModelFailed
 from isochrone.worker.watchdog import InlineHang
 
@@ -55,6 +55,7 @@ class Batch:
         "hung",
         "infer_end",
         "infer_start",
+        "latest_start",
         "occupied",
         "requests",
         "results",
@@ -75,6 +76,8 @@ class Batch:
         self.hung = False
         #: ns its instance was taken, the way to its thread included; 0: it ran inline.
         self.occupied = 0
+        #: A batch that waits behind another is not begun after this moment: somebody in it would be late.
+        self.latest_start = NEVER
         self.compute_start = self.infer_start = self.infer_end = self.compute_end = 0
 
     def run(self, executable: Executable, buffers: BatchBuffers | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, cast
@@ -46,9 +47,11 @@ class Instance:
         self.running: Batch | None = None
         self.busy_since = 0
         self.expected_end = 0
-        #: Handed over while ``running`` still runs, so that the thread need not wait for the loop between two batches.
+        #: What runs behind ``running``, whose end the loop has not heard of yet.
         self.following: Batch | None = None
         self._following_takes = 0
+        #: What the thread may go on with, without waiting for the loop. Whoever pops it has it: that is atomic.
+        self._offered: deque[Batch] = deque()
         #: A run outlasted its limit: the thread is left to itself and nothing is sent to it any more.
         self.abandoned = False
         #: Requests of an asynchronous decoupled model under way.
@@ -75,21 +78,38 @@ class Instance:
         self.expected_end = self.busy_since + expected
         self.submit(lambda: self._run(batch))
 
-    def follow(self, batch: Batch, expected: int) -> None:
-        """Has a batch run right behind the one that runs."""
+    def offer(self, batch: Batch) -> None:
+        """Offers a batch to run right behind the one that runs."""
+        self._offered.append(batch)
+
+    def take_back(self) -> bool:
+        """Withdraws the offer; False: it has begun."""
+        try:
+            self._offered.popleft()
+        except IndexError:
+            return False
+        return True
+
+    def begun(self, batch: Batch, expected: int) -> None:
+        """The batch that was offered runs, or has run: word of the end of the one before it is still on its way."""
         self.following = batch
         self._following_takes = expected
-        self.expected_end += expected
-        self.submit(lambda: self._run(batch))
+
+    @property
+    def free_at(self) -> int:
+        """When it is expected to have done everything it was given."""
+        return self.expected_end + (self._following_takes if self.following is not None else 0)
 
     def ended(self, batch: Batch) -> None:
-        """The batch that ran is back; what follows it has begun when it ended."""
+        """The batch that ran is back; what followed it began when it ended."""
         # What the instance was taken for, the way to its thread included: that is what a plan must know.
         batch.occupied = batch.compute_end - self.busy_since
         self.running, self.following = self.following, None
         if self.running is not None:
             self.busy_since = batch.compute_end
             self.expected_end = self.busy_since + self._following_takes
+            for request in self.running.requests:
+                request.dispatched = batch.compute_end
 
     def start_stream(
         self, request: InferRequest, finished: Callable[[Instance, IsochroneError | None], None]
@@ -150,8 +170,19 @@ class Instance:
                 log.warning("cannot pin an instance", instance=self._name, cpus=self._cpus, error=str(error))
 
     def _run(self, batch: Batch) -> None:
-        batch.run(self.executable, self._buffers)
-        self.call_loop(self._finished, self, batch)
+        following: Batch | None = batch
+        while following is not None:
+            batch = following
+            batch.run(self.executable, self._buffers)
+            following = self._next_offered(batch.compute_end)
+            self.call_loop(self._finished, self, batch)
+
+    def _next_offered(self, now: int) -> Batch | None:
+        try:
+            # One that would be late by now is left for the loop, which withdraws it and chooses again.
+            return self._offered.popleft() if now <= self._offered[0].latest_start else None
+        except IndexError:
+            return None
 
     def call_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
         try:

@@ -21,6 +21,7 @@ from isochrone.worker.alarm import Alarm
 from isochrone.worker.batch import Batch, answer, as_model_error
 from isochrone.worker.curve import LatencyCurve, RunningTime
 from isochrone.worker.instance import DecoupledRun, Instance
+from isochrone.worker.lookahead import LookAhead
 from isochrone.worker.scheduler import BatchQueue, QueueRules
 from isochrone.worker.watchdog import InlineHang, InlineWatchdog
 
@@ -39,8 +40,6 @@ _OVERRUN_NS = 2000 * MICROSECOND
 _LONG_OVERRUN_NS = 20_000 * MICROSECOND
 _OVERRUN_PAUSE = 1.0
 _LONGEST_PAUSE = 3600.0
-#: How long before an instance is expected to be free it would get its next batch.
-_LEAD_NS = 500 * MICROSECOND
 #: Batches of one request in a row after which a request that finds nobody else runs at once, without the queue.
 _LONELY_BATCHES = 4
 #: A request so soon behind a single run was not alone.
@@ -84,9 +83,7 @@ class Runner:
         self._idle: list[Instance] = []
         self._pump_planned = False
         self._alarm: Alarm | None = None
-        #: Would ring when a busy instance should get its next batch. Off: a request handed over cannot be told that
-        #: its deadline passed when the run before it takes longer than expected.
-        self._ahead: Alarm | None = None
+        self._ahead: LookAhead | None = None
         self._closed = False
         self._inline_ns = 0
         self._inline_pause = _OVERRUN_PAUSE
@@ -126,6 +123,8 @@ class Runner:
             self._inline_ns = INLINE_NS
         if self._rules.delay_ns:
             self._alarm = Alarm(self._loop, self._pump)
+        if not self._decoupled:
+            self._ahead = LookAhead(self.queue, self.curve, self.instances, self._loop)
 
     @property
     def pending(self) -> int:
@@ -181,12 +180,14 @@ class Runner:
     def _planned_pump(self) -> None:
         self._pump_planned = False
         self._pump()
-        if not self._idle:
-            self._plan_ahead()
+        if self._ahead is not None and not self._idle:
+            self._ahead.refresh()
 
     def _pump(self) -> None:
         """Starts what may start now."""
         queue = self.queue
+        if self._ahead is not None and self._idle:
+            self._ahead.withdraw()
         inline = 0
         while self._idle and queue.pending:
             now = now_ns()
@@ -225,7 +226,7 @@ class Runner:
 
     def _note_free(self) -> None:
         idle = self._idle
-        self.queue.occupy([0 if instance in idle else instance.expected_end for instance in self.instances] or [0])
+        self.queue.occupy([0 if instance in idle else instance.free_at for instance in self.instances] or [0])
 
     def _fail_refused(self) -> None:
         refused, self.queue.refused = self.queue.refused, []
@@ -309,6 +310,8 @@ class Runner:
                 self._hung.discard(instance)
                 instance.close()
             return
+        if self._ahead is not None:
+            self._ahead.withdraw()
         instance.ended(batch)
         if instance.running is None:
             self._idle.append(instance)
@@ -316,51 +319,11 @@ class Runner:
         # The next batch first: the instance computes while answers are written.
         if self.queue.pending:
             self._pump()
-            self._plan_ahead()
+            if self._ahead is not None:
+                self._ahead.refresh()
         self._settle(batch)
         # Called when the answers have been written, which settling has only planned.
         self._loop.call_soon(self._answered, batch.compute_end)
-
-    def _plan_ahead(self) -> None:
-        """Sees to it that a busy instance gets its next batch shortly before it is free.
-
-        Between the end of one batch and the start of the next lay 0.46 ms of waiting for the loop and the interpreter
-        under full load: a tenth of the capacity of a model of 4 ms a batch.
-        """
-        if self._ahead is None or not self.queue.requests:
-            return
-        soonest = now_ns() + _LEAD_NS
-        due = [
-            instance.expected_end - _LEAD_NS
-            for instance in self.instances
-            # Who comes after that moment waits for the end, and for company: one by one they would make tiny batches.
-            if instance.running is not None and instance.following is None and instance.expected_end > soonest
-        ]
-        if due:
-            self._ahead.set(min(due))
-
-    def _look_ahead(self) -> None:
-        now = now_ns()
-        queue = self.queue
-        for instance in self.instances:
-            if instance.running is None or instance.following is not None or instance.expected_end - now > _LEAD_NS:
-                continue
-            start = max(now, instance.expected_end)
-            wake = queue.wake_at(now)
-            if wake is None or wake > start:
-                continue
-            requests = queue.take(start)
-            if not requests:
-                continue
-            rows = 0
-            for request in requests:
-                request.dispatched = now
-                rows += request.plan.batch_size
-            instance.follow(Batch(requests, rows), self.curve.estimate(rows))
-        self._note_free()
-        if queue.refused:
-            self._fail_refused()
-        self._plan_ahead()
 
     def _answered(self, finished: int) -> None:
         self._answering.observe(now_ns() - finished)
@@ -488,6 +451,8 @@ class Runner:
     def check_stuck(self, now: int) -> None:
         """Called about ten times a second: refuses what is late by now, gives up on runs over their limit."""
         if self.queue.requests and not self._idle:
+            if self._ahead is not None:
+                self._ahead.withdraw()
             self.queue.drop_late(now)
             self._fail_refused()
         if self._refusals != self._refusals_seen and self._runs == self._runs_seen and self._idle:
@@ -498,9 +463,13 @@ class Runner:
         if not self._execution_timeout_ns:
             return
         for instance in list(self.instances):
-            batch, following = instance.running, instance.following
+            batch = instance.running
             if batch is None or now - instance.busy_since < self._execution_timeout_ns:
                 continue
+            if self._ahead is not None:
+                self._ahead.withdraw()
+            if instance.following is not None:
+                continue  # the run has ended, and word of it is on its way
             self._abandon(instance)
             error = ModelFailed(
                 f"model '{self._name}': a run took over execution_timeout_ms "
@@ -508,23 +477,10 @@ class Runner:
             )
             for request in batch.requests:
                 self._fail(request, error)
-            for request in following.requests if following is not None else ():
-                self._queue_again(request, now)
-
-    def _queue_again(self, request: InferRequest, now: int) -> None:
-        """A request that was to follow a run that hung."""
-        try:
-            if self._refusal is not None:
-                raise self._refusal
-            self.queue.push(request, now)
-        except IsochroneError as error:
-            self._fail(request, error)
-            return
-        self._pump()
 
     def _abandon(self, instance: Instance) -> None:
         instance.abandoned = True
-        instance.running = instance.following = None
+        instance.running = None
         self.instances.remove(instance)
         self._hung.add(instance)
         self._note_free()
@@ -557,6 +513,8 @@ class Runner:
         """Fails what is queued or stuck: the version is going away and will not wait longer."""
         error = error or Unavailable(f"model '{self._name}' is being unloaded")
         self._refusal = error
+        if self._ahead is not None:
+            self._ahead.withdraw()
         for request in self.queue.clear():
             self._fail(request, error)
         for instance in self.instances:
@@ -583,7 +541,8 @@ class Runner:
         if self._inline_again is not None:
             self._inline_again.cancel()
         self._closed = True
-        for alarm in (self._alarm, self._ahead):
-            if alarm is not None:
-                alarm.close()
+        if self._alarm is not None:
+            self._alarm.close()
+        if self._ahead is not None:
+            self._ahead.close()
         self._alarm = self._ahead = None

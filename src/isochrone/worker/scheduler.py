@@ -17,7 +17,7 @@ from math import exp
 from typing import TYPE_CHECKING
 
 from isochrone.errors import Cancelled, DeadlineExceeded, IsochroneError, QueueFull
-from isochrone.worker.planning import NEVER, BatchPlan, Entry, choose
+from isochrone.worker.planning import NEVER, BatchPlan, Choice, Entry, choose
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
@@ -206,22 +206,12 @@ class BatchQueue:
         """The next batch; empty when nothing may run."""
         batch: list[InferRequest] = []
         if self.requests:
-            rules = self._rules
-            maximum = rules.max_rows
-            if rules.preferred and (not rules.delay_ns or now - self._oldest_arrival() < rules.delay_ns):
-                # As Triton: a preferred size while there is one and time, everything once the delay is over.
-                maximum = self._largest_preferred(maximum) or maximum
-            choice = choose(self._going_order(now), now, maximum, self._margin_ns, self._curve)
+            choice = self._choose(now)
             for entry in choice.late:
                 self._remove(entry)
                 self._drop(entry, now)
-            for entry in choice.taken:
-                self._remove(entry)
-                batch.append(entry.request)
-            if self._planned_level:
-                last = choice.taken[-1] if choice.taken and not choice.late else None
-                if last is None or not self._plan.started(choice.rows, (last.level, last.key)):
-                    self._planned_level = 0
+            batch = [entry.request for entry in choice.taken]
+            self.confirm(choice)
         while not batch and self._delayed and not self.requests:
             request = self._delayed.popleft()
             if request.cancelled:
@@ -233,6 +223,33 @@ class BatchQueue:
         for request in batch:
             request.dispatched = now
         return batch
+
+    def peek(self, at: int) -> Choice | None:
+        """The batch that would leave at ``at``, left where it is until ``confirm``. None: nothing would.
+
+        In between, nothing may be taken, dropped or cleared.
+        """
+        if not self.requests:
+            return None
+        choice = self._choose(at)
+        return choice if choice.taken else None
+
+    def confirm(self, choice: Choice) -> None:
+        """The batch has left."""
+        for entry in choice.taken:
+            self._remove(entry)
+        if self._planned_level:
+            last = choice.taken[-1] if choice.taken and not choice.late else None
+            if last is None or not self._plan.started(choice.rows, (last.level, last.key)):
+                self._planned_level = 0
+
+    def _choose(self, at: int) -> Choice:
+        rules = self._rules
+        maximum = rules.max_rows
+        if rules.preferred and (not rules.delay_ns or at - self._oldest_arrival() < rules.delay_ns):
+            # As Triton: a preferred size while there is one and time, everything once the delay is over.
+            maximum = self._largest_preferred(maximum) or maximum
+        return choose(self._going_order(at), at, maximum, self._margin_ns, self._curve)
 
     def drop_late(self, now: int) -> None:
         """Refuses what has become too late while no instance was free, so that no caller waits for a stuck run."""
