@@ -241,7 +241,8 @@ class TestCancel:
                 call.cancel()
             errors = [answers.get(timeout=30) for _ in range(4)]
             assert [error.status() for error in errors] == ["StatusCode.CANCELLED"] * 4
-        assert executed_since(before, watcher) == 1
+        # The one that was on its way to compute may have been caught there; those in the queue never run.
+        assert executed_since(before, watcher) <= 1
 
     def test_a_client_timeout(self, sample_server: ServerProcess, watcher: StockClient) -> None:
         before = watcher.count("slow")
@@ -270,7 +271,8 @@ class TestCancel:
         wait_for(lambda: load_now(sample_server)["queue_depth"] == 2)
         for connection in connections:
             connection.close()
-        assert executed_since(before, watcher) == 1
+        # The one that was on its way to compute may have been caught there; those in the queue never run.
+        assert executed_since(before, watcher) <= 1
 
     def test_a_reader_that_leaves_while_a_model_waits_for_it(self, sample_server: ServerProcess) -> None:
         """The model is told, whatever it waits for: nothing stays in flight."""
