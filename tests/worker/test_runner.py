@@ -3,115 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from queued_requests import RecordedRequest, plan_of, rows_of
+from runner_bench import Bench, Gated, entered, run, until
 
-from isochrone.clock import MILLISECOND, SECOND, now_ns
-from isochrone.errors import DeadlineExceeded, IsochroneError, ModelFailed, Unavailable
-from isochrone.worker.backends import Executable
-from isochrone.worker.curve import LatencyCurve
-from isochrone.worker.instance import Instance
-from isochrone.worker.runner import Runner
-from isochrone.worker.scheduler import QueueRules
-from isochrone.worker.statistics import ModelStatistics
-from isochrone.worker.watchdog import InlineWatchdog
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Lets the loop turn until what other threads do has come about."""
-    while not condition():  # noqa: ASYNC110
-        await asyncio.sleep(0)
-
-
-class Gated(Executable):
-    """Doubles; a run with a negative value waits until the test opens the gate."""
-
-    inline_allowed = False
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-        self.entered = threading.Event()
-        self.closed = threading.Event()
-        self.runs: list[int] = []
-
-    def execute(self, inputs: dict[str, Any], outputs: tuple[str, ...] | None) -> dict[str, Any]:
-        self.runs.append(len(inputs["x"]))
-        if inputs["x"].min() < 0:
-            self.entered.set()
-            self.gate.wait()
-        return {"y": inputs["x"] * 2}
-
-    def close(self) -> None:
-        self.closed.set()
-
-
-class GatedStream(Gated):
-    decoupled = True
-
-    def stream(self, inputs: dict[str, Any], parameters: Any) -> Iterator[dict[str, Any]]:
-        yield {"y": inputs["x"]}
-        if inputs["x"].min() < 0:
-            self.entered.set()
-            self.gate.wait()
-        yield {"y": inputs["x"]}
-
-
-class Bench:
-    """A runner, its instances, and its account of requests under way."""
-
-    def __init__(self, *executables: Executable, max_rows: int = 8, **options: Any) -> None:
-        self.in_flight = 0
-        self.replacements: list[Executable | IsochroneError] = []
-        self.curve = LatencyCurve(max_rows)
-        for rows in range(1, max_rows + 1):
-            self.curve.observe(rows, MILLISECOND)
-        self.runner = Runner(
-            "m",
-            QueueRules(max_rows=max_rows),
-            self.curve,
-            ModelStatistics("m", "1"),
-            InlineWatchdog(),
-            self.over,
-            **options,
-        )
-        self.runner.start([self.instance(executable) for executable in executables], self.replace)
-
-    def instance(self, executable: Executable) -> Instance:
-        return Instance(executable, "m-1", 8, (), asyncio.get_running_loop(), self.runner.finished)
-
-    def replace(self, made: Callable[[Instance | IsochroneError], None]) -> None:
-        given = self.replacements.pop(0)
-        made(given if isinstance(given, IsochroneError) else self.instance(given))
-
-    def over(self) -> None:
-        self.in_flight -= 1
-
-    def send(self, value: float, deadline: int | None = None) -> RecordedRequest:
-        now = now_ns()
-        request = RecordedRequest(plan_of(), {"x": rows_of(value)}, now, deadline or now + 100 * SECOND)
-        self.in_flight += 1
-        try:
-            self.runner.submit(request)
-        except IsochroneError:
-            self.in_flight -= 1
-            raise
-        return request
-
-    async def answers(self, *requests: RecordedRequest) -> list[Any]:
-        await until(lambda: all(request.answers for request in requests))
-        return [request.answers[-1] for request in requests]
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    asyncio.run(asyncio.wait_for(scenario(), 20))
-
-
-async def entered(executable: Gated) -> None:
-    await until(executable.entered.is_set)
+from isochrone.clock import SECOND, now_ns
+from isochrone.errors import DeadlineExceeded, ModelFailed, Unavailable
 
 
 def test_what_arrives_in_one_turn_shares_a_batch() -> None:
@@ -270,7 +168,7 @@ def test_ordered_answers_wait_for_those_before_them() -> None:
         await entered(slow)
         with pytest.raises(DeadlineExceeded):
             bench.send(3, now_ns() - 1)
-        await until(lambda: bench.runner._held)
+        await until(lambda: bench.runner._order.held)
         assert not second.answers
         slow.gate.set()
         answers = await bench.answers(first, second)
@@ -281,34 +179,41 @@ def test_ordered_answers_wait_for_those_before_them() -> None:
     run(scenario)
 
 
-def test_streams_each_have_a_run_of_their_own() -> None:
+class Fussy(Gated):
+    """Takes one row at a time."""
+
+    def execute(self, inputs: dict[str, Any], outputs: tuple[str, ...] | None) -> dict[str, Any]:
+        if len(inputs["x"]) > 1:
+            raise ValueError("one at a time")
+        return super().execute(inputs, outputs)
+
+
+def test_a_batch_run_twice_does_not_teach_the_curve() -> None:
     async def scenario() -> None:
-        bench = Bench(GatedStream(), max_rows=8)
-        requests = [bench.send(value) for value in (1, 2, 3)]
-        await until(lambda: all(request.answers[-1:] == ["finished"] for request in requests))
-        assert [len(request.answers) for request in requests] == [3, 3, 3]
-        assert bench.in_flight == 0
+        bench = Bench(Fussy())
+        before = bench.curve.mean(2)
+        for _ in range(16):
+            await bench.answers(bench.send(1), bench.send(2))
+        assert bench.curve.mean(2) == before
         bench.runner.close()
 
     run(scenario)
 
 
-def test_unloading_ends_a_stream_that_never_ends() -> None:
+class Quick(Gated):
+    inline_allowed = True
+
+
+def test_who_is_refused_on_the_shortest_way_is_told_by_how_much() -> None:
     async def scenario() -> None:
-        executable = GatedStream()
-        bench = Bench(executable)
-        endless, waiting = bench.send(-1), bench.send(1)
-        await entered(executable)
-        await until(lambda: endless.answers)
-        bench.runner.fail_all()
-        bench.runner.release()
-        bench.runner.close()
-        assert isinstance(endless.answers[-1], Unavailable)
-        assert isinstance(waiting.answers[-1], Unavailable)
+        executable = Quick()
+        bench = Bench(executable, max_rows=1, run_ns=50_000)
+        answer = bench.send(1)
+        assert answer.answers, "not the shortest way"
+        with pytest.raises(DeadlineExceeded, match=r"^Request timeout expired: model 'm' would miss .* 1000\.\d+ ms$"):
+            bench.send(2, now_ns() - SECOND)
+        assert executable.runs == [1]
         assert bench.in_flight == 0
-        executable.gate.set()
-        await asyncio.get_running_loop().run_in_executor(None, executable.closed.wait)
-        await asyncio.sleep(0)
-        assert isinstance(endless.answers[-1], Unavailable)
+        bench.runner.close()
 
     run(scenario)

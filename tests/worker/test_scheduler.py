@@ -521,9 +521,13 @@ def test_estimated_wait_grows_with_the_queue() -> None:
     assert queue.estimated_wait(0) == 0
     queue.occupy([MILLISECOND])
     assert queue.estimated_wait(0) == MILLISECOND
-    waits = []
+    waits, ends = [], []
     for _ in range(9):
         push(queue, 0)
         waits.append(queue.estimated_wait(0))
+        ends.append(queue.estimated_wait(0) + queue.estimated_run())
     assert waits == sorted(waits)
-    assert waits[-1] == MILLISECOND + 2 * int(2.9 * MILLISECOND) + int(1.7 * MILLISECOND)
+    assert ends == sorted(ends)
+    # Two whole batches go first; the newcomer joins the one that was left over.
+    assert waits[-1] == MILLISECOND + 2 * int(2.9 * MILLISECOND)
+    assert queue.estimated_run() == int(2.2 * MILLISECOND)

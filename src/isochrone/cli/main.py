@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 import isochrone
-from isochrone.cli import infer, serve
+from isochrone.cli import gateway, infer, serve, simulate
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -17,7 +17,9 @@ app = typer.Typer(
     epilog="\b\nExamples:\n  isochrone serve ./models\n  isochrone infer detector",
 )
 app.command("serve", cls=serve.TritonFlags, epilog=serve.EPILOG)(serve.serve)
+app.command("gateway", epilog=gateway.EPILOG)(gateway.gateway)
 app.command("infer", epilog=infer.EPILOG)(infer.infer)
+app.add_typer(simulate.app, name="simulate")
 
 
 def _version(wanted: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,6 +10,7 @@ import typer
 import uvloop
 from typer.core import TyperCommand
 
+from isochrone.cli.wire_limits import parse_limits
 from isochrone.errors import IsochroneError
 from isochrone.observe import logs
 from isochrone.settings import WireLimits
@@ -141,7 +141,7 @@ def serve(
             cache_bytes=_cache_bytes(cache_config),
             reuse_port=reuse_port,
             tls=server_context(tls_cert, tls_key, tls_client_ca) if tls_cert and tls_key else None,
-            limits=_limits(
+            limits=parse_limits(
                 limit or [],
                 max_body_bytes=max_body_bytes,
                 max_connections=max_connections,
@@ -171,25 +171,6 @@ def _ignore_further_signals() -> None:
     """The interpreter takes some 100 ms to end; a second Ctrl-C must not turn an orderly end into a death by signal."""
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-
-
-def _limits(given: list[str], **flags: float) -> WireLimits:
-    """The flags' limits with those of ``--limit NAME=VALUE`` over them."""
-    values: dict[str, Any] = dict(flags)
-    for word in given:
-        name, _, text = word.partition("=")
-        default = getattr(_LIMITS, name, None)
-        if default is None:
-            known = ", ".join(field.name for field in fields(WireLimits))
-            raise StartFailed(f"--limit {word}: no limit is called {name!r}; there are {known}")
-        try:
-            values[name] = type(default)(text)
-        except ValueError:
-            raise StartFailed(f"--limit {word}: expected a number, given {text!r}") from None
-    try:
-        return WireLimits(**values)
-    except ValueError as error:
-        raise StartFailed(f"--limit: {error}") from None
 
 
 def _cache_bytes(text: str) -> int:

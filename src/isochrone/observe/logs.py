@@ -1,8 +1,10 @@
 """Logs: one line per event, key=value for people, JSON for machines, times in UTC.
 
 Set up once by the command line; every module then asks ``structlog.get_logger()``. What libraries send
-through the standard library's logging comes out the same way. Nothing on a request's ordinary way logs:
-writing to a terminal or a pipe can block the loop.
+through the standard library's logging comes out the same way. Nothing on a request's ordinary way logs, unless
+verbose level 2 asks for it: writing to a terminal or a pipe can block the loop.
+
+Debug lines are what ``--log-verbose`` shows: 1 for what happens to models, 2 (``verbosity=2``) for every request.
 """
 
 from __future__ import annotations
@@ -16,9 +18,13 @@ from typing import TextIO
 import structlog
 from structlog.typing import EventDict, Processor, WrappedLogger
 
+from isochrone.clock import SECOND
 from isochrone.errors import InvalidArgument, Unsupported
 
 Setting = bool | int | str
+
+#: The verbose level from which every request has its line.
+REQUEST_LINES = 2
 
 #: How Triton names its two forms of timestamp; in ours both are ISO 8601 in UTC, to the microsecond or to the
 #: second.
@@ -74,6 +80,26 @@ def configure(verbose: int = 0, json: bool = False, log_file: str = "", stream: 
         cache_logger_on_first_use=False,
     )
     return settings
+
+
+class Sparing:
+    """Lets one line through in a while and counts those it holds back: a model may fail at every request."""
+
+    __slots__ = ("_every_ns", "_held_back", "_last")
+
+    def __init__(self, every_ns: int = 60 * SECOND) -> None:
+        self._every_ns = every_ns
+        self._held_back = 0
+        self._last: int | None = None
+
+    def lets_through(self, now: int) -> int | None:
+        """How many lines were held back since the last one, if another is due; None: it is held back too."""
+        if self._last is not None and now - self._last < self._every_ns:
+            self._held_back += 1
+            return None
+        self._last = now
+        held_back, self._held_back = self._held_back, 0
+        return held_back
 
 
 class _Formatter(structlog.stdlib.ProcessorFormatter):

@@ -105,7 +105,8 @@ class CallHead:
         if self.wants_timing:
             extras += ((b"server-timing", timing.server_timing(request, now)),)
         if self.wants_load:
-            value = timing.orca_binary(service.load_report())
+            plan = request.plan
+            value = timing.orca_binary(service.load_report(plan.model_name, plan.model_version))
             extras += ((b"endpoint-load-metrics-bin", _binary_header(value)),)
         return extras
 

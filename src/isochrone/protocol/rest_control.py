@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from isochrone.errors import Internal, InvalidArgument, IsochroneError, MalformedRequest, Unsupported
-from isochrone.protocol import control_json
+from isochrone.protocol import control_json, timing
 from isochrone.protocol.datatypes import shown
 from isochrone.protocol.rest_answers import JSON, respond_error
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
@@ -62,6 +62,7 @@ class ControlRoute(Route):
         self._router = router
         self._action = action
         self._arguments = arguments
+        self._load_format = head.get(timing.ORCA_FORMAT_HEADER)
 
     def handle(self, exchange: Exchange) -> None:
         try:
@@ -74,11 +75,18 @@ class ControlRoute(Route):
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         else:
-            _respond(exchange, answer)
+            _respond(exchange, answer, self._load())
+
+    def _load(self) -> Headers:
+        """How loaded we are, where the caller asked: a health check then tells more than yes or no."""
+        if self._load_format is None:
+            return ()
+        render = timing.orca_text if self._load_format == b"text" else timing.orca_json
+        return ((timing.ORCA_HEADER, render(self._router.service.load_report())),)
 
     async def _finish(self, exchange: Exchange, answer: Awaitable[Answer]) -> None:
         try:
-            _respond(exchange, await answer)
+            _respond(exchange, await answer, self._load())
         except IsochroneError as error:
             respond_error(exchange, error)
         except Exception as error:
@@ -99,12 +107,11 @@ class ControlRoute(Route):
         return value
 
 
-def _respond(exchange: Exchange, answer: Answer) -> None:
+def _respond(exchange: Exchange, answer: Answer, extras: Headers) -> None:
     if isinstance(answer, Empty):
-        exchange.respond(answer.status, (), [])
+        exchange.respond(answer.status, extras, [])
     else:
-        headers: Headers = JSON
-        exchange.respond(200, headers, [msgspec.json.encode(answer)] if answer is not None else [])
+        exchange.respond(200, JSON + extras, [msgspec.json.encode(answer)] if answer is not None else [])
 
 
 # Health and metadata.

@@ -395,7 +395,7 @@ class RestInferRequest(InferRequest):
         if route.wants_timing:
             extras += ((b"server-timing", timing.server_timing(self, now_ns())),)
         if route.load_format:
-            report = route.service.load_report()
+            report = route.service.load_report(route.model, route.version)
             render = timing.orca_text if route.load_format == b"text" else timing.orca_json
             extras += ((b"endpoint-load-metrics", render(report)),)
         return extras

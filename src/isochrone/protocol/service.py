@@ -83,5 +83,8 @@ class InferenceService(abc.ABC):
     def log_settings(self, changes: Mapping[str, bool | int | str]) -> dict[str, bool | int | str]: ...
 
     @abc.abstractmethod
-    def load_report(self) -> Mapping[str, float]:
-        """This server's load now, for ORCA reports: queue depth, requests in flight, estimated wait, free memory."""
+    def load_report(self, model_name: str = "", model_version: str = "") -> Mapping[str, float]:
+        """This server's load now, for ORCA reports: queue depth, requests in flight, estimated wait, free memory.
+
+        With a model's name, wait and run are that model's.
+        """

@@ -90,6 +90,10 @@ class Exchange(Protocol):
 
     def end(self) -> None: ...
 
+    def abort(self) -> None:
+        """Breaks off an answer that was started and cannot be finished: the peer must not take it for whole."""
+        ...
+
 
 class Consumer(Protocol):
     """Receives a streamed request body as it comes."""

@@ -60,10 +60,11 @@ async def unary(
         raise DeadlineExceeded(f"no answer within timeout ({timeout:g} s)") from None
     finally:
         stream.cancel()
-    return _message_of(response)
+    return message_of_response(response)
 
 
-def _message_of(response: Response) -> tuple[bytes, Headers]:
+def message_of_response(response: Response) -> tuple[bytes, Headers]:
+    """A unary answer's message and trailers; raises the error its status stands for."""
     # A refusal may come as one block: its status is among the headers then ("trailers-only").
     trailers = response.trailers or response.headers
     fields = dict(trailers)

@@ -133,6 +133,11 @@ class Http1Exchange:
         if self.connection.exchanges[0] is self:
             self.connection.advance()
 
+    def abort(self) -> None:
+        self.owner = None
+        if not self.connection.closed:
+            self.connection.transport.abort()
+
     def _stream(self, parts: list[Buffer], size: int) -> None:
         if self.connection.exchanges[0] is self:
             self.connection.send(parts, size)

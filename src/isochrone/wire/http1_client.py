@@ -37,10 +37,10 @@ def request_head(method: bytes, target: bytes, headers: Headers, length: int) ->
 class Call:
     """A request whose answer is awaited."""
 
-    __slots__ = ("_connection", "receiver", "without_body")
+    __slots__ = ("connection", "receiver", "without_body")
 
     def __init__(self, connection: Http1ClientConnection, receiver: Receiver, without_body: bool) -> None:
-        self._connection = connection
+        self.connection = connection
         #: None: nobody waits any more.
         self.receiver: Receiver | None = receiver
         #: The answer has no body, whatever it announces: the request was HEAD.
@@ -50,7 +50,7 @@ class Call:
         """Nobody waits any more; the receiver is not called again."""
         if self.receiver is not None:
             self.receiver = None
-            self._connection.abandoned()
+            self.connection.abandoned()
 
 
 class Http1ClientConnection(asyncio.Protocol):

@@ -166,6 +166,11 @@ class ServerStream(Stream):
         if not self.local_done:
             self.send_data(b"", True)
 
+    def abort(self) -> None:
+        self.owner = None
+        if not self.local_done:
+            self.connection.reset(self, frames.INTERNAL_ERROR)
+
     def end_with_trailers(self, block: bytes) -> None:
         self.owner = None
         if not self.local_done:

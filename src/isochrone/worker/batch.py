@@ -59,6 +59,7 @@ class Batch:
         "occupied",
         "requests",
         "results",
+        "retried",
         "rows",
     )
 
@@ -72,6 +73,8 @@ class Batch:
         self.errors: dict[int, IsochroneError] = {}
         #: Set when the whole batch failed.
         self.error: IsochroneError | None = None
+        #: What the requests raised together, if they then ran one by one.
+        self.retried: BaseException | None = None
         #: The watchdog had to end an inline run.
         self.hung = False
         #: ns its instance was taken, the way to its thread included; 0: it ran inline.
@@ -109,9 +112,19 @@ class Batch:
     def _drop_cancelled(self) -> None:
         """A batch may have waited behind another one; its callers may have left meanwhile."""
         if any(request.cancelled for request in self.requests):
-            self.dropped = [request for request in self.requests if request.cancelled]
-            self.requests = [request for request in self.requests if not request.cancelled]
-            self.rows = sum(request.plan.batch_size for request in self.requests)
+            gone: list[InferRequest] = []
+            stay: list[InferRequest] = []
+            for request in self.requests:
+                # Asked once: a caller that leaves while this thread looks must be in one of the two, or nobody ends it.
+                (gone if request.cancelled else stay).append(request)
+            # In this order, for ``everybody``.
+            self.dropped = gone
+            self.requests = stay
+            self.rows = sum(request.plan.batch_size for request in stay)
+
+    def everybody(self) -> list[InferRequest]:
+        """All who came in with it, each once; for the loop's thread, while the run may be at any point."""
+        return list(dict.fromkeys([*self.requests, *self.dropped]))
 
     def _run_together(self, executable: Executable, buffers: BatchBuffers | None) -> None:
         requests = self.requests
@@ -147,6 +160,7 @@ class Batch:
         if len(requests) == 1 or self.hung:
             self.error = as_model_error(error, requests[0])
             return
+        self.retried = error
         for index, request in enumerate(requests):
             try:
                 outputs = executable.execute(request.inputs, request.plan.outputs)
@@ -182,4 +196,7 @@ def as_model_error(error: BaseException, request: InferRequest) -> IsochroneErro
     """What a caller is told when a model raised."""
     if isinstance(error, IsochroneError):
         return error
-    return ModelFailed(f"model '{request.plan.model_name}' failed: {type(error).__name__}: {error}")
+    failed = ModelFailed(f"model '{request.plan.model_name}' failed: {type(error).__name__}: {error}")
+    # For the log, which shows where it was raised.
+    failed.__cause__ = error
+    return failed

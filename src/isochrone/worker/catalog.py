@@ -132,13 +132,15 @@ class Catalog:
             description = await in_thread(lambda: self.repository.read(name, config, files))
         except IsochroneError as error:
             if not isinstance(error, NotFound):
-                self._note_failure(name, (), error)
+                self.note_failure(name, (), error)
             raise
         for sentence in description.assumed:
-            log.info("assumed", model=name, what=sentence)
+            log.debug("assumed", model=name, what=sentence)
+        if description.assumed:
+            log.info("configuration completed; --log-verbose 1 says how", model=name, assumed=len(description.assumed))
         if not description.versions:
             empty = InvalidArgument(f"model '{name}' has no version directory to serve in {description.directory}")
-            self._note_failure(name, (), empty)
+            self.note_failure(name, (), empty)
             raise empty
         for version in description.versions:
             if (name, str(version)) not in self._served:
@@ -146,11 +148,11 @@ class Catalog:
         try:
             prepared = await in_thread(lambda: self._prepare(description))
         except IsochroneError as error:
-            self._note_failure(name, tuple(description.versions), error)
+            self.note_failure(name, tuple(description.versions), error)
             raise
         except Exception as error:
             internal = Internal(f"loading model '{name}': {type(error).__name__}: {error}")
-            self._note_failure(name, tuple(description.versions), internal)
+            self.note_failure(name, tuple(description.versions), internal)
             raise internal from error
         if self._closing:
             await in_thread(lambda: _discard(prepared))
@@ -159,7 +161,7 @@ class Catalog:
             served = self._serve(prepared)
         except IsochroneError as error:
             await in_thread(lambda: _discard(prepared))
-            self._note_failure(name, tuple(description.versions), error)
+            self.note_failure(name, tuple(description.versions), error)
             raise
         self._publish(description, served)
 
@@ -256,7 +258,8 @@ class Catalog:
         if unloaded:
             await in_thread(_give_memory_back)
 
-    def _note_failure(self, name: str, versions: tuple[int, ...], error: IsochroneError) -> None:
+    def note_failure(self, name: str, versions: tuple[int, ...], error: IsochroneError) -> None:
+        """A load failed: the log says so once, the index until it succeeds."""
         log.error("model failed to load", model=name, error=str(error))
         serving = self.versions(name)
         for served in serving:
@@ -315,7 +318,7 @@ class Catalog:
 
     async def _follow(self, name: str, entry: ModelEntry) -> None:
         if entry.problem is not None:
-            self._note_failure(name, (), entry.problem)
+            self.note_failure(name, (), entry.problem)
             return
         try:
             await self.load(name)

@@ -10,24 +10,19 @@ import asyncio
 import os
 import threading
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from isochrone.clock import now_ns
-from isochrone.worker.batch import Batch, BatchBuffers, as_model_error
+from isochrone.worker.batch import Batch, BatchBuffers
 
 if TYPE_CHECKING:
-    from isochrone.errors import IsochroneError
-    from isochrone.protocol.messages import InferRequest, Tensors
     from isochrone.worker.backends import Executable
 
 log = structlog.get_logger()
-
-#: Responses of one decoupled request on their way to the loop before the model has to wait.
-_RESPONSES_AHEAD = 16
 
 
 class Instance:
@@ -54,7 +49,7 @@ class Instance:
         self._offered: deque[Batch] = deque()
         #: A run outlasted its limit: the thread is left to itself and nothing is sent to it any more.
         self.abandoned = False
-        #: Requests of an asynchronous decoupled model under way.
+        #: Requests of a decoupled model under way.
         self.streams = 0
         self._cpus = cpus
         self._loop = loop
@@ -110,16 +105,6 @@ class Instance:
             self.expected_end = self.busy_since + self._following_takes
             for request in self.running.requests:
                 request.dispatched = batch.compute_end
-
-    def start_stream(
-        self, request: InferRequest, finished: Callable[[Instance, IsochroneError | None], None]
-    ) -> DecoupledRun:
-        """Runs one request of a decoupled model."""
-        self.streams += 1
-        self.busy_since = now_ns()
-        stream = DecoupledRun(self, request, finished, self._loop)
-        self.submit(stream.run)
-        return stream
 
     def submit(self, job: Callable[[], None]) -> None:
         if self._thread is None:
@@ -199,6 +184,7 @@ class Instance:
                 self._pin()
                 try:
                     loop.run_forever()
+                    loop.run_until_complete(_end_what_is_left())
                     loop.run_until_complete(loop.shutdown_asyncgens())
                 finally:
                     loop.close()
@@ -208,98 +194,9 @@ class Instance:
         return self._async_loop
 
 
-class DecoupledRun:
-    """One request of a decoupled model: pulls responses and passes them to the loop, no faster than they are read."""
-
-    def __init__(
-        self,
-        instance: Instance,
-        request: InferRequest,
-        finished: Callable[[Instance, IsochroneError | None], None],
-        loop: asyncio.AbstractEventLoop,
-    ) -> None:
-        self._instance = instance
-        self._request = request
-        self._finished = finished
-        self._loop = loop
-        self._credit = threading.Semaphore(_RESPONSES_AHEAD)
-        self._async_credit: asyncio.Semaphore | None = None
-        #: The request was failed from outside: nothing more is pulled, and the end is told to nobody.
-        self.stopped = False
-
-    @property
-    def _unwanted(self) -> bool:
-        return self.stopped or self._request.cancelled
-
-    def run(self) -> None:
-        request = self._request
-        request.compute_start = request.infer_start = now_ns()
-        try:
-            responses = self._instance.executable.stream(request.inputs, request.plan.parameters)
-            if hasattr(responses, "__anext__"):
-                loop = self._instance.async_loop()
-                asyncio.run_coroutine_threadsafe(self._pull_async(cast(AsyncIterator[Any], responses)), loop)
-                return
-            self._pull(cast(Iterator[Any], responses))
-        except BaseException as error:
-            self._end(as_model_error(error, request))
-            return
-        self._end(None)
-
-    def _pull(self, responses: Iterator[Tensors]) -> None:
-        try:
-            for outputs in responses:
-                while not self._credit.acquire(timeout=0.5):
-                    if self._unwanted:
-                        return
-                if self._unwanted:
-                    return
-                self._instance.call_loop(self._emit, outputs)
-        finally:
-            close = getattr(responses, "close", None)
-            if close is not None:
-                close()
-
-    async def _pull_async(self, responses: AsyncIterator[Tensors]) -> None:
-        error = None
-        self._async_credit = asyncio.Semaphore(_RESPONSES_AHEAD)
-        try:
-            async for outputs in responses:
-                await self._async_credit.acquire()
-                if self._unwanted:
-                    break
-                self._instance.call_loop(self._emit, outputs)
-        except BaseException as raised:
-            error = as_model_error(raised, self._request)
-        try:
-            close = getattr(responses, "aclose", None)
-            if close is not None:
-                await close()
-        except BaseException as raised:
-            error = error or as_model_error(raised, self._request)
-        self._end(error)
-
-    def _end(self, error: IsochroneError | None) -> None:
-        self._instance.call_loop(self._over, error)
-
-    # On the loop's thread.
-
-    def _emit(self, outputs: Tensors) -> None:
-        request = self._request
-        if not self._unwanted:
-            request.emit(outputs)
-        if request.is_congested and not self._unwanted:
-            request.when_writable(self._more)
-        else:
-            self._more()
-
-    def _more(self) -> None:
-        self._credit.release()
-        if self._async_credit is not None:
-            self._instance.async_loop().call_soon_threadsafe(self._async_credit.release)
-
-    def _over(self, error: IsochroneError | None) -> None:
-        self._request.infer_end = self._request.compute_end = now_ns()
-        self._instance.streams -= 1
-        if not self.stopped:
-            self._finished(self._instance, error)
+async def _end_what_is_left() -> None:
+    """What was stopped at an unload still has its own clean-up to do."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)

@@ -16,15 +16,17 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from isochrone.clock import MICROSECOND, MILLISECOND
+from isochrone.clock import MICROSECOND, MILLISECOND, now_ns
 from isochrone.errors import ConfigError, Internal, IsochroneError
 from isochrone.models.config import backend_name
 from isochrone.models.digest import digest
 from isochrone.worker.backends import Executable, LoadContext
 from isochrone.worker.backends.registry import loader
+from isochrone.worker.batch import Batch
 from isochrone.worker.curve import LatencyCurve
 from isochrone.worker.ensemble import EnsembleRunner, Resolve
 from isochrone.worker.instance import Instance
+from isochrone.worker.replacement import TakeInstance
 from isochrone.worker.reshape import reshaped
 from isochrone.worker.runner import Runner
 from isochrone.worker.scheduler import LevelPolicy, QueueRules
@@ -32,7 +34,8 @@ from isochrone.worker.sequence_runner import SequenceRunner
 from isochrone.worker.sequences import SequenceBatcher
 from isochrone.worker.served import ServedVersion
 from isochrone.worker.statistics import ModelStatistics
-from isochrone.worker.warmup import warm_up
+from isochrone.worker.stream_runner import StreamRunner
+from isochrone.worker.warmup import batch_sizes, warm_up
 from isochrone.worker.watchdog import InlineWatchdog
 
 if TYPE_CHECKING:
@@ -82,9 +85,21 @@ def prepare(description: ModelDescription, version: int) -> Prepared:
     executables: list[Executable] = []
     try:
         for context in contexts:
+            started = now_ns()
             executable = reshaped(load(context), description.signature)
             executables.append(executable)
+            loaded = now_ns()
             warm_up(executable, description, curve)
+            log.debug(
+                "instance loaded",
+                model=description.name,
+                version=version,
+                instance=context.instance,
+                backend=backend,
+                load_ms=(loaded - started) // MILLISECOND,
+                warmup_ms=(now_ns() - loaded) // MILLISECOND,
+                estimates_us={rows: curve.estimate(rows) // MICROSECOND for rows in batch_sizes(config)},
+            )
     except BaseException:
         _close_all(executables, description.name)
         raise
@@ -118,44 +133,57 @@ def serve(prepared: Prepared, resolve: Resolve, watchdog: InlineWatchdog) -> Ser
     if prepared.backend == "ensemble":
         served.runner = EnsembleRunner(description.name, config, resolve, statistics, served.over)
         return served
-    loop = asyncio.get_running_loop()
-    max_rows = max(1, config.max_batch_size)
-    name = f"{description.name}-{prepared.version}"
+    name, curve, over = description.name, prepared.curve, served.over
+    runner: Runner | StreamRunner | SequenceRunner
+    finished: Callable[[Instance, Batch], None] = _nothing
+    if config.HasField("sequence_batching"):
+        batcher = SequenceBatcher(config, len(prepared.executables), description.directory)
+        batched = config.max_batch_size > 0
+        timeout_ns = prepared.execution_timeout_ns
+        runner = SequenceRunner(name, batcher, curve, batched, statistics, over, execution_timeout_ns=timeout_ns)
+    elif prepared.executables[0].decoupled:
+        timeout_ns = prepared.execution_timeout_ns
+        runner = StreamRunner(name, prepared.rules, curve, statistics, over, execution_timeout_ns=timeout_ns)
+    else:
+        runner = Runner(
+            name,
+            prepared.rules,
+            curve,
+            statistics,
+            watchdog,
+            over,
+            preserve_ordering=config.dynamic_batching.preserve_ordering,
+            execution_timeout_ns=prepared.execution_timeout_ns,
+        )
+        finished = runner.finished
+    _start(runner, prepared, finished)
+    served.runner = runner
+    return served
 
-    def instance(index: int, executable: Executable, finished: Any) -> Instance:
+
+def _start(
+    runner: Runner | StreamRunner | SequenceRunner, prepared: Prepared, finished: Callable[[Instance, Batch], None]
+) -> None:
+    """Gives a runner its instances, and a way to more of them."""
+    loop = asyncio.get_running_loop()
+    model = prepared.description.name
+    max_rows = max(1, prepared.description.config.max_batch_size)
+    name = f"{model}-{prepared.version}"
+
+    def instance(index: int, executable: Executable) -> Instance:
         cpus = prepared.contexts[index].cpus
         return Instance(executable, f"{name}-{index}", max_rows, cpus, loop, finished)
 
-    if config.HasField("sequence_batching"):
-        batcher = SequenceBatcher(config, len(prepared.executables), description.directory)
-        sequences = SequenceRunner(
-            description.name, batcher, prepared.curve, config.max_batch_size > 0, statistics, served.over
-        )
-        sequences.start([instance(index, each, _nothing) for index, each in enumerate(prepared.executables)])
-        served.runner = sequences
-        return served
-    runner = Runner(
-        description.name,
-        prepared.rules,
-        prepared.curve,
-        statistics,
-        watchdog,
-        served.over,
-        preserve_ordering=config.dynamic_batching.preserve_ordering,
-        execution_timeout_ns=prepared.execution_timeout_ns,
-    )
-    instances = [instance(index, each, runner.finished) for index, each in enumerate(prepared.executables)]
-
-    def replacement(made: Callable[[Instance | IsochroneError], None]) -> None:
+    def replacement(made: TakeInstance) -> None:
         # The hung thread is still inside the old executable; a fresh one is loaded for its successor, off the loop:
         # a load takes seconds, and one that hangs must not take the server with it.
         def load_again() -> None:
             try:
-                result: Instance | IsochroneError = instance(0, _load_again(prepared), runner.finished)
+                result: Instance | IsochroneError = instance(0, _load_again(prepared))
             except IsochroneError as error:
                 result = error
             except BaseException as error:
-                result = Internal(f"loading model '{description.name}' again: {type(error).__name__}: {error}")
+                result = Internal(f"loading model '{model}' again: {type(error).__name__}: {error}")
             try:
                 loop.call_soon_threadsafe(made, result)
             except RuntimeError:  # the loop is closed: nobody waits
@@ -163,9 +191,7 @@ def serve(prepared: Prepared, resolve: Resolve, watchdog: InlineWatchdog) -> Ser
 
         threading.Thread(target=load_again, name=f"{name}-again", daemon=True).start()
 
-    runner.start(instances, replacement)
-    served.runner = runner
-    return served
+    runner.start([instance(index, each) for index, each in enumerate(prepared.executables)], replacement)
 
 
 def _load_again(prepared: Prepared) -> Executable:
@@ -182,7 +208,7 @@ def _load_again(prepared: Prepared) -> Executable:
 
 
 def _nothing(*_: Any) -> None:
-    """Sequence runners hand their own jobs to instances and need no call back."""
+    """Runners of sequences and streams hand their own jobs to instances and need no call back."""
 
 
 def plain_parameters(config: Any) -> dict[str, str]:

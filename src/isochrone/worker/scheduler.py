@@ -134,9 +134,7 @@ class BatchQueue:
             self._note_arrival(plan.batch_size, now)
             miss = self._expected_miss(entry, now)
             if miss > 0:
-                raise DeadlineExceeded(
-                    f"Request timeout expired: model '{plan.model_name}' would miss the deadline by {miss / 1e6:.2f} ms"
-                )
+                raise would_miss(request, miss)
         elif rules.levels > 1:
             # Behind all deadlines of its own class, but before those of lower ones.
             self._planned_level = 0
@@ -279,8 +277,12 @@ class BatchQueue:
         """ns until a request pushed now would start: for load reports."""
         maximum = self._rules.max_rows
         wait = max(0, min(self._busy_until) - now)
-        whole, rest = divmod(-(-self.rows // len(self._busy_until)), maximum)
-        return wait + whole * self._curve.estimate(maximum) + (self._curve.estimate(rest) if rest else 0)
+        return wait + self.rows // len(self._busy_until) // maximum * self._curve.estimate(maximum)
+
+    def estimated_run(self) -> int:
+        """ns that the batch of a request pushed now would take, those it would join included; 0: not known."""
+        maximum = self._rules.max_rows
+        return self._curve.estimate(self.rows // len(self._busy_until) % maximum + 1)
 
     def _going_order(self, now: int) -> Iterable[Entry]:
         """Everybody in the order they go: classes, deadlines inside a class, and the aged before all."""
@@ -326,6 +328,14 @@ class BatchQueue:
     def _largest_preferred(self, maximum: int) -> int:
         limit = min(self.rows, maximum)
         return max((size for size in self._rules.preferred if size <= limit), default=0)
+
+
+def would_miss(request: InferRequest, nanoseconds: int) -> DeadlineExceeded:
+    """For a request refused on arrival: what its caller is promised to be told."""
+    return DeadlineExceeded(
+        f"Request timeout expired: model '{request.plan.model_name}' would miss the deadline by"
+        f" {nanoseconds / 1e6:.2f} ms"
+    )
 
 
 def _expired(request: InferRequest) -> DeadlineExceeded:

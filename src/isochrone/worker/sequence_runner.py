@@ -1,4 +1,8 @@
-"""The shell around sequence batching: asks the pure batcher for batches, puts them on the instances they belong to."""
+"""The shell around sequence batching: asks the pure batcher for batches, puts them on the instances they belong to.
+
+A run over ``execution_timeout_ms`` is given up with its instance, and with the state of every sequence there: the next
+request of such a sequence is told to start anew. All on the loop's thread but for ``_run``.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +10,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from isochrone.clock import now_ns
+from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import IsochroneError, ModelFailed, Unavailable
 from isochrone.worker.alarm import Alarm
 from isochrone.worker.batch import answer as complete
 from isochrone.worker.batch import as_model_error
+from isochrone.worker.failure_log import FailureLog
+from isochrone.worker.replacement import MakeInstance, Replacements, discard
 from isochrone.worker.sequences import SequenceBatch, SequenceBatcher
 
 if TYPE_CHECKING:
@@ -31,6 +37,8 @@ class SequenceRunner:
         batched: bool,
         statistics: ModelStatistics,
         over: Callable[[], None],
+        *,
+        execution_timeout_ns: int = 0,
     ) -> None:
         self.instances: list[Instance] = []
         self._name = name
@@ -41,12 +49,23 @@ class SequenceRunner:
         self._over = over
         self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(self._loop, self._ring)
+        self._failures = FailureLog(name, statistics.model_version)
         self._busy: list[SequenceBatch | None] = []
-        self._closing = False
+        #: When the run under way on each instance began.
+        self._since: list[int] = []
+        #: Numbers of instances that were given up and have no successor yet.
+        self._lost: set[int] = set()
+        #: 0: none.
+        self._execution_timeout_ns = execution_timeout_ns
+        self._replacements: Replacements
+        #: Why no request is taken: the version is going away, or none of its instances is left.
+        self._refusal: IsochroneError | None = None
 
-    def start(self, instances: list[Instance]) -> None:
+    def start(self, instances: list[Instance], replacement: MakeInstance) -> None:
         self.instances = instances
         self._busy = [None] * len(instances)
+        self._since = [0] * len(instances)
+        self._replacements = Replacements(self._name, replacement)
 
     @property
     def pending(self) -> int:
@@ -58,9 +77,12 @@ class SequenceRunner:
     def estimated_wait(self, now: int) -> int:
         return self._curve.estimate(1) if any(self._busy) else 0
 
+    def estimated_run(self) -> int:
+        return self._curve.estimate(1)
+
     def submit(self, request: InferRequest) -> None:
-        if self._closing:
-            raise Unavailable(f"model '{self._name}' is being unloaded")
+        if self._refusal is not None:
+            raise self._refusal
         now = now_ns()
         request.enqueued = now
         instance = self._batcher.push(request, now)
@@ -76,13 +98,13 @@ class SequenceRunner:
 
     def _start_all(self, now: int) -> None:
         for index in range(len(self.instances)):
-            if self._busy[index] is None:
+            if self._busy[index] is None and index not in self._lost:
                 self._start(index, now)
         self._set_alarm()
 
     def _set_alarm(self) -> None:
         wake = self._batcher.wake_at()
-        if wake is not None and not self._closing:
+        if wake is not None and self._refusal is None:
             self._alarm.set(max(wake, 1))
 
     def _start(self, index: int, now: int) -> None:
@@ -92,9 +114,11 @@ class SequenceRunner:
         for request in batch.requests:
             request.dispatched = now
         self._busy[index] = batch
-        self.instances[index].submit(lambda: self._run(index, batch))
+        self._since[index] = now
+        instance = self.instances[index]
+        instance.submit(lambda: self._run(instance, batch))
 
-    def _run(self, index: int, batch: SequenceBatch) -> None:
+    def _run(self, instance: Instance, batch: SequenceBatch) -> None:
         """On the instance's thread."""
         marks = [now_ns(), 0, 0, 0]
         outputs: Tensors | None = None
@@ -102,26 +126,28 @@ class SequenceRunner:
         try:
             inputs = batch.inputs()
             marks[1] = now_ns()
-            outputs = self.instances[index].executable.execute(inputs, None)
+            outputs = instance.executable.execute(inputs, None)
             marks[2] = now_ns()
         except BaseException as raised:
             error = as_model_error(raised, batch.requests[0])
             marks[1] = marks[1] or now_ns()
             marks[2] = marks[2] or now_ns()
         marks[3] = now_ns()
-        self.instances[index].call_loop(self._finished, index, batch, outputs, error, marks)
+        instance.call_loop(self._finished, instance, batch, outputs, error, marks)
 
     def _finished(
         self,
-        index: int,
+        instance: Instance,
         batch: SequenceBatch,
         outputs: Tensors | None,
         error: IsochroneError | None,
         marks: list[int],
     ) -> None:
-        self._busy[index] = None
-        if self.instances[index].abandoned:
+        if instance.abandoned:
+            # Its requests have been answered.
+            self._replacements.ended(instance)
             return
+        self._busy[batch.instance] = None
         now = now_ns()
         try:
             if outputs is None:
@@ -165,6 +191,7 @@ class SequenceRunner:
             self._fail(request, error)
 
     def _fail(self, request: InferRequest, error: IsochroneError) -> None:
+        self._failures.request_failed(error)
         self._statistics.record_failure(error.code, now_ns() - request.arrived)
         self._over()
         if request.cancelled:
@@ -173,11 +200,45 @@ class SequenceRunner:
             request.fail(error)
 
     def check_stuck(self, now: int) -> None:
-        """Sequences have no execution timeout: giving up a run would lose its sequences' state."""
+        """Called about ten times a second: gives up on runs over their limit."""
+        limit_ns = self._execution_timeout_ns
+        if not limit_ns:
+            return
+        for index, batch in enumerate(self._busy):
+            if batch is not None and now - self._since[index] >= limit_ns:
+                self._give_up(index, batch)
+
+    def _give_up(self, index: int, batch: SequenceBatch) -> None:
+        error = ModelFailed(
+            f"model '{self._name}': a run took over execution_timeout_ms"
+            f" ({self._execution_timeout_ns // MILLISECOND}); the instance was given up and is replaced, and its"
+            " sequences have ended"
+        )
+        self._busy[index] = None
+        self._lost.add(index)
+        queued = self._batcher.lose(index)
+        for request in (*batch.requests, *queued):
+            self._fail(request, error)
+        self._replacements.give_up(self.instances[index], lambda made: self._replaced(index, made))
+
+    def _replaced(self, index: int, made: Instance | IsochroneError) -> None:
+        """A new instance is there, or there will be none."""
+        if isinstance(made, IsochroneError):
+            if len(self._lost) == len(self.instances) and self._refusal is None:
+                self.fail_all(made)
+            return
+        if self._refusal is not None:
+            discard(made)
+            return
+        self.instances[index] = made
+        self._lost.discard(index)
+        now = now_ns()
+        self._batcher.restore(index, now)
+        self._refuse(self._batcher.expire(now))
+        self._start_all(now)
 
     def fail_all(self, error: IsochroneError | None = None) -> None:
-        error = error or Unavailable(f"model '{self._name}' is being unloaded")
-        self._closing = True
+        error = self._refusal = error or Unavailable(f"model '{self._name}' is being unloaded")
         for request in self._batcher.clear():
             self._fail(request, error)
         for index, batch in enumerate(self._busy):
@@ -187,9 +248,11 @@ class SequenceRunner:
                     self._fail(request, error)
 
     def release(self) -> None:
-        self._closing = True
+        self._refusal = self._refusal or Unavailable(f"model '{self._name}' is being unloaded")
         self._alarm.close()
 
     def close(self) -> None:
-        for instance in self.instances:
-            instance.close()
+        for index, instance in enumerate(self.instances):
+            # One that was given up is closed when its run ends.
+            if index not in self._lost:
+                instance.close()

@@ -244,6 +244,31 @@ class SequenceBatcher:
             instant = min(instant, next(iter(self._idle.values())).idle_since + self._max_idle)
         return None if instant == NEVER else instant
 
+    def lose(self, instance: int) -> list[InferRequest]:
+        """An instance is given up: its sequences end with their state, and nobody is placed there before ``restore``.
+
+        Returns what they had queued; the batch that runs is not to be settled any more.
+        """
+        requests: list[InferRequest] = []
+        for sequence in self._slots[instance]:
+            if sequence is not None:
+                requests += [request for _, request in sequence.queue]
+                self._idle.pop(sequence.id, None)
+                del self._sequences[sequence.id]
+        self._pending -= len(requests)
+        self._slots[instance] = [None] * len(self._slots[instance])
+        self._free = [place for place in self._free if place[1] != instance]
+        heapq.heapify(self._free)
+        self._running[instance] = None
+        self._held[instance] = NEVER
+        return requests
+
+    def restore(self, instance: int, now: int) -> None:
+        """An instance that was lost has a successor."""
+        for slot in range(len(self._slots[instance])):
+            heapq.heappush(self._free, (slot, instance))
+        self._admit(now)
+
     def clear(self) -> list[InferRequest]:
         """Forgets every sequence and returns what was queued: the model is going away.
 

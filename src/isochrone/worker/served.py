@@ -29,7 +29,13 @@ class RequestRunner(Protocol):
 
     def submit(self, request: InferRequest) -> None: ...
 
-    def estimated_wait(self, now: int) -> int: ...
+    def estimated_wait(self, now: int) -> int:
+        """ns until a new request would start."""
+        ...
+
+    def estimated_run(self) -> int:
+        """ns its run would take; 0: not known."""
+        ...
 
     def steps_digest(self) -> str:
         """Digests of the versions a request would run through inside an ensemble; "" for a model."""

@@ -18,7 +18,7 @@ from pathlib import Path
 import structlog
 
 from isochrone.clock import now_ns
-from isochrone.errors import IsochroneError
+from isochrone.errors import IsochroneError, NotFound
 from isochrone.models.repository import Repository
 from isochrone.observe.logs import Settings as LogSettings
 from isochrone.observe.metrics import Exposition
@@ -159,16 +159,23 @@ class Worker:
             names = list(entries) if "*" in settings.load_models else list(settings.load_models)
         failed: list[str] = []
         for name in names:
+            problem = entries[name].problem if name in entries else None
+            if problem is not None:
+                self.catalog.note_failure(name, (), problem)
+                failed.append(name)
+                continue
             try:
-                problem = entries[name].problem if name in entries else None
-                if problem is not None:
-                    raise problem
                 await self.catalog.load(name)
-            except IsochroneError as error:
-                failed.append(f"{name}: {error}")
+            except NotFound as error:
+                # The index does not list what is not there, so the catalog has kept it to itself.
+                log.error("model failed to load", model=name, error=str(error))
+                failed.append(name)
+            except IsochroneError:
+                failed.append(name)
         if failed and settings.exit_on_error:
             raise StartFailed(
-                "models failed to load: " + "; ".join(failed) + " (--exit-on-error=false serves the others)"
+                f"models failed to load: {', '.join(failed)}; the log above says why"
+                " (--exit-on-error=false serves the others)"
             )
 
     def _snapshot(self) -> ServerSnapshot:

@@ -10,9 +10,11 @@ from tritonclient.grpc import service_pb2
 import isochrone
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError, Unavailable
+from isochrone.observe.logs import REQUEST_LINES
 from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.protocol.service import InferenceService
 from isochrone.protocol.shared_memory import SharedMemoryRegions
+from isochrone.worker.nested import LoggedRequest, LoggedStream
 from isochrone.worker.trace_settings import TraceSettings
 
 if TYPE_CHECKING:
@@ -61,6 +63,7 @@ class WorkerService(InferenceService):
         self._served = catalog.served
         self._report: dict[str, float] = {}
         self._report_at = 0
+        self._follow_verbosity()
 
     # The hot path.
 
@@ -72,6 +75,22 @@ class WorkerService(InferenceService):
         if served.decoupled and not request.takes_many:
             served.refuse_unary()
         served.submit(request)
+
+    def _infer_and_log(self, request: InferRequest) -> None:
+        """What ``infer`` is at verbose level 2 and above."""
+        logged = (LoggedStream if request.takes_many else LoggedRequest)(request)
+        try:
+            type(self).infer(self, logged)
+        except IsochroneError as error:
+            logged.tell(error.code, error=str(error))
+            raise
+
+    def _follow_verbosity(self) -> None:
+        # Over the method, so that those who do not ask for lines do not pay for the question.
+        if int(self._log_settings.current()["log_verbose_level"]) >= REQUEST_LINES:
+            self.__dict__["infer"] = self._infer_and_log
+        else:
+            self.__dict__.pop("infer", None)
 
     # What models say of themselves.
 
@@ -170,18 +189,22 @@ class WorkerService(InferenceService):
         return self._trace.apply(model_name, changes)
 
     def log_settings(self, changes: Mapping[str, bool | int | str]) -> dict[str, bool | int | str]:
-        return self._log_settings.apply(changes)
+        settings = self._log_settings.apply(changes)
+        self._follow_verbosity()
+        return settings
 
     # Load and metrics.
 
-    def load_report(self) -> Mapping[str, float]:
-        """At most a millisecond old: it goes out with every answer that asks for it."""
+    def load_report(self, model_name: str = "", model_version: str = "") -> Mapping[str, float]:
+        """At most a millisecond old, but for the model's own figures: it goes with every answer that asks for it."""
         now = now_ns()
         if now - self._report_at > 1_000_000:
             self._report_at = now
             versions = self.catalog.all_versions()
+            share, available = _memory()
             self._report = {
-                "mem_utilization": _memory_share(),
+                "mem_utilization": share,
+                "named_metrics.free_memory_bytes": float(available),
                 "named_metrics.queue_depth": float(sum(served.runner.pending for served in versions)),
                 "named_metrics.in_flight": float(sum(served.in_flight for served in versions)),
                 "named_metrics.estimated_wait_us": max(
@@ -189,7 +212,17 @@ class WorkerService(InferenceService):
                 ),
                 "named_metrics.draining": 1.0 if self.stopping else 0.0,
             }
-        return self._report
+        if not model_name:
+            return self._report
+        try:
+            runner = self.catalog.find(model_name, model_version).runner
+        except IsochroneError:
+            return self._report
+        return {
+            **self._report,
+            "named_metrics.estimated_wait_us": runner.estimated_wait(now) / 1000,
+            "named_metrics.estimated_run_us": runner.estimated_run() / 1000,
+        }
 
     def snapshot(self, connections: int, lag_ns: int | None) -> ServerSnapshot:
         """For the metrics page."""
@@ -203,12 +236,12 @@ class WorkerService(InferenceService):
         return sum(served.in_flight for served in self.catalog.all_versions())
 
 
-def _memory_share() -> float:
-    """The machine's memory in use, 0 to 1."""
+def _memory() -> tuple[float, int]:
+    """The machine's memory in use, 0 to 1, and the bytes available."""
     try:
         with open("/proc/meminfo", "rb") as file:
             lines = dict(line.split(b":") for line in file.read(400).splitlines() if b":" in line)
         total, available = (int(lines[key].split()[0]) for key in (b"MemTotal", b"MemAvailable"))
-        return 1 - available / total
+        return 1 - available / total, available << 10
     except (OSError, KeyError, ValueError):
-        return 0.0
+        return 0.0, 0

@@ -1,3 +1,5 @@
+"""Models in processes of their own: what goes over, what they survive, and what is left when they are gone."""
+
 from __future__ import annotations
 
 import os
@@ -15,6 +17,7 @@ import numpy as np
 import psutil  # type: ignore[import-untyped]
 import pytest
 from config_text import parameter, tensors
+from structlog.testing import capture_logs
 
 from conftest import MakeContext
 from isochrone.errors import ConfigError, ModelFailed, Unavailable
@@ -324,3 +327,50 @@ os.kill(os.getpid(), 9)
         assert process.wait(20) == -signal.SIGKILL
     psutil.wait_procs([child], timeout=20)
     assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_process_that_dies_and_comes_back_is_told_in_the_log(tmp_path: Path, make_context: MakeContext) -> None:
+    write(tmp_path, OBEDIENT)
+    with capture_logs() as lines:
+        executable = start(make_context(FLOATS))
+        assert not lines
+        for _ in range(2):
+            with pytest.raises(ModelFailed):
+                executable.execute(order(1), None)
+            executable.execute(order(0), None)
+        executable.close()
+    assert [(line["event"], line["log_level"], line["not_shown"]) for line in lines] == [
+        ("the process of a model was lost", "warning", 0),
+        ("the process of a model was started again", "warning", 0),
+    ]
+    assert (lines[0]["model"], lines[0]["version"]) == ("m", "1")
+    assert lines[0]["how"] == "infer: its process exited with code 7"
+    assert lines[1]["pid"] > 0
+
+
+def test_a_process_that_fails_while_loading_is_the_loads_to_tell(tmp_path: Path, make_context: MakeContext) -> None:
+    write(tmp_path, "import os\nos._exit(3)")
+    with capture_logs() as lines, pytest.raises(ModelFailed):
+        start(make_context(FLOATS))
+    assert not lines
+
+
+def test_where_an_isolated_model_raised_comes_over_for_the_log(tmp_path: Path, make_context: MakeContext) -> None:
+    write(
+        tmp_path,
+        """
+        class Model:
+            def infer(self, inputs):
+                return self.inner()
+
+            def inner(self):
+                raise ValueError("deep inside")
+        """,
+    )
+    executable = start(make_context(FLOATS))
+    with pytest.raises(ModelFailed) as caught:
+        executable.execute(ONE, None)
+    executable.close()
+    (note,) = caught.value.__notes__
+    assert "in inner" in note
+    assert note.endswith("ValueError: deep inside")

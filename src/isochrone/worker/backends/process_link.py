@@ -80,6 +80,8 @@ class Failed(msgspec.Struct, tag=True):
 
     message: str
     config: list[str] = []
+    #: Where it was raised, for the server's log.
+    traceback: str = ""
 
 
 Question = Start | Infer | Open | Next | Stop | Close

@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import structlog
+
 from isochrone import clock
 from isochrone.errors import ConfigError, ModelFailed, Unavailable, Unsupported
+from isochrone.observe.logs import Sparing
 from isochrone.worker.backends import Executable
 from isochrone.worker.backends.process_link import (
     Answer,
@@ -32,6 +35,8 @@ from isochrone.worker.backends.shared_block import BadPlace, SharedBlock
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Parameters, Tensors
     from isochrone.worker.backends.python_model import ModelContext
+
+log = structlog.get_logger()
 
 # Responses that callers may still be reading when the next call begins; beyond, and below _COPIED_BYTES, the server
 # copies: a small answer must not keep a large block from being used.
@@ -77,6 +82,9 @@ class IsolatedExecutable(Executable):
         self._deaths = 0
         self._not_before = 0
         self._last_words = ""
+        #: The first start is the load's, which tells its failures itself.
+        self._has_served = False
+        self._lost_lines, self._restart_lines = Sparing(), Sparing()
         #: Number of the stream the child has open; an older generator must not ask for its responses.
         self._stream_number = 0
         self._request = SharedBlock.create("isochrone-request")
@@ -88,6 +96,7 @@ class IsolatedExecutable(Executable):
         except BaseException:
             self.close()
             raise
+        self._has_served = True
 
     @property
     def pid(self) -> int | None:
@@ -143,6 +152,16 @@ class IsolatedExecutable(Executable):
                 f" it is started again in {wait / clock.SECOND:.1f} s"
             )
         self._start()
+        not_shown = self._restart_lines.lets_through(clock.now_ns())
+        if not_shown is not None:
+            start = self._start_message
+            log.warning(
+                "the process of a model was started again",
+                model=start.model_name,
+                version=start.model_version,
+                pid=self.pid,
+                not_shown=not_shown,
+            )
 
     def _start(self) -> None:
         try:
@@ -170,7 +189,10 @@ class IsolatedExecutable(Executable):
             ) from None
         self._deaths = 0
         if isinstance(answer, Failed):
-            raise ModelFailed(answer.message)
+            failure = ModelFailed(answer.message)
+            if answer.traceback:
+                failure.add_note(answer.traceback)
+            raise failure
         return answer
 
     def _lost(self, how: str) -> ModelFailed:
@@ -183,6 +205,16 @@ class IsolatedExecutable(Executable):
             pause = min(_FIRST_PAUSE_NS << min(self._deaths - 1, 16), _LONGEST_PAUSE_NS)
             self._not_before = clock.now_ns() + pause
         self._deaths += 1
+        not_shown = self._lost_lines.lets_through(clock.now_ns()) if self._has_served else None
+        if not_shown is not None:
+            log.warning(
+                "the process of a model was lost",
+                model=self._start_message.model_name,
+                version=self._start_message.model_version,
+                how=how,
+                in_a_row=self._deaths,
+                not_shown=not_shown,
+            )
         return ModelFailed(f"{self._label}: {how}")
 
     def _free_response(self) -> int:

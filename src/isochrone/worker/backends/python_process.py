@@ -14,6 +14,7 @@ import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +29,10 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
 
 _PR_SET_PDEATHSIG = 1
+
+
+# Characters of a traceback that go over.
+_LONGEST_TRACEBACK = 8000
 
 
 class Session:
@@ -52,7 +57,7 @@ class Session:
             self._stop()
             return Done()
         except IsochroneError as error:
-            return Failed(str(error))
+            return Failed(str(error), traceback=_traceback(error))
         except BaseException as error:  # outside user code: a shared block that cannot grow, for one
             return Failed(str(self._model.failure("answering", error)))
 
@@ -119,6 +124,11 @@ def _die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it went before the line above took effect
         os._exit(1)
+
+
+def _traceback(error: BaseException) -> str:
+    """Where the user's code raised; the end of it, which is what matters, where it is long."""
+    return "".join(traceback.format_exception(error.__cause__ or error))[-_LONGEST_TRACEBACK:].rstrip()
 
 
 def _load(start: Start) -> UserModel:

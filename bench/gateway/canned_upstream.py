@@ -1,0 +1,194 @@
+"""An Open Inference Protocol server that answers every infer with the same bytes: what stands behind a measured hop.
+
+`python -m bench.gateway.canned_upstream PORT` speaks HTTP/1.1 and gRPC on one port through our own wire layer, which is
+the cheapest server at hand: it decodes nothing. It names one model, `identity`, and hands back the tensor the bench
+sends, so that a stock client can check the answer. Asked for load reports, it gives them as our worker does, renewed
+every millisecond: a gateway that reads them pays for reading them. Must never do work per request beyond the answer.
+"""
+
+import asyncio
+import base64
+import json
+import sys
+
+import uvloop
+from tritonclient.grpc import service_pb2
+
+from bench.worker.models import INPUT, OUTPUT
+from bench.worker.scenarios import IDENTITY_64
+from isochrone.clock import now_ns
+from isochrone.errors import NotFound, Unsupported
+from isochrone.protocol import timing
+from isochrone.protocol.grpc import OK_TRAILERS, RESPONSE_HEADERS, GrpcErrorRoute, frame_message
+from isochrone.protocol.rest import ErrorRoute
+from isochrone.wire.exchange import Exchange, Head, Headers, Route
+from isochrone.wire.hpack import Encoder
+from isochrone.wire.http2_server import ServerStream
+from isochrone.wire.listener import Listener
+
+MODEL = IDENTITY_64.model
+_SERVICE = "/inference.GRPCInferenceService/"
+_JSON: Headers = ((b"content-type", b"application/json"),)
+#: As the worker's own report: a fresh one at most every millisecond.
+_REPORT_NS = 1_000_000
+_encode = Encoder().encode
+
+
+class LoadWord:
+    """The load report of an idle server whose figures still change, so that no reader can remember their bytes."""
+
+    def __init__(self) -> None:
+        self._made_at = 0
+        self._count = 0
+        self.text = self.json = self.binary = b""
+
+    def renew(self) -> None:
+        now = now_ns()
+        if now - self._made_at < _REPORT_NS:
+            return
+        self._made_at = now
+        self._count = (self._count + 1) % 997
+        report = {
+            "mem_utilization": 0.25,
+            "named_metrics.queue_depth": 0.0,
+            "named_metrics.in_flight": float(self._count % 7),
+            "named_metrics.estimated_wait_us": float(self._count),
+            "named_metrics.draining": 0.0,
+        }
+        self.text, self.json = timing.orca_text(report), timing.orca_json(report)
+        self.binary = base64.b64encode(timing.orca_binary(report)).rstrip(b"=")
+
+
+class HttpInfer(Route):
+    """The canned answer over HTTP; with a load report when the head asks for one."""
+
+    def __init__(self, load: LoadWord, load_format: bytes | None) -> None:
+        tensor = IDENTITY_64.tensor().tobytes()
+        output = {
+            "name": OUTPUT,
+            "datatype": "FP32",
+            "shape": list(IDENTITY_64.shape),
+            "parameters": {"binary_data_size": len(tensor)},
+        }
+        document = {"model_name": MODEL, "model_version": "1", "outputs": [output]}
+        header = json.dumps(document, separators=(",", ":")).encode()
+        self._body = header + tensor
+        self._headers: Headers = (
+            (b"content-type", b"application/octet-stream"),
+            (b"inference-header-content-length", str(len(header)).encode()),
+        )
+        self._load = load
+        self._format = load_format
+
+    def handle(self, exchange: Exchange) -> None:
+        headers = self._headers
+        if self._format is not None:
+            self._load.renew()
+            word = self._load.text if self._format == b"text" else self._load.json
+            headers = (*headers, (timing.ORCA_HEADER, word))
+        exchange.respond(200, headers, [self._body])
+
+
+class HttpConstant(Route):
+    """A control answer."""
+
+    def __init__(self, document: object) -> None:
+        self._body = json.dumps(document).encode() if document is not None else b""
+
+    def handle(self, exchange: Exchange) -> None:
+        exchange.respond(200, _JSON if self._body else (), [self._body])
+
+
+class GrpcConstant(Route):
+    """A canned message; with a load report in the trailers when the call asks for one."""
+
+    def __init__(self, message: bytes, load: LoadWord, wants_load: bool) -> None:
+        self._framed = frame_message(message)
+        self._load = load
+        self._wants_load = wants_load
+
+    def handle(self, exchange: Exchange) -> None:
+        trailers = OK_TRAILERS
+        if self._wants_load:
+            self._load.renew()
+            trailers = _encode([(b"grpc-status", b"0"), (timing.ORCA_BINARY_HEADER, self._load.binary)])
+        if isinstance(exchange, ServerStream):
+            exchange.respond_unary(RESPONSE_HEADERS, self._framed, len(self._framed), trailers)
+
+
+def _http_documents() -> dict[tuple[bytes, bytes], object]:
+    tensor = {"datatype": "FP32", "shape": [-1]}
+    model = f"/v2/models/{MODEL}".encode()
+    metadata = {
+        "name": MODEL,
+        "versions": ["1"],
+        "platform": "canned",
+        "inputs": [{"name": INPUT, **tensor}],
+        "outputs": [{"name": OUTPUT, **tensor}],
+    }
+    documents: dict[tuple[bytes, bytes], object] = {
+        (b"GET", b"/v2"): {"name": "canned", "version": "1", "extensions": ["model_repository", "binary_tensor_data"]},
+        (b"GET", b"/v2/health/live"): None,
+        (b"GET", b"/v2/health/ready"): None,
+        (b"POST", b"/v2/repository/index"): [{"name": MODEL, "version": "1", "state": "READY", "reason": ""}],
+    }
+    for path in (model, model + b"/versions/1"):
+        documents[b"GET", path] = metadata
+        documents[b"GET", path + b"/ready"] = None
+    return documents
+
+
+def _grpc_messages() -> dict[bytes, bytes]:
+    infer = service_pb2.ModelInferResponse(model_name=MODEL, model_version="1")
+    infer.outputs.add(name=OUTPUT, datatype="FP32", shape=IDENTITY_64.shape)
+    infer.raw_output_contents.append(IDENTITY_64.tensor().tobytes())
+    index = service_pb2.RepositoryIndexResponse()
+    index.models.add(name=MODEL, version="1", state="READY")
+    metadata = service_pb2.ModelMetadataResponse(name=MODEL, versions=["1"], platform="canned")
+    metadata.inputs.add(name=INPUT, datatype="FP32", shape=[-1])
+    metadata.outputs.add(name=OUTPUT, datatype="FP32", shape=[-1])
+    messages = {
+        "ModelInfer": infer,
+        "ServerLive": service_pb2.ServerLiveResponse(live=True),
+        "ServerReady": service_pb2.ServerReadyResponse(ready=True),
+        "ModelReady": service_pb2.ModelReadyResponse(ready=True),
+        "ServerMetadata": service_pb2.ServerMetadataResponse(name="canned", version="1"),
+        "ModelMetadata": metadata,
+        "RepositoryIndex": index,
+    }
+    return {f"{_SERVICE}{method}".encode(): message.SerializeToString() for method, message in messages.items()}
+
+
+class CannedApplication:
+    """Finds the constant a head asks for."""
+
+    def __init__(self) -> None:
+        self._load = LoadWord()
+        self._documents = _http_documents()
+        self._messages = _grpc_messages()
+        self._infer = {f"/v2/models/{MODEL}{version}/infer".encode() for version in ("", "/versions/1")}
+
+    def route(self, head: Head) -> Route:
+        load_format = head.get(timing.ORCA_FORMAT_HEADER)
+        if (head.get(b"content-type") or b"").startswith(b"application/grpc"):
+            message = self._messages.get(head.target)
+            if message is None:
+                return GrpcErrorRoute(Unsupported(f"the canned upstream knows no {head.target.decode()}"))
+            return GrpcConstant(message, self._load, load_format is not None)
+        path = head.target.partition(b"?")[0]
+        if head.method == b"POST" and path in self._infer:
+            return HttpInfer(self._load, load_format)
+        if (head.method, path) in self._documents:
+            return HttpConstant(self._documents[head.method, path])
+        return ErrorRoute(NotFound(f"the canned upstream knows no {head.method.decode()} {path.decode()}"))
+
+
+async def serve(port: int) -> None:
+    """Listens until the process is ended."""
+    listener = Listener(CannedApplication())
+    await listener.start("127.0.0.1", port)
+    await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(int(sys.argv[1])))

@@ -1,0 +1,41 @@
+"""Starts our own gateway, `isochrone gateway`, as one process in front of upstreams: one port for both protocols.
+
+Must never configure it beyond what the proxies beside it get.
+"""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.gateway.proxies.upstream import Upstream
+from bench.worker.models import IDENTITY_MODELS
+from bench.worker.peers.process import HOST, Peer, answers, free_ports, installed_version, running, scratch
+
+
+@contextmanager
+def start(
+    upstreams: Sequence[Upstream], policy: str = "prequal", *, model: str = "", options: Sequence[str] = ()
+) -> Iterator[Peer]:
+    """The gateway while the block runs; `model`, where given, must be ready through it before it counts as started."""
+    python = Path(sys.executable)
+    (port,) = free_ports(1)
+    url = f"http://{HOST}:{port}"
+    ready = f"{url}/v2/models/{model}/ready" if model else f"{url}/v2/health/ready"
+    with scratch("gateway") as directory:
+        log = directory / "gateway.log"
+        command: list[str | Path] = [
+            *(python.parent / "isochrone", "gateway", "--listen", f"{HOST}:{port}", "--policy", policy),
+            *(word for upstream in upstreams for word in ("--upstream", f"{HOST}:{upstream.http_port}")),
+            *options,
+        ]
+        with running("isochrone", command, lambda: answers(ready), log=log, timeout_seconds=20) as pid:
+            yield Peer(
+                name="isochrone",
+                version=installed_version(python, "isochrone"),
+                pid=pid,
+                log=log,
+                models=IDENTITY_MODELS,
+                http_url=url,
+                grpc_address=f"{HOST}:{port}",
+            )

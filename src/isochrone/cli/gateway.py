@@ -1,0 +1,170 @@
+"""``isochrone gateway``: one gateway in front of any servers that speak the Open Inference Protocol."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from isochrone.cli.wire_limits import parse_limits
+from isochrone.errors import ConfigError, IsochroneError
+from isochrone.gateway.discovery import read_upstreams
+from isochrone.gateway.monitor import MonitorRules
+from isochrone.gateway.policies import NAMES
+from isochrone.gateway.server import GatewayServer, GatewaySettings, StartFailed
+from isochrone.gateway.traffic.rules import GatewayRules, load_rules
+from isochrone.gateway.upstreams import parse_upstream
+from isochrone.observe import logs
+from isochrone.wire.tls import server_context
+
+EPILOG = """
+\b
+Examples:
+  isochrone gateway --upstream 10.0.0.1:8000 --upstream 10.0.0.2:8000
+  isochrone gateway --listen 0.0.0.0:9000 --upstream-dns workers.default.svc:8000 --policy prequal
+  isochrone gateway --upstream 10.0.0.1:8000,grpc=8001,metrics=8002    (a real Triton)
+  isochrone gateway --upstream-file workers.txt --rules traffic.yaml --processes 4
+
+Point any Triton client at the listening port: it speaks HTTP and gRPC.
+"""
+
+#: Seconds before a process that died is started again.
+_RESTART_PAUSE = 1.0
+
+
+def gateway(
+    listen: Annotated[str, typer.Option(help="host:port for HTTP and gRPC; port 0 picks a free one.")] = "0.0.0.0:8000",
+    upstream: Annotated[
+        list[str] | None,
+        typer.Option(help="host:port[,grpc=PORT][,metrics=PORT][,tier=NAME][,device=NAME]. May be repeated."),
+    ] = None,
+    upstream_dns: Annotated[
+        list[str] | None, typer.Option(help="name:port, resolved again every second: one upstream per address.")
+    ] = None,
+    upstream_file: Annotated[
+        list[Path] | None, typer.Option(help="File with one upstream per line, followed as it changes.")
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(help=f"How a worker is chosen: {', '.join(NAMES)}.", show_default="prequal, or by the rules"),
+    ] = None,
+    rules: Annotated[Path | None, typer.Option(help="YAML file with rules per model; see docs/gateway.md.")] = None,
+    metrics_port: Annotated[int, typer.Option(help="Port for /metrics; 0 picks a free one, -1: none.")] = 8002,
+    processes: Annotated[int, typer.Option(help="Processes that share the port.", min=1)] = 1,
+    probe_interval: Annotated[float, typer.Option(help="Seconds between checks of a silent worker.", min=0.01)] = 0.1,
+    probe_timeout: Annotated[float, typer.Option(help="Seconds a check may take.", min=0.01)] = 0.5,
+    exit_timeout_secs: Annotated[float, typer.Option(help="Grace for in-flight requests when stopping.", min=0)] = 30.0,
+    seed: Annotated[int | None, typer.Option(help="Makes random choices repeat.")] = None,
+    limit: Annotated[
+        list[str] | None, typer.Option(help="A limit of the wire: NAME=VALUE, as in max_body_bytes=1048576.")
+    ] = None,
+    reuse_port: Annotated[
+        bool, typer.Option("--reuse-port/--no-reuse-port", help="Let several gateways share the port (SO_REUSEPORT).")
+    ] = False,
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve over TLS.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
+    log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
+) -> None:
+    """Serve in front of workers: each request goes to the one that answers it soonest, or is told that none can."""
+    try:
+        host, _, port = listen.rpartition(":")
+        if not port.isdigit() or int(port) > 65535:
+            raise ConfigError("--listen", "port", "host:port", repr(listen))
+        if not (upstream or upstream_dns or upstream_file):
+            raise StartFailed("no upstream; name one: isochrone gateway --upstream host:port")
+        if policy is not None and policy not in NAMES:
+            raise ConfigError("--policy", "name", f"one of {', '.join(NAMES)}", repr(policy))
+        if bool(tls_cert) != bool(tls_key):
+            raise StartFailed("--tls-cert and --tls-key go together")
+        for path in upstream_file or []:
+            if path.exists():
+                read_upstreams(path)
+        traffic = load_rules(rules) if rules is not None else GatewayRules()
+        if policy is not None:
+            traffic = traffic.with_policy(policy)
+        settings = GatewaySettings(
+            host=(host or "0.0.0.0").removeprefix("[").removesuffix("]"),
+            port=int(port),
+            metrics_port=None if metrics_port < 0 else metrics_port,
+            upstreams=tuple(parse_upstream(text) for text in upstream or []),
+            dns=tuple(parse_upstream(text, "--upstream-dns") for text in upstream_dns or []),
+            files=tuple(upstream_file or []),
+            rules=traffic,
+            monitoring=MonitorRules(interval=probe_interval, timeout=probe_timeout),
+            exit_timeout=exit_timeout_secs,
+            reuse_port=reuse_port,
+            tls=server_context(tls_cert, tls_key, None) if tls_cert and tls_key else None,
+            limits=parse_limits(limit or []),
+            seed=seed,
+        )
+        if processes > 1:
+            raise typer.Exit(_supervise(processes, int(port)))
+        logs.configure(json=log_json)
+        raise typer.Exit(uvloop.run(_serve(settings)))
+    except (StartFailed, IsochroneError, OSError) as error:
+        typer.echo(f"isochrone gateway: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+async def _serve(settings: GatewaySettings) -> int:
+    return await GatewayServer(settings).run()
+
+
+def _supervise(processes: int, port: int) -> int:
+    """Runs this command so many times on one port; one that dies is started again."""
+    if port == 0:
+        raise StartFailed("--processes needs a port in --listen: each process would pick another free one")
+    arguments = [sys.executable, "-m", "isochrone", *_without_processes(sys.argv[1:]), "--reuse-port"]
+    stopping = False
+    children: dict[int, subprocess.Popen[bytes]] = {}
+
+    def stop(number: int, frame: object) -> None:
+        nonlocal stopping
+        stopping = True
+        for child in children.values():
+            child.send_signal(signal.SIGTERM)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    for index in range(processes):
+        # One metrics page: the others are reached through their own ports when they are given one each.
+        extra = [] if index == 0 else ["--metrics-port", "-1"]
+        children[index] = subprocess.Popen([*arguments, *extra])
+    status = 0
+    while children:
+        time.sleep(0.1)
+        for index, child in list(children.items()):
+            code = child.poll()
+            if code is None:
+                continue
+            del children[index]
+            if stopping or code in (0, 1):
+                # It ended well, or could not start: starting it again would not help.
+                status = status or code
+                if code and not stopping:
+                    stop(signal.SIGTERM, None)
+                continue
+            typer.echo(f"isochrone gateway: process {child.pid} ended with {code}; starting it again", err=True)
+            time.sleep(_RESTART_PAUSE)
+            children[index] = subprocess.Popen(arguments, env=os.environ)
+    return status
+
+
+def _without_processes(words: list[str]) -> list[str]:
+    kept: list[str] = []
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word == "--processes":
+            skip = True
+        elif not word.startswith("--processes="):
+            kept.append(word)
+    return kept

@@ -1,0 +1,130 @@
+"""``isochrone simulate``: what-if, on one core: policies, load, failures, up to thousands of workers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from time import process_time
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from typer.core import TyperGroup
+
+from isochrone.errors import ConfigError, IsochroneError
+from isochrone.simulate import experiment, plot, report, scenario_file
+from isochrone.simulate.scenario import PolicyChoice, Scenario
+
+# \b keeps the lines below it as they are.
+EPILOG = """
+\b
+Examples:
+  isochrone simulate examples/scenarios/one_slow.yaml
+  isochrone simulate examples/scenarios/prequal_figure6.yaml --plot figure6.png
+  isochrone simulate examples/scenarios/equal_workers.yaml --seeds 20 --json
+  isochrone simulate examples/scenarios/failures.yaml --policy least_connections --policy peak_ewma --seed 7
+
+The same scenario and seed give the same figures, byte for byte. docs/simulator.md says what is modelled and what is not.
+"""
+
+
+class RunsByDefault(TyperGroup):
+    """``isochrone simulate FILE`` runs the file: no word is needed for what is done nearly always."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if not args or args[0] not in self.commands:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(cls=RunsByDefault, rich_markup_mode=None, add_completion=False, help="What-if: simulate a fleet.")
+
+
+@app.callback()
+def main() -> None:
+    """What-if: simulate a fleet."""
+
+
+@app.command("run", epilog=EPILOG)
+def simulate(
+    scenario: Annotated[Path, typer.Argument(help="A scenario: YAML, see examples/scenarios.", show_default=False)],
+    policy: Annotated[
+        list[str] | None, typer.Option(help="Policy to run in place of the scenario's. May be repeated.")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="In place of the scenario's.", min=0, show_default=False)] = None,
+    seeds: Annotated[int | None, typer.Option(help="How many seeds to run.", min=1, show_default=False)] = None,
+    seconds: Annotated[
+        float | None, typer.Option(help="Simulated seconds, in place of the scenario's.", min=0.001, show_default=False)
+    ] = None,
+    plot_to: Annotated[
+        Path | None, typer.Option("--plot", help="Draw the figures into this file (.png, .svg, .pdf).")
+    ] = None,
+    json_out: Annotated[bool, typer.Option("--json/--no-json", help="Print figures as JSON.")] = False,
+) -> None:
+    """Run a scenario through the real policies and print a table: percentiles, deadline misses, refusals, goodput."""
+    try:
+        read = scenario_file.read(scenario)
+        changes: dict[str, Any] = {"seed": seed, "seeds": seeds, "seconds": seconds}
+        read = msgspec.structs.replace(read, **{key: value for key, value in changes.items() if value is not None})
+        if read.warmup_seconds >= (seconds or float("inf")):
+            raise ConfigError("--seconds", "value", f"more than the warm-up of {read.warmup_seconds:g} s", f"{seconds:g}")
+        choices = _choices(policy or [], read)
+        begun = process_time()
+        figures = _run(read, choices)
+        took = process_time() - begun
+        if plot_to is not None:
+            _draw(figures, plot_to)
+    except IsochroneError as error:
+        typer.secho(f"isochrone simulate: {error}", fg="red", err=True)
+        raise typer.Exit(1) from None
+    if json_out:
+        typer.echo(json.dumps(figures, indent=2, ensure_ascii=False))
+        return
+    console = Console()
+    # A table cut off at 80 columns helps nobody; where it is too wide, lines wrap.
+    console = Console(width=max(console.width, 110))
+    if figures["about"]:
+        console.print(figures["about"], highlight=False, markup=False)
+    for table in report.tables(figures):
+        console.print()
+        console.print(table)
+    requests = sum(result["requests"] for result in figures["policies"])
+    console.print(f"\n{requests:,} requests in {took:.1f} s of CPU: {requests / took:,.0f}/s", highlight=False)
+    if plot_to is not None:
+        console.print(f"plot: {plot_to}", highlight=False)
+
+
+def _choices(named: list[str], scenario: Scenario) -> list[PolicyChoice]:
+    """The scenario's policies, or those on the command line, with the scenario's options where it has some."""
+    if not named:
+        return scenario.choices
+    known = {choice.name: choice for choice in scenario.choices}
+    choices = [known.get(name) or PolicyChoice(name) for name in named]
+    for choice in choices:
+        if problem := scenario_file.policy_problem(choice):
+            raise ConfigError("--policy", choice.name, *problem)
+    return choices
+
+
+def _run(scenario: Scenario, choices: list[PolicyChoice]) -> dict[str, Any]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        return experiment.run(scenario, choices)
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[at]}"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        task = bars.add_task("", total=None, at="")
+
+        def show(policy: str, seed: int, passed: float, whole: float) -> None:
+            at = f"{passed:.1f} of {whole:g} s"
+            bars.update(task, description=f"{policy}, seed {seed}", completed=passed, total=whole, at=at)
+
+        return experiment.run(scenario, choices, show)
+
+
+def _draw(figures: dict[str, Any], path: Path) -> None:
+    try:
+        plot.draw(figures, path)
+    except (OSError, ValueError) as error:
+        raise ConfigError("--plot", str(path), "a file that can be written, .png, .svg or .pdf", str(error)) from None

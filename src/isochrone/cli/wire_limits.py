@@ -1,0 +1,30 @@
+"""``--limit NAME=VALUE``: the wire's limits as commands take them."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from isochrone.errors import InvalidArgument
+from isochrone.settings import WireLimits
+
+_DEFAULTS = WireLimits()
+
+
+def parse_limits(given: list[str], **flags: float) -> WireLimits:
+    """The flags' limits with those of ``--limit NAME=VALUE`` over them."""
+    values: dict[str, Any] = dict(flags)
+    for word in given:
+        name, _, text = word.partition("=")
+        default = getattr(_DEFAULTS, name, None)
+        if default is None:
+            known = ", ".join(field.name for field in fields(WireLimits))
+            raise InvalidArgument(f"--limit {word}: no limit is called {name!r}; there are {known}")
+        try:
+            values[name] = type(default)(text)
+        except ValueError:
+            raise InvalidArgument(f"--limit {word}: expected a number, given {text!r}") from None
+    try:
+        return WireLimits(**values)
+    except ValueError as error:
+        raise InvalidArgument(f"--limit: {error}") from None

@@ -1,0 +1,201 @@
+"""What a head means to a gateway: forwarded to one worker, asked of all, or answered here."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_to_bytes
+
+from google.protobuf.message import DecodeError
+from tritonclient.grpc import service_pb2
+
+import isochrone
+from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest, MethodNotAllowed, NotFound, Unsupported
+from isochrone.gateway import control
+from isochrone.gateway.grpc_forward import GrpcRoute
+from isochrone.gateway.grpc_pipe import PipeRoute
+from isochrone.gateway.http_forward import ForwardRoute
+from isochrone.protocol.grpc import GrpcErrorRoute
+from isochrone.protocol.grpc_control import NOT_SERVING, SERVING
+from isochrone.protocol.grpc_reflection import HealthCheckRequest, HealthCheckResponse
+from isochrone.protocol.rest import ErrorRoute
+from isochrone.wire.exchange import Head, Route
+
+if TYPE_CHECKING:
+    from isochrone.gateway.gateway import Gateway
+
+_MODEL = re.compile(r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?(?P<rest>/.*)?$")
+_INFERENCE = frozenset(("infer", "generate", "generate_stream"))
+_FLEET_WIDE = re.compile(
+    r"/v2/(repository/models/[^/]+/(load|unload)|logging|trace/setting|(system|cuda)sharedmemory/.*)/?$"
+)
+
+_SERVICE = b"/inference.GRPCInferenceService/"
+_TO_EVERYBODY = frozenset(
+    _SERVICE + name
+    for name in (
+        b"RepositoryModelLoad",
+        b"RepositoryModelUnload",
+        b"TraceSetting",
+        b"LogSettings",
+        b"SystemSharedMemoryStatus",
+        b"SystemSharedMemoryRegister",
+        b"SystemSharedMemoryUnregister",
+        b"CudaSharedMemoryStatus",
+        b"CudaSharedMemoryRegister",
+        b"CudaSharedMemoryUnregister",
+    )
+)
+EXTENSIONS = (
+    "binary_tensor_data",
+    "classification",
+    "generate",
+    "logging",
+    "model_configuration",
+    "model_repository",
+    "parameters",
+    "schedule_policy",
+    "sequence",
+    "statistics",
+)
+
+
+class GatewayApplication:
+    """REST and gRPC; the content type tells them apart."""
+
+    def __init__(self, gateway: Gateway) -> None:
+        self._gateway = gateway
+
+    def route(self, head: Head) -> Route:
+        is_grpc = (head.get(b"content-type") or b"").startswith(b"application/grpc")
+        try:
+            if not is_grpc:
+                return self._rest(head)
+            if not head.is_http2:
+                raise InvalidArgument("gRPC needs HTTP/2, this request came over HTTP/1.1")
+        except IsochroneError as error:
+            return ErrorRoute(error)
+        try:
+            return self._grpc(head)
+        except IsochroneError as error:
+            return GrpcErrorRoute(error)
+
+    # REST.
+
+    def _rest(self, head: Head) -> Route:
+        gateway = self._gateway
+        path, _, query = head.target.partition(b"?")
+        try:
+            text = path.decode("ascii")
+        except UnicodeDecodeError:
+            raise NotFound(f"no such path: {path[:200]!r}; percent-encode what is not ASCII") from None
+        plain = text.rstrip("/")
+        if plain in ("/v2/health/live", "/v2/health/ready", "/v2"):
+            _expect(head, b"GET", b"HEAD")
+            if plain == "/v2":
+                return control.LocalRoute(lambda: (200, self._metadata()))
+            if plain == "/v2/health/live":
+                return control.LocalRoute(lambda: (200, None))
+            return control.LocalRoute(lambda: (200 if gateway.is_ready else 400, None))
+        if plain == "/v2/repository/index":
+            _expect(head, b"POST")
+            return control.FanOutRoute(gateway, head, control.index)
+        if plain == "/v2/models/stats":
+            _expect(head, b"GET", b"HEAD")
+            return control.FanOutRoute(gateway, head, control.statistics)
+        if _FLEET_WIDE.match(text):
+            return control.FanOutRoute(gateway, head, control.all_or_error, control.LOAD_SECONDS)
+        match = _MODEL.match(text)
+        if match is None:
+            raise NotFound(f"no such path: {text[:200]}; this gateway speaks the Open Inference Protocol under /v2")
+        model, version = _unquote(match["model"]), _unquote(match["version"] or "")
+        rest = (match["rest"] or "").rstrip("/")
+        verb = rest.removeprefix("/")
+        if verb == "stats":
+            _expect(head, b"GET", b"HEAD")
+            return control.FanOutRoute(gateway, head, control.statistics)
+        if verb == "trace/setting":
+            return control.FanOutRoute(gateway, head, control.all_or_error)
+        if verb == "ready":
+            return control.LocalRoute(lambda: (200 if gateway.is_model_ready(model, version) else 400, None))
+        if verb in _INFERENCE:
+            _expect(head, b"POST")
+        elif verb not in ("", "config"):
+            raise NotFound(f"no such path: {text[:200]}; this gateway speaks the Open Inference Protocol under /v2")
+        tail = rest.encode() + (b"?" + query if query else b"")
+        # A stream of answers is passed on as it comes: nothing of it can be taken back.
+        return ForwardRoute(gateway, head, model, version, tail, idempotent=verb != "generate_stream")
+
+    @staticmethod
+    def _metadata() -> dict[str, Any]:
+        return {"name": "isochrone-gateway", "version": isochrone.__version__, "extensions": list(EXTENSIONS)}
+
+    # gRPC.
+
+    def _grpc(self, head: Head) -> Route:
+        gateway = self._gateway
+        path = head.target
+        if path == _SERVICE + b"ModelInfer":
+            return GrpcRoute(gateway, head)
+        if path == _SERVICE + b"ModelStreamInfer":
+            return PipeRoute(gateway, head, names_model=True)
+        if path in (_SERVICE + b"ModelMetadata", _SERVICE + b"ModelConfig"):
+            return GrpcRoute(gateway, head)
+        if path == _SERVICE + b"ModelStatistics":
+            return control.GrpcFanOutRoute(gateway, head, control.statistics_message)
+        if path == _SERVICE + b"RepositoryIndex":
+            return control.GrpcFanOutRoute(gateway, head, control.index_message)
+        if path in _TO_EVERYBODY:
+            return control.GrpcFanOutRoute(gateway, head, control.first_message)
+        local = {
+            _SERVICE + b"ServerLive": self._live,
+            _SERVICE + b"ServerReady": self._ready,
+            _SERVICE + b"ServerMetadata": self._server_metadata,
+            _SERVICE + b"ModelReady": self._model_ready,
+            b"/grpc.health.v1.Health/Check": self._health,
+        }.get(path)
+        if local is not None:
+            return control.LocalGrpcRoute(local)
+        if path.startswith((b"/grpc.health.v1.Health/", b"/grpc.reflection.")):
+            return PipeRoute(gateway, head, names_model=False)
+        raise Unsupported(f"unknown gRPC method {path.decode('latin-1')[:200]}")
+
+    @staticmethod
+    def _live(message: bytes) -> Any:
+        return service_pb2.ServerLiveResponse(live=True)
+
+    def _ready(self, message: bytes) -> Any:
+        return service_pb2.ServerReadyResponse(ready=self._gateway.is_ready)
+
+    def _server_metadata(self, message: bytes) -> Any:
+        return service_pb2.ServerMetadataResponse(**self._metadata())
+
+    def _model_ready(self, message: bytes) -> Any:
+        request = _parse(service_pb2.ModelReadyRequest, message)
+        return service_pb2.ModelReadyResponse(ready=self._gateway.is_model_ready(request.name, request.version))
+
+    def _health(self, message: bytes) -> Any:
+        request = _parse(HealthCheckRequest, message)
+        if request.service not in ("", "inference.GRPCInferenceService"):
+            raise NotFound(f"unknown service '{request.service[:200]}'")
+        return HealthCheckResponse(status=SERVING if self._gateway.is_ready else NOT_SERVING)
+
+
+def _parse(kind: Any, message: bytes) -> Any:
+    try:
+        return kind.FromString(message)
+    except DecodeError as error:
+        raise MalformedRequest(f"failed to parse {kind.DESCRIPTOR.name}: {error}") from None
+
+
+def _expect(head: Head, *methods: bytes) -> None:
+    if head.method not in methods:
+        allowed = ", ".join(method.decode() for method in methods)
+        raise MethodNotAllowed(f"expected {allowed}, given {head.method.decode('latin-1')[:20]}")
+
+
+def _unquote(text: str) -> str:
+    try:
+        return unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"the path's '{text[:100]}' is not valid UTF-8 when unquoted") from None

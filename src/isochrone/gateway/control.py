@@ -1,0 +1,243 @@
+"""Control calls through a gateway: what it answers itself, what it asks every worker and puts together.
+
+Health and the server's metadata are the gateway's own. Statistics and the repository index are merged over the fleet,
+or given per worker when ``x-isochrone-per-worker`` is set. Loads, unloads and settings go to every worker; one that
+fails makes the call fail, and the message says where.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+from tritonclient.grpc import service_pb2
+
+from isochrone.errors import Internal, IsochroneError, Unavailable
+from isochrone.gateway.asking import ask_grpc, ask_http
+from isochrone.gateway.merging import merge_indexes, merge_messages, merge_statistics
+from isochrone.protocol.grpc import error_block, fail, respond
+from isochrone.protocol.rest_answers import JSON, respond_error
+from isochrone.wire.answers import Response
+from isochrone.wire.exchange import Exchange, Head, Headers, Route
+from isochrone.wire.grpc_client import message_of_response
+
+if TYPE_CHECKING:
+    from isochrone.gateway.fleet import Member
+    from isochrone.gateway.gateway import Gateway
+    from isochrone.wire.http2_server import ServerStream
+
+PER_WORKER_HEADER = b"x-isochrone-per-worker"
+#: Seconds a worker gets for a control call; loading a model takes its time.
+_CONTROL_SECONDS = 30.0
+_LOAD_SECONDS = 600.0
+_PASSED = frozenset((b"content-type", b"accept", b"authorization"))
+
+
+class LocalRoute(Route):
+    """Answered here, at once: a status and a JSON value, or no body."""
+
+    def __init__(self, answer: Callable[[], tuple[int, Any]]) -> None:
+        self._answer = answer
+
+    def handle(self, exchange: Exchange) -> None:
+        status, value = self._answer()
+        exchange.respond(status, JSON if value is not None else (), [msgspec.json.encode(value)] if value else [])
+
+
+class LocalGrpcRoute(Route):
+    """Answered here, at once: a message."""
+
+    def __init__(self, answer: Callable[[bytes], Any]) -> None:
+        self._answer = answer
+
+    def handle(self, exchange: Exchange) -> None:
+        stream = cast("ServerStream", exchange)
+        try:
+            respond(stream, self._answer(bytes(exchange.body[5:])).SerializeToString())
+        except IsochroneError as error:
+            fail(stream, error)
+
+
+#: What is made of the fleet's answers: (worker, answer) each.
+Gather = Callable[[Sequence[tuple[str, Response]], bool], tuple[int, Headers, bytes]]
+
+
+class _Tasks:
+    """Calls under way; the loop alone would keep only weak references."""
+
+    running: set[asyncio.Task[None]] = set()  # noqa: RUF012
+
+    @classmethod
+    def run(cls, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        cls.running.add(task)
+        task.add_done_callback(cls.running.discard)
+
+
+class FanOutRoute(Route):
+    """An HTTP call that goes to every healthy worker."""
+
+    def __init__(self, gateway: Gateway, head: Head, gather: Gather, seconds: float = _CONTROL_SECONDS) -> None:
+        self._gateway = gateway
+        self._head = head
+        self._gather = gather
+        self._seconds = seconds
+        self._per_worker = head.get(PER_WORKER_HEADER) is not None
+        self._headers = tuple(header for header in head.headers if header[0] in _PASSED)
+
+    def handle(self, exchange: Exchange) -> None:
+        _Tasks.run(self._ask(exchange))
+
+    async def _ask(self, exchange: Exchange) -> None:
+        head = self._head
+        body = (exchange.body,) if len(exchange.body) else ()
+
+        def ask(member: Member) -> Awaitable[Response]:
+            return ask_http(member.connections, head.method, head.target, self._headers, body, self._seconds)
+
+        try:
+            answers = await everybody(self._gateway, ask)
+            exchange.respond(*_with_body(self._gather(answers, self._per_worker)))
+        except IsochroneError as error:
+            respond_error(exchange, error)
+        except Exception as error:
+            respond_error(exchange, Internal(f"{type(error).__name__}: {error}"))
+            raise
+        finally:
+            self._gateway.look_now()
+
+
+def _with_body(answer: tuple[int, Headers, bytes]) -> tuple[int, Headers, list[bytes]]:
+    status, headers, body = answer
+    return status, headers, [body] if body else []
+
+
+async def everybody(gateway: Gateway, ask: Callable[[Member], Awaitable[Response]]) -> list[tuple[str, Response]]:
+    """Asks all healthy workers at once; raises for the first that cannot be asked."""
+    members = gateway.fleet.healthy
+    if not members:
+        raise Unavailable("no worker is healthy")
+    answers = await asyncio.gather(*(ask(member) for member in members), return_exceptions=True)
+    found: list[tuple[str, Response]] = []
+    for member, answer in zip(members, answers, strict=True):
+        if isinstance(answer, BaseException):
+            if not isinstance(answer, IsochroneError):
+                raise answer
+            raise Unavailable(f"worker {member.upstream.address}: {answer}")
+        found.append((member.upstream.address, answer))
+    return found
+
+
+# What is made of HTTP answers.
+
+
+def index(answers: Sequence[tuple[str, Response]], per_worker: bool) -> tuple[int, Headers, bytes]:
+    values = _decoded(answers)
+    if per_worker:
+        rows: list[dict[str, Any]] = [{"worker": name, **row} for name, value in values for row in value]
+        return 200, JSON, msgspec.json.encode(rows)
+    return 200, JSON, msgspec.json.encode(merge_indexes(value for _, value in values))
+
+
+def statistics(answers: Sequence[tuple[str, Response]], per_worker: bool) -> tuple[int, Headers, bytes]:
+    # A worker that does not serve the model has nothing to add.
+    served = [answer for answer in answers if answer[1].status == 200] or answers[:1]
+    if served[0][1].status != 200:
+        return _as_it_came(served[0][1])
+    values = _decoded(served)
+    if per_worker:
+        return 200, JSON, msgspec.json.encode({"workers": dict(values)})
+    return 200, JSON, msgspec.json.encode(merge_statistics(value for _, value in values))
+
+
+def all_or_error(answers: Sequence[tuple[str, Response]], per_worker: bool) -> tuple[int, Headers, bytes]:
+    """Everybody's answer is the same, so the first one's will do; an error names its worker."""
+    for name, answer in answers:
+        if answer.status >= 400:
+            status, headers, body = _as_it_came(answer)
+            if len(answers) == 1:
+                return status, headers, body
+            try:
+                text = msgspec.json.decode(body)["error"]
+            except (msgspec.DecodeError, KeyError, TypeError):
+                text = body[:500].decode("utf-8", "replace")
+            return status, JSON, msgspec.json.encode({"error": f"worker {name}: {text}"})
+    return _as_it_came(answers[0][1])
+
+
+def _decoded(answers: Sequence[tuple[str, Response]]) -> list[tuple[str, Any]]:
+    values = []
+    for name, answer in answers:
+        if answer.status != 200:
+            text = bytes(answer.body[:500]).decode("utf-8", "replace")
+            raise Unavailable(f"worker {name} answered {answer.status}: {text}")
+        try:
+            values.append((name, msgspec.json.decode(answer.body)))
+        except msgspec.DecodeError as error:
+            raise Unavailable(f"worker {name} answered with something that is not JSON: {error}") from None
+    return values
+
+
+def _as_it_came(answer: Response) -> tuple[int, Headers, bytes]:
+    kind = answer.get(b"content-type")
+    return answer.status, ((b"content-type", kind),) if kind else (), bytes(answer.body)
+
+
+# gRPC.
+
+
+class GrpcFanOutRoute(Route):
+    """A gRPC control call that goes to every healthy worker."""
+
+    def __init__(self, gateway: Gateway, head: Head, merge: Callable[[Sequence[bytes]], bytes]) -> None:
+        self._gateway = gateway
+        self._path = head.target
+        self._merge = merge
+        self._seconds = _LOAD_SECONDS if b"RepositoryModel" in head.target else _CONTROL_SECONDS
+
+    def handle(self, exchange: Exchange) -> None:
+        _Tasks.run(self._ask(cast("ServerStream", exchange)))
+
+    async def _ask(self, stream: ServerStream) -> None:
+        def ask(member: Member) -> Awaitable[Response]:
+            return ask_grpc(member.connections, self._path, stream.body, seconds=self._seconds)
+
+        try:
+            answers = await everybody(self._gateway, ask)
+            messages: list[bytes] = []
+            problems: list[IsochroneError] = []
+            for name, answer in answers:
+                try:
+                    messages.append(message_of_response(answer)[0])
+                except IsochroneError as error:
+                    problems.append(type(error)(f"worker {name}: {error}" if len(answers) > 1 else str(error)))
+            if problems and (not messages or self._merge is first_message):
+                raise problems[0]
+            respond(stream, self._merge(messages))
+        except IsochroneError as error:
+            stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=True))
+        except Exception as error:
+            fail(stream, Internal(f"{type(error).__name__}: {error}"))
+            raise
+        finally:
+            self._gateway.look_now()
+
+
+def first_message(messages: Sequence[bytes]) -> bytes:
+    """Everybody's answer is the same."""
+    return messages[0]
+
+
+def index_message(messages: Sequence[bytes]) -> bytes:
+    parsed = [service_pb2.RepositoryIndexResponse.FromString(message) for message in messages]
+    return bytes(merge_messages(parsed, ("name", "version")).SerializeToString())
+
+
+def statistics_message(messages: Sequence[bytes]) -> bytes:
+    parsed = [service_pb2.ModelStatisticsResponse.FromString(message) for message in messages]
+    return bytes(merge_messages(parsed, ("name", "version")).SerializeToString())
+
+
+LOAD_SECONDS = _LOAD_SECONDS

@@ -1,0 +1,122 @@
+"""The servers behind a gateway, and the models they serve. Kept on the loop's thread; monitors tell what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from random import Random
+
+import structlog
+
+from isochrone.clock import now_ns
+from isochrone.gateway.connections import Connections
+from isochrone.gateway.group import Group
+from isochrone.gateway.resilience.outliers import Ejection, Outliers
+from isochrone.gateway.targets import Endpoint, LoadReport
+from isochrone.gateway.traffic.affinity import AGENT_HEADER
+from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.gateway.upstreams import Upstream
+from isochrone.settings import WireLimits
+
+log = structlog.get_logger()
+
+#: Models a gateway keeps lanes for; more are served without a lane of their own.
+_MAX_GROUPS = 10_000
+
+
+class Member:
+    """One server."""
+
+    def __init__(self, upstream: Upstream, limits: WireLimits, now: int) -> None:
+        self.upstream = upstream
+        self.endpoint = Endpoint(
+            upstream.address, tier=upstream.tier, device=upstream.device, region=upstream.region, now=now
+        )
+        self.endpoint.handle = self
+        #: Nothing is known of it yet.
+        self.endpoint.healthy = False
+        self.connections = Connections(upstream, limits)
+        #: Model → version → digest ("" where it is not told) of what is ready there; None: it does not tell.
+        self.serves: Mapping[str, Mapping[str, str]] | None = {}
+        #: When anything at all last came from it: an answer, a probe's answer.
+        self.heard_at = 0
+
+
+class Fleet:
+    """All members and all models."""
+
+    def __init__(self, rules: GatewayRules, limits: WireLimits, outliers: Outliers, seed: int | None = None) -> None:
+        self.rules = rules
+        self.members: dict[str, Member] = {}
+        self.groups: dict[str, Group] = {}
+        self.agent_header = AGENT_HEADER.encode()
+        self._limits = limits
+        self._outliers = outliers
+        self._random = Random(seed)
+        #: Serves names nobody has heard of, so that inventing names costs no memory.
+        self.unknown = self._make_group("")
+
+    def _make_group(self, name: str) -> Group:
+        return Group(self, name, self.rules.of(name), self._outliers, Random(self._random.random()))
+
+    def group(self, name: str) -> Group:
+        """A model's group; names nobody serves share one."""
+        group = self.groups.get(name)
+        if group is not None:
+            return group
+        members = self.members.values()
+        known = name in self.rules.models or any(member.serves is None or name in member.serves for member in members)
+        if not known or len(self.groups) >= _MAX_GROUPS:
+            return self.unknown
+        group = self.groups[name] = self._make_group(name)
+        group.rebuild(now_ns())
+        return group
+
+    def set_members(self, upstreams: Iterable[Upstream]) -> tuple[list[Member], list[Member]]:
+        """These are the servers from now on; returns who is new and who went."""
+        wanted = {upstream.address: upstream for upstream in upstreams}
+        gone = [member for address, member in self.members.items() if wanted.get(address) != member.upstream]
+        for member in gone:
+            del self.members[member.upstream.address]
+            member.endpoint.healthy = False
+        now = now_ns()
+        new = [
+            Member(upstream, self._limits, now) for address, upstream in wanted.items() if address not in self.members
+        ]
+        for member in new:
+            self.members[member.upstream.address] = member
+        if new or gone:
+            self.rebuild()
+        return new, gone
+
+    def rebuild(self) -> None:
+        """What is served where has changed."""
+        now = now_ns()
+        for group in (self.unknown, *self.groups.values()):
+            group.rebuild(now)
+
+    def refresh(self, now: int) -> None:
+        """Health, ejections and slow start have moved on."""
+        for group in (self.unknown, *self.groups.values()):
+            for lane in group.lanes.values():
+                lane.balancer.refresh(now)
+
+    def ejected(self, ejection: Ejection) -> None:
+        """An outlier was found."""
+        log.warning("a worker is left out", worker=ejection.endpoint.address, reason=ejection.reason)
+        self.refresh(now_ns())
+
+    def reported(self, member: Member, report: LoadReport, now: int) -> None:
+        """A probe's answer: news for every model there, of its server's load alone."""
+        address = member.upstream.address
+        for group in self.groups.values():
+            for lane in group.lanes.values():
+                target = lane.targets.get(address)
+                if target is not None:
+                    # What a probe cannot tell of a model is kept from the last answer.
+                    known = target.report
+                    kept = report._replace(wait_ns=known.wait_ns if report.queue else 0, run_ns=known.run_ns)
+                    lane.balancer.reported(target, kept, now)
+
+    @property
+    def healthy(self) -> list[Member]:
+        return [member for member in self.members.values() if member.endpoint.healthy]

@@ -1,0 +1,347 @@
+"""One request on its way through the gateway: placed, sent, perhaps sent again, answered once.
+
+``Forward`` is the request; ``Attempt`` is one sending of it to one target, and receives that target's answer. What the
+two protocols do differently (heads, statuses, how an answer is written) is in ``http_forward`` and ``grpc_forward``.
+All callbacks on the loop's thread: no task and no future per request.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from isochrone.clock import NEVER, now_ns
+from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError
+from isochrone.gateway.admission import Refusal
+from isochrone.gateway.group import BROKEN, REFUSED
+from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.targets import Endpoint, Target
+from isochrone.wire.exchange import Buffer, Headers
+
+if TYPE_CHECKING:
+    from isochrone.gateway.connections import Sent
+    from isochrone.gateway.gateway import Gateway
+    from isochrone.gateway.group import Group, Lane
+    from isochrone.wire.exchange import Exchange
+
+#: A target is asked for its load when its last word is older than this: asking every time would make every answer's
+#: head a new one, to be parsed.
+ASK_NS = 2_000_000
+#: An answer larger than this is passed on as it comes; from then on it cannot be replaced by another attempt's.
+STREAM_BYTES = 256 * 1024
+
+
+class Attempt:
+    """One sending of a request, and what comes back."""
+
+    __slots__ = (
+        "asks",
+        "body",
+        "forward",
+        "headers",
+        "lane",
+        "load",
+        "over",
+        "sent",
+        "sent_at",
+        "size",
+        "status",
+        "streaming",
+        "target",
+    )
+
+    def __init__(self, forward: Forward, lane: Lane, target: Target, now: int) -> None:
+        self.forward = forward
+        self.lane = lane
+        self.target = target
+        self.sent_at = now
+        #: Its load is asked for with this request.
+        self.asks = now - target.reported_at > ASK_NS
+        self.load = lane.balancer.sent(target, now)
+        self.sent: Sent | None = None
+        self.status = 0
+        self.headers: Headers = ()
+        self.body: list[Buffer] = []
+        self.size = 0
+        #: The answer is passed on as it comes.
+        self.streaming = False
+        self.over = False
+
+    # What the connection calls.
+
+    def head(self, status: int, headers: Headers) -> None:
+        self.status = status
+        self.headers = headers
+
+    def data(self, data: Buffer) -> None:
+        if self.streaming:
+            self.forward.pass_on(self, data)
+            return
+        self.body.append(data)
+        self.size += len(data)
+        if self.size > STREAM_BYTES or self.forward.streams_answer(self):
+            self.forward.begin_streaming(self)
+
+    def complete(self, trailers: Headers) -> None:
+        self.forward.answered(self, trailers)
+
+    def failed(self, error: IsochroneError) -> None:
+        self.forward.attempt_failed(self, error)
+
+
+class Forward:
+    """One request. Subclasses know its protocol."""
+
+    __slots__ = (
+        "arrived",
+        "attempts",
+        "deadline",
+        "demand",
+        "exchange",
+        "gateway",
+        "group",
+        "hedge_at",
+        "idempotent",
+        "lane",
+        "look_at",
+        "over",
+        "quota_key",
+        "refusal",
+        "tried",
+    )
+
+    def __init__(self, gateway: Gateway, exchange: Exchange, group: Group, lane: Lane) -> None:
+        self.gateway = gateway
+        self.exchange = exchange
+        self.group = group
+        self.lane = lane
+        self.arrived = exchange.arrived
+        self.deadline = NEVER
+        self.demand = group.plain_demand
+        #: May run twice: inference of a model without state.
+        self.idempotent = True
+        #: Under way now; two when a hedge was sent.
+        self.attempts: list[Attempt] = []
+        self.tried: tuple[Target, ...] = ()
+        self.over = False
+        #: When a second copy may go; NEVER: not at all.
+        self.hedge_at = NEVER
+        #: When ``look`` is due.
+        self.look_at = NEVER
+        #: Whose quota it counts against.
+        self.quota_key: bytes | None = None
+        #: The answer of an attempt that another one was to better.
+        self.refusal: Attempt | None = None
+
+    # The way there.
+
+    def begin(self) -> None:
+        """Places the request and sends it, or refuses it."""
+        group = self.group
+        now = self.arrived
+        self.gateway.forwards.add(self)
+        try:
+            group.enter(self, self.exchange.head, now)
+            self.look_at = min(self.deadline, self.hedge_at)
+            self._place(now)
+        except IsochroneError as error:
+            group.refused += 1
+            self._finish()
+            self.refuse(error)
+
+    def _place(self, now: int) -> None:
+        lane = self.lane
+        target = lane.balancer.choose(self.demand, now)
+        if target is None:
+            raise self.group.nobody(lane)
+        if self.deadline != NEVER:
+            verdict = self.group.admission.check(lane.balancer.eligible, target, self.demand, now)
+            if isinstance(verdict, Refusal):
+                raise DeadlineExceeded(f"Request timeout expired: model '{self.group.name}': {verdict.message}")
+            target = verdict
+        self._send(target, now)
+
+    def _send(self, target: Target, now: int) -> None:
+        attempt = Attempt(self, self.lane, target, now)
+        self.attempts.append(attempt)
+        self.tried = (*self.tried, target)
+        self.transmit(attempt, now)
+
+    # The way back.
+
+    def answered(self, attempt: Attempt, trailers: Headers) -> None:
+        """A target's answer is whole."""
+        now = now_ns()
+        attempt.over = True
+        target = attempt.target
+        outcome = self.outcome(attempt, trailers)
+        if attempt.asks:
+            self.take_report(attempt, trailers, now)
+        # A refusal says nothing of how fast the target is, nor that it is broken.
+        if outcome == REFUSED:
+            target.dropped()
+        else:
+            attempt.lane.balancer.ended(target, attempt.load, now - attempt.sent_at, outcome == BROKEN, now)
+        target.endpoint.handle.heard_at = now
+        self.group.settled(target, now - attempt.sent_at, outcome, now)
+        self.attempts.remove(attempt)
+        if self.over:
+            return
+        # A model that fails fails elsewhere too; only who was refused may be luckier with another worker.
+        if outcome == REFUSED and not attempt.streaming and self._try_again(attempt, outcome, now):
+            self.refusal = attempt
+            return
+        self._cancel_others()
+        self._finish()
+        if attempt.streaming:
+            self.end_streaming(attempt, trailers)
+        else:
+            self.deliver(attempt, trailers)
+
+    def attempt_failed(self, attempt: Attempt, error: IsochroneError) -> None:
+        """The connection broke, or was never made; or the answer made no sense."""
+        now = now_ns()
+        attempt.over = True
+        target = attempt.target
+        attempt.lane.balancer.ended(target, attempt.load, now - attempt.sent_at, True, now)
+        self.group.settled(target, now - attempt.sent_at, BROKEN, now)
+        self.attempts.remove(attempt)
+        if self.over:
+            return
+        if attempt.streaming:
+            self._cancel_others()
+            self._finish()
+            self.cut_off(error)
+            return
+        unprocessed = isinstance(error, ConnectionLost) and error.unprocessed
+        if self._try_again(attempt, REFUSED if unprocessed else BROKEN, now):
+            return
+        self._cancel_others()
+        self._finish()
+        if self.refusal is not None:
+            self.deliver(self.refusal, ())
+            return
+        address = target.endpoint.address
+        if isinstance(error, ConnectionLost):
+            error = ConnectionLost(f"worker {address}: {error}", unprocessed=error.unprocessed)
+        self.refuse(error)
+
+    def _try_again(self, attempt: Attempt, outcome: int, now: int) -> bool:
+        """Whether the request goes on: another attempt is under way or has been started."""
+        if self.attempts:
+            return True
+        retries = self.group.rules.retries
+        if len(self.tried) >= retries.attempts or not retries.enabled or now >= self.deadline:
+            return False
+        if outcome != REFUSED and not (self.idempotent and retries.idempotent):
+            return False
+        lane = self.lane
+        if len(lane.balancer.eligible) < 2 and attempt.target in lane.balancer.eligible:
+            return False
+        if not self.group.budget.take(now):
+            self.group.retries_denied += 1
+            return False
+        demand = Demand(self.demand.key, self.deadline, self.demand.rows, self.demand.priority, self.tried)
+        target = lane.balancer.choose(demand, now)
+        if target is None or target in self.tried:
+            return False
+        self.group.retries += 1
+        self._send(target, now)
+        return True
+
+    # Time and the caller.
+
+    def abandoned(self) -> None:
+        """The caller has gone."""
+        if not self.over:
+            self._cancel_others()
+            self._finish()
+
+    def look(self, now: int) -> None:
+        """Called every few ms: is its time up, should a second copy go?"""
+        if now >= self.deadline and not any(attempt.streaming for attempt in self.attempts):
+            for attempt in self.attempts:
+                # Its worker should have said so itself.
+                self.group.overdue(attempt.target, now)
+            self._cancel_others()
+            self._finish()
+            waited = (now - self.arrived) / 1e6
+            tried = ", ".join(target.endpoint.address for target in self.tried)
+            self.refuse(
+                DeadlineExceeded(f"Request timeout expired: no answer within {waited:.1f} ms (sent to {tried})")
+            )
+        elif now >= self.hedge_at:
+            self.hedge_at = NEVER
+            self.look_at = self.deadline
+            self._hedge(now)
+
+    def _hedge(self, now: int) -> None:
+        if len(self.attempts) != 1 or self.attempts[0].streaming:
+            return
+        demand = Demand(self.demand.key, self.deadline, self.demand.rows, self.demand.priority, self.tried)
+        target = self.lane.balancer.choose(demand, now)
+        eligible = self.lane.balancer.eligible
+        if target is not None and target not in self.tried and self.group.hedging.may_send(eligible, target, now):
+            self.group.hedges += 1
+            self._send(target, now)
+
+    def endpoint_lost(self, endpoint: Endpoint) -> None:
+        """The endpoint does not answer any more: attempts there are given up, and tried elsewhere if they may be."""
+        for attempt in list(self.attempts):
+            if attempt.target.endpoint is endpoint and attempt.sent is not None:
+                attempt.sent.cancel()
+                self.attempt_failed(attempt, ConnectionLost("the worker does not answer health checks"))
+
+    def _cancel_others(self) -> None:
+        attempts, self.attempts = self.attempts, []
+        for attempt in attempts:
+            attempt.over = True
+            attempt.target.dropped()
+            if attempt.sent is not None:
+                attempt.sent.cancel()
+
+    def drop_others(self, attempt: Attempt) -> None:
+        """One attempt's answer is being passed on: the others are of no use any more."""
+        for other in list(self.attempts):
+            if other is not attempt:
+                self.attempts.remove(other)
+                other.over = True
+                other.target.dropped()
+                if other.sent is not None:
+                    other.sent.cancel()
+
+    def _finish(self) -> None:
+        self.over = True
+        self.gateway.forwards.discard(self)
+        self.group.leave(self, now_ns())
+
+    # What protocols fill in.
+
+    def transmit(self, attempt: Attempt, now: int) -> None:
+        raise NotImplementedError
+
+    def outcome(self, attempt: Attempt, trailers: Headers) -> int:
+        raise NotImplementedError
+
+    def deliver(self, attempt: Attempt, trailers: Headers) -> None:
+        raise NotImplementedError
+
+    def refuse(self, error: IsochroneError) -> None:
+        raise NotImplementedError
+
+    def take_report(self, attempt: Attempt, trailers: Headers, now: int) -> None:
+        raise NotImplementedError
+
+    def streams_answer(self, attempt: Attempt) -> bool:
+        raise NotImplementedError
+
+    def begin_streaming(self, attempt: Attempt) -> None:
+        raise NotImplementedError
+
+    def pass_on(self, attempt: Attempt, data: Buffer) -> None:
+        raise NotImplementedError
+
+    def end_streaming(self, attempt: Attempt, trailers: Headers) -> None:
+        raise NotImplementedError
+
+    def cut_off(self, error: IsochroneError) -> None:
+        raise NotImplementedError

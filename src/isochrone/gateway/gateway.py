@@ -1,0 +1,145 @@
+"""One gateway process's heart: the fleet, the requests under way, and what happens by the clock.
+
+Every few ms it looks at requests whose time may be up or that may be hedged; ten times a second at who is eligible;
+once a second at outliers. One sweep over what is in flight costs less than a timer per request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING
+
+import structlog
+
+from isochrone.clock import MILLISECOND, SECOND, now_ns
+from isochrone.gateway.fleet import Fleet, Member
+from isochrone.gateway.monitor import Monitor, MonitorRules
+from isochrone.gateway.resilience.outliers import Outliers
+from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.gateway.upstreams import Upstream
+from isochrone.settings import WireLimits
+
+if TYPE_CHECKING:
+    from isochrone.gateway.forwarding import Forward
+    from isochrone.gateway.grpc_pipe import GrpcPipe
+
+log = structlog.get_logger()
+
+#: Seconds between sweeps over what is under way.
+_SWEEP = 0.002
+_REFRESH_NS = 100 * MILLISECOND
+
+
+class Gateway:
+    """What routes work with."""
+
+    def __init__(
+        self, rules: GatewayRules, limits: WireLimits, monitoring: MonitorRules | None = None, seed: int | None = None
+    ) -> None:
+        self.limits = limits
+        self.outliers = Outliers(rules.outliers)
+        self.fleet = Fleet(rules, limits, self.outliers, seed)
+        #: Unary requests and streams under way.
+        self.forwards: set[Forward] = set()
+        self.pipes: set[GrpcPipe] = set()
+        self.stopping = False
+        self._monitoring = monitoring or MonitorRules()
+        self._monitors: dict[str, Monitor] = {}
+        #: By source: what it last named.
+        self._named: dict[str, tuple[Upstream, ...]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # Members.
+
+    def set_upstreams(self, source: str, upstreams: Sequence[Upstream]) -> None:
+        """One source's upstreams are these from now on."""
+        self._named[source] = tuple(upstreams)
+        new, gone = self.fleet.set_members(upstream for named in self._named.values() for upstream in named)
+        for member in gone:
+            monitor = self._monitors.pop(member.upstream.address)
+            self._run(self._retire(member, monitor))
+        for member in new:
+            self._monitors[member.upstream.address] = Monitor(member, self.fleet, self._monitoring, self._member_lost)
+        self.outliers.members((member.endpoint for member in self.fleet.members.values()), now_ns())
+        if new or gone:
+            log.info(
+                "upstreams changed",
+                added=[member.upstream.address for member in new],
+                removed=[member.upstream.address for member in gone],
+            )
+
+    async def _retire(self, member: Member, monitor: Monitor) -> None:
+        """A member that was removed finishes what it has; nothing new goes there."""
+        await monitor.stop()
+        for _ in range(600):
+            if not member.endpoint.in_flight:
+                break
+            await asyncio.sleep(0.1)
+        member.connections.close()
+
+    def look_now(self) -> None:
+        """A control call may have changed what is served."""
+        for monitor in self._monitors.values():
+            monitor.look_now()
+
+    def _member_lost(self, member: Member) -> None:
+        """It does not answer health checks: what is under way there goes elsewhere, where it may."""
+        for forward in list(self.forwards):
+            forward.endpoint_lost(member.endpoint)
+        for pipe in list(self.pipes):
+            pipe.endpoint_lost(member.endpoint)
+
+    # Answers of its own.
+
+    @property
+    def is_ready(self) -> bool:
+        return not self.stopping and bool(self.fleet.healthy)
+
+    def is_model_ready(self, model: str, version: str) -> bool:
+        return any(
+            member.serves is None or (version in served if version else bool(served))
+            for member in self.fleet.healthy
+            for served in ((member.serves or {}).get(model, {}),)
+        )
+
+    @property
+    def in_flight(self) -> int:
+        return len(self.forwards) + len(self.pipes)
+
+    # By the clock.
+
+    async def run(self) -> None:
+        """Sweeps until cancelled."""
+        refreshed = outliers_at = now_ns()
+        while True:
+            await asyncio.sleep(_SWEEP)
+            now = now_ns()
+            if self.forwards:
+                for forward in [one for one in self.forwards if now >= one.look_at]:
+                    forward.look(now)
+            if self.pipes:
+                for pipe in [one for one in self.pipes if now >= one.deadline]:
+                    pipe.look(now)
+            if now - refreshed >= _REFRESH_NS:
+                refreshed = now
+                self.fleet.refresh(now)
+            if now - outliers_at >= SECOND:
+                outliers_at = now
+                for ejection in self.outliers.tick(now):
+                    log.warning("a worker is left out", worker=ejection.endpoint.address, reason=ejection.reason)
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Ends the watches and gives up what is still under way."""
+        for forward in list(self.forwards):
+            forward.abandoned()
+        await asyncio.gather(*(monitor.stop() for monitor in self._monitors.values()))
+        for task in self._tasks:
+            task.cancel()
+        for member in self.fleet.members.values():
+            member.connections.close()

@@ -1,0 +1,243 @@
+"""One model behind a gateway: its rules, the lanes that lead to its versions, and what guards each request.
+
+A ``Lane`` is one version: its targets and the balancer that chooses among them. A ``Group`` is the model: which version
+"the model" means now, so that it never means two things; admission, retries, hedging, canary, affinity and quotas; and
+the counts for the metrics page. Kept on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from isochrone.clock import NEVER, now_ns
+from isochrone.errors import IsochroneError, QueueFull, Unavailable
+from isochrone.gateway.admission import Admission
+from isochrone.gateway.balancer import Balancer
+from isochrone.gateway.policies import make
+from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.resilience.hedging import Hedging
+from isochrone.gateway.resilience.outliers import Outliers
+from isochrone.gateway.resilience.retry_budget import Kind, retry_budget
+from isochrone.gateway.targets import Target
+from isochrone.gateway.traffic.affinity import Affinity
+from isochrone.gateway.traffic.canary import Canary
+from isochrone.gateway.traffic.quotas import Quotas
+from isochrone.gateway.traffic.rules import ModelRules
+
+if TYPE_CHECKING:
+    from isochrone.gateway.fleet import Fleet, Member
+    from isochrone.gateway.forwarding import Attempt, Forward
+    from isochrone.wire.exchange import Head
+
+#: How an attempt ended: with an answer (a caller's own mistake included), refused before it began (another worker may
+#: take it), or broken.
+ANSWERED, REFUSED, BROKEN = 0, 1, 2
+
+
+class Lane:
+    """One version of one model, and who serves it."""
+
+    __slots__ = ("balancer", "targets", "version")
+
+    def __init__(self, version: str, balancer: Balancer) -> None:
+        #: Stamped on every request that goes this way; "": nothing is stamped.
+        self.version = version
+        self.balancer = balancer
+        self.targets: dict[str, Target] = {}
+
+    def update(self, members: Iterable[Member], model: str, now: int) -> None:
+        """These members serve it; targets that stay keep what is known of them."""
+        targets: dict[str, Target] = {}
+        for member in members:
+            address = member.upstream.address
+            target = self.targets.get(address)
+            if target is None or target.endpoint is not member.endpoint:
+                target = Target(member.endpoint)
+            target.digest = (member.serves or {}).get(model, {}).get(self.version, "")
+            targets[address] = target
+        if targets == self.targets:
+            self.balancer.refresh(now)
+        else:
+            self.targets = targets
+            self.balancer.update(list(targets.values()), now)
+
+
+class Group:
+    """One model."""
+
+    def __init__(self, fleet: Fleet, name: str, rules: ModelRules, outliers: Outliers, random: Random) -> None:
+        self.name = name
+        self.rules = rules
+        self._fleet = fleet
+        self._outliers = outliers
+        self._random = random
+        self.admission = Admission(rules.admission)
+        self.budget = retry_budget(rules.retries)
+        self.hedging = Hedging(rules.hedge, random)
+        self.affinity = Affinity(rules.affinity)
+        self.canary = Canary(rules.canary, name, random) if rules.canary.version else None
+        self.quotas = Quotas(rules.quota) if rules.quota.enabled else None
+        #: A deadline for requests that bring none, in ns; 0: none.
+        self.deadline_ns = rules.deadline_ns
+        self.priority = rules.priority
+        #: What most requests are to a policy: no key, no deadline.
+        self.plain_demand = Demand(priority=rules.priority)
+        # For the metrics page.
+        self.requests = self.refused = self.retries = self.retries_denied = self.hedges = self.failures = 0
+        self.lanes: dict[str, Lane] = {}
+        #: What a request without a version goes by.
+        self.current = self.lane("")
+
+    # Versions.
+
+    def lane(self, version: str) -> Lane:
+        """The way to one version; made when it is first asked for."""
+        lane = self.lanes.get(version)
+        if lane is None:
+            if len(self.lanes) > 64:
+                # Versions nobody serves, by callers who guess: they share the way of the model.
+                return self.current
+            rules = self.rules
+            policy = make(rules.policy, Random(self._random.random()), **rules.policy_options)
+            balancer = Balancer(policy, self._random, rules.placement, rules.balancer)
+            lane = self.lanes[version] = Lane(version, balancer)
+            lane.update(self._members(version), self.name, now_ns())
+        return lane
+
+    def choose_lane(self, head: Head) -> Lane:
+        """The version a request without one gets."""
+        canary = self.canary
+        if canary is None:
+            return self.current
+        agent = head.get(self._fleet.agent_header) or b""
+        version = canary.version(agent, (head.get(canary.header) or b"") if canary.header else b"")
+        return self.lane(version) if version else self.current
+
+    def _members(self, version: str) -> list[Member]:
+        members = list(self._fleet.members.values())
+        found = [
+            member
+            for member in members
+            if member.serves is None
+            or (version in member.serves.get(self.name, ()) if version else bool(member.serves.get(self.name)))
+        ]
+        # Nobody is known to serve it: any server says so in its own words.
+        return found or members
+
+    def rebuild(self, now: int) -> None:
+        """Members came or went, or serve something else than before."""
+        self.current = self.lane(self._newest())
+        for version, lane in list(self.lanes.items()):
+            members = self._members(version)
+            served = any(version in (member.serves or {}).get(self.name, ()) for member in members)
+            if version and lane is not self.current and not served:
+                del self.lanes[version]
+            else:
+                lane.update(members, self.name, now)
+
+    def _newest(self) -> str:
+        """The version that "the model" means: the highest of those that most members have."""
+        counts: dict[str, int] = {}
+        for member in self._fleet.members.values():
+            if not member.endpoint.healthy or member.endpoint.draining:
+                continue
+            if member.serves is None:
+                return ""
+            for version in member.serves.get(self.name, ()):
+                counts[version] = counts.get(version, 0) + 1
+        if not counts:
+            return self.current.version
+        return max(counts, key=lambda version: (counts[version], _number(version)))
+
+    # Around one request.
+
+    def affinity_key(self, head: Head) -> bytes:
+        """What keeps a caller's requests together; empty: nothing does."""
+        header = self.affinity.header
+        return self.affinity.key(b"", head.get(header) or b"") if header else b""
+
+    def enter(self, forward: Forward, head: Head, now: int) -> None:
+        """Takes a request in, or raises: it is over a quota."""
+        self.requests += 1
+        self.budget.request(now)
+        quotas = self.quotas
+        if quotas is not None:
+            key = head.get(quotas.header) or b""
+            refusal = quotas.take(key, forward.demand.priority, now)
+            if refusal is not None:
+                raise QuotaExceeded(refusal.message, refusal.retry_after)
+            forward.quota_key = key
+        if self.hedging.rules.enabled and forward.idempotent:
+            self.hedging.sent(now)
+            delay = self.hedging.delay_ns(Kind.STATELESS, forward.deadline, now)
+            if delay is not None:
+                forward.hedge_at = now + delay
+
+    def leave(self, forward: Forward, now: int) -> None:
+        """A request is over, however it ended."""
+        if self.quotas is not None and forward.quota_key is not None:
+            self.quotas.ended(forward.quota_key, now - forward.arrived, now)
+            forward.quota_key = None
+
+    def settled(self, target: Target, latency_ns: int, outcome: int, now: int) -> None:
+        """An attempt is over."""
+        if outcome == REFUSED:
+            return
+        if outcome == BROKEN:
+            self.failures += 1
+        elif self.hedging.rules.enabled:
+            self.hedging.ended(latency_ns)
+        ejection = self._outliers.ended(target.endpoint, self.name, latency_ns, outcome == BROKEN, now)
+        if ejection is not None:
+            self._fleet.ejected(ejection)
+
+    def overdue(self, target: Target, now: int) -> None:
+        """A deadline passed without a word from the worker, which should have said so itself."""
+        self.failures += 1
+        target.error_rate += (1.0 - target.error_rate) / 16
+        ejection = self._outliers.ended(target.endpoint, self.name, 0, True, now)
+        if ejection is not None:
+            self._fleet.ejected(ejection)
+
+    def nobody(self, lane: Lane) -> IsochroneError:
+        """Why a request for this lane can go nowhere."""
+        if not self._fleet.members:
+            return Unavailable("the gateway has no upstream; name one with --upstream host:port")
+        states = "; ".join(
+            f"{target.endpoint.address}: {lane.balancer.refusal(target) or 'unhealthy'}"
+            for target in list(lane.balancer.targets)[:8]
+        )
+        return Unavailable(f"no worker can take a request for model '{self.name}' now ({states})")
+
+    def explain(self, forward: Forward, attempt: Attempt) -> dict[str, Any]:
+        """The decision in words, for ``x-isochrone-explain``."""
+        now = now_ns()
+        lane = attempt.lane
+        return {
+            "model": self.name,
+            "version": lane.version,
+            "policy": lane.balancer.policy.name,
+            "worker": attempt.target.endpoint.address,
+            "attempts": [target.endpoint.address for target in forward.tried],
+            "time_left_ms": None if forward.deadline == NEVER else round((forward.deadline - now) / 1e6, 3),
+            "in_gateway_us": round((attempt.sent_at - forward.arrived) / 1e3),
+            "panicking": lane.balancer.panicking,
+            "candidates": lane.balancer.explain(forward.demand, attempt.target, now),
+        }
+
+
+class QuotaExceeded(QueueFull):
+    """A caller's quota is used up; ``retry_after`` in whole seconds."""
+
+    code = "quota"
+    retryable = False
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isdigit() else -1

@@ -1,0 +1,247 @@
+"""Unary gRPC calls to a worker over shared HTTP/2 connections, and the answers back.
+
+The message passes unparsed: its first fields tell the model, a version is appended. Header blocks of both directions
+recur, so each is encoded once.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from binascii import Error as Base64Error
+from struct import Struct
+from typing import TYPE_CHECKING, cast
+
+import msgspec
+
+from isochrone.clock import NEVER
+from isochrone.errors import GRPC_DEADLINE_EXCEEDED, GRPC_RESOURCE_EXHAUSTED, GRPC_UNAVAILABLE, IsochroneError
+from isochrone.gateway.forwarding import Attempt, Forward
+from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED
+from isochrone.gateway.grpc_messages import Opening, read_opening, version_field
+from isochrone.gateway.http_forward import EXPLAIN_HEADER
+from isochrone.gateway.load_reports import report_of
+from isochrone.gateway.policies.base import Demand
+from isochrone.protocol.grpc import CallHead, error_block, fail, message_of
+from isochrone.protocol.timing import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER, parse_orca_binary
+from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
+from isochrone.wire.grpc_client import grpc_timeout
+from isochrone.wire.http2_client import request_block
+from isochrone.wire.http2_server import response_block
+
+if TYPE_CHECKING:
+    from isochrone.gateway.gateway import Gateway
+    from isochrone.gateway.group import Group, Lane
+    from isochrone.wire.http2_client import ClientStream
+    from isochrone.wire.http2_server import ServerStream
+
+_prefix = Struct(">BI")
+_NOT_FORWARDED = frozenset(
+    (b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding", ORCA_FORMAT_HEADER, EXPLAIN_HEADER)
+)
+_NOT_RETURNED = frozenset((b"content-length", ORCA_BINARY_HEADER))
+_REFUSALS = frozenset((GRPC_UNAVAILABLE, GRPC_RESOURCE_EXHAUSTED, GRPC_DEADLINE_EXCEEDED))
+_OK = b"0"
+#: INTERNAL, UNKNOWN and DATA_LOSS: the worker's own fault.
+_BROKEN = frozenset((b"13", b"2", b"15"))
+_REFUSED = frozenset(b"%d" % status for status in _REFUSALS)
+
+#: Fields of an answer → their encoded block, found by identity: a connection shares what it memoised.
+_blocks: dict[int, tuple[Headers, bytes]] = {}
+
+
+def returned_block(status: int, fields: Headers, keep_load: bool = False) -> bytes:
+    """Headers (``status`` set) or trailers (0) as the caller gets them."""
+    found = _blocks.get(id(fields))
+    if found is not None and found[0] is fields and not keep_load:
+        return found[1]
+    kept = tuple(field for field in fields if field[0] not in _NOT_RETURNED or keep_load)
+    block = response_block(status, kept) if status else trailer_block(kept)
+    if not keep_load:
+        if len(_blocks) >= 1024:
+            _blocks.clear()
+        _blocks[id(fields)] = (fields, block)
+    return block
+
+
+def trailer_block(fields: Headers) -> bytes:
+    from isochrone.wire.hpack import Encoder
+
+    return Encoder().encode(list(fields))
+
+
+def timeout_field(nanoseconds: int) -> bytes:
+    """``grpc-timeout`` as a literal that can follow any encoded block (RFC 7541 §6.2.2: without indexing)."""
+    value = grpc_timeout(max(nanoseconds, 1000) / 1e9)
+    return b"\x00\x0cgrpc-timeout%c%s" % (len(value), value)
+
+
+class GrpcRoute(Route):
+    """Unary calls with one head that go to one worker: ModelInfer, and control calls that name a model."""
+
+    def __init__(self, gateway: Gateway, head: Head, *, names_model: bool = True, idempotent: bool = True) -> None:
+        self.gateway = gateway
+        self.call = CallHead(head)
+        self.names_model = names_model
+        self.idempotent = idempotent
+        self.explains = head.get(EXPLAIN_HEADER) is not None
+        passed = tuple(field for field in head.headers if field[0] not in _NOT_FORWARDED)
+        own = ((b"te", b"trailers"), (b"content-type", b"application/grpc"))
+        self._plain = request_block(b"POST", b"http", b"isochrone", head.target, (*own, *passed))
+        asking = (*own, *passed, (ORCA_FORMAT_HEADER, b"bin"))
+        self._asking = request_block(b"POST", b"http", b"isochrone", head.target, asking)
+
+    def handle(self, exchange: Exchange) -> None:
+        stream = cast("ServerStream", exchange)
+        try:
+            body, start = message_of(exchange.body, self.call.encoding, self.gateway.limits.max_body_bytes)
+            opening = read_opening(body, start)
+            group = self.gateway.fleet.group(opening.model.decode("utf-8", "replace"))
+            version = opening.version.decode("utf-8", "replace")
+            lane = group.lane(version) if version else group.choose_lane(exchange.head)
+            GrpcForward(self, stream, group, lane, opening, body, start).begin()
+        except IsochroneError as error:
+            stream.owner = None
+            fail(stream, error)
+
+    def outgoing(self, asks: bool) -> bytes:
+        return self._asking if asks or self.call.wants_load else self._plain
+
+
+class GrpcForward(Forward):
+    """One unary call."""
+
+    __slots__ = ("body", "route", "start")
+
+    def __init__(
+        self,
+        route: GrpcRoute,
+        stream: ServerStream,
+        group: Group,
+        lane: Lane,
+        opening: Opening,
+        body: Buffer,
+        start: int,
+    ) -> None:
+        super().__init__(route.gateway, stream, group, lane)
+        self.route = route
+        self.body = body
+        #: Where the message begins in the body: behind its prefix, or at 0 when it had to be decompressed.
+        self.start = start
+        self.idempotent = route.idempotent
+        timeout = route.call.timeout_ns or group.deadline_ns
+        if opening.timeout_ns and (not timeout or opening.timeout_ns < timeout):
+            timeout = opening.timeout_ns
+        key = group.affinity_key(stream.head)
+        if opening.sequence:
+            key = opening.sequence
+            self.idempotent = False
+        if timeout:
+            self.deadline = self.arrived + timeout
+        if timeout or key or opening.priority:
+            self.demand = Demand(key, self.deadline, 1, opening.priority or group.priority)
+        stream.owner = self
+
+    def transmit(self, attempt: Attempt, now: int) -> None:
+        route = self.route
+        block = route.outgoing(attempt.asks)
+        if self.deadline != NEVER:
+            block += timeout_field(self.deadline - now)
+        body, start = self.body, self.start
+        length = len(body) - start
+        version = attempt.lane.version
+        parts: list[Buffer]
+        if version and route.names_model:
+            stamp = version_field(version)
+            prefix = _prefix.pack(0, length + len(stamp))
+            if length < 65536:
+                parts = [b"".join((prefix, memoryview(body)[start:], stamp))]
+            else:
+                parts = [prefix, memoryview(body)[start:], stamp]
+        elif start:
+            parts = [body]
+        else:
+            parts = [_prefix.pack(0, length), body]
+        attempt.sent = attempt.target.endpoint.handle.connections.open_stream(block, parts, attempt)
+
+    def outcome(self, attempt: Attempt, trailers: Headers) -> int:
+        status = b""
+        for name, value in trailers or attempt.headers:
+            if name == b"grpc-status":
+                status = value
+                break
+        if status in _REFUSED:
+            return REFUSED
+        return BROKEN if status in _BROKEN or not status else ANSWERED
+
+    def take_report(self, attempt: Attempt, trailers: Headers, now: int) -> None:
+        for name, value in trailers or attempt.headers:
+            if name == ORCA_BINARY_HEADER:
+                try:
+                    report = report_of(parse_orca_binary(b64decode(value + b"=" * (-len(value) % 4))))
+                except (IsochroneError, Base64Error):
+                    return
+                attempt.lane.balancer.reported(attempt.target, report, now)
+                return
+
+    def deliver(self, attempt: Attempt, trailers: Headers) -> None:
+        stream = cast("ServerStream", self.exchange)
+        keep = self.route.call.wants_load
+        if attempt.status != 200:
+            self.refuse(_not_grpc(attempt))
+            return
+        if self.route.explains:
+            explanation = msgspec.json.encode(self.group.explain(self, attempt))
+            trailers = (*(trailers or attempt.headers), (b"x-isochrone-placement", explanation))
+            keep = True
+        if not trailers:
+            # One block: a refusal, or an answer without a message.
+            stream.end_with_trailers(returned_block(200, attempt.headers, keep))
+            return
+        body = attempt.body[0] if len(attempt.body) == 1 else b"".join(attempt.body)
+        stream.respond_unary(
+            returned_block(200, attempt.headers), body, attempt.size, returned_block(0, trailers, keep)
+        )
+
+    def refuse(self, error: IsochroneError) -> None:
+        stream = cast("ServerStream", self.exchange)
+        stream.owner = None
+        fail(stream, error)
+
+    # An answer that is passed on as it comes.
+
+    def streams_answer(self, attempt: Attempt) -> bool:
+        return False
+
+    def begin_streaming(self, attempt: Attempt) -> None:
+        attempt.streaming = True
+        self.drop_others(attempt)
+        stream = cast("ServerStream", self.exchange)
+        stream.send_headers(returned_block(200, attempt.headers), False)
+        pieces, attempt.body = attempt.body, []
+        for piece in pieces:
+            self.pass_on(attempt, piece)
+
+    def pass_on(self, attempt: Attempt, data: Buffer) -> None:
+        stream = cast("ServerStream", self.exchange)
+        if stream.local_done:
+            return
+        stream.send_data(data)
+        if stream.is_congested:
+            upstream = cast("ClientStream", getattr(attempt.sent, "launched", attempt.sent))
+            upstream.hold_window()
+            stream.on_writable = upstream.release_window
+
+    def end_streaming(self, attempt: Attempt, trailers: Headers) -> None:
+        stream = cast("ServerStream", self.exchange)
+        stream.end_with_trailers(returned_block(0, trailers, self.route.call.wants_load))
+
+    def cut_off(self, error: IsochroneError) -> None:
+        stream = cast("ServerStream", self.exchange)
+        stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=False))
+
+
+def _not_grpc(attempt: Attempt) -> IsochroneError:
+    from isochrone.errors import Unavailable
+
+    address = attempt.target.endpoint.address
+    return Unavailable(f"worker {address} answered with HTTP status {attempt.status}, which is no gRPC answer")

@@ -1,0 +1,241 @@
+"""A streaming gRPC call to one worker: ModelStreamInfer, and the streams of health and reflection.
+
+The first message tells the model and so the worker; all later ones follow it there. Each message of an inference stream
+is stamped with the version the stream was admitted with. Both directions wait for each other's windows: a slow reader
+on one side stops the sender on the other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+from isochrone.clock import NEVER, now_ns
+from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError, MalformedRequest
+from isochrone.gateway.connections import Waiting
+from isochrone.gateway.grpc_forward import GrpcRoute, returned_block, timeout_field
+from isochrone.gateway.grpc_messages import read_opening, version_field
+from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.targets import Endpoint, Target
+from isochrone.protocol.grpc import MessageReader, error_block, fail
+from isochrone.wire.exchange import Buffer, Consumer, Exchange, Head, Headers
+
+if TYPE_CHECKING:
+    from isochrone.gateway.gateway import Gateway
+    from isochrone.gateway.group import Lane
+    from isochrone.wire.http2_client import ClientStream
+    from isochrone.wire.http2_server import ServerStream
+
+
+class PipeRoute(GrpcRoute):
+    """Streaming calls with one head."""
+
+    streaming = True
+
+    def __init__(self, gateway: Gateway, head: Head, *, names_model: bool) -> None:
+        super().__init__(gateway, head, names_model=names_model, idempotent=False)
+
+    def open(self, exchange: Exchange) -> Consumer:
+        return GrpcPipe(self, cast("ServerStream", exchange))
+
+
+class GrpcPipe:
+    """One call: a consumer of the caller's messages, and a receiver of the worker's."""
+
+    def __init__(self, route: PipeRoute, stream: ServerStream) -> None:
+        self._route = route
+        self._gateway = route.gateway
+        self._stream = stream
+        self._reader = MessageReader(route.gateway.limits.max_body_bytes)
+        timeout = route.call.timeout_ns
+        self.deadline = stream.arrived + timeout if timeout else NEVER
+        self._lane: Lane | None = None
+        self._target: Target | None = None
+        self._load = 0
+        self._sent_at = 0
+        self._upstream: ClientStream | None = None
+        self._stamp = b""
+        #: Came before there was a connection to send it on.
+        self._early: list[bytes] = []
+        self._ended_early = False
+        self._answer_headers: Headers = ()
+        self._headers_sent = False
+        self._over = False
+        stream.owner = self
+        self._gateway.pipes.add(self)
+
+    # The caller's side.
+
+    def data_received(self, data: bytes) -> None:
+        if self._over:
+            return
+        try:
+            messages = self._reader.feed(data)
+            for flag, payload in messages:
+                self._take(flag, payload)
+        except IsochroneError as error:
+            self._refuse(error)
+
+    def ended(self) -> None:
+        if self._over:
+            return
+        if not self._reader.is_empty:
+            self._refuse(MalformedRequest("the stream ends inside a message"))
+        elif self._target is None:
+            try:
+                self._place(b"", b"")
+            except IsochroneError as error:
+                self._refuse(error)
+                return
+            self._end_upstream()
+        else:
+            self._end_upstream()
+
+    def abandoned(self) -> None:
+        self._settle(None)
+        if self._upstream is not None:
+            self._upstream.cancel()
+
+    def _take(self, flag: int, payload: bytes) -> None:
+        if self._target is None:
+            if self._route.names_model and not flag:
+                opening = read_opening(payload, 0)
+                self._place(opening.model, opening.sequence, opening.version)
+            else:
+                self._place(b"", b"")
+        if self._stamp and not flag:
+            payload += self._stamp
+        framed = b"%c%s%s" % (flag, len(payload).to_bytes(4, "big"), payload)
+        if self._upstream is None:
+            self._early.append(framed)
+            return
+        self._upstream.send_data(framed)
+        if self._upstream.is_congested:
+            self._stream.hold_window()
+            self._upstream.on_writable = self._stream.release_window
+
+    def _place(self, model: bytes, sequence: bytes, version: bytes = b"") -> None:
+        group = self._gateway.fleet.group(model.decode("utf-8", "replace"))
+        text = version.decode("utf-8", "replace")
+        lane = self._lane = group.lane(text) if text else group.choose_lane(self._stream.head)
+        now = now_ns()
+        key = sequence or group.affinity_key(self._stream.head)
+        target = lane.balancer.choose(Demand(key, self.deadline), now)
+        if target is None:
+            raise group.nobody(lane)
+        self._target = target
+        self._load = lane.balancer.sent(target, now)
+        self._sent_at = now
+        if self._route.names_model and lane.version:
+            self._stamp = version_field(lane.version)
+        block = self._route.outgoing(False)
+        if self.deadline != NEVER:
+            block += timeout_field(self.deadline - now)
+        sent = target.endpoint.handle.connections.open_stream(block, (), self, end=False)
+        if isinstance(sent, Waiting):
+            sent.on_launched = self.connected
+        else:
+            self.connected(sent)
+
+    def connected(self, upstream: ClientStream) -> None:
+        """A stream to the worker is open."""
+        self._upstream = upstream
+        if self._over:
+            upstream.cancel()
+            return
+        early, self._early = self._early, []
+        for framed in early:
+            upstream.send_data(framed)
+        if self._ended_early:
+            upstream.send_data(b"", True)
+
+    def _end_upstream(self) -> None:
+        if self._upstream is None:
+            self._ended_early = True
+        elif not self._upstream.local_done:
+            self._upstream.send_data(b"", True)
+
+    # The worker's side.
+
+    def head(self, status: int, headers: Headers) -> None:
+        if status != 200:
+            self._refuse(ConnectionLost(f"the worker answered with HTTP status {status}, which is no gRPC answer"))
+            if self._upstream is not None:
+                self._upstream.cancel()
+            return
+        # A call that ends at once comes as one block, which ``complete`` writes.
+        self._answer_headers = headers
+
+    def data(self, data: Buffer) -> None:
+        stream = self._stream
+        if self._over or stream.local_done:
+            return
+        self._send_headers()
+        stream.send_data(data)
+        if stream.is_congested and self._upstream is not None:
+            self._upstream.hold_window()
+            stream.on_writable = self._upstream.release_window
+
+    def _send_headers(self) -> None:
+        if not self._headers_sent:
+            self._headers_sent = True
+            self._stream.send_headers(returned_block(200, self._answer_headers), False)
+
+    def complete(self, trailers: Headers) -> None:
+        if self._over:
+            return
+        self._settle(False)
+        if trailers:
+            self._send_headers()
+            self._stream.end_with_trailers(returned_block(0, trailers))
+        else:
+            self._stream.end_with_trailers(returned_block(200, self._answer_headers))
+
+    def failed(self, error: IsochroneError) -> None:
+        if self._over:
+            return
+        address = self._target.endpoint.address if self._target is not None else "?"
+        self._settle(True)
+        self._fail(ConnectionLost(f"worker {address}: {error}"))
+
+    # Both.
+
+    def look(self, now: int) -> None:
+        """Called every few ms: is its time up?"""
+        if now >= self.deadline and not self._over:
+            self._settle(None)
+            if self._upstream is not None:
+                self._upstream.cancel()
+            self._fail(DeadlineExceeded("the call's deadline has passed"))
+
+    def endpoint_lost(self, endpoint: Endpoint) -> None:
+        """The worker does not answer any more."""
+        if self._target is not None and self._target.endpoint is endpoint and not self._over:
+            if self._upstream is not None:
+                self._upstream.cancel()
+            self.failed(ConnectionLost("it does not answer health checks"))
+
+    def _refuse(self, error: IsochroneError) -> None:
+        self._settle(None)
+        if self._upstream is not None:
+            self._upstream.cancel()
+        self._fail(error)
+
+    def _fail(self, error: IsochroneError) -> None:
+        if self._headers_sent:
+            self._stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=False))
+        else:
+            fail(self._stream, error)
+
+    def _settle(self, failed: bool | None) -> None:
+        """The call is over. None: it says nothing of the worker. A stream's length is no latency either."""
+        self._over = True
+        self._stream.owner = None
+        self._gateway.pipes.discard(self)
+        target, lane = self._target, self._lane
+        if target is None or lane is None:
+            return
+        if failed:
+            now = now_ns()
+            lane.balancer.ended(target, self._load, now - self._sent_at, True, now)
+        else:
+            target.dropped()

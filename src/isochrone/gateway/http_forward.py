@@ -1,0 +1,245 @@
+"""HTTP/1.1 (and plain HTTP/2) requests to a worker over HTTP/1.1, and the answers back.
+
+What a head alone decides is decided once per distinct head: model, version, and the bytes of the head that goes out.
+Per request that leaves the version, the time left and the length. The body passes unread, but for a glance at its JSON
+part where it speaks of a sequence or a timeout.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from isochrone.clock import NEVER
+from isochrone.errors import IsochroneError
+from isochrone.gateway.forwarding import Attempt, Forward
+from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED
+from isochrone.gateway.load_reports import report_of
+from isochrone.gateway.policies.base import Demand
+from isochrone.protocol.rest_answers import respond_error, timeout_header
+from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
+from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
+from isochrone.wire.http1_client import Call
+
+if TYPE_CHECKING:
+    from isochrone.gateway.gateway import Gateway
+    from isochrone.gateway.group import Group, Lane
+
+TIMEOUT_HEADER = b"x-request-timeout-ms"
+EXPLAIN_HEADER = b"x-isochrone-explain"
+#: Of one connection, not of the message (RFC 9110 §7.6.1), or written anew here.
+_NOT_FORWARDED = frozenset(
+    (
+        b"connection",
+        b"proxy-connection",
+        b"keep-alive",
+        b"te",
+        b"trailer",
+        b"transfer-encoding",
+        b"upgrade",
+        b"expect",
+        b"content-length",
+        TIMEOUT_HEADER,
+        EXPLAIN_HEADER,
+        ORCA_FORMAT_HEADER,
+    )
+)
+_NOT_RETURNED = _NOT_FORWARDED | {ORCA_HEADER}
+#: Answers that say "not here, not now": another worker may take the request.
+_REFUSALS = frozenset((429, 503, 504))
+_BROKEN = frozenset((500, 502))
+#: Bytes at the start of a body that are searched for parameters.
+_GLANCE = 4096
+
+_json = msgspec.json.Decoder(dict[str, Any])
+
+
+class ForwardRoute(Route):
+    """Requests with one head that go to one worker."""
+
+    def __init__(self, gateway: Gateway, head: Head, model: str, version: str, path: bytes, idempotent: bool) -> None:
+        self.gateway = gateway
+        self.model = model
+        self.version = version
+        #: What follows the model and version: ``/infer`` and its query.
+        self._path = path
+        self._head = head
+        self.idempotent = idempotent
+        self.timeout_ns = timeout_header(head)
+        self.wants_load = head.get(ORCA_FORMAT_HEADER) is not None
+        self.explains = head.get(EXPLAIN_HEADER) is not None
+        length = head.get(b"inference-header-content-length")
+        self.json_length = int(length) if length is not None and length.isdigit() else -1
+        self._headers = b"".join(b"%s: %s\r\n" % header for header in head.headers if header[0] not in _NOT_FORWARDED)
+        if head.get(b"host") is None:
+            self._headers += b"host: isochrone\r\n"
+        self._heads: dict[tuple[str, bool], bytes] = {}
+
+    def handle(self, exchange: Exchange) -> None:
+        try:
+            group = self.gateway.fleet.group(self.model)
+            lane = group.lane(self.version) if self.version else group.choose_lane(exchange.head)
+            forward = HttpForward(self, exchange, group, lane)
+            forward.begin()
+        except IsochroneError as error:
+            exchange.owner = None
+            respond_error(exchange, error)
+
+    def outgoing(self, version: str, asks: bool) -> bytes:
+        """The head for a worker, up to what differs from request to request."""
+        key = (version, asks)
+        head = self._heads.get(key)
+        if head is None:
+            from urllib.parse import quote
+
+            path = b"/v2/models/" + quote(self.model, safe="").encode()
+            if version:
+                path += b"/versions/" + quote(version, safe="").encode()
+            head = b"%s %s%s HTTP/1.1\r\n%s" % (self._head.method, path, self._path, self._headers)
+            if asks or self.wants_load:
+                form = self._head.get(ORCA_FORMAT_HEADER) or b"text"
+                head += b"%s: %s\r\n" % (ORCA_FORMAT_HEADER, form)
+            if len(self._heads) > 64:
+                self._heads.clear()
+            self._heads[key] = head
+        return head
+
+
+#: Headers of an answer → those that go back, found by identity: memoised heads share theirs.
+_returned: dict[int, tuple[Headers, Headers]] = {}
+
+
+def returned(headers: Headers, keep_load: bool) -> Headers:
+    """An answer's headers as the caller gets them."""
+    found = _returned.get(id(headers))
+    if found is not None and found[0] is headers and not keep_load:
+        return found[1]
+    kept = tuple(
+        header for header in headers if header[0] not in _NOT_RETURNED or (keep_load and header[0] == ORCA_HEADER)
+    )
+    if not keep_load:
+        if len(_returned) >= 1024:
+            _returned.clear()
+        _returned[id(headers)] = (headers, kept)
+    return kept
+
+
+class HttpForward(Forward):
+    """One HTTP request."""
+
+    __slots__ = ("route",)
+
+    def __init__(self, route: ForwardRoute, exchange: Exchange, group: Group, lane: Lane) -> None:
+        super().__init__(route.gateway, exchange, group, lane)
+        self.route = route
+        self.idempotent = route.idempotent
+        timeout = route.timeout_ns or group.deadline_ns
+        body = exchange.body
+        length = route.json_length
+        start = bytes(body[: length if 0 <= length < _GLANCE else _GLANCE])
+        key = group.affinity_key(exchange.head)
+        if b'"sequence_id"' in start or b'"timeout"' in start:
+            sequence, own_timeout = _parameters(body, length)
+            if own_timeout and (not timeout or own_timeout < timeout):
+                timeout = own_timeout
+            if sequence:
+                # A sequence lives on one worker, and none of its requests may run twice.
+                key = sequence
+                self.idempotent = False
+        if timeout:
+            self.deadline = self.arrived + timeout
+        if timeout or key:
+            self.demand = Demand(key, self.deadline, 1, group.priority)
+        exchange.owner = self
+
+    def transmit(self, attempt: Attempt, now: int) -> None:
+        body = self.exchange.body
+        head = self.route.outgoing(attempt.lane.version, attempt.asks)
+        if self.deadline == NEVER:
+            head = b"%scontent-length: %d\r\n\r\n" % (head, len(body))
+        else:
+            left = max(0.001, (self.deadline - now) / 1e6)
+            head = b"%sx-request-timeout-ms: %.3f\r\ncontent-length: %d\r\n\r\n" % (head, left, len(body))
+        connections = attempt.target.endpoint.handle.connections
+        attempt.sent = connections.send(head, (body,) if len(body) else (), attempt)
+
+    def answered(self, attempt: Attempt, trailers: Headers) -> None:
+        if attempt.sent is not None:
+            attempt.target.endpoint.handle.connections.release(attempt.sent)
+        super().answered(attempt, trailers)
+
+    def outcome(self, attempt: Attempt, trailers: Headers) -> int:
+        status = attempt.status
+        if status < 429:
+            return ANSWERED
+        if status in _REFUSALS:
+            return REFUSED
+        return BROKEN if status in _BROKEN else ANSWERED
+
+    def take_report(self, attempt: Attempt, trailers: Headers, now: int) -> None:
+        for name, value in attempt.headers:
+            if name == ORCA_HEADER:
+                try:
+                    report = report_of(parse_orca_header(value))
+                except IsochroneError:
+                    return
+                attempt.lane.balancer.reported(attempt.target, report, now)
+                return
+
+    def deliver(self, attempt: Attempt, trailers: Headers) -> None:
+        headers = returned(attempt.headers, self.route.wants_load)
+        if self.route.explains:
+            headers = (*headers, (b"x-isochrone-placement", self.explanation(attempt)))
+        self.exchange.respond(attempt.status, headers, attempt.body)
+
+    def explanation(self, attempt: Attempt) -> bytes:
+        """The candidates, and why this one."""
+        return msgspec.json.encode(self.group.explain(self, attempt))
+
+    def refuse(self, error: IsochroneError) -> None:
+        respond_error(self.exchange, error)
+
+    # An answer that is passed on as it comes.
+
+    def streams_answer(self, attempt: Attempt) -> bool:
+        return any(
+            name == b"transfer-encoding" or (name == b"content-type" and value.startswith(b"text/event-stream"))
+            for name, value in attempt.headers
+        )
+
+    def begin_streaming(self, attempt: Attempt) -> None:
+        attempt.streaming = True
+        self.drop_others(attempt)
+        self.exchange.start(attempt.status, returned(attempt.headers, self.route.wants_load))
+        pieces, attempt.body = attempt.body, []
+        for piece in pieces:
+            self.pass_on(attempt, piece)
+
+    def pass_on(self, attempt: Attempt, data: Buffer) -> None:
+        exchange = self.exchange
+        exchange.write([data])
+        if exchange.is_congested:
+            call = cast(Call, getattr(attempt.sent, "launched", attempt.sent))
+            call.connection.pause_reading()
+            exchange.on_writable = call.connection.resume_reading
+
+    def end_streaming(self, attempt: Attempt, trailers: Headers) -> None:
+        self.exchange.end()
+
+    def cut_off(self, error: IsochroneError) -> None:
+        """The answer broke off: so does the one to the caller, who must not take it for whole."""
+        self.exchange.abort()
+
+
+def _parameters(body: Buffer, length: int) -> tuple[bytes, int]:
+    """(sequence, timeout in ns) of a request's JSON part; a body the worker will refuse says nothing."""
+    try:
+        parameters = _json.decode(bytes(body[:length]) if length >= 0 else bytes(body)).get("parameters") or {}
+        sequence = parameters.get("sequence_id", 0)
+        timeout = parameters.get("timeout", 0)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
+        return b"", 0
+    if isinstance(timeout, bool) or not isinstance(timeout, int) or timeout < 0:
+        timeout = 0
+    return (str(sequence).encode() if sequence else b""), timeout * 1000

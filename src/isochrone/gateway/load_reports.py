@@ -1,0 +1,24 @@
+"""A worker's load report as the gateway reads it: ORCA's flat names into a ``LoadReport``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from isochrone.gateway.targets import LoadReport
+
+
+def report_of(figures: Mapping[str, float]) -> LoadReport:
+    """Names a worker does not tell count as nothing known."""
+
+    def figure(name: str) -> float:
+        return figures.get(name, figures.get(f"named_metrics.{name}", 0.0))
+
+    free = figure("free_memory_bytes")
+    return LoadReport(
+        int(figure("in_flight")),
+        int(figure("queue_depth")),
+        int(figure("estimated_wait_us") * 1000),
+        int(figure("estimated_run_us") * 1000),
+        int(free) if free else -1,
+        figure("draining") > 0,
+    )

@@ -1,0 +1,154 @@
+"""Watches one member: is it ready, how loaded is it, what does it serve.
+
+A member that answers requests tells its load with them; one not heard of for a while is asked. Two questions without an
+answer, or one answer that says not ready, make it unhealthy; one good answer makes it healthy again. Its repository
+index is read when it becomes healthy, every second after that, and at once when something seems to have changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import structlog
+
+from isochrone.clock import SECOND, now_ns
+from isochrone.errors import IsochroneError
+from isochrone.gateway.asking import ask_http
+from isochrone.gateway.load_reports import report_of
+from isochrone.gateway.targets import NEWS_NS
+from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
+
+if TYPE_CHECKING:
+    from isochrone.gateway.fleet import Fleet, Member
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorRules:
+    """How members are watched."""
+
+    #: Seconds between questions to a member that is silent.
+    interval: float = 0.1
+    #: Seconds a question may take.
+    timeout: float = 0.5
+    #: Questions without an answer in a row that make a member unhealthy.
+    failures: int = 2
+    #: Seconds between looks at what a member serves.
+    index_interval: float = 1.0
+
+
+class Monitor:
+    """One member's watch, as a task."""
+
+    def __init__(self, member: Member, fleet: Fleet, rules: MonitorRules, lost: Callable[[Member], None]) -> None:
+        self.member = member
+        self._fleet = fleet
+        self._rules = rules
+        #: Told when the member stops answering: what is under way there is given up.
+        self._lost = lost
+        self._failures = 0
+        self._index_at = 0
+        self._wake = asyncio.Event()
+        self._task = asyncio.ensure_future(self._watch())
+
+    def look_now(self) -> None:
+        """Something seems to have changed: looks at what it serves at once."""
+        self._index_at = 0
+        self._wake.set()
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        member = self.member
+        while True:
+            now = now_ns()
+            silent = now - member.heard_at > NEWS_NS or not member.endpoint.healthy
+            if silent:
+                await self._check()
+            if member.endpoint.healthy and now - self._index_at >= self._rules.index_interval * SECOND:
+                await self._read_index()
+            try:
+                # Down for long: asked less often, so that a large dead fleet costs little.
+                pause = min(2.0, self._rules.interval * max(1, self._failures // 4))
+                await asyncio.wait_for(self._wake.wait(), pause)
+                self._wake.clear()
+            except TimeoutError:
+                pass
+
+    async def _check(self) -> None:
+        member = self.member
+        try:
+            answer = await ask_http(
+                member.connections,
+                b"GET",
+                b"/v2/health/ready",
+                ((ORCA_FORMAT_HEADER, b"text"),),
+                seconds=self._rules.timeout,
+            )
+        except IsochroneError as error:
+            self._failures += 1
+            if self._failures >= self._rules.failures and member.endpoint.healthy:
+                self._set_health(False, str(error))
+                self._lost(member)
+            return
+        now = member.heard_at = now_ns()
+        self._failures = 0
+        self._set_health(answer.status == 200, f"it says not ready (HTTP {answer.status})")
+        value = answer.get(ORCA_HEADER)
+        if value is not None:
+            member.endpoint.reports = True
+            try:
+                self._fleet.reported(member, report_of(parse_orca_header(value)), now)
+            except IsochroneError as error:
+                log.warning("a worker's load report makes no sense", worker=member.upstream.address, error=str(error))
+
+    def _set_health(self, healthy: bool, reason: str) -> None:
+        endpoint = self.member.endpoint
+        if endpoint.healthy == healthy:
+            return
+        endpoint.healthy = healthy
+        if healthy:
+            endpoint.joined_at = now_ns()
+            self._index_at = 0
+            log.info("a worker is ready", worker=endpoint.address)
+        else:
+            self.member.connections.drop_idle()
+            log.warning("a worker is not ready", worker=endpoint.address, reason=reason)
+        self._fleet.rebuild()
+
+    async def _read_index(self) -> None:
+        member = self.member
+        try:
+            answer = await ask_http(
+                member.connections,
+                b"POST",
+                b"/v2/repository/index",
+                ((b"content-type", b"application/json"),),
+                (b"{}",),
+                seconds=max(2.0, self._rules.timeout),
+            )
+            serves = _served(msgspec.json.decode(answer.body)) if answer.status == 200 else None
+        except IsochroneError:
+            return  # health checks decide about that
+        except (msgspec.DecodeError, UnicodeDecodeError, TypeError, AttributeError, KeyError):
+            serves = None
+        self._index_at = now_ns()
+        if serves != member.serves:
+            member.serves = serves
+            self._fleet.rebuild()
+
+
+def _served(rows: Any) -> dict[str, dict[str, str]]:
+    serves: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row.get("state", "READY") == "READY":
+            digest = str(row.get("digest", "")).removeprefix("sha256:")
+            serves.setdefault(str(row["name"]), {})[str(row.get("version", ""))] = digest
+    return serves

@@ -1,0 +1,79 @@
+"""What every policy is: an object that chooses one of the eligible targets. No I/O, no clock, little allocation.
+
+One policy object serves one model on one gateway. The shell, gateway or simulator, keeps the targets' own figures and
+tells the policy what happens: ``members`` when the eligible set changes, ``sent`` and ``ended`` around each request,
+``reported`` when a worker's own word came. Time is handed in, in ns of a clock that never goes back; randomness comes
+from the ``Random`` it was made with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+from typing import ClassVar
+
+from isochrone.gateway.targets import Target
+
+NEVER = 1 << 62
+
+
+class Demand:
+    """What a policy may know of a request."""
+
+    __slots__ = ("avoid", "deadline", "key", "priority", "rows")
+
+    def __init__(
+        self,
+        key: bytes = b"",
+        deadline: int = NEVER,
+        rows: int = 1,
+        priority: int = 0,
+        avoid: tuple[Target, ...] = (),
+    ) -> None:
+        #: What affinity goes by: agent, sequence or a header's value; empty: none.
+        self.key = key
+        #: Instant by which the answer must be there.
+        self.deadline = deadline
+        self.rows = rows
+        self.priority = priority
+        #: Tried already: chosen only when there is nobody else.
+        self.avoid = avoid
+
+
+class Policy:
+    """Subclasses override ``choose``, and of the rest what they need."""
+
+    name: ClassVar[str]
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self.targets: Sequence[Target] = ()
+
+    def members(self, targets: Sequence[Target]) -> None:
+        """The eligible targets are these from now on; may be empty."""
+        self.targets = targets
+
+    def choose(self, demand: Demand, now: int) -> Target:
+        """One of the members, of which there is at least one; not one of ``demand.avoid`` while there is another."""
+        raise NotImplementedError
+
+    def sent(self, target: Target, now: int) -> None:
+        """A request was sent to it; its own figures are up to date."""
+
+    def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
+        """A request ended."""
+
+    def dropped(self, target: Target, now: int) -> None:
+        """A request is over and says nothing of the target: its caller has gone, or a hedge won."""
+
+    def reported(self, target: Target, now: int) -> None:
+        """Its own word came."""
+
+    def probes(self, now: int) -> Sequence[Target]:
+        """Whom to ask for news now; called after each choice. The shell may leave some out."""
+        return ()
+
+    def other_than(self, avoid: Sequence[Target]) -> Target:
+        """A member at random that was not tried yet, if there is one."""
+        left = [target for target in self.targets if target not in avoid]
+        return self._random.choice(left or self.targets)

@@ -1,0 +1,34 @@
+"""Hashes that every gateway computes alike: of keys, of addresses, and of many points per address.
+
+Python's own ``hash`` differs from process to process, so it must never be used for affinity.
+"""
+
+from __future__ import annotations
+
+from hashlib import blake2b
+
+import numpy as np
+from numpy.typing import NDArray
+
+_GOLDEN = 0x9E3779B97F4A7C15
+
+
+def of_bytes(value: bytes) -> int:
+    """64 bits of a key."""
+    return int.from_bytes(blake2b(value, digest_size=8).digest(), "little")
+
+
+def of_address(address: str, purpose: bytes) -> int:
+    """64 bits of an address, different for each purpose."""
+    return int.from_bytes(blake2b(address.encode(), digest_size=8, person=purpose).digest(), "little")
+
+
+def points(seed: int, count: int) -> NDArray[np.uint64]:
+    """So many points on the ring from one seed: splitmix64 (Steele, Lea and Flood, OOPSLA 2014) over a counter."""
+    state = np.uint64(seed) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+    state ^= state >> np.uint64(30)
+    state *= np.uint64(0xBF58476D1CE4E5B9)
+    state ^= state >> np.uint64(27)
+    state *= np.uint64(0x94D049BB133111EB)
+    state ^= state >> np.uint64(31)
+    return state

@@ -1,0 +1,64 @@
+"""Weighted least pending requests: who would have worked off what it has, and one more, the soonest.
+
+Pending requests are the worker's own word (queued and running, from everybody) or what is in flight from here. The
+speed is measured by Little's law: requests present over the time they stay is the rate at which they leave. Source:
+Little, "A Proof for the Queuing Formula L = λW", Operations Research 1961; the rule is known as shortest expected
+delay (Banawan and Zahorjan, "Load sharing in heterogeneous queueing systems", INFOCOM 1989).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from isochrone.gateway.policies.scores import ScoredPolicy
+from isochrone.gateway.targets import Target
+
+#: Share of what was measured that is kept with each answer: the last hundred or so count.
+_KEPT = 0.99
+#: A member counts as a typical one until it has been measured about so often: one quick answer is not a quick worker.
+_DOUBT = 8.0
+_GAIN = 1 / 64
+
+
+class _Speed:
+    """Sums over recent answers: their number, seconds they took, requests present meanwhile, each included."""
+
+    __slots__ = ("answers", "present", "seconds")
+
+    def __init__(self) -> None:
+        self.answers = self.present = self.seconds = 0.0
+
+
+class LeastPending(ScoredPolicy):
+    name = "least_pending"
+
+    def __init__(self, random: Random) -> None:
+        super().__init__(random)
+        self._speeds: dict[Target, _Speed] = {}
+        #: Seconds per request of a member like any other; 0: nothing measured yet.
+        self._typical = 0.0
+
+    def members(self, targets: Sequence[Target]) -> None:
+        self._speeds = {target: self._speeds.get(target) or _Speed() for target in targets}
+        super().members(targets)
+
+    def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
+        speed = self._speeds.get(target)
+        if speed is not None and not failed:
+            seconds, present = latency_ns * 1e-9, target.load(now) + 1.0
+            speed.answers = speed.answers * _KEPT + 1
+            speed.seconds = speed.seconds * _KEPT + seconds
+            speed.present = speed.present * _KEPT + present
+            typical = self._typical
+            self._typical = typical + (seconds / present - typical) * _GAIN if typical else seconds / present
+        self._update(target, now)
+
+    def seconds_each(self, target: Target) -> float:
+        """Seconds from one answer to the next while it has something to do."""
+        speed = self._speeds[target]
+        doubt = _DOUBT * self._typical
+        return (doubt + speed.seconds) / (_DOUBT + speed.present) if doubt else 1e-3
+
+    def _score(self, target: Target, now: int) -> float:
+        return (target.load(now) + 1) * self.seconds_each(target) * (1 + 8 * target.error_rate)

@@ -1,0 +1,27 @@
+"""Checks of a policy's options, told so that they can be mended without a search. No defaults live here."""
+
+from __future__ import annotations
+
+from isochrone.errors import ConfigError
+
+
+def number(policy: str, key: str, value: object, lowest: float, highest: float = float("inf")) -> float:
+    """A number within bounds, both allowed."""
+    expected = f"a number from {lowest:g} to {highest:g}" if highest != float("inf") else f"a number from {lowest:g} on"
+    if isinstance(value, bool) or not isinstance(value, int | float) or not lowest <= value <= highest:
+        raise ConfigError(f"policy {policy}", key, expected, repr(value))
+    return float(value)
+
+
+def whole(policy: str, key: str, value: object, lowest: int, highest: int) -> int:
+    """A whole number within bounds, both allowed."""
+    if isinstance(value, bool) or not isinstance(value, int) or not lowest <= value <= highest:
+        raise ConfigError(f"policy {policy}", key, f"a whole number from {lowest} to {highest}", repr(value))
+    return value
+
+
+def one_of(policy: str, key: str, value: object, known: tuple[str, ...]) -> str:
+    """One of a few words."""
+    if not isinstance(value, str) or value not in known:
+        raise ConfigError(f"policy {policy}", key, f"one of {', '.join(known)}", repr(value))
+    return value

@@ -1,0 +1,148 @@
+"""Prequal: probes tell requests in flight and latency; of the workers that are not hot, the quickest. The default.
+
+A fleet larger than the pool goes by probes (``probe_pool``): about three a query, sent to members at random, apart
+from the query itself. A fleet that fits into the pool is known whole from what comes with every answer
+(``whole_fleet``), and is asked only when it is silent. Source: Wydrowski et al., "Load is not what you should balance:
+Introducing Prequal", NSDI'24.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from isochrone.gateway.policies.base import Demand, Policy
+from isochrone.gateway.policies.options import number, whole
+from isochrone.gateway.policies.probe_pool import ProbePool, reuse
+from isochrone.gateway.policies.sampling import one
+from isochrone.gateway.policies.whole_fleet import WholeFleet
+from isochrone.gateway.targets import Target
+
+#: With fewer probes than this there is no choice to speak of.
+_FEWEST_PROBES = 2
+
+
+class Prequal(Policy):
+    """``pool``: probes kept, and the largest fleet that needs none. ``max_age_s``: of a probe. ``quantile``: of the
+    requests in flight, above which a worker is hot. ``probes_per_query``, ``removals_per_query``: the paper's r_probe
+    and r_remove. ``tolerance``, ``slack_us``: latencies within this factor and time are equal; 1 and 0 is the paper's."""
+
+    name = "prequal"
+
+    def __init__(
+        self,
+        random: Random,
+        *,
+        pool: int = 16,
+        max_age_s: float = 1.0,
+        quantile: float = 0.84,
+        probes_per_query: float = 3.0,
+        removals_per_query: float = 1.0,
+        tolerance: float = 2.0,
+        slack_us: float = 200.0,
+    ) -> None:
+        super().__init__(random)
+        self._size = whole(self.name, "pool", pool, 2, 256)
+        self._probes_per_query = number(self.name, "probes_per_query", probes_per_query, 0, 16)
+        self._removals_per_query = number(self.name, "removals_per_query", removals_per_query, 0, 16)
+        equal_within = number(self.name, "tolerance", tolerance, 1)
+        slack_ns = number(self.name, "slack_us", slack_us, 0) * 1e3
+        self._pool = ProbePool(
+            random,
+            self._size,
+            int(number(self.name, "max_age_s", max_age_s, 0.001) * 1e9),
+            number(self.name, "quantile", quantile, 0, 1),
+            self._removals_per_query,
+            equal_within,
+            slack_ns,
+        )
+        self._fleet = WholeFleet(equal_within, slack_ns)
+        self._whole = True
+        self._members: set[Target] = set()
+        #: Asked, and not heard of since.
+        self._asked: set[Target] = set()
+        self._owed = 0.0
+        #: Choices made without enough probes.
+        self.random_fallback = 0
+
+    @property
+    def trials(self) -> int:
+        """Requests sent to see whether a passed-over worker is well again."""
+        return self._fleet.trials
+
+    def members(self, targets: Sequence[Target]) -> None:
+        super().members(targets)
+        self._whole = len(targets) <= self._size
+        if self._whole:
+            order = list(range(len(targets)))
+            self._random.shuffle(order)
+            self._fleet.members(targets, order)
+            self._asked.clear()
+            self._pool.keep_only(set())
+        else:
+            self._members = set(targets)
+            self._asked &= self._members
+            self._pool.keep_only(self._members)
+            self._pool.uses = reuse(len(targets), self._size, self._probes_per_query, self._removals_per_query)
+
+    def choose(self, demand: Demand, now: int) -> Target:
+        if self._whole:
+            return self._fleet.choose(demand.avoid, now)
+        pool = self._pool
+        pool.expire(now)
+        probe = pool.best(demand.avoid) if len(pool) >= _FEWEST_PROBES else None
+        if probe is None:
+            self.random_fallback += 1
+            return self._of_a_few(demand.avoid, now)
+        target = probe.target
+        pool.use(probe)
+        if len(pool) > _FEWEST_PROBES:
+            pool.thin()
+        return target
+
+    def _of_a_few(self, avoid: Sequence[Target], now: int) -> Target:
+        """No probes to go by: of three at random the least loaded as seen from here, the quicker of equals."""
+        few = [one(self._random, self.targets, avoid) for _ in range(3)]
+        return min(few, key=lambda target: (target.load(now), target.expected_ns(now)))
+
+    def sent(self, target: Target, now: int) -> None:
+        if self._whole:
+            self._fleet.sent(target, now)
+
+    def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
+        if self._whole:
+            self._fleet.ended(target, failed, now)
+
+    def dropped(self, target: Target, now: int) -> None:
+        if self._whole:
+            self._fleet.dropped(target, now)
+
+    def reported(self, target: Target, now: int) -> None:
+        if self._whole:
+            self._fleet.reported(target, now)
+            return
+        if target in self._asked:
+            self._asked.discard(target)
+        elif target not in self._pool and (len(self._pool) >= _FEWEST_PROBES or target not in self._members):
+            # News that comes with an answer is of a worker that was chosen: in a full pool it would crowd out the
+            # random ones, and the choice would go round among a few.
+            return
+        # An error makes the latency look longer (``Target.expected_ns``): who fails fast must not look fast.
+        self._pool.add(target, target.load(now), target.expected_ns(now), now)
+
+    def probes(self, now: int) -> Sequence[Target]:
+        if self._whole:
+            silent = self._fleet.silent
+            if silent:
+                self._fleet.silent = []
+            return silent
+        self._owed += self._probes_per_query
+        asked = []
+        targets, random = self.targets, self._random
+        while self._owed >= 1:
+            self._owed -= 1
+            target = targets[int(random.random() * len(targets))]
+            if target not in asked:
+                asked.append(target)
+        self._asked.update(asked)
+        return asked

@@ -1,0 +1,18 @@
+"""Anybody, with equal chances: the baseline that needs no state at all.
+
+Source: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 2001, where it is the d = 1
+against which more choices are held.
+"""
+
+from __future__ import annotations
+
+from isochrone.gateway.policies.base import Demand, Policy
+from isochrone.gateway.policies.sampling import one
+from isochrone.gateway.targets import Target
+
+
+class RandomChoice(Policy):
+    name = "random"
+
+    def choose(self, demand: Demand, now: int) -> Target:
+        return one(self._random, self.targets, demand.avoid)

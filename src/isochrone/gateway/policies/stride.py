@@ -1,0 +1,60 @@
+"""Turns in proportion to weights: each member's next turn lies 1/weight after its last, and the nearest one is taken.
+
+Source: Waldspurger and Weihl, "Stride Scheduling: Deterministic Proportional-Share Resource Management", MIT 1995; the
+same idea is in Envoy's and gRPC's weighted round robin. Smoother than a draw by weight: no runs of luck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from isochrone.gateway.policies.base import Demand, Policy
+from isochrone.gateway.policies.scores import ScoreBoard
+from isochrone.gateway.targets import Target
+
+
+class WeightedTurns(Policy):
+    """Subclasses call ``_set_weight``; a newcomer's weight is 1."""
+
+    def __init__(self, random: Random) -> None:
+        super().__init__(random)
+        self._slots: dict[Target, int] = {}
+        self._board = ScoreBoard()
+        self._strides: list[float] = []
+
+    def members(self, targets: Sequence[Target]) -> None:
+        slots, strides, turns = self._slots, self._strides, self._board.values
+        begin = float(turns[self._board.lowest()]) if len(turns) else 0.0
+        kept = [slots.get(target) for target in targets]
+        self._strides = [1.0 if slot is None else strides[slot] for slot in kept]
+        # Counted from the one whose turn it is, so that the numbers stay small. Newcomers begin somewhere within one
+        # stride: gateways that start together must not walk in step.
+        self._board = ScoreBoard(
+            [self._random.random() if slot is None else float(turns[slot]) - begin for slot in kept]
+        )
+        self._slots = {target: slot for slot, target in enumerate(targets)}
+        super().members(targets)
+
+    def choose(self, demand: Demand, now: int) -> Target:
+        board = self._board
+        if demand.avoid:
+            slots = self._slots
+            slot = board.lowest_but([slots[target] for target in demand.avoid if target in slots])
+            if slot < 0:
+                return self.other_than(demand.avoid)
+        else:
+            slot = board.lowest()
+        # At the choice, not when it is sent: a newcomer whose turn is passed on has had its turn.
+        board.values[slot] += self._strides[slot]
+        return self.targets[slot]
+
+    def _set_weight(self, target: Target, weight: float) -> None:
+        """What it has to wait for its next turn shrinks or grows with the weight, from now on."""
+        slot = self._slots.get(target)
+        if slot is not None:
+            self._strides[slot] = 1 / weight
+
+    def weight(self, target: Target) -> float:
+        """Its share relative to others."""
+        return 1 / self._strides[self._slots[target]]

@@ -1,0 +1,129 @@
+"""A bucket of tokens per worker: a request takes as many as it has rows, and the refill follows the worker's queue.
+
+Each bucket is kept as one instant, the one from which on it is worth something, so that the choice is the lowest of
+those instants, which shares out tokens in proportion to refill. A large request may leave a debt that the next ones
+wait for. Where a worker's queue is shorter than wished its refill grows, where it is longer it shrinks: the bucket
+finds the worker's speed. All empty: the least loaded, or a refusal, as ``when_empty`` says.
+
+Sources: the virtual scheduling form of the generic cell rate algorithm (ITU-T I.371, annex A); rates that follow a
+queue as in Floyd and Jacobson, "Random Early Detection Gateways for Congestion Avoidance", 1993.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from random import Random
+
+from isochrone.errors import QueueFull
+from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.policies.options import number, one_of
+from isochrone.gateway.policies.scores import ScoreBoard, ScoredPolicy
+from isochrone.gateway.targets import NEWS_NS, Target
+
+#: A refill at most doubles in this time, and is at most halved four times.
+_PERIOD_NS = 100_000_000
+_LOWEST_RATE, _HIGHEST_RATE = 1e-9, 1.0
+
+
+class TokenBucket(ScoredPolicy):
+    """``burst_s``: a full bucket holds what is refilled in this time. ``rate``: tokens per second a worker begins with.
+    ``queue``: the queue length, in requests, at which the refill stays as it is. ``when_empty``: least_loaded or
+    refuse."""
+
+    name = "token_bucket"
+
+    def __init__(
+        self,
+        random: Random,
+        *,
+        burst_s: float = 0.1,
+        rate: float = 1000,
+        queue: float = 2,
+        when_empty: str = "least_loaded",
+    ) -> None:
+        super().__init__(random)
+        self._burst_ns = number(self.name, "burst_s", burst_s, 0.001) * 1e9
+        self._first_rate = number(self.name, "rate", rate, 1, _HIGHEST_RATE * 1e9) * 1e-9
+        self._queue = number(self.name, "queue", queue, 0.5)
+        self._refuse = one_of(self.name, "when_empty", when_empty, ("least_loaded", "refuse")) == "refuse"
+        #: By slot: tokens per ns, and when that was last looked at.
+        self._rates: list[float] = []
+        self._looked_at: list[int] = []
+        #: By slot: when the bucket is worth more than nothing, in ns.
+        self._worth_from = ScoreBoard()
+        self._begin = 0
+        #: Choices that found every bucket empty.
+        self.empty = 0
+
+    def members(self, targets: Sequence[Target]) -> None:
+        kept = [self._slots.get(target) for target in targets]
+        rates, looked_at, worth_from = self._rates, self._looked_at, self._worth_from.values
+        self._rates = [self._first_rate if slot is None else rates[slot] for slot in kept]
+        self._looked_at = [0 if slot is None else looked_at[slot] for slot in kept]
+        self._worth_from = ScoreBoard(
+            [self._random.random() - 2 if slot is None else float(worth_from[slot]) for slot in kept]
+        )
+        super().members(targets)
+
+    def choose(self, demand: Demand, now: int) -> Target:
+        if not self._begin:
+            # Instants are counted from the first one: as floats they then stay exact to the ns for three months.
+            self._begin = now - 1
+        board, since = self._worth_from, now - self._begin
+        if demand.avoid:
+            slots = self._slots
+            slot = board.lowest_but([slots[target] for target in demand.avoid if target in slots])
+            if slot < 0:
+                return self.other_than(demand.avoid)
+        else:
+            slot = board.lowest()
+        if board.values[slot] > since:
+            self.empty += 1
+            if self._refuse:
+                raise QueueFull("every worker's token bucket is empty; policy token_bucket, when_empty: refuse")
+            target = super().choose(demand, now)
+            slot = self._slots[target]
+        # Never fuller than full, nor deeper in debt than a full bucket is rich.
+        worth_from = max(float(board.values[slot]), since - self._burst_ns) + max(demand.rows, 1) / self._rates[slot]
+        board.values[slot] = min(worth_from, since + self._burst_ns)
+        return self.targets[slot]
+
+    def sent(self, target: Target, now: int) -> None:
+        # Here too: a worker that has stopped answers nothing, and what it was sent is its queue.
+        self._look(target, now)
+        super().sent(target, now)
+
+    def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
+        self._look(target, now)
+        super().ended(target, latency_ns, failed, now)
+
+    def reported(self, target: Target, now: int) -> None:
+        self._look(target, now)
+        super().reported(target, now)
+
+    def rate(self, target: Target) -> float:
+        """Tokens per second its bucket is refilled with."""
+        return self._rates[self._slots[target]] * 1e9
+
+    def _look(self, target: Target, now: int) -> None:
+        """The refill goes up while the queue is short and the tokens are wanted, and down while it is long."""
+        slot = self._slots.get(target)
+        if slot is None or not self._begin:
+            return
+        elapsed = min(now - self._looked_at[slot], _PERIOD_NS)
+        if elapsed < _PERIOD_NS // 16:
+            return
+        self._looked_at[slot] = now
+        fresh = target.reported_at and now - target.reported_at <= NEWS_NS
+        # Without its word: all but one of those in flight are taken to wait.
+        queue = target.report.queue if fresh else max(target.in_flight - 1, 0)
+        short = max(-4.0, (self._queue - queue) / self._queue)
+        worth_from = float(self._worth_from.values[slot]) - (now - self._begin)
+        if short > 0 and worth_from < -self._burst_ns / 2:
+            # More than half full: a faster refill would not be used.
+            return
+        rate = self._rates[slot] * 2 ** (short * elapsed / _PERIOD_NS)
+        self._rates[slot] = min(max(rate, _LOWEST_RATE), _HIGHEST_RATE)
+
+    def _score(self, target: Target, now: int) -> float:
+        return target.load(now)

@@ -1,0 +1,183 @@
+"""Prequal's choice when the fleet is no larger than its pool: everybody is known, from what comes with every answer.
+
+Among those expected to answer about as soon as the quickest, the one with the fewest requests, and equals in turn.
+Latencies that differ by little count as equal: going by them would send everything to whoever was lucky last, which is
+how Prequal lost to round robin on four equal workers. Three things the figures alone do not say:
+
+- A worker that has requests and answers none. The time since it was last heard of is how long a request takes there at
+  least, so a stopped worker looks slow as soon as it is late, however quick it was.
+- A worker that never answered but failed. Its latency is not known, and must not pass for a good one.
+- A worker that was slow and was passed over since. Its figures are old: now and then one request goes there to see.
+
+Pure; what is kept by slot changes with events, so that a choice costs a microsecond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from isochrone.gateway.targets import NEWS_NS, Target
+
+_NEVER = 1 << 62
+#: Everything is looked at again this often: news grows old without an event.
+_LOOK_NS = NEWS_NS // 2
+#: A passed-over worker gets a request after so long and so many choices; each failure doubles the time.
+_TRIAL_NS = 1_000_000_000
+_TRIAL_CHOICES = 512
+_LONGEST_TRIAL_NS = 64_000_000_000
+#: Makes room for the turn below the load in one integer.
+_LOAD = 1 << 48
+
+
+class WholeFleet:
+    """The members by slot. ``tolerance``: latencies within this factor are equal, as are those within ``slack_ns``."""
+
+    def __init__(self, tolerance: float, slack_ns: float) -> None:
+        self._tolerance = tolerance
+        self._slack_ns = slack_ns
+        self._targets: Sequence[Target] = ()
+        self._slots: dict[Target, int] = {}
+        #: How long one more request would take, by figures alone.
+        self._expected: list[float] = []
+        #: Load and turn in one: the lowest is the next of the least loaded.
+        self._rank: list[int] = []
+        self._turns: list[int] = []
+        #: When it was last heard of, or given something after it had nothing.
+        self._heard: list[int] = []
+        #: When its silence is longer than what was expected of it; never, while it has nothing.
+        self._late: list[float] = []
+        self._last_sent: list[int] = []
+        self._sent_at_turn: list[int] = []
+        self._trial_ns: list[int] = []
+        self._turn = 0
+        self._looked_at = -_NEVER
+        self._trial = -1
+        #: Whose news is old, for the shell to ask.
+        self.silent: list[Target] = []
+        #: Requests sent to see whether a passed-over worker is well again.
+        self.trials = 0
+
+    def members(self, targets: Sequence[Target], order: Sequence[int]) -> None:
+        """The members are these; ``order``: the places of newcomers among equals."""
+        kept = [self._slots.get(target, -1) for target in targets]
+        self._turn += len(targets)
+
+        def carried(values: list[int], otherwise: int) -> list[int]:
+            return [values[slot] if slot >= 0 else otherwise for slot in kept]
+
+        self._turns = [
+            self._turns[slot] if slot >= 0 else self._turn - place for slot, place in zip(kept, order, strict=True)
+        ]
+        self._heard = carried(self._heard, 0)
+        self._last_sent = carried(self._last_sent, 0)
+        self._sent_at_turn = carried(self._sent_at_turn, self._turn)
+        self._trial_ns = carried(self._trial_ns, _TRIAL_NS)
+        self._targets = targets
+        self._slots = {target: slot for slot, target in enumerate(targets)}
+        self._expected = [0.0] * len(targets)
+        self._rank = [0] * len(targets)
+        self._late = [float(_NEVER)] * len(targets)
+        self._trial = -1
+        self._looked_at = -_NEVER
+
+    def choose(self, avoid: Sequence[Target], now: int) -> Target:
+        """The member a request goes to."""
+        if now - self._looked_at >= _LOOK_NS:
+            self._look(now)
+        expected, rank = self._expected, self._rank
+        if avoid or self._trial >= 0 or min(self._late) < now:
+            return self._targets[self._choose_with_care(avoid, now)]
+        limit = min(expected) * self._tolerance + self._slack_ns
+        if max(expected) <= limit:
+            return self._targets[rank.index(min(rank))]
+        return self._targets[self._least_loaded(expected, limit)]
+
+    def sent(self, target: Target, now: int) -> None:
+        slot = self._slots.get(target)
+        if slot is None:
+            return
+        self._turn += 1
+        self._turns[slot] = self._sent_at_turn[slot] = self._turn
+        self._last_sent[slot] = now
+        if target.in_flight == 1:
+            self._heard[slot] = now
+        if slot == self._trial:
+            self._trial = -1
+            self.trials += 1
+        self._update(slot, target, now)
+
+    def ended(self, target: Target, failed: bool, now: int) -> None:
+        slot = self._slots.get(target)
+        if slot is None:
+            return
+        if failed:
+            # Not a sign of life: it may be this gateway that gave up waiting.
+            self._trial_ns[slot] = min(self._trial_ns[slot] * 2, _LONGEST_TRIAL_NS)
+        else:
+            self._heard[slot] = now
+            self._trial_ns[slot] = _TRIAL_NS
+        self._update(slot, target, now)
+
+    def dropped(self, target: Target, now: int) -> None:
+        slot = self._slots.get(target)
+        if slot is not None:
+            self._update(slot, target, now)
+
+    def reported(self, target: Target, now: int) -> None:
+        slot = self._slots.get(target)
+        if slot is not None:
+            self._heard[slot] = now
+            self._update(slot, target, now)
+
+    def _update(self, slot: int, target: Target, now: int) -> None:
+        self._rank[slot] = target.load(now) * _LOAD + self._turns[slot]
+        expected = target.expected_ns(now) or self._stand_in(target)
+        self._expected[slot] = expected
+        self._late[slot] = self._heard[slot] + expected + self._slack_ns if target.in_flight else _NEVER
+
+    def _stand_in(self, target: Target) -> float:
+        """For the latency of one that never answered: the quickest's, and more for each failure."""
+        known = [expected for expected in map(_seen_ns, self._targets) if expected]
+        return (min(known) if known else 1.0) * (1 + 8 * target.error_rate) + 8 * self._slack_ns * target.error_rate
+
+    def _look(self, now: int) -> None:
+        """At everybody: who is silent, and who has been passed over for long."""
+        self._looked_at = now
+        self.silent = [target for target in self._targets if now - target.reported_at >= _LOOK_NS]
+        for slot, target in enumerate(self._targets):
+            self._update(slot, target, now)
+            if (
+                not target.in_flight
+                and now - self._last_sent[slot] >= self._trial_ns[slot]
+                and self._turn - self._sent_at_turn[slot] >= _TRIAL_CHOICES
+            ):
+                self._trial = slot
+
+    def _choose_with_care(self, avoid: Sequence[Target], now: int) -> int:
+        """The same rule where some are tried already, late, or due for a trial."""
+        expected = [
+            float(now - heard) if late < now else value
+            for value, late, heard in zip(self._expected, self._late, self._heard, strict=True)
+        ]
+        if self._trial >= 0:
+            if not self._targets[self._trial].in_flight and self._targets[self._trial] not in avoid:
+                return self._trial
+            if not avoid:
+                self._trial = -1
+        if avoid and any(target not in avoid for target in self._targets):
+            expected = [
+                float(_NEVER) if target in avoid else value
+                for target, value in zip(self._targets, expected, strict=True)
+            ]
+        return self._least_loaded(expected, min(expected) * self._tolerance + self._slack_ns)
+
+    def _least_loaded(self, expected: list[float], limit: float) -> int:
+        best, lowest = -1, 0
+        for slot, rank in enumerate(self._rank):
+            if expected[slot] <= limit and (best < 0 or rank < lowest):
+                best, lowest = slot, rank
+        return best
+
+
+def _seen_ns(target: Target) -> float:
+    return target.latency_ns or float(target.report.run_ns)

@@ -1,0 +1,84 @@
+"""A running quantile of latencies: constant time per value, fixed memory, forgets what is old.
+
+A histogram whose buckets grow by an eighth of an octave (at most 12.5 % wide), and a cursor that is kept at the
+quantile as values come in: it moves a step or two, nothing is sorted. Counts are halved now and then, so that the last
+few thousand values are what is told.
+"""
+
+from __future__ import annotations
+
+#: Buckets per octave are 2 to this power.
+_FINE_BITS = 3
+_FINE = 1 << _FINE_BITS
+#: Latencies from 2**40 ns (18 minutes) on are one.
+_OCTAVES = 41
+#: Counts are halved when there are so many: the memory is one to two times half of it.
+_HALVE_AT = 4096
+
+
+def _bucket(value: int) -> int:
+    if value < _FINE:
+        return value if value > 0 else 0
+    octave = value.bit_length()
+    if octave > _OCTAVES:
+        return (_OCTAVES - _FINE_BITS + 1) * _FINE - 1
+    shift = octave - _FINE_BITS - 1
+    return ((shift + 1) << _FINE_BITS) + (value >> shift) - _FINE
+
+
+def _upper_edge(bucket: int) -> int:
+    if bucket < _FINE:
+        return bucket
+    shift = (bucket >> _FINE_BITS) - 1
+    return ((bucket & (_FINE - 1)) + _FINE + 1 << shift) - 1
+
+
+class LatencyQuantile:
+    """One quantile of one stream of latencies in ns."""
+
+    __slots__ = ("_below", "_counts", "_cursor", "_total", "quantile")
+
+    def __init__(self, quantile: float) -> None:
+        self.quantile = quantile
+        self._counts = [0] * ((_OCTAVES - _FINE_BITS + 1) * _FINE)
+        self._total = 0
+        #: The quantile lies in this bucket, and so many values lie in those below it.
+        self._cursor = 0
+        self._below = 0
+
+    @property
+    def count(self) -> int:
+        """Values remembered; halved ones count half."""
+        return self._total
+
+    def add(self, value: int) -> None:
+        """One more latency."""
+        counts = self._counts
+        bucket = _bucket(value)
+        counts[bucket] += 1
+        self._total += 1
+        if bucket < self._cursor:
+            self._below += 1
+        if self._total >= _HALVE_AT:
+            self._halve()
+        self._settle()
+
+    def value(self) -> int:
+        """The quantile's bucket's upper edge: at most 12.5 % above the true one, never below it. 0: nothing known."""
+        return _upper_edge(self._cursor) if self._total else 0
+
+    def _settle(self) -> None:
+        counts, cursor, below = self._counts, self._cursor, self._below
+        rank = self.quantile * self._total
+        while below >= rank and cursor > 0:
+            cursor -= 1
+            below -= counts[cursor]
+        while below + counts[cursor] < rank:
+            below += counts[cursor]
+            cursor += 1
+        self._cursor, self._below = cursor, below
+
+    def _halve(self) -> None:
+        self._counts = [count >> 1 for count in self._counts]
+        self._total = sum(self._counts)
+        self._below = sum(self._counts[: self._cursor])

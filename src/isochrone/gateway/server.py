@@ -1,0 +1,143 @@
+"""The gateway process: listeners, upstream sources, signals, and an orderly end.
+
+Start: listen (live, not ready), watch the upstreams, be ready when the first of them is. SIGTERM: say not ready, stop
+accepting, finish what is in flight within the grace period, exit 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import resource
+import signal
+import ssl
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import structlog
+
+from isochrone.gateway.application import GatewayApplication
+from isochrone.gateway.discovery import DnsSource, FileSource
+from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.metrics import GatewayMetricsApplication
+from isochrone.gateway.monitor import MonitorRules
+from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.gateway.upstreams import Upstream
+from isochrone.settings import WireLimits
+from isochrone.wire.exchange import Application
+from isochrone.wire.listener import Listener
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class GatewaySettings:
+    """What ``isochrone gateway`` was told."""
+
+    host: str = "0.0.0.0"
+    #: One port for HTTP/1.1 and gRPC; 0: any free one.
+    port: int = 8000
+    #: None: not served.
+    metrics_port: int | None = 8002
+    upstreams: tuple[Upstream, ...] = ()
+    dns: tuple[Upstream, ...] = ()
+    files: tuple[Path, ...] = ()
+    rules: GatewayRules = field(default_factory=GatewayRules)
+    monitoring: MonitorRules = field(default_factory=MonitorRules)
+    #: Seconds in-flight requests get when stopping.
+    exit_timeout: float = 30.0
+    reuse_port: bool = False
+    tls: ssl.SSLContext | None = None
+    limits: WireLimits = field(default_factory=WireLimits)
+    seed: int | None = None
+
+
+class StartFailed(Exception):
+    """The gateway cannot start; the message says what to change."""
+
+
+class GatewayServer:
+    """One gateway process."""
+
+    def __init__(self, settings: GatewaySettings) -> None:
+        self.settings = settings
+        self.gateway = Gateway(settings.rules, settings.limits, settings.monitoring, settings.seed)
+        self.ports: dict[str, int] = {}
+        self._listeners: list[Listener] = []
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stop = asyncio.Event()
+
+    async def run(self) -> int:
+        """Serves until told to stop; the process's exit status."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        try:
+            await self.start()
+            await self._stop.wait()
+        finally:
+            await self.stop()
+        return 0
+
+    async def start(self) -> None:
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft != hard:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        settings = self.settings
+        gateway = self.gateway
+        await self._listen("gateway", settings.port, GatewayApplication(gateway))
+        if settings.metrics_port is not None:
+            await self._listen("metrics", settings.metrics_port, GatewayMetricsApplication(gateway))
+        gateway.set_upstreams("command line", settings.upstreams)
+        self._tasks.append(asyncio.ensure_future(gateway.run()))
+        for upstream in settings.dns:
+            dns = DnsSource(upstream, partial(gateway.set_upstreams, f"dns {upstream.address}"))
+            self._tasks.append(asyncio.ensure_future(dns.run()))
+        for path in settings.files:
+            file = FileSource(path, partial(gateway.set_upstreams, f"file {path}"))
+            self._tasks.append(asyncio.ensure_future(file.run()))
+        await self._first_worker()
+        # What start-up made lives as long as the process: a full collection need not walk it again.
+        gc.collect()
+        gc.freeze()
+        log.info("ready", workers=len(gateway.fleet.healthy), **self.ports)
+
+    async def _first_worker(self) -> None:
+        """Waits a little for a worker: a gateway is of use without one, but says so."""
+        for _ in range(100):
+            if any(member.serves for member in self.gateway.fleet.healthy) or self._stop.is_set():
+                return
+            await asyncio.sleep(0.01)
+        if not self.gateway.fleet.healthy:
+            log.warning("no worker is ready yet; requests are answered 503 until one is")
+
+    async def _listen(self, name: str, port: int, application: Application) -> None:
+        settings = self.settings
+        listener = Listener(application, settings.limits, settings.tls if name != "metrics" else None)
+        try:
+            self.ports[name] = await listener.start(settings.host, port, reuse_port=settings.reuse_port)
+        except OSError as error:
+            flag = "--listen" if name == "gateway" else "--metrics-port"
+            raise StartFailed(
+                f"cannot listen on {settings.host}:{port} for {name}: {error.strerror or error}; "
+                f"choose another with {flag}"
+            ) from None
+        self._listeners.append(listener)
+        log.info("listening", service=name, host=settings.host, port=self.ports[name])
+
+    async def stop(self) -> None:
+        """Finishes in-flight work within the grace period; what is left after it is cut."""
+        gateway = self.gateway
+        if gateway.stopping:
+            return
+        gateway.stopping = True
+        log.info("stopping", in_flight=gateway.in_flight, grace_seconds=self.settings.exit_timeout)
+        cut = sum(await asyncio.gather(*(listener.stop(self.settings.exit_timeout) for listener in self._listeners)))
+        if cut:
+            log.warning("connections were cut after the grace period", connections=cut)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await gateway.close()
+        log.info("stopped")

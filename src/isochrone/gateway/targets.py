@@ -1,0 +1,184 @@
+"""What is known of each worker: its own word, and what was seen from here. Pure records; the clock is handed in.
+
+An ``Endpoint`` is one server. A ``Target`` is one model on one endpoint: policies choose among those. The gateway and
+the simulator both keep them, by the same three calls: ``sent``, ``ended``, ``reported``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+#: A worker's word is believed for this long.
+NEWS_NS = 100_000_000
+#: Weight of one observation in running means.
+_GAIN = 1 / 16
+#: Loads at which latency is remembered: 0, 1, 2, 3–4, 5–8, … requests in flight.
+_LOAD_CLASSES = 16
+
+
+class LoadReport(NamedTuple):
+    """A worker's own word on its load, as it comes with an answer or a probe."""
+
+    #: Requests in flight on it from everybody, all models.
+    in_flight: int
+    #: Of those, requests that wait for an instance.
+    queue: int
+    #: Until a new request of the model would start, and how long a run with it would take. 0: not told.
+    wait_ns: int = 0
+    run_ns: int = 0
+    #: Bytes; -1: not told.
+    free_memory: int = -1
+    draining: bool = False
+
+
+class Endpoint:
+    """One server, whatever it serves."""
+
+    __slots__ = (
+        "address",
+        "device",
+        "draining",
+        "ejected_until",
+        "free_memory",
+        "handle",
+        "healthy",
+        "in_flight",
+        "joined_at",
+        "region",
+        "reports",
+        "tier",
+    )
+
+    def __init__(self, address: str, *, tier: str = "", device: str = "", region: str = "", now: int = 0) -> None:
+        #: host:port; names the endpoint everywhere.
+        self.address = address
+        self.tier = tier
+        self.device = device
+        self.region = region
+        #: Requests from this gateway under way on it, all models.
+        self.in_flight = 0
+        #: By active checks and connections; outlier ejection is ``ejected_until``.
+        self.healthy = True
+        self.draining = False
+        self.ejected_until = 0
+        self.free_memory = -1
+        #: When it became healthy, for slow start.
+        self.joined_at = now
+        #: It tells its load with its answers, so that it is asked to.
+        self.reports = False
+        #: The shell's own: what it sends through.
+        self.handle: Any = None
+
+    def __repr__(self) -> str:
+        return f"<Endpoint {self.address}>"
+
+
+class Target:
+    """One model on one endpoint, as policies see it."""
+
+    __slots__ = (
+        "_by_load",
+        "digest",
+        "endpoint",
+        "error_rate",
+        "in_flight",
+        "latency_ns",
+        "peak_at",
+        "peak_ns",
+        "report",
+        "reported_at",
+        "sent_since",
+        "slot",
+        "weight",
+    )
+
+    def __init__(self, endpoint: Endpoint, weight: float = 1.0) -> None:
+        self.endpoint = endpoint
+        #: Share of traffic relative to others, below 1 while it starts slowly.
+        self.weight = weight
+        #: Requests of this model from this gateway under way on it.
+        self.in_flight = 0
+        #: Its last word, when that came (0: never), and how many requests were sent to it since.
+        self.report = LoadReport(0, 0)
+        self.reported_at = 0
+        self.sent_since = 0
+        #: Seen from here: running mean of latency, 0 before the first answer.
+        self.latency_ns = 0.0
+        #: Latency that jumps up and decays (peak EWMA), as of ``peak_at``.
+        self.peak_ns = 0.0
+        self.peak_at = 0
+        #: Running share of failures, 0 to 1.
+        self.error_rate = 0.0
+        #: Of the version it serves; "": not known.
+        self.digest = ""
+        #: A policy's own index of it.
+        self.slot = -1
+        #: Mean latency by requests in flight when they were sent.
+        self._by_load = [0.0] * _LOAD_CLASSES
+
+    def __repr__(self) -> str:
+        return f"<Target {self.endpoint.address} in_flight={self.in_flight}>"
+
+    # What the shell tells.
+
+    def sent(self) -> int:
+        """A request goes to it; returns the load it was sent at, which ``ended`` wants back."""
+        self.endpoint.in_flight += 1
+        self.in_flight += 1
+        self.sent_since += 1
+        return self.in_flight
+
+    def ended(self, load: int, latency_ns: int, failed: bool, now: int) -> None:
+        """A request is over. A failure's latency is not believed: who fails fast must not look fast."""
+        self.endpoint.in_flight -= 1
+        self.in_flight -= 1
+        self.error_rate += ((1.0 if failed else 0.0) - self.error_rate) * _GAIN
+        if failed:
+            return
+        if not self.latency_ns:
+            self.latency_ns = self.peak_ns = float(latency_ns)
+        self.latency_ns += (latency_ns - self.latency_ns) * _GAIN
+        if latency_ns > self.peak_ns:
+            self.peak_ns = float(latency_ns)
+        else:
+            self.peak_ns += (latency_ns - self.peak_ns) * _GAIN
+        self.peak_at = now
+        index = min(load.bit_length(), _LOAD_CLASSES - 1)
+        seen = self._by_load[index]
+        self._by_load[index] = seen + (latency_ns - seen) * _GAIN if seen else float(latency_ns)
+
+    def dropped(self) -> None:
+        """A request is over and says nothing of the target: its caller has gone, or a hedge won."""
+        self.endpoint.in_flight -= 1
+        self.in_flight -= 1
+
+    def reported(self, report: LoadReport, now: int) -> None:
+        """Its own word came."""
+        self.report = report
+        self.reported_at = now
+        self.sent_since = 0
+        self.endpoint.draining = report.draining
+        if report.free_memory >= 0:
+            self.endpoint.free_memory = report.free_memory
+
+    # What policies ask.
+
+    def load(self, now: int) -> int:
+        """Requests in flight on it, as far as is known: its own word and what was sent since, or what is seen here."""
+        if now - self.reported_at <= NEWS_NS and self.reported_at:
+            told = self.report.in_flight + self.sent_since
+            return told if told > self.in_flight else self.in_flight
+        return self.in_flight
+
+    def expected_ns(self, now: int) -> float:
+        """How long one more request would take: by its own word, or by what was seen at such a load; 0: unknown.
+
+        A target that fails is expected to take longer, in proportion.
+        """
+        report = self.report
+        if report.run_ns and now - self.reported_at <= NEWS_NS:
+            expected = float(report.wait_ns + report.run_ns)
+        else:
+            index = min((self.in_flight + 1).bit_length(), _LOAD_CLASSES - 1)
+            expected = self._by_load[index] or self.latency_ns
+        return expected * (1 + 8 * self.error_rate)

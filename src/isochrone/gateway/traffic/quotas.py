@@ -1,0 +1,202 @@
+"""Who may send how much: rate, burst, concurrency and compute time per agent or tenant, and a rate for all. Pure.
+
+The first thing asked of a request. A bucket is one instant: the time at which it would be full again (the generic cell
+rate algorithm of ITU-T I.371), so that it needs no refilling and an idle one can be forgotten without loss. Memory is
+bounded: of millions of callers only those that sent lately are known.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import ceil
+from typing import NamedTuple
+
+from isochrone.gateway.ranges import Amount, Count, Duration, Positive, Share
+from isochrone.gateway.traffic.affinity import AGENT_HEADER
+
+#: Longer keys are hashed: a caller must not choose how much is remembered of it.
+_MAX_KEY = 64
+#: Oldest accounts looked at when room is needed.
+_LOOKS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaRules:
+    """What one caller may use, and all of them together. Requests that name no caller share one account."""
+
+    #: Its value names the caller: ``x-agent-id`` for agents, or a tenant's header.
+    header: str = AGENT_HEADER
+    #: Requests per second of one caller; 0: no limit.
+    rate: Amount = 0.0
+    #: Requests a caller may send at once after a pause.
+    burst: Positive = 10
+    #: Requests of one caller under way at once; 0: no limit.
+    concurrency: Count = 0
+    #: Seconds of compute one caller may use per second; 0: no limit. Paid after the answer, so one long request is
+    #: never cut: the next ones wait for it.
+    compute_share: Amount = 0.0
+    #: Compute a caller may use at once after a pause.
+    compute_burst_ns: Duration = 1_000_000_000
+    #: Requests per second of all callers together; 0: no limit.
+    total_rate: Amount = 0.0
+    #: Requests of all callers at once after a pause.
+    total_burst: Positive = 100
+    #: Share of the total burst that a priority class leaves for those above it, from class 1 (the highest) on. Classes
+    #: beyond the last, and requests without a class, are like the last.
+    reserve: tuple[Share, ...] = (0.0, 0.1, 0.3)
+    #: Callers known at once. Idle ones are forgotten without loss; with more busy ones than this, the one that sent
+    #: longest ago starts anew.
+    max_tracked: Positive = 65_536
+
+    @property
+    def enabled(self) -> bool:
+        return bool(self.rate or self.concurrency or self.compute_share or self.total_rate)
+
+
+class QuotaRefusal(NamedTuple):
+    """A quota is used up; answered 429 or RESOURCE_EXHAUSTED."""
+
+    #: Name of the setting: rate, concurrency, compute_share or total_rate.
+    quota: str
+    key: bytes
+    #: The limits in words.
+    limit: str
+    #: When it can be granted; 0: when one of the caller's own requests ends.
+    retry_after_ns: int
+
+    @property
+    def retry_after(self) -> int:
+        """Seconds for the header Retry-After, which knows whole ones only (RFC 9110 §10.2.3)."""
+        return max(1, ceil(self.retry_after_ns / 1e9))
+
+    @property
+    def message(self) -> str:
+        whose = "of all callers" if self.quota == "total_rate" else f"of {self.key.decode('latin-1') or 'no caller'!r}"
+        again = f"in {self.retry_after_ns / 1e6:.1f} ms" if self.retry_after_ns else "when a request has ended"
+        return f"quota {self.quota} {whose} is used up: {self.limit}; try again {again}"
+
+
+class _Account:
+    """One caller."""
+
+    __slots__ = ("compute_full_at", "in_flight", "rate_full_at")
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        #: When its buckets would be full again; in the past: they are.
+        self.rate_full_at = 0
+        self.compute_full_at = 0
+
+
+class Quotas:
+    """The quotas of one model, or of a whole gateway."""
+
+    def __init__(self, rules: QuotaRules) -> None:
+        self.rules = rules
+        #: Name of the header to look up, as it stands on the wire.
+        self.header = rules.header.lower().encode("latin-1")
+        self._accounts: OrderedDict[bytes, _Account] = OrderedDict()
+        self._total_full_at = 0
+        #: Time one request takes to come back to a bucket, and how far ahead of now "full again" may be for one more.
+        self._step = max(1, int(1e9 / rules.rate)) if rules.rate else 0
+        self._ahead = (rules.burst - 1) * self._step
+        self._total_step = max(1, int(1e9 / rules.total_rate)) if rules.total_rate else 0
+        reserves = rules.reserve or (0.0,)
+        self._total_ahead = tuple(
+            max(0, int((rules.total_burst - 1 - reserve * rules.total_burst) * self._total_step))
+            for reserve in reserves
+        )
+        self._compute_ahead = int(rules.compute_burst_ns / rules.compute_share) if rules.compute_share else 0
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    def take(self, key: bytes, priority: int, now: int) -> QuotaRefusal | None:
+        """Takes one request from the caller's quotas, or says which one forbids it; a refusal takes nothing.
+
+        After None, ``ended`` must follow, or ``undo`` when the request is refused by somebody else.
+        """
+        rules = self.rules
+        key = _short(key)
+        account = self._accounts.get(key)
+        if account is None:
+            self._forget(now)
+            account = self._accounts[key] = _Account()
+        else:
+            self._accounts.move_to_end(key)
+        if self._step and account.rate_full_at - now > self._ahead:
+            limit = f"{rules.rate:g} requests per second with a burst of {rules.burst}"
+            return QuotaRefusal("rate", key, limit, account.rate_full_at - now - self._ahead)
+        if rules.concurrency and account.in_flight >= rules.concurrency:
+            return QuotaRefusal("concurrency", key, f"{rules.concurrency} requests at once", 0)
+        if self._compute_ahead and account.compute_full_at - now >= self._compute_ahead:
+            limit = f"{rules.compute_share:g} s of compute per second, {rules.compute_burst_ns / 1e9:g} s at once"
+            return QuotaRefusal("compute_share", key, limit, account.compute_full_at - now - self._compute_ahead + 1)
+        if self._total_step:
+            classes = len(self._total_ahead)
+            ahead = self._total_ahead[priority - 1 if 0 < priority < classes else classes - 1]
+            # A bucket that is full always grants: a small burst with a large reserve must not starve a class.
+            if self._total_full_at - now > ahead:
+                limit = f"{rules.total_rate:g} requests per second with a burst of {rules.total_burst}"
+                return QuotaRefusal("total_rate", key, limit, self._total_full_at - now - ahead)
+            self._total_full_at = max(self._total_full_at, now) + self._total_step
+        if self._step:
+            account.rate_full_at = max(account.rate_full_at, now) + self._step
+        account.in_flight += 1
+        return None
+
+    def ended(self, key: bytes, compute_ns: int, now: int) -> None:
+        """A request that was granted is over; what it computed is paid for now."""
+        account = self._accounts.get(_short(key))
+        if account is None:
+            return
+        account.in_flight -= 1
+        if self._compute_ahead:
+            account.compute_full_at = max(account.compute_full_at, now) + int(compute_ns / self.rules.compute_share)
+
+    def undo(self, key: bytes) -> None:
+        """A request that was granted was not sent after all: it is as if it had not been asked for."""
+        account = self._accounts.get(_short(key))
+        if account is None:
+            return
+        account.in_flight -= 1
+        account.rate_full_at -= self._step
+        self._total_full_at -= self._total_step
+
+    def level(self, key: bytes, now: int) -> float:
+        """Requests a caller could send at once by its rate; the burst for one that is not known."""
+        account = self._accounts.get(_short(key))
+        if account is None or not self._step:
+            return float(self.rules.burst)
+        return self.rules.burst - max(0, account.rate_full_at - now) / self._step
+
+    def total_level(self, now: int) -> float:
+        """Requests that could be sent at once by the rate of all."""
+        if not self._total_step:
+            return float(self.rules.total_burst)
+        return self.rules.total_burst - max(0, self._total_full_at - now) / self._total_step
+
+    def _forget(self, now: int) -> None:
+        """Makes room, oldest first: two idle accounts for each new one, or whoever is not in flight when it is full."""
+        accounts, most = self._accounts, self.rules.max_tracked
+        removed = 0
+        for _ in range(min(_LOOKS, len(accounts))):
+            key, account = next(iter(accounts.items()))
+            full = len(accounts) >= most
+            idle = account.rate_full_at <= now and account.compute_full_at <= now
+            if account.in_flight == 0 and (idle or full):
+                del accounts[key]
+                removed += 1
+                if removed == 2:
+                    return
+            elif full:
+                # Its requests are under way: it is not idle after all. Connections bound how many such there are.
+                accounts.move_to_end(key)
+            else:
+                return
+
+
+def _short(key: bytes) -> bytes:
+    return key if len(key) <= _MAX_KEY else blake2b(key, digest_size=32).digest()

@@ -1,0 +1,67 @@
+"""An upstream as the command line and files name it: ``host:port``, and what is known of it beforehand.
+
+``10.0.0.7:8000`` is one of our workers, whose every port speaks HTTP/1.1 and gRPC. Real Triton has a port for each:
+``10.0.0.7:8000,grpc=8001,metrics=8002``. Placement goes the same way: ``,tier=edge,device=gpu,region=eu``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from isochrone.errors import ConfigError
+
+_EXPECTED = "host:port[,grpc=PORT][,metrics=PORT][,tier=NAME][,device=NAME][,region=NAME]"
+
+
+@dataclass(frozen=True, slots=True)
+class Upstream:
+    """One server to forward to."""
+
+    host: str
+    port: int
+    grpc_port: int
+    #: 0: none is known.
+    metrics_port: int = 0
+    tier: str = ""
+    device: str = ""
+    region: str = ""
+
+    @property
+    def address(self) -> str:
+        """Names it everywhere."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def at(self, host: str) -> Upstream:
+        """The same at another address: a name has been resolved."""
+        return replace(self, host=host)
+
+
+def parse_upstream(text: str, where: str = "--upstream") -> Upstream:
+    """Raises ``ConfigError`` that says what is wrong with which part."""
+    address, *options = [part.strip() for part in text.strip().removeprefix("http://").split(",")]
+    host, colon, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host:
+        raise ConfigError(where, "address", _EXPECTED, repr(text))
+    number = _port(port, where, "port")
+    known: dict[str, str] = {}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if not equals or name not in ("grpc", "metrics", "tier", "device", "region"):
+            raise ConfigError(where, name or "option", _EXPECTED, repr(option))
+        known[name] = value
+    return Upstream(
+        host,
+        number,
+        _port(known["grpc"], where, "grpc") if "grpc" in known else number,
+        _port(known["metrics"], where, "metrics") if "metrics" in known else 0,
+        known.get("tier", ""),
+        known.get("device", ""),
+        known.get("region", ""),
+    )
+
+
+def _port(text: str, where: str, key: str) -> int:
+    if not text.isdigit() or not 0 < int(text) < 65536:
+        raise ConfigError(where, key, "a port from 1 to 65535", repr(text))
+    return int(text)

@@ -1,0 +1,194 @@
+"""One run: a scenario's fleet put together for one policy and one seed, and the loop that lets it live.
+
+Everything random comes from streams named after their purpose, so that every policy meets the same requests, the same
+neighbours and the same failures.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from isochrone.clock import MILLISECOND, SECOND
+from isochrone.gateway.admission import Admission
+from isochrone.gateway.balancer import Balancer
+from isochrone.gateway.policies.base import NEVER, Policy
+from isochrone.gateway.resilience.outliers import Outliers
+from isochrone.gateway.resilience.retry_budget import RetryRules, retry_budget
+from isochrone.simulate.draws import endless, plain_random, stream
+from isochrone.simulate.engine import START_NS, Engine
+from isochrone.simulate.exact_worker import ExactWorker
+from isochrone.simulate.failures import schedule
+from isochrone.simulate.fifo_worker import FifoWorker
+from isochrone.simulate.gateways import Gateway, RequestKind
+from isochrone.simulate.results import Tally
+from isochrone.simulate.scenario import ExactWorkers, FifoWorkers, Scenario, SharingWorkers, Workers
+from isochrone.simulate.sharing_worker import SharingWorker
+from isochrone.simulate.workers import Worker
+from isochrone.simulate.workloads import arrivals, duration
+from isochrone.worker.scheduler import LevelPolicy, QueueRules
+
+if TYPE_CHECKING:
+    from isochrone.simulate.draws import Floats
+
+PolicyFactory = Callable[[Random], Policy]
+#: Told now and then: simulated seconds that have passed, and how many there are.
+Progress = Callable[[float, float], None]
+
+_REFRESH_NS = 100 * MILLISECOND
+
+
+class Fleet:
+    """All processes of one run."""
+
+    def __init__(self, scenario: Scenario, make_policy: PolicyFactory, seed: int) -> None:
+        self.scenario = scenario
+        self.seed = seed
+        self.engine = engine = Engine()
+        self.seconds = duration(scenario.workload, scenario.seconds)
+        network = scenario.network
+        delay = network.delays(stream(seed, "network"))
+        self.workers: list[Worker] = []
+        for index, group in enumerate(scenario.workers):
+            scatter = stream(seed, f"scatter/{index}")
+            for _ in range(group.count):
+                self.workers.append(_worker(group, len(self.workers), engine, delay, scatter))
+        #: ns of compute per ns that each worker was given.
+        self._allotted = [
+            group.cores if isinstance(group, SharingWorkers) else float(group.instances)
+            for group in scenario.workers
+            for _ in range(group.count)
+        ]
+        client_ns = int(2 * network.client_one_way_ms * MILLISECOND)
+        rules = scenario.gateways
+        self.gateways: list[Gateway] = []
+        for number in range(rules.count):
+            random = plain_random(seed, f"gateway/{number}")
+            self.gateways.append(
+                Gateway(
+                    engine,
+                    self.workers,
+                    Balancer(make_policy(random), random),
+                    delay,
+                    client_ns,
+                    tracks=bool(scenario.failures),
+                    admission=Admission() if rules.admission else None,
+                    budget=retry_budget(RetryRules()) if rules.retries else None,
+                    outliers=Outliers() if rules.outliers else None,
+                )
+            )
+        self.kinds = [
+            RequestKind(
+                index,
+                given.name,
+                NEVER if given.deadline_ms is None else int(given.deadline_ms * MILLISECOND),
+                given.rows,
+                given.priority,
+                given.agents,
+            )
+            for index, given in enumerate(scenario.requests)
+        ]
+        #: Outcomes by phase and kind of request.
+        self.tallies = [[Tally() for _ in self.kinds] for _ in scenario.workload.phases]
+        #: Outcomes of what arrived while the fleet was warming up.
+        self.warmup = Tally()
+        self._attach()
+
+    def _attach(self) -> None:
+        """Everything that happens without being asked."""
+        scenario, engine = self.scenario, self.engine
+        if scenario.antagonists is not None:
+            sharing = [worker for worker in self.workers if isinstance(worker, SharingWorker)]
+            scenario.antagonists.attach(engine, sharing, stream(self.seed, "antagonists"))
+        schedule(scenario.failures, engine, self.workers, self.gateways, scenario.gateways.detection_ms)
+        if scenario.failures or scenario.gateways.outliers:
+            engine.at(engine.now + _REFRESH_NS, self._refresh, 0)
+        if any(hasattr(gateway.policy, "utilised") for gateway in self.gateways):
+            engine.at(engine.now + SECOND, self._utilisation, [0.0] * len(self.workers))
+
+    def _refresh(self, now: int, times: int) -> None:
+        """Ejections end and newcomers grow, ten times a second; outliers are looked for once a second."""
+        for gateway in self.gateways:
+            if times % 10 == 9:
+                gateway.judge(now)
+            if gateway.unsettled(now):
+                gateway.balancer.refresh(now)
+        self.engine.at(now + _REFRESH_NS, self._refresh, times + 1)
+
+    def _utilisation(self, now: int, before: list[float]) -> None:
+        """Workers' use of what they were given, to policies that weigh by it: as a monitoring system would tell it."""
+        used = [worker.used for worker in self.workers]
+        for gateway in self.gateways:
+            utilised: Any = getattr(gateway.policy, "utilised", None)
+            if utilised is not None:
+                for target, new, old, allotted in zip(gateway.targets, used, before, self._allotted, strict=True):
+                    utilised(target, (new - old) / SECOND / allotted)
+        self.engine.at(now + SECOND, self._utilisation, used)
+
+    def run(self, progress: Progress | None = None) -> None:
+        """Lets all requests arrive, and all of them end."""
+        scenario, engine, gateways, kinds = self.scenario, self.engine, self.gateways, self.kinds
+        advance = engine.advance
+        counted_from = START_NS + int(scenario.warmup_seconds * SECOND)
+        workload = stream(self.seed, "workload")
+        works = scenario.cost.draw(stream(self.seed, "cost"))
+        mix = stream(self.seed, "mix")
+        shares = np.cumsum([given.share for given in scenario.requests])
+        told = 0.0
+        for phase, instants in arrivals(scenario.workload, self.seconds, START_NS, workload):
+            count = len(instants)
+            picks = mix.integers(0, len(gateways), count).tolist()
+            kind_of = np.searchsorted(shares, mix.random(count) * shares[-1], side="right").tolist()
+            agents = mix.integers(0, 1 << 62, count).tolist()
+            tallies = self.tallies[phase]
+            costs = works(count).tolist()
+            for now, work, pick, number, agent in zip(instants, costs, picks, kind_of, agents, strict=True):
+                advance(now)
+                kind = kinds[number]
+                key = kind.keys[agent % len(kind.keys)] if kind.keys else b""
+                tally = tallies[number] if now >= counted_from else self.warmup
+                gateways[pick].arrive(now, work, kind, tally, key)
+            passed = (engine.now - START_NS) / SECOND
+            if progress is not None and passed >= told:
+                progress(passed, self.seconds)
+                told = passed + self.seconds / 200
+        while any(gateway.open for gateway in gateways) and engine.step():
+            pass
+        if progress is not None:
+            progress(self.seconds, self.seconds)
+
+    @property
+    def counted_seconds(self) -> float:
+        return self.seconds - self.scenario.warmup_seconds
+
+
+def _worker(
+    group: Workers, number: int, engine: Engine, delay: Callable[[], int], scatter: np.random.Generator
+) -> Worker:
+    if isinstance(group, FifoWorkers):
+        return FifoWorker(number, engine, delay, batch_times(group.batch_ms), group.instances, group.speed)
+    if isinstance(group, ExactWorkers):
+        times = batch_times(group.batch_ms)
+        rules = QueueRules(
+            max_rows=len(times) - 1,
+            delay_ns=int(group.delay_ms * MILLISECOND),
+            levels=group.levels,
+            default_level=group.levels,
+            policies=(LevelPolicy(),) * group.levels,
+        )
+        draws = endless(lambda count: scatter.uniform(1 - group.scatter, 1 + group.scatter, count))
+        return ExactWorker(number, engine, delay, times, rules, draws, group.instances, group.speed)
+    return SharingWorker(number, engine, delay, group.cpu_ms * MILLISECOND, group.cores, group.speed)
+
+
+def batch_times(milliseconds: dict[int, float]) -> list[float]:
+    """ns by rows, straight lines between the given sizes; index 0 is not used."""
+    sizes = sorted(milliseconds)
+    rows = np.arange(sizes[-1] + 1)
+    times: Floats = np.interp(rows, sizes, [milliseconds[size] * MILLISECOND for size in sizes])
+    return times.tolist()  # type: ignore[no-any-return]
+
+

@@ -1,0 +1,39 @@
+"""How long a message takes from one process to another: a constant and an exponential tail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from isochrone.clock import MILLISECOND
+from isochrone.simulate.draws import endless
+
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One way, in ms."""
+
+    #: Between a gateway and a worker.
+    one_way_ms: NotNegative = 0.1
+    #: Mean of the exponential part on top.
+    jitter_ms: NotNegative = 0.0
+    #: Between a client and its gateway: added to what the client sees.
+    client_one_way_ms: NotNegative = 0.0
+
+    def delays(self, random: np.random.Generator) -> Callable[[], int]:
+        """Draws the next delay, in ns."""
+        constant = round(self.one_way_ms * MILLISECOND)
+        if not self.jitter_ms:
+            return lambda: constant
+        scale = self.jitter_ms * MILLISECOND
+        return _whole(endless(lambda count: constant + random.exponential(scale, count))).__next__
+
+
+def _whole(values: Iterator[float]) -> Iterator[int]:
+    return map(int, values)
+
+

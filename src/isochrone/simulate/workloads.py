@@ -1,0 +1,185 @@
+"""When requests arrive: every workload is a rate over time and a renewal process that runs through it.
+
+The process has intervals of mean 1 (exponential: Poisson; Gamma: bursts) in a time of its own; the rate says how fast
+that time passes. So bursts keep their shape while the load moves. Arrivals come in blocks, lazily: a run of millions
+never holds more than one block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import cos, pi
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+
+import msgspec
+import numpy as np
+
+from isochrone.clock import SECOND
+from isochrone.simulate.draws import BLOCK
+
+if TYPE_CHECKING:
+    from isochrone.simulate.draws import Floats
+
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Segment(NamedTuple):
+    """A stretch of constant rate."""
+
+    seconds: float
+    #: Requests per second.
+    rate: float
+    #: Results are also told per phase.
+    phase: int = 0
+    #: Exactly this many requests, at random instants; None: as the process has it.
+    count: int | None = None
+
+
+class Poisson(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="poisson"):
+    rate: Positive
+    cv: Literal[1] = 1
+
+    def segments(self, seconds: float) -> Iterator[Segment]:
+        yield Segment(seconds, self.rate)
+
+    @property
+    def phases(self) -> Sequence[str]:
+        return ("",)
+
+
+class Gamma(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="gamma"):
+    """Intervals with standard deviation ``cv`` times their mean: above 1, bursts and gaps."""
+
+    rate: Positive
+    cv: Positive = 3.0
+
+    def segments(self, seconds: float) -> Iterator[Segment]:
+        yield Segment(seconds, self.rate)
+
+    @property
+    def phases(self) -> Sequence[str]:
+        return ("",)
+
+
+class Diurnal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="diurnal"):
+    """A day: the rate goes up and down as a cosine around ``rate``, lowest at the start."""
+
+    rate: Positive
+    #: Swing relative to the rate; 0.5: from half to one and a half.
+    swing: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5
+    day_seconds: Positive = 86_400.0
+    cv: Positive = 1.0
+
+    def segments(self, seconds: float) -> Iterator[Segment]:
+        # 288 to the day: five minutes of constant rate each, if the day is a real one.
+        length, begun = self.day_seconds / 288, 0.0
+        while begun < seconds:
+            middle = (begun + length / 2) / self.day_seconds
+            rate = self.rate * (1 - self.swing * cos(2 * pi * middle))
+            yield Segment(min(length, seconds - begun), rate)
+            begun += length
+
+    @property
+    def phases(self) -> Sequence[str]:
+        return ("",)
+
+
+class Minutes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="minutes"):
+    """Requests per minute, as traces of the Azure Functions kind give them; again from the start after the last.
+
+    The trace says nothing of what happens inside a minute. ``renewal`` runs a Gamma process of the given ``cv`` at the
+    minute's rate, so that counts scatter around the given ones; ``uniform`` places exactly the given number at
+    independent instants, which is what a Poisson process does once its count is known.
+    """
+
+    counts: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1)]
+    fill: Literal["renewal", "uniform"] = "renewal"
+    cv: Positive = 1.0
+    #: A minute may be simulated in less: rates stay what they are per minute of 60 s, there is just less of it.
+    minute_seconds: Annotated[float, msgspec.Meta(gt=0, le=60)] = 60.0
+
+    def segments(self, seconds: float) -> Iterator[Segment]:
+        begun, index = 0.0, 0
+        while begun < seconds:
+            length = min(self.minute_seconds, seconds - begun)
+            given = self.counts[index % len(self.counts)]
+            exact = round(given * length / 60) if self.fill == "uniform" else None
+            yield Segment(length, given / 60, count=exact)
+            begun += self.minute_seconds
+            index += 1
+
+    @property
+    def phases(self) -> Sequence[str]:
+        return ("",)
+
+
+class Steps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="steps"):
+    """Load in steps, each told on its own: ``rate`` times each factor, for ``step_seconds``. The run ends after them."""
+
+    rate: Positive
+    factors: Annotated[list[Positive], msgspec.Meta(min_length=1)]
+    step_seconds: Positive
+    cv: Positive = 1.0
+
+    def segments(self, seconds: float) -> Iterator[Segment]:
+        for index, factor in enumerate(self.factors):
+            yield Segment(self.step_seconds, self.rate * factor, index)
+
+    @property
+    def phases(self) -> Sequence[str]:
+        return tuple(f"{factor:g}×" for factor in self.factors)
+
+
+Workload = Poisson | Gamma | Diurnal | Minutes | Steps
+
+
+def duration(workload: Workload, seconds: float) -> float:
+    """How long a run is: as asked, but steps bring their own length."""
+    return len(workload.factors) * workload.step_seconds if isinstance(workload, Steps) else seconds
+
+
+def arrivals(
+    workload: Workload, seconds: float, start: int, random: np.random.Generator
+) -> Iterator[tuple[int, list[int]]]:
+    """Blocks of instants (ns, sorted, from ``start``), each with its phase."""
+    begun = 0.0
+    #: Of the process's own time, until the next arrival.
+    ahead = float(_intervals(workload.cv, random, 1)[0])
+    for segment in workload.segments(seconds):
+        if segment.count is not None:
+            offsets = np.sort(random.random(segment.count)) * segment.seconds
+            for first in range(0, segment.count, BLOCK):
+                yield segment.phase, _instants(start, begun, offsets[first : first + BLOCK])
+        elif segment.rate:
+            length = segment.rate * segment.seconds
+            passed = 0.0
+            while passed + ahead <= length:
+                # As many as the rest of the segment is expected to hold, and a few more.
+                wanted = min(BLOCK, int((length - passed) * 1.1) + 16)
+                intervals = _intervals(workload.cv, random, wanted)
+                intervals[0] = ahead
+                points = passed + np.cumsum(intervals)
+                inside = int(np.searchsorted(points, length, side="right"))
+                yield segment.phase, _instants(start, begun, points[:inside] / segment.rate)
+                if inside == wanted:
+                    passed = float(points[-1])
+                    ahead = float(_intervals(workload.cv, random, 1)[0])
+                else:
+                    passed, ahead = length, float(points[inside]) - length
+                    break
+            else:
+                ahead -= length - passed
+        begun += segment.seconds
+
+
+def _intervals(cv: float, random: np.random.Generator, count: int) -> Floats:
+    if cv == 1:
+        return random.exponential(1.0, count)
+    shape = 1 / (cv * cv)
+    return random.gamma(shape, 1 / shape, count)
+
+
+def _instants(start: int, begun: float, offsets: Floats) -> list[int]:
+    instants: list[int] = (start + np.rint((begun + offsets) * SECOND).astype(np.int64)).tolist()
+    return instants
