@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import hypothesis
 import psutil
 import pytest
 
+from gateway_process import GatewayProcess, StartGateway, start_gateway
 from server_process import ServerProcess, StartServer, start_server
 
 # The same examples on every run: a failure seen once can be seen again, and a run's time does not wander.
@@ -33,6 +34,21 @@ def server_factory(tmp_path_factory: pytest.TempPathFactory) -> StartServer:
     ) -> contextlib.AbstractContextManager[ServerProcess]:
         log_path = logs / f"{next(numbers)}.log"
         return start_server(repository, *arguments, check_exit=check_exit, log_path=log_path)
+
+    return start
+
+
+@pytest.fixture(scope="session")
+def gateway_factory(tmp_path_factory: pytest.TempPathFactory) -> StartGateway:
+    """``with gateway_factory([worker, worker], *arguments) as gateway``: a real gateway; see gateway_process.py."""
+    logs = tmp_path_factory.mktemp("gateway_logs")
+    numbers = itertools.count(1)
+
+    def start(
+        upstreams: Sequence[ServerProcess | str], *arguments: str, check_exit: bool = True
+    ) -> contextlib.AbstractContextManager[GatewayProcess]:
+        log_path = logs / f"{next(numbers)}.log"
+        return start_gateway(upstreams, *arguments, log_path=log_path, check_exit=check_exit)
 
     return start
 

@@ -2,6 +2,7 @@
 
 import json
 import statistics
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -87,22 +88,27 @@ def figures(outcome: Outcome, troubles: Troubles, deadline_ms: float, proxy_shar
     return found
 
 
+def _ratio(value: Spread | None) -> str:
+    return f"{value.median:.2f}× ({value.low:.2f}–{value.high:.2f})" if value else "not measured in this run"
+
+
 def targets(run: Run) -> list[Target]:
     """What the gateway promises, and what this run measured."""
     found = []
-    for phase in COLUMNS[1:]:
-        for other, limit, words in (
-            ("round_robin", 0.5, "at most half of round robin's"),
-            ("envoy", 1.0, "not above Envoy's"),
-        ):
-            value = run.ratio("prequal", other, phase)
-            measured = f"{value.median:.2f}× ({value.low:.2f}–{value.high:.2f})" if value else "not measured"
-            met = value.median <= limit if value else None
-            found.append(Target(f"one worker {phase}: prequal's p99 {words}", measured, met))
+    for other, limit, words in (
+        ("round_robin", 0.5, "at most half of round robin's"),
+        ("envoy", 1.0, "not above Envoy's"),
+    ):
+        value = run.ratio("prequal", other, TROUBLED)
+        met = value.median <= limit if value else None
+        # Phase by phase for the reader; the promise is about the worker's whole bad day.
+        by_phase = [(phase, run.ratio("prequal", other, phase)) for phase in PHASES[1:]]
+        parts = ", ".join(f"{phase} {one.median:.2f}×" for phase, one in by_phase if one)
+        measured = f"{_ratio(value)}; {parts}" if value else _ratio(None)
+        found.append(Target(f"one worker in trouble: prequal's p99 {words}", measured, met))
     value = run.ratio("prequal", "round_robin", HEALTHY)
-    measured = f"{value.median:.2f}× ({value.low:.2f}–{value.high:.2f})" if value else "not measured"
     met = value.median <= 1.05 if value else None
-    found.append(Target("four equal workers: prequal's p99 at most 5 % above round robin's", measured, met))
+    found.append(Target("four equal workers: prequal's p99 at most 5 % above round robin's", _ratio(value), met))
     failed = [sum(one[phase].failed for phase in PHASES) for one in run.rounds.get("prequal", [])]
     sent = sum(one[phase].requests for one in run.rounds.get("prequal", []) for phase in PHASES)
     measured = f"{sum(failed)} of {sent}" if failed else "not measured"
@@ -123,6 +129,14 @@ def print_report(run: Run) -> None:
                 text = f"{p50.median:.1f} / {p99.median:.0f} ({p99.low:.0f}–{p99.high:.0f})"
                 columns.append(f"{text:>25} {failed:>6}")
         print(f"{contender:18}" + "".join(columns))
+    for contender, rounds in run.rounds.items():
+        statuses = Counter[int]()
+        for one in rounds:
+            for phase in PHASES:
+                statuses.update(one[phase].statuses)
+        if statuses:
+            told = ", ".join(f"{count} × {status or 'no answer'}" for status, count in statuses.most_common())
+            print(f"{contender}: failures by status: {told}")
     everybody = [one[HEALTHY] for rounds in run.rounds.values() for one in rounds]
     if everybody:
         late = max(one.generator_late_p99_ms for one in everybody)

@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 from bench.gateway.antagonist_report import PhaseFigure, Run, figures, print_report, write_json
+from bench.gateway.bystanders import warning
 from bench.gateway.fleet import MODEL, Fleet, Service
 from bench.gateway.proxies import envoy, isochrone_gateway
 from bench.gateway.proxies.upstream import Upstream
@@ -98,6 +99,8 @@ def say(text: str) -> None:
 
 def main() -> int:
     given = arguments()
+    if busy := warning():
+        say(busy)
     started = time.monotonic()
     run = Run(settings={name: value for name, value in vars(given).items() if name != "results"})
     with Fleet(WORKERS, Service(given.service_ms, 0.5, given.instances)) as fleet:

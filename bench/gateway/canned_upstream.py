@@ -2,21 +2,21 @@
 
 `python -m bench.gateway.canned_upstream PORT` speaks HTTP/1.1 and gRPC on one port through our own wire layer, which is
 the cheapest server at hand: it decodes nothing. It names one model, `identity`, and hands back the tensor the bench
-sends, so that a stock client can check the answer. Asked for load reports, it gives them as our worker does, renewed
-every millisecond: a gateway that reads them pays for reading them. Must never do work per request beyond the answer.
+sends, so that a stock client can check the answer. Asked for load reports, it gives them as our worker does, with
+every answer: a gateway that reads them pays for reading them. Must never do work per request beyond the answer.
 """
 
 import asyncio
 import base64
 import json
 import sys
+from itertools import cycle
 
 import uvloop
 from tritonclient.grpc import service_pb2
 
 from bench.worker.models import INPUT, OUTPUT
 from bench.worker.scenarios import IDENTITY_64
-from isochrone.clock import now_ns
 from isochrone.errors import NotFound, Unsupported
 from isochrone.protocol import timing
 from isochrone.protocol.grpc import OK_TRAILERS, RESPONSE_HEADERS, GrpcErrorRoute, frame_message
@@ -29,40 +29,45 @@ from isochrone.wire.listener import Listener
 MODEL = IDENTITY_64.model
 _SERVICE = "/inference.GRPCInferenceService/"
 _JSON: Headers = ((b"content-type", b"application/json"),)
-#: As the worker's own report: a fresh one at most every millisecond.
-_REPORT_NS = 1_000_000
+#: More than our wire layer remembers heads.
+_REPORTS = 4099
 _encode = Encoder().encode
 
 
-class LoadWord:
-    """The load report of an idle server whose figures still change, so that no reader can remember their bytes."""
+class LoadWords:
+    """Load reports as our worker gives them, made once and gone through in turn: no two answers in a row are alike.
+
+    Real ones differ from answer to answer. So many that a reader which remembers what it has read gains nothing.
+    """
 
     def __init__(self) -> None:
-        self._made_at = 0
-        self._count = 0
-        self.text = self.json = self.binary = b""
+        reports = [_report(number) for number in range(_REPORTS)]
+        self.text = cycle([(timing.ORCA_HEADER, timing.orca_text(report)) for report in reports])
+        self.json = cycle([(timing.ORCA_HEADER, timing.orca_json(report)) for report in reports])
+        self.trailers = cycle([_trailers(report) for report in reports])
 
-    def renew(self) -> None:
-        now = now_ns()
-        if now - self._made_at < _REPORT_NS:
-            return
-        self._made_at = now
-        self._count = (self._count + 1) % 997
-        report = {
-            "mem_utilization": 0.25,
-            "named_metrics.queue_depth": 0.0,
-            "named_metrics.in_flight": float(self._count % 7),
-            "named_metrics.estimated_wait_us": float(self._count),
-            "named_metrics.draining": 0.0,
-        }
-        self.text, self.json = timing.orca_text(report), timing.orca_json(report)
-        self.binary = base64.b64encode(timing.orca_binary(report)).rstrip(b"=")
+
+def _report(number: int) -> dict[str, float]:
+    return {
+        "mem_utilization": 0.25,
+        "named_metrics.free_memory_bytes": 8e9,
+        "named_metrics.queue_depth": float(number % 3),
+        "named_metrics.in_flight": float(number % 7),
+        "named_metrics.estimated_wait_us": number / 8,
+        "named_metrics.draining": 0.0,
+        "named_metrics.estimated_run_us": 20.0,
+    }
+
+
+def _trailers(report: dict[str, float]) -> bytes:
+    value = base64.b64encode(timing.orca_binary(report)).rstrip(b"=")
+    return _encode([(b"grpc-status", b"0"), (timing.ORCA_BINARY_HEADER, value)])
 
 
 class HttpInfer(Route):
     """The canned answer over HTTP; with a load report when the head asks for one."""
 
-    def __init__(self, load: LoadWord, load_format: bytes | None) -> None:
+    def __init__(self, load: LoadWords, load_format: bytes | None) -> None:
         tensor = IDENTITY_64.tensor().tobytes()
         output = {
             "name": OUTPUT,
@@ -77,15 +82,14 @@ class HttpInfer(Route):
             (b"content-type", b"application/octet-stream"),
             (b"inference-header-content-length", str(len(header)).encode()),
         )
-        self._load = load
-        self._format = load_format
+        self._words = None
+        if load_format is not None:
+            self._words = load.text if load_format == b"text" else load.json
 
     def handle(self, exchange: Exchange) -> None:
         headers = self._headers
-        if self._format is not None:
-            self._load.renew()
-            word = self._load.text if self._format == b"text" else self._load.json
-            headers = (*headers, (timing.ORCA_HEADER, word))
+        if self._words is not None:
+            headers = (*headers, next(self._words))
         exchange.respond(200, headers, [self._body])
 
 
@@ -102,16 +106,12 @@ class HttpConstant(Route):
 class GrpcConstant(Route):
     """A canned message; with a load report in the trailers when the call asks for one."""
 
-    def __init__(self, message: bytes, load: LoadWord, wants_load: bool) -> None:
+    def __init__(self, message: bytes, load: LoadWords, wants_load: bool) -> None:
         self._framed = frame_message(message)
-        self._load = load
-        self._wants_load = wants_load
+        self._words = load.trailers if wants_load else None
 
     def handle(self, exchange: Exchange) -> None:
-        trailers = OK_TRAILERS
-        if self._wants_load:
-            self._load.renew()
-            trailers = _encode([(b"grpc-status", b"0"), (timing.ORCA_BINARY_HEADER, self._load.binary)])
+        trailers = OK_TRAILERS if self._words is None else next(self._words)
         if isinstance(exchange, ServerStream):
             exchange.respond_unary(RESPONSE_HEADERS, self._framed, len(self._framed), trailers)
 
@@ -163,7 +163,7 @@ class CannedApplication:
     """Finds the constant a head asks for."""
 
     def __init__(self) -> None:
-        self._load = LoadWord()
+        self._load = LoadWords()
         self._documents = _http_documents()
         self._messages = _grpc_messages()
         self._infer = {f"/v2/models/{MODEL}{version}/infer".encode() for version in ("", "/versions/1")}

@@ -9,6 +9,7 @@ import shutil
 import sys
 from pathlib import Path
 
+from bench.gateway.bystanders import warning
 from bench.gateway.hop_cells import OURS, hop_cells
 from bench.gateway.hop_report import print_report, write_json
 from bench.gateway.hop_run import HopRun, Start
@@ -61,6 +62,8 @@ def say(text: str) -> None:
 
 def main() -> int:
     given = arguments()
+    if busy := warning():
+        say(busy)
     cells = hop_cells(given.transports)
     chosen = {name: start for name, start in starters(given.policy).items() if name in given.proxies}
     results = HopRun(chosen, cells, placements(), given.rounds, given.seconds, say).run()

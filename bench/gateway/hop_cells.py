@@ -35,6 +35,8 @@ class Sample:
     proxy_cpu: float = 0.0
     upstream_cpu: float = 0.0
     client_cpu: float = 0.0
+    #: Of everybody else on the machine.
+    others_cpu: float = 0.0
     problem: str = ""
 
     @property

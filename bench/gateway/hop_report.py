@@ -28,6 +28,7 @@ class Row:
     proxy_share: Spread
     upstream_share: Spread
     client_share: Spread
+    others_share: Spread
     #: Ours over its: requests/s, requests per proxy core; and our added median over its. Round by round.
     rate_ratio: Spread | None
     core_ratio: Spread | None
@@ -84,12 +85,13 @@ def row(results: Results, contender: str, cell: HopCell) -> Row | None:
         cell=cell.name,
         requests_per_second=Spread.of([s.figure.requests_per_second for s in samples.values() if s.figure]),
         median_us=spread(_median),
-        added_us=spread(_added) if through else None,
+        added_us=spread(_added) if through and cell.cell.in_flight == 1 else None,
         proxy_cpu_us=spread(_proxy_cpu) if through else None,
         requests_per_proxy_core=spread(_per_core) if through else None,
         proxy_share=share("proxy_cpu"),
         upstream_share=share("upstream_cpu"),
         client_share=share("client_cpu"),
+        others_share=share("others_cpu"),
         rate_ratio=ratio(_rate),
         core_ratio=ratio(_per_core),
         added_ratio=ratio(_added) if cell.cell.in_flight == 1 else None,
@@ -123,9 +125,9 @@ def targets(results: Results, cells: Sequence[HopCell]) -> list[Target]:
 
 def print_report(results: Results, cells: Sequence[HopCell]) -> None:
     """The table, the bottleneck of each line, and the promises."""
-    widths = "  {:11}{:>26}{:>9}{:>22}{:>9}{:>10}{:>7}{:>7}{:>7}  {}"
+    widths = "  {:11}{:>26}{:>9}{:>22}{:>9}{:>10}{:>7}{:>7}{:>7}{:>7}  {}"
     print("\nrequests/s: median over rounds (lowest–highest); added: median less the direct one of that round, µs")
-    print("CPU µs and requests/s per core: of the proxy alone. proxy, upstr, client: share of a core each used")
+    print("CPU µs and requests/s per core: of the proxy alone. proxy, upstr, client, others: cores each used")
     for cell in cells:
         lines = rows(results, [cell])
         if not lines:
@@ -133,7 +135,19 @@ def print_report(results: Results, cells: Sequence[HopCell]) -> None:
         print(f"\n{cell.cell.transport}, {cell.cell.in_flight} in flight, {cell.placement}")
         print(
             widths.format(
-                *("", "requests/s", "median", "added", "CPU µs", "per core", "proxy", "upstr", "client", "ours/it")
+                *(
+                    "",
+                    "requests/s",
+                    "median",
+                    "added",
+                    "CPU µs",
+                    "per core",
+                    "proxy",
+                    "upstr",
+                    "client",
+                    "others",
+                    "ours/it",
+                )
             )
         )
         for line in lines:
@@ -165,7 +179,10 @@ def _columns(line: Row) -> list[str]:
         f"{added.median:,.1f} ({added.low:,.1f}–{added.high:,.1f})" if added else "",
         f"{line.proxy_cpu_us.median:,.1f}" if line.proxy_cpu_us else "",
         f"{line.requests_per_proxy_core.median:,.0f}" if line.requests_per_proxy_core else "",
-        *(f"{share.median:.0%}" for share in (line.proxy_share, line.upstream_share, line.client_share)),
+        *(
+            f"{share.median:.0%}"
+            for share in (line.proxy_share, line.upstream_share, line.client_share, line.others_share)
+        ),
         ", ".join(ratios) + _bottleneck(line),
     ]
 

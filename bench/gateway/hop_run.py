@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 
+from bench.gateway.bystanders import machine_cpu_seconds
 from bench.gateway.hop_cells import DIRECT, HopCell, Results, Sample
 from bench.gateway.placement import Placement, move, stay
 from bench.gateway.proxies.upstream import Upstream
@@ -108,16 +109,20 @@ class HopRun:
         try:
             # The count of requests is chosen before anything is counted: its trial runs are not part of the figure.
             requests = self._requests(peer, cell, directory)
+            machine = machine_cpu_seconds()
             proxy, server, client = peer.cpu_seconds(), upstream.cpu_seconds(), _client_cpu()
             figure = self._figure(peer, cell, requests, directory)
+            proxy = peer.cpu_seconds() - proxy if peer is not upstream else 0.0
+            server, client = upstream.cpu_seconds() - server, _client_cpu() - client
             sample = Sample(
                 contender=peer.name,
                 cell=cell,
                 round_number=number,
                 figure=figure,
-                proxy_cpu=peer.cpu_seconds() - proxy if peer is not upstream else 0.0,
-                upstream_cpu=upstream.cpu_seconds() - server,
-                client_cpu=_client_cpu() - client,
+                proxy_cpu=proxy,
+                upstream_cpu=server,
+                client_cpu=client,
+                others_cpu=max(0.0, machine_cpu_seconds() - machine - proxy - server - client),
             )
             self._say(f"  {cell.name:20} {peer.name:10}{figure.requests_per_second:10,.0f} /s")
         except LoadFailed as error:

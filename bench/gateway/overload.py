@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.gateway.bystanders import warning
 from bench.gateway.fleet import MODEL, Fleet, Service
 from bench.gateway.overload_report import HIGH, LOW, Run, print_report, summarise_classes, write_json
 from bench.gateway.proxies import isochrone_gateway
@@ -135,6 +136,8 @@ def say(text: str) -> None:
 
 def main() -> int:
     given = arguments()
+    if busy := warning():
+        say(busy)
     run = Run(settings={name: value for name, value in vars(given).items() if name != "results"})
     service = Service(given.service_ms, 0.0, given.instances, priority_levels=len(PRIORITIES))
     with Fleet(given.workers, service) as fleet:

@@ -175,6 +175,11 @@ def test_a_refused_stream_lets_a_probe_through_now_and_then() -> None:
     assert door.probes == len(admitted_at) == 9
 
 
+def test_a_probe_goes_to_the_worker_that_was_silent_longest() -> None:
+    fleet = [target_that(wait_ms=500, everybody=50, age_ms=age) for age in (3, 40, 5)]
+    assert Admission().check(fleet, fleet[0], demand_in(10), START) is fleet[1]
+
+
 def test_fresh_news_needs_no_probe() -> None:
     target = target_that(wait_ms=500, everybody=50)
     door = Admission()

@@ -73,10 +73,35 @@ def test_whether_the_batch_size_is_stated(text: str, stated: bool) -> None:
             "only one of dynamic_batching",
             "both",
         ),
-        ('input { name: "x"', ":1:15", "input[0].name", "'}'", "the end of the text"),
+        ('input { name: "x"', ":1:7", "input[0]", "a '}' that closes the '{' at 1:7", "the end of the text"),
+        ('# {\ninput {\n name: "}"\n\n', ":2:7", "input[0]", "a '}' that closes the '{' at 2:7", "the end"),
+        ('parameters { key: "a" value { string_value: "b" }', ":1:12", "parameters[0]", "a '}' that closes", "the end"),
+        ("dynamic_batching <", ":1:18", "dynamic_batching", "a '>' that closes the '<' at 1:18", "the end"),
+        ('input [ { name: "x" }', ":1:7", "input", "a ']' that closes the '[' at 1:7", "the end of the text"),
+        ("input { dims: [3", ":1:15", "input[0].dims", "a ']' that closes the '[' at 1:15", "the end of the text"),
+        ("input { dims: [3, } ", ":1:19", "input[0].dims", "']' to close the '[' at 1:15", "'}'"),
+        ("input { dims: [3 }", ":1:18", "input[0].dims", "']' to close the '[' at 1:15", "'}'"),
+        ('input [ { name: "x" ]', ":1:21", "input[0]", "'}' to close the '{' at 1:9", "']'"),
+        ('input [ { name: "x" }, ]', ":1:24", "input[1]", "a value", "']' after a ','"),
+        ("input { dims: [1 2] }", ":1:18", "input[0].dims[0]", "',' or ']' to close the '[' at 1:15", "2"),
+        (
+            'input [ { name: "x" }\noutput [ { name: "y" } ]',
+            ":2:1",
+            "input[0]",
+            "',' or ']' to close the '[' at 1:7",
+            "output",
+        ),
+        (
+            'input {\n name: "x"\n\noutput { name: "y" }',
+            ":4:1",
+            "input[0].output",
+            "a key of input[0], or before it the '}' that closes the '{' at 1:7",
+            "'output', a key of the top level",
+        ),
+        ("max_batch_size: 8 }", ":1:19", "(top level)", "no bracket is open here", "'}'"),
         ("input 5", ":1:7", "input[0]", "'{'", "'5'"),
         ('name "x"', ":1:6", "name", "':'", "'\"x\"'"),
-        ("}", ":1:1", "(top level)", "a key or a closing bracket", "}"),
+        ("}", ":1:1", "(top level)", "a key: no bracket is open here", "}"),
     ],
 )
 def test_text_errors(text: str, place: str, key: str, expected: str, given: str) -> None:
@@ -92,7 +117,7 @@ def test_text_errors(text: str, place: str, key: str, expected: str, given: str)
 def test_text_that_is_not_utf_8() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_text(b'name: "x"\nplatform: "\xff"', FILE)
-    assert str(caught.value) == f"{FILE}:2: (encoding): expected UTF-8 text, given byte 0xff"
+    assert str(caught.value) == f"{FILE}:2:12: (encoding): expected UTF-8 text, given byte 0xff"
 
 
 @given(st.text(alphabet="name: input{}[]<>,;\"#\\\n1x_'", max_size=60) | st.binary(max_size=30))

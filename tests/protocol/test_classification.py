@@ -1,3 +1,5 @@
+"""Classified outputs: the strings Triton writes, by example and for any numbers."""
+
 from __future__ import annotations
 
 import ml_dtypes

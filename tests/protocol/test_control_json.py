@@ -1,3 +1,5 @@
+"""The JSON of metadata, statistics, index and configuration, against protobuf's own printer where they should agree."""
+
 from __future__ import annotations
 
 import json

@@ -1,3 +1,5 @@
+"""Names, sizes and shapes of tensors, against the stock client and numpy."""
+
 from __future__ import annotations
 
 import ml_dtypes

@@ -1,3 +1,5 @@
+"""generate: plain JSON in and out, a model's declared inputs between them."""
+
 from __future__ import annotations
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""Tensors as JSON numbers and strings: what goes in comes out, and nothing is rounded, wrapped or guessed."""
+
 from __future__ import annotations
 
 import msgspec

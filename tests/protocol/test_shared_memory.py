@@ -1,3 +1,5 @@
+"""System shared memory: the stock client's regions, and that no name, offset or size reaches beyond them."""
+
 from __future__ import annotations
 
 import gc

@@ -1,3 +1,5 @@
+"""Tensors as raw bytes: every datatype there and back, against the stock client's own coding."""
+
 from __future__ import annotations
 
 import struct

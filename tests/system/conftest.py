@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from stock_clients import KINDS, StockClient
+from watching import wait_for
 
+from gateway_process import GatewayProcess, StartGateway
 from sample_models import ALL, write_models
 from server_process import ServerProcess, StartServer
 
@@ -44,5 +47,30 @@ def http_client(request: pytest.FixtureRequest, sample_server: ServerProcess) ->
 @pytest.fixture(params=["grpc", "grpc.aio"])
 def grpc_client(request: pytest.FixtureRequest, sample_server: ServerProcess) -> Iterator[StockClient]:
     made = StockClient(request.param, sample_server)
+    yield made
+    made.close()
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A gateway and what is behind it."""
+
+    gateway: GatewayProcess
+    workers: tuple[ServerProcess, ...]
+
+
+@pytest.fixture(scope="session")
+def fleet(sample_repository: Path, server_factory: StartServer, gateway_factory: StartGateway) -> Iterator[Fleet]:
+    """Two workers with every sample model, which nobody stops or changes, and a gateway in front of them."""
+    with server_factory(sample_repository) as one, server_factory(sample_repository) as other:
+        with gateway_factory([one, other]) as gateway:
+            wait_for(lambda: gateway.log_text().count('"a worker is ready"') == 2)
+            yield Fleet(gateway, (one, other))
+
+
+@pytest.fixture(params=KINDS)
+def gateway_client(request: pytest.FixtureRequest, fleet: Fleet) -> Iterator[StockClient]:
+    """Each of the four stock clients in turn, connected to the gateway."""
+    made = StockClient(request.param, fleet.gateway)
     yield made
     made.close()

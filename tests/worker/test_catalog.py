@@ -6,7 +6,8 @@ Real models in a real repository, on a real loop; no server around them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import logging
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,14 @@ ENSEMBLE = """
 """
 
 
+@pytest.fixture(autouse=True)
+def _log_level_as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    level = root.level
+    yield
+    root.setLevel(level)
+
+
 def times(factor: int) -> str:
     return f"""
         class Model:
@@ -54,7 +63,7 @@ def times(factor: int) -> str:
     """
 
 
-#: Waits for a file named "go" beside it when it is given a negative number.
+#: Waits for a file named "go" beside it when it is given a negative number; slow enough to have a thread of its own.
 WAITING = """
     import pathlib, time
 
@@ -63,6 +72,7 @@ WAITING = """
             self.go = pathlib.Path(context.directory).parent / "go"
 
         def infer(self, inputs):
+            time.sleep(0.001)
             if inputs["x"].min() < 0:
                 (self.go.parent / "entered").touch()
                 while not self.go.exists():
@@ -110,7 +120,7 @@ def run(
             await catalog.close(5)
 
     with capture_logs() as lines:
-        asyncio.run(asyncio.wait_for(play(), 30))
+        asyncio.run(asyncio.wait_for(play(), 20))
     return lines
 
 
@@ -173,15 +183,14 @@ def test_a_cached_ensemble_without_its_step_says_so(tmp_path: Path) -> None:
 
 
 def service_of(catalog: Catalog, verbose: int = 0) -> WorkerService:
-    service = WorkerService(
+    return WorkerService(
         catalog,
-        logs.configure(verbose),
+        logs.Settings(logging.NullHandler(), verbose),
         server_name="test",
         allow_shared_memory=False,
         allow_control=True,
         strict_readiness=True,
     )
-    return service
 
 
 def labels_of(service: WorkerService, name: str) -> set[str]:

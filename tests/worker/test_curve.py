@@ -1,3 +1,5 @@
+"""The latency curve: cautious, soon right again, and never absurd, by example and for any runs."""
+
 from __future__ import annotations
 
 from hypothesis import given

@@ -1,3 +1,5 @@
+"""Requests through a graph of steps, each step in the hands of the test."""
+
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,3 +1,5 @@
+"""From a configuration to warm instances and queue rules, and that a failure leaves nothing behind."""
+
 from __future__ import annotations
 
 import os

@@ -1,3 +1,5 @@
+"""The queue: order, batches, deadlines and limits, by example, as a state machine, and on a simulated clock."""
+
 from __future__ import annotations
 
 import pytest

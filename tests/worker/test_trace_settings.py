@@ -1,3 +1,5 @@
+"""Trace settings: what a model inherits, and what is refused."""
+
 from __future__ import annotations
 
 import pytest

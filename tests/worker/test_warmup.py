@@ -1,3 +1,5 @@
+"""Warm-up: which sizes run, on what, and that the curve knows them afterwards."""
+
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator

@@ -26,7 +26,12 @@ def start(
         log = directory / "gateway.log"
         command: list[str | Path] = [
             *(python.parent / "isochrone", "gateway", "--listen", f"{HOST}:{port}", "--policy", policy),
-            *(word for upstream in upstreams for word in ("--upstream", f"{HOST}:{upstream.http_port}")),
+            *(
+                word
+                for upstream in upstreams
+                for word in ("--upstream", f"{HOST}:{upstream.http_port},grpc={upstream.grpc_port}")
+            ),
+            *("--metrics-port", "-1"),
             *options,
         ]
         with running("isochrone", command, lambda: answers(ready), log=log, timeout_seconds=20) as pid:

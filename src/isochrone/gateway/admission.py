@@ -97,6 +97,7 @@ class Admission:
         """The chosen one is late: a better one, a silent one, a probe, or a refusal."""
         rules, avoid = self.rules, demand.avoid
         best = oldest = chosen
+        oldest_at = chosen.reported_at
         silent: Target | None = None
         count, start = len(eligible), 0
         looks = eligible
@@ -111,6 +112,13 @@ class Admission:
         for place, target in enumerate(looks):
             if target is chosen or (avoid and target in avoid):
                 continue
+            heard = target.reported_at
+            if heard < oldest_at and now - heard <= NEWS_NS:
+                oldest, oldest_at = target, heard
+            # At best all its waiting work of then is gone by now: most need no closer look, and a look costs 1 µs.
+            report = target.report
+            if report.run_ns + report.wait_ns - now + heard >= least and now - heard <= NEWS_NS:
+                continue
             expected = self.expected_ns(target, now)
             if expected == UNTOLD:
                 if self._worth_asking(target, limit, now) and (silent is None or target.in_flight < silent.in_flight):
@@ -118,8 +126,6 @@ class Admission:
                 continue
             if expected < least:
                 best, least, found = target, expected, place
-            if target.reported_at < oldest.reported_at:
-                oldest = target
         if 0 <= found < len(looks) - 1:
             self._known = start + found
         if least <= limit:
@@ -128,7 +134,7 @@ class Admission:
         if silent is not None:
             self.moved += 1
             return silent
-        if now - self._probed_at >= rules.probe_every_ns and now - oldest.reported_at >= rules.probe_after_ns:
+        if now - self._probed_at >= rules.probe_every_ns and now - oldest_at >= rules.probe_after_ns:
             self._probed_at = now
             self.probes += 1
             return oldest

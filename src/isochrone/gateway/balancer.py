@@ -127,6 +127,7 @@ class Balancer:
         self.policy.ended(target, latency_ns, failed, now)
 
     def dropped(self, target: Target, now: int) -> None:
+        """A request is over and says nothing of the target."""
         target.dropped()
         self.policy.dropped(target, now)
 

@@ -19,6 +19,7 @@ from isochrone.wire.exchange import Buffer
 from isochrone.wire.http1_client import Http1ClientConnection
 from isochrone.wire.http2_client import Http2ClientConnection
 from isochrone.wire.response_heads import ResponseHeads
+from isochrone.wire.turn import Turn
 from isochrone.wire.upstream import connect_http1, connect_http2
 
 #: HTTP/2 connections to one endpoint: a second one when the first takes no further stream.
@@ -65,10 +66,17 @@ class Connections:
     """All connections of this process to one endpoint."""
 
     def __init__(
-        self, upstream: Upstream, limits: WireLimits, max_connections: int = 1024, timeout: float = 1.0
+        self,
+        upstream: Upstream,
+        limits: WireLimits,
+        turn: Turn | None = None,
+        max_connections: int = 1024,
+        timeout: float = 1.0,
     ) -> None:
         self.upstream = upstream
         self._limits = limits
+        #: Shared with the listener: callers' and workers' connections take turns together.
+        self._turn = turn
         self._max_connections = max_connections
         #: Seconds to wait for the endpoint to accept.
         self._timeout = timeout
@@ -134,7 +142,12 @@ class Connections:
         upstream = self.upstream
         try:
             connection = await connect_http1(
-                upstream.host, upstream.port, limits=self._limits, heads=self._heads, timeout=self._timeout
+                upstream.host,
+                upstream.port,
+                limits=self._limits,
+                heads=self._heads,
+                turn=self._turn,
+                timeout=self._timeout,
             )
         except IsochroneError as error:
             self._connecting_http1 -= 1
@@ -190,7 +203,7 @@ class Connections:
         upstream = self.upstream
         try:
             connection = await connect_http2(
-                upstream.host, upstream.grpc_port, limits=self._limits, timeout=self._timeout
+                upstream.host, upstream.grpc_port, limits=self._limits, turn=self._turn, timeout=self._timeout
             )
         except IsochroneError as error:
             self._connecting_http2 = False

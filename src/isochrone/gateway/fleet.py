@@ -16,6 +16,7 @@ from isochrone.gateway.traffic.affinity import AGENT_HEADER
 from isochrone.gateway.traffic.rules import GatewayRules
 from isochrone.gateway.upstreams import Upstream
 from isochrone.settings import WireLimits
+from isochrone.wire.turn import Turn
 
 log = structlog.get_logger()
 
@@ -26,7 +27,7 @@ _MAX_GROUPS = 10_000
 class Member:
     """One server."""
 
-    def __init__(self, upstream: Upstream, limits: WireLimits, now: int) -> None:
+    def __init__(self, upstream: Upstream, limits: WireLimits, turn: Turn | None, now: int) -> None:
         self.upstream = upstream
         self.endpoint = Endpoint(
             upstream.address, tier=upstream.tier, device=upstream.device, region=upstream.region, now=now
@@ -34,7 +35,7 @@ class Member:
         self.endpoint.handle = self
         #: Nothing is known of it yet.
         self.endpoint.healthy = False
-        self.connections = Connections(upstream, limits)
+        self.connections = Connections(upstream, limits, turn)
         #: Model → version → digest ("" where it is not told) of what is ready there; None: it does not tell.
         self.serves: Mapping[str, Mapping[str, str]] | None = {}
         #: When anything at all last came from it: an answer, a probe's answer.
@@ -49,6 +50,8 @@ class Fleet:
         self.members: dict[str, Member] = {}
         self.groups: dict[str, Group] = {}
         self.agent_header = AGENT_HEADER.encode()
+        #: The listener's, where callers' and workers' connections take turns together.
+        self.turn: Turn | None = None
         self._limits = limits
         self._outliers = outliers
         self._random = Random(seed)
@@ -80,7 +83,9 @@ class Fleet:
             member.endpoint.healthy = False
         now = now_ns()
         new = [
-            Member(upstream, self._limits, now) for address, upstream in wanted.items() if address not in self.members
+            Member(upstream, self._limits, self.turn, now)
+            for address, upstream in wanted.items()
+            if address not in self.members
         ]
         for member in new:
             self.members[member.upstream.address] = member
@@ -98,7 +103,7 @@ class Fleet:
         """Health, ejections and slow start have moved on."""
         for group in (self.unknown, *self.groups.values()):
             for lane in group.lanes.values():
-                lane.balancer.refresh(now)
+                lane.refresh(now)
 
     def ejected(self, ejection: Ejection) -> None:
         """An outlier was found."""

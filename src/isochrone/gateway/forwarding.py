@@ -10,10 +10,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isochrone.clock import NEVER, now_ns
-from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError
+from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError, Unavailable
 from isochrone.gateway.admission import Refusal
 from isochrone.gateway.group import BROKEN, REFUSED
 from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.resilience.retry_budget import Kind
+from isochrone.gateway.shadowing import DiscardingExchange
 from isochrone.gateway.targets import Endpoint, Target
 from isochrone.wire.exchange import Buffer, Headers
 
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from isochrone.gateway.connections import Sent
     from isochrone.gateway.gateway import Gateway
     from isochrone.gateway.group import Group, Lane
+    from isochrone.gateway.traffic.shadow import Shadow
     from isochrone.wire.exchange import Exchange
 
 #: A target is asked for its load when its last word is older than this: asking every time would make every answer's
@@ -36,6 +39,7 @@ class Attempt:
     __slots__ = (
         "asks",
         "body",
+        "breaker_round",
         "forward",
         "headers",
         "lane",
@@ -43,6 +47,7 @@ class Attempt:
         "over",
         "sent",
         "sent_at",
+        "shared",
         "size",
         "status",
         "streaming",
@@ -57,7 +62,10 @@ class Attempt:
         #: Its load is asked for with this request.
         self.asks = now - target.reported_at > ASK_NS
         self.load = lane.balancer.sent(target, now)
+        self.breaker_round = target.breaker.sent()
         self.sent: Sent | None = None
+        #: An HTTP request on an HTTP/2 connection that many share.
+        self.shared = False
         self.status = 0
         self.headers: Headers = ()
         self.body: list[Buffer] = []
@@ -65,6 +73,23 @@ class Attempt:
         #: The answer is passed on as it comes.
         self.streaming = False
         self.over = False
+
+    def end(self, failed: bool, now: int) -> None:
+        """It is over, and says something of the target."""
+        self.lane.balancer.ended(self.target, self.load, now - self.sent_at, failed, now)
+        self.target.breaker.ended(self.breaker_round, failed, now)
+
+    def drop(self, now: int) -> None:
+        """It is over, and says nothing of the target."""
+        self.lane.balancer.dropped(self.target, now)
+        self.target.breaker.dropped(self.breaker_round)
+
+    def give_up(self, now: int) -> None:
+        """Nobody waits for it any more; the worker is told."""
+        self.over = True
+        self.drop(now)
+        if self.sent is not None:
+            self.sent.cancel()
 
     # What the connection calls.
 
@@ -94,6 +119,7 @@ class Forward:
     __slots__ = (
         "arrived",
         "attempts",
+        "compute_ns",
         "deadline",
         "demand",
         "exchange",
@@ -129,6 +155,7 @@ class Forward:
         self.look_at = NEVER
         #: Whose quota it counts against.
         self.quota_key: bytes | None = None
+        self.compute_ns = 0
         #: The answer of an attempt that another one was to better.
         self.refusal: Attempt | None = None
 
@@ -143,22 +170,62 @@ class Forward:
             group.enter(self, self.exchange.head, now)
             self.look_at = min(self.deadline, self.hedge_at)
             self._place(now)
+            if group.shadow is not None:
+                self._copy(group.shadow)
         except IsochroneError as error:
             group.refused += 1
             self._finish()
             self.refuse(error)
 
+    def _copy(self, shadow: Shadow) -> None:
+        """Sends a copy to the version or model that is being tried, now and then."""
+        size = len(self.exchange.body)
+        if not shadow.take(Kind.STATELESS if self.idempotent else Kind.SEQUENCE, size):
+            return
+        rules = shadow.rules
+        group = self.gateway.fleet.group(rules.model or self.group.name)
+        lane = group.lane(rules.version) if rules.version else group.current
+        exchange = DiscardingExchange(self.exchange, lambda: shadow.ended(size))
+        copy = self.copy_for(exchange, group, lane)
+        copy.idempotent = False
+        copy.deadline = self.deadline
+        self.gateway.forwards.add(copy)
+        try:
+            copy._place(exchange.arrived)
+        except IsochroneError as error:
+            copy._finish()
+            copy.refuse(error)
+
     def _place(self, now: int) -> None:
         lane = self.lane
+        if lane.tiers:
+            lane = self.lane = self.group.in_tier(lane, self.deadline, now)
         target = lane.balancer.choose(self.demand, now)
         if target is None:
             raise self.group.nobody(lane)
+        if target.breaker.refusal(now):
+            target = self._beside_breakers(target, now)
         if self.deadline != NEVER:
             verdict = self.group.admission.check(lane.balancer.eligible, target, self.demand, now)
             if isinstance(verdict, Refusal):
                 raise DeadlineExceeded(f"Request timeout expired: model '{self.group.name}': {verdict.message}")
             target = verdict
         self._send(target, now)
+
+    def _beside_breakers(self, target: Target, now: int) -> Target:
+        """A target whose circuit breaker lets one more request through; raises when all that were asked refuse."""
+        refused: tuple[Target, ...] = (target,)
+        demand = self.demand
+        for _ in range(min(8, len(self.lane.balancer.eligible) - 1)):
+            again = Demand(demand.key, demand.deadline, demand.rows, demand.priority, refused)
+            other = self.lane.balancer.choose(again, now)
+            if other is None or other in refused:
+                break
+            if not other.breaker.refusal(now):
+                return other
+            refused = (*refused, other)
+        reasons = "; ".join(f"{one.endpoint.address}: {one.breaker.refusal(now)}" for one in refused)
+        raise Unavailable(f"no worker may take a request for model '{self.group.name}' now ({reasons})")
 
     def _send(self, target: Target, now: int) -> None:
         attempt = Attempt(self, self.lane, target, now)
@@ -178,11 +245,14 @@ class Forward:
             self.take_report(attempt, trailers, now)
         # A refusal says nothing of how fast the target is, nor that it is broken.
         if outcome == REFUSED:
-            target.dropped()
+            attempt.drop(now)
         else:
-            attempt.lane.balancer.ended(target, attempt.load, now - attempt.sent_at, outcome == BROKEN, now)
+            attempt.end(outcome == BROKEN, now)
         target.endpoint.handle.heard_at = now
         self.group.settled(target, now - attempt.sent_at, outcome, now)
+        if self.quota_key is not None:
+            # What the worker says a run takes; not the wait, which is not the caller's fault.
+            self.compute_ns = min(now - attempt.sent_at, target.report.run_ns or NEVER)
         self.attempts.remove(attempt)
         if self.over:
             return
@@ -202,7 +272,7 @@ class Forward:
         now = now_ns()
         attempt.over = True
         target = attempt.target
-        attempt.lane.balancer.ended(target, attempt.load, now - attempt.sent_at, True, now)
+        attempt.end(True, now)
         self.group.settled(target, now - attempt.sent_at, BROKEN, now)
         self.attempts.remove(attempt)
         if self.over:
@@ -236,7 +306,10 @@ class Forward:
             return False
         lane = self.lane
         if len(lane.balancer.eligible) < 2 and attempt.target in lane.balancer.eligible:
-            return False
+            if lane.whole is None:
+                return False
+            # Nobody else in this tier: any other will do now.
+            lane = self.lane = lane.whole
         if not self.group.budget.take(now):
             self.group.retries_denied += 1
             return False
@@ -292,22 +365,19 @@ class Forward:
                 self.attempt_failed(attempt, ConnectionLost("the worker does not answer health checks"))
 
     def _cancel_others(self) -> None:
+        if not self.attempts:
+            return
         attempts, self.attempts = self.attempts, []
+        now = now_ns()
         for attempt in attempts:
-            attempt.over = True
-            attempt.target.dropped()
-            if attempt.sent is not None:
-                attempt.sent.cancel()
+            attempt.give_up(now)
 
     def drop_others(self, attempt: Attempt) -> None:
         """One attempt's answer is being passed on: the others are of no use any more."""
         for other in list(self.attempts):
             if other is not attempt:
                 self.attempts.remove(other)
-                other.over = True
-                other.target.dropped()
-                if other.sent is not None:
-                    other.sent.cancel()
+                other.give_up(now_ns())
 
     def _finish(self) -> None:
         self.over = True
@@ -315,6 +385,9 @@ class Forward:
         self.group.leave(self, now_ns())
 
     # What protocols fill in.
+
+    def copy_for(self, exchange: DiscardingExchange, group: Group, lane: Lane) -> Forward:
+        raise NotImplementedError
 
     def transmit(self, attempt: Attempt, now: int) -> None:
         raise NotImplementedError

@@ -26,8 +26,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: Seconds between sweeps over what is under way.
+#: Seconds between sweeps over what is under way, and between looks whether anything is.
 _SWEEP = 0.002
+_IDLE_SWEEP = 0.01
 _REFRESH_NS = 100 * MILLISECOND
 
 
@@ -113,7 +114,7 @@ class Gateway:
         """Sweeps until cancelled."""
         refreshed = outliers_at = now_ns()
         while True:
-            await asyncio.sleep(_SWEEP)
+            await asyncio.sleep(_SWEEP if self.forwards or self.pipes else _IDLE_SWEEP)
             now = now_ns()
             if self.forwards:
                 for forward in [one for one in self.forwards if now >= one.look_at]:

@@ -8,15 +8,17 @@ the counts for the metrics page. Kept on the loop's thread.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import IsochroneError, QueueFull, Unavailable
-from isochrone.gateway.admission import Admission
-from isochrone.gateway.balancer import Balancer
+from isochrone.gateway.admission import UNTOLD, Admission
+from isochrone.gateway.balancer import Balancer, Placement
 from isochrone.gateway.policies import make
 from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.resilience.breaker import Breaker, BreakerRules
 from isochrone.gateway.resilience.hedging import Hedging
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.resilience.retry_budget import Kind, retry_budget
@@ -25,6 +27,8 @@ from isochrone.gateway.traffic.affinity import Affinity
 from isochrone.gateway.traffic.canary import Canary
 from isochrone.gateway.traffic.quotas import Quotas
 from isochrone.gateway.traffic.rules import ModelRules
+from isochrone.gateway.traffic.shadow import Shadow
+from isochrone.gateway.traffic.tiers import NOBODY, UNKNOWN, Tiers
 
 if TYPE_CHECKING:
     from isochrone.gateway.fleet import Fleet, Member
@@ -34,18 +38,24 @@ if TYPE_CHECKING:
 #: How an attempt ended: with an answer (a caller's own mistake included), refused before it began (another worker may
 #: take it), or broken.
 ANSWERED, REFUSED, BROKEN = 0, 1, 2
+#: Workers of a tier looked at to tell what it would take there.
+_TIER_SAMPLE = 8
 
 
 class Lane:
     """One version of one model, and who serves it."""
 
-    __slots__ = ("balancer", "targets", "version")
+    __slots__ = ("_breaker_rules", "balancer", "targets", "tiers", "version", "whole")
 
-    def __init__(self, version: str, balancer: Balancer) -> None:
+    def __init__(self, version: str, balancer: Balancer, breaker_rules: BreakerRules) -> None:
         #: Stamped on every request that goes this way; "": nothing is stamped.
         self.version = version
         self.balancer = balancer
+        self._breaker_rules = breaker_rules
         self.targets: dict[str, Target] = {}
+        #: Its parts by tier, nearest first, where tiers matter; and of a part, the whole.
+        self.tiers: tuple[Lane, ...] = ()
+        self.whole: Lane | None = None
 
     def update(self, members: Iterable[Member], model: str, now: int) -> None:
         """These members serve it; targets that stay keep what is known of them."""
@@ -55,6 +65,7 @@ class Lane:
             target = self.targets.get(address)
             if target is None or target.endpoint is not member.endpoint:
                 target = Target(member.endpoint)
+                target.breaker = Breaker(self._breaker_rules)
             target.digest = (member.serves or {}).get(model, {}).get(self.version, "")
             targets[address] = target
         if targets == self.targets:
@@ -62,6 +73,16 @@ class Lane:
         else:
             self.targets = targets
             self.balancer.update(list(targets.values()), now)
+        for part in self.tiers:
+            # The same targets: what is known of them is known in every part.
+            part.targets = targets
+            part.balancer.update(list(targets.values()), now)
+
+    def refresh(self, now: int) -> None:
+        """Health, ejections and slow start have moved on."""
+        self.balancer.refresh(now)
+        for part in self.tiers:
+            part.balancer.refresh(now)
 
 
 class Group:
@@ -77,6 +98,8 @@ class Group:
         self.budget = retry_budget(rules.retries)
         self.hedging = Hedging(rules.hedge, random)
         self.affinity = Affinity(rules.affinity)
+        self.tiers = Tiers(rules.tiers)
+        self.shadow = Shadow(rules.shadow, random) if rules.shadow.share else None
         self.canary = Canary(rules.canary, name, random) if rules.canary.version else None
         self.quotas = Quotas(rules.quota) if rules.quota.enabled else None
         #: A deadline for requests that bring none, in ns; 0: none.
@@ -99,12 +122,33 @@ class Group:
             if len(self.lanes) > 64:
                 # Versions nobody serves, by callers who guess: they share the way of the model.
                 return self.current
-            rules = self.rules
-            policy = make(rules.policy, Random(self._random.random()), **rules.policy_options)
-            balancer = Balancer(policy, self._random, rules.placement, rules.balancer)
-            lane = self.lanes[version] = Lane(version, balancer)
+            lane = self.lanes[version] = self._make_lane(version, self.rules.placement)
+            parts = [
+                self._make_lane(version, replace(self.rules.placement, tiers=(tier,))) for tier in self.tiers.names
+            ]
+            for part in parts:
+                part.whole = lane
+            lane.tiers = tuple(parts)
             lane.update(self._members(version), self.name, now_ns())
         return lane
+
+    def _make_lane(self, version: str, placement: Placement) -> Lane:
+        rules = self.rules
+        policy = make(rules.policy, Random(self._random.random()), **rules.policy_options)
+        return Lane(version, Balancer(policy, self._random, placement, rules.balancer), rules.breaker)
+
+    def in_tier(self, lane: Lane, deadline: int, now: int) -> Lane:
+        """The part of a lane a request goes by: the nearest tier that is expected to be in time."""
+        index = self.tiers.choose([self._expected(part, now) for part in lane.tiers], deadline, now)
+        return lane.tiers[index] if index >= 0 else lane
+
+    def _expected(self, lane: Lane, now: int) -> float:
+        """What a request would take in a tier, by a few of its workers."""
+        eligible = lane.balancer.eligible
+        if not eligible:
+            return NOBODY
+        known = [self.admission.expected_ns(target, now) for target in eligible[:_TIER_SAMPLE]]
+        return min((expected for expected in known if expected != UNTOLD), default=UNKNOWN)
 
     def choose_lane(self, head: Head) -> Lane:
         """The version a request without one gets."""
@@ -161,7 +205,6 @@ class Group:
     def enter(self, forward: Forward, head: Head, now: int) -> None:
         """Takes a request in, or raises: it is over a quota."""
         self.requests += 1
-        self.budget.request(now)
         quotas = self.quotas
         if quotas is not None:
             key = head.get(quotas.header) or b""
@@ -169,6 +212,7 @@ class Group:
             if refusal is not None:
                 raise QuotaExceeded(refusal.message, refusal.retry_after)
             forward.quota_key = key
+        self.budget.request(now)
         if self.hedging.rules.enabled and forward.idempotent:
             self.hedging.sent(now)
             delay = self.hedging.delay_ns(Kind.STATELESS, forward.deadline, now)
@@ -178,7 +222,7 @@ class Group:
     def leave(self, forward: Forward, now: int) -> None:
         """A request is over, however it ended."""
         if self.quotas is not None and forward.quota_key is not None:
-            self.quotas.ended(forward.quota_key, now - forward.arrived, now)
+            self.quotas.ended(forward.quota_key, forward.compute_ns, now)
             forward.quota_key = None
 
     def settled(self, target: Target, latency_ns: int, outcome: int, now: int) -> None:

@@ -17,7 +17,7 @@ from isochrone.clock import NEVER
 from isochrone.errors import GRPC_DEADLINE_EXCEEDED, GRPC_RESOURCE_EXHAUSTED, GRPC_UNAVAILABLE, IsochroneError
 from isochrone.gateway.forwarding import Attempt, Forward
 from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED
-from isochrone.gateway.grpc_messages import Opening, read_opening, version_field
+from isochrone.gateway.grpc_messages import Opening, name_field, read_opening, version_field
 from isochrone.gateway.http_forward import EXPLAIN_HEADER
 from isochrone.gateway.load_reports import report_of
 from isochrone.gateway.policies.base import Demand
@@ -31,6 +31,7 @@ from isochrone.wire.http2_server import response_block
 if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
     from isochrone.gateway.group import Group, Lane
+    from isochrone.gateway.shadowing import DiscardingExchange
     from isochrone.wire.http2_client import ClientStream
     from isochrone.wire.http2_server import ServerStream
 
@@ -131,7 +132,7 @@ class GrpcForward(Forward):
         timeout = route.call.timeout_ns or group.deadline_ns
         if opening.timeout_ns and (not timeout or opening.timeout_ns < timeout):
             timeout = opening.timeout_ns
-        key = group.affinity_key(stream.head)
+        key = group.affinity_key(stream.head) if group.affinity.header else b""
         if opening.sequence:
             key = opening.sequence
             self.idempotent = False
@@ -140,6 +141,14 @@ class GrpcForward(Forward):
         if timeout or key or opening.priority:
             self.demand = Demand(key, self.deadline, 1, opening.priority or group.priority)
         stream.owner = self
+
+    def copy_for(self, exchange: DiscardingExchange, group: Group, lane: Lane) -> GrpcForward:
+        opening = read_opening(self.body, self.start)
+        body, start = self.body, self.start
+        if group is not self.group:
+            # The last field wins: another model's name at the end stands.
+            body, start = b"".join((memoryview(body)[start:], name_field(group.name))), 0
+        return GrpcForward(self.route, cast("ServerStream", exchange), group, lane, opening, body, start)
 
     def transmit(self, attempt: Attempt, now: int) -> None:
         route = self.route

@@ -105,5 +105,20 @@ def _infer_parameter(message: bytes) -> int | bytes:
 
 def version_field(version: str) -> bytes:
     """``model_version`` to append to a message."""
-    raw = version.encode()
-    return bytes((_VERSION, len(raw))) + raw
+    return _string_field(_VERSION, version)
+
+
+def name_field(name: str) -> bytes:
+    """``model_name`` to append to a message."""
+    return _string_field(_NAME, name)
+
+
+def _string_field(tag: int, text: str) -> bytes:
+    raw = text.encode()
+    length = len(raw)
+    size = bytearray()
+    while length > 0x7F:
+        size.append(length & 0x7F | 0x80)
+        length >>= 7
+    size.append(length)
+    return bytes((tag,)) + bytes(size) + raw

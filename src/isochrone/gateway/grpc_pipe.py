@@ -50,7 +50,7 @@ class GrpcPipe:
         self.deadline = stream.arrived + timeout if timeout else NEVER
         self._lane: Lane | None = None
         self._target: Target | None = None
-        self._load = 0
+        self._load = self._breaker_round = 0
         self._sent_at = 0
         self._upstream: ClientStream | None = None
         self._stamp = b""
@@ -124,6 +124,7 @@ class GrpcPipe:
             raise group.nobody(lane)
         self._target = target
         self._load = lane.balancer.sent(target, now)
+        self._breaker_round = target.breaker.sent()
         self._sent_at = now
         if self._route.names_model and lane.version:
             self._stamp = version_field(lane.version)
@@ -234,8 +235,10 @@ class GrpcPipe:
         target, lane = self._target, self._lane
         if target is None or lane is None:
             return
+        now = now_ns()
         if failed:
-            now = now_ns()
             lane.balancer.ended(target, self._load, now - self._sent_at, True, now)
+            target.breaker.ended(self._breaker_round, True, now)
         else:
-            target.dropped()
+            lane.balancer.dropped(target, now)
+            target.breaker.dropped(self._breaker_round)

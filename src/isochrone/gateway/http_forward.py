@@ -8,6 +8,7 @@ part where it speaks of a sequence or a timeout.
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 
 import msgspec
 
@@ -20,11 +21,14 @@ from isochrone.gateway.policies.base import Demand
 from isochrone.protocol.rest_answers import respond_error, timeout_header
 from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
-from isochrone.wire.http1_client import Call
+from isochrone.wire.http2_client import request_block
 
 if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
     from isochrone.gateway.group import Group, Lane
+    from isochrone.gateway.shadowing import DiscardingExchange
+    from isochrone.wire.http1_client import Call
+    from isochrone.wire.http2_client import ClientStream
 
 TIMEOUT_HEADER = b"x-request-timeout-ms"
 EXPLAIN_HEADER = b"x-isochrone-explain"
@@ -45,6 +49,10 @@ _NOT_FORWARDED = frozenset(
         ORCA_FORMAT_HEADER,
     )
 )
+_NOT_SHARED = _NOT_FORWARDED | {b"host"}
+#: Requests in flight on a worker from which on they share HTTP/2 connections: one write and one read then carry many.
+#: A lone request is faster on a connection of its own. Only our own workers take REST over HTTP/2.
+_SHARED_FROM = 4
 _NOT_RETURNED = _NOT_FORWARDED | {ORCA_HEADER}
 #: Answers that say "not here, not now": another worker may take the request.
 _REFUSALS = frozenset((429, 503, 504))
@@ -75,6 +83,8 @@ class ForwardRoute(Route):
         if head.get(b"host") is None:
             self._headers += b"host: isochrone\r\n"
         self._heads: dict[tuple[str, bool], bytes] = {}
+        self._blocks: dict[tuple[str, bool], bytes] = {}
+        self._others: dict[str, ForwardRoute] = {}
 
     def handle(self, exchange: Exchange) -> None:
         try:
@@ -86,17 +96,22 @@ class ForwardRoute(Route):
             exchange.owner = None
             respond_error(exchange, error)
 
+    def for_model(self, model: str) -> ForwardRoute:
+        """The same requests for another model: shadow traffic."""
+        if model == self.model:
+            return self
+        route = self._others.get(model)
+        if route is None:
+            route = ForwardRoute(self.gateway, self._head, model, "", self._path, self.idempotent)
+            self._others[model] = route
+        return route
+
     def outgoing(self, version: str, asks: bool) -> bytes:
         """The head for a worker, up to what differs from request to request."""
         key = (version, asks)
         head = self._heads.get(key)
         if head is None:
-            from urllib.parse import quote
-
-            path = b"/v2/models/" + quote(self.model, safe="").encode()
-            if version:
-                path += b"/versions/" + quote(version, safe="").encode()
-            head = b"%s %s%s HTTP/1.1\r\n%s" % (self._head.method, path, self._path, self._headers)
+            head = b"%s %s HTTP/1.1\r\n%s" % (self._head.method, self._target(version), self._headers)
             if asks or self.wants_load:
                 form = self._head.get(ORCA_FORMAT_HEADER) or b"text"
                 head += b"%s: %s\r\n" % (ORCA_FORMAT_HEADER, form)
@@ -104,6 +119,33 @@ class ForwardRoute(Route):
                 self._heads.clear()
             self._heads[key] = head
         return head
+
+    def outgoing_block(self, version: str, asks: bool) -> bytes:
+        """The same as a header block, for a worker whose connection is shared."""
+        key = (version, asks)
+        block = self._blocks.get(key)
+        if block is None:
+            fields = tuple(header for header in self._head.headers if header[0] not in _NOT_SHARED)
+            if asks or self.wants_load:
+                fields = (*fields, (ORCA_FORMAT_HEADER, self._head.get(ORCA_FORMAT_HEADER) or b"text"))
+            authority = self._head.get(b"host") or b"isochrone"
+            block = request_block(self._head.method, b"http", authority, self._target(version), fields)
+            if len(self._blocks) > 64:
+                self._blocks.clear()
+            self._blocks[key] = block
+        return block
+
+    def _target(self, version: str) -> bytes:
+        path = b"/v2/models/" + quote(self.model, safe="").encode()
+        if version:
+            path += b"/versions/" + quote(version, safe="").encode()
+        return path + self._path
+
+
+def _timeout_field(nanoseconds: int) -> bytes:
+    """The time left as a literal that can follow any encoded block (RFC 7541 §6.2.2: without indexing)."""
+    value = b"%.3f" % max(0.001, nanoseconds / 1e6)
+    return b"\x00\x14x-request-timeout-ms%c%s" % (len(value), value)
 
 
 #: Headers of an answer → those that go back, found by identity: memoised heads share theirs.
@@ -118,7 +160,7 @@ def returned(headers: Headers, keep_load: bool) -> Headers:
     kept = tuple(
         header for header in headers if header[0] not in _NOT_RETURNED or (keep_load and header[0] == ORCA_HEADER)
     )
-    if not keep_load:
+    if not keep_load and not _is_stream(headers):
         if len(_returned) >= 1024:
             _returned.clear()
         _returned[id(headers)] = (headers, kept)
@@ -138,7 +180,7 @@ class HttpForward(Forward):
         body = exchange.body
         length = route.json_length
         start = bytes(body[: length if 0 <= length < _GLANCE else _GLANCE])
-        key = group.affinity_key(exchange.head)
+        key = group.affinity_key(exchange.head) if group.affinity.header else b""
         if b'"sequence_id"' in start or b'"timeout"' in start:
             sequence, own_timeout = _parameters(body, length)
             if own_timeout and (not timeout or own_timeout < timeout):
@@ -153,19 +195,30 @@ class HttpForward(Forward):
             self.demand = Demand(key, self.deadline, 1, group.priority)
         exchange.owner = self
 
+    def copy_for(self, exchange: DiscardingExchange, group: Group, lane: Lane) -> HttpForward:
+        return HttpForward(self.route.for_model(group.name), exchange, group, lane)
+
     def transmit(self, attempt: Attempt, now: int) -> None:
         body = self.exchange.body
+        length = len(body)
+        endpoint = attempt.target.endpoint
+        if endpoint.reports and endpoint.in_flight > _SHARED_FROM:
+            attempt.shared = True
+            block = self.route.outgoing_block(attempt.lane.version, attempt.asks)
+            if self.deadline != NEVER:
+                block += _timeout_field(self.deadline - now)
+            attempt.sent = endpoint.handle.connections.open_stream(block, (body,) if length else (), attempt)
+            return
         head = self.route.outgoing(attempt.lane.version, attempt.asks)
         if self.deadline == NEVER:
-            head = b"%scontent-length: %d\r\n\r\n" % (head, len(body))
+            head = b"%scontent-length: %d\r\n\r\n" % (head, length)
         else:
             left = max(0.001, (self.deadline - now) / 1e6)
-            head = b"%sx-request-timeout-ms: %.3f\r\ncontent-length: %d\r\n\r\n" % (head, left, len(body))
-        connections = attempt.target.endpoint.handle.connections
-        attempt.sent = connections.send(head, (body,) if len(body) else (), attempt)
+            head = b"%sx-request-timeout-ms: %.3f\r\ncontent-length: %d\r\n\r\n" % (head, left, length)
+        attempt.sent = endpoint.handle.connections.send(head, (body,) if length else (), attempt)
 
     def answered(self, attempt: Attempt, trailers: Headers) -> None:
-        if attempt.sent is not None:
+        if not attempt.shared and attempt.sent is not None:
             attempt.target.endpoint.handle.connections.release(attempt.sent)
         super().answered(attempt, trailers)
 
@@ -203,10 +256,10 @@ class HttpForward(Forward):
     # An answer that is passed on as it comes.
 
     def streams_answer(self, attempt: Attempt) -> bool:
-        return any(
-            name == b"transfer-encoding" or (name == b"content-type" and value.startswith(b"text/event-stream"))
-            for name, value in attempt.headers
-        )
+        headers = attempt.headers
+        found = _returned.get(id(headers))
+        # What went back before in one piece is no stream.
+        return (found is None or found[0] is not headers) and _is_stream(headers)
 
     def begin_streaming(self, attempt: Attempt) -> None:
         attempt.streaming = True
@@ -220,9 +273,15 @@ class HttpForward(Forward):
         exchange = self.exchange
         exchange.write([data])
         if exchange.is_congested:
-            call = cast(Call, getattr(attempt.sent, "launched", attempt.sent))
-            call.connection.pause_reading()
-            exchange.on_writable = call.connection.resume_reading
+            sent = getattr(attempt.sent, "launched", attempt.sent)
+            if attempt.shared:
+                stream = cast("ClientStream", sent)
+                stream.hold_window()
+                exchange.on_writable = stream.release_window
+            else:
+                connection = cast("Call", sent).connection
+                connection.pause_reading()
+                exchange.on_writable = connection.resume_reading
 
     def end_streaming(self, attempt: Attempt, trailers: Headers) -> None:
         self.exchange.end()
@@ -230,6 +289,13 @@ class HttpForward(Forward):
     def cut_off(self, error: IsochroneError) -> None:
         """The answer broke off: so does the one to the caller, who must not take it for whole."""
         self.exchange.abort()
+
+
+def _is_stream(headers: Headers) -> bool:
+    for name, value in headers:
+        if name == b"transfer-encoding" or (name == b"content-type" and value.startswith(b"text/event-stream")):
+            return True
+    return False
 
 
 def _parameters(body: Buffer, length: int) -> tuple[bytes, int]:

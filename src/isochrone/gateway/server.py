@@ -89,6 +89,7 @@ class GatewayServer:
         await self._listen("gateway", settings.port, GatewayApplication(gateway))
         if settings.metrics_port is not None:
             await self._listen("metrics", settings.metrics_port, GatewayMetricsApplication(gateway))
+        gateway.fleet.turn = self._listeners[0].turn
         gateway.set_upstreams("command line", settings.upstreams)
         self._tasks.append(asyncio.ensure_future(gateway.run()))
         for upstream in settings.dns:

@@ -78,6 +78,7 @@ class Target:
 
     __slots__ = (
         "_by_load",
+        "breaker",
         "digest",
         "endpoint",
         "error_rate",
@@ -113,6 +114,8 @@ class Target:
         self.digest = ""
         #: A policy's own index of it.
         self.slot = -1
+        #: The shell's own: its circuit breaker.
+        self.breaker: Any = None
         #: Mean latency by requests in flight when they were sent.
         self._by_load = [0.0] * _LOAD_CLASSES
 

@@ -18,11 +18,12 @@ from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
 from isochrone.models.config_keys import (
+    Place,
     expectation,
     integer_range,
     is_map,
     is_repeated,
-    key_at,
+    place_at,
     suggestion,
     unknown_field,
 )
@@ -32,6 +33,8 @@ _ROOT = model_config_pb2.ModelConfig.DESCRIPTOR
 # A value no file can mean, to learn whether the text set the field at all: proto3 does not tell 0 from
 # absent, and "max_batch_size: 0" is a decision while its absence is not.
 _UNSET = -(2**31)
+
+_THE_END = "the end of the text"
 
 _BACKENDS = {
     "onnxruntime": "onnx",
@@ -68,42 +71,80 @@ def _decode(content: bytes, where: str) -> str:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
         line = content[: error.start].count(b"\n") + 1
+        column = error.start - content.rfind(b"\n", 0, error.start)
         given = f"byte 0x{content[error.start]:02x}"
-        raise ConfigError(f"{where}:{line}", "(encoding)", "UTF-8 text", given) from None
+        raise ConfigError(f"{where}:{line}:{column}", "(encoding)", "UTF-8 text", given) from None
 
 
 def _text_error(text: str, error: Any, where: str) -> ConfigError:
     line, column = error.GetLine() or 1, error.GetColumn() or 1
     message = str(error)
-    place = f"{where}:{line}:{column}"
+    position = f"{where}:{line}:{column}"
+    place = place_at(text, line, column, _ROOT)
     # The parser has already read an unknown or repeated key when it complains, and stands behind it: the
     # message's own words say which key it was.
     if match := re.search(r'Message type "([\w.]+)" has no field named "([^"]+)"', message):
-        key, _ = key_at(text, line, column, _ROOT)
-        known = _ROOT.file.pool.FindMessageTypeByName(match[1])
-        return ConfigError(place, key, unknown_field(known, match[2]), f"'{match[2]}'")
+        return _unknown_key(place, _ROOT.file.pool.FindMessageTypeByName(match[1]), match[2], position)
     if match := re.search(r'should not have multiple "([^"]+)" fields', message):
-        return ConfigError(place, _sibling(text, line, column, match[1]), "one value", "a second one")
+        return ConfigError(position, _sibling(place.key, match[1]), "one value", "a second one")
     if match := re.search(r'Field "([^"]+)" is specified along with field "([^"]+)"', message):
-        key = _sibling(text, line, column, match[1])
-        return ConfigError(place, key, f"only one of {match[2]} and {match[1]}", "both")
-    key, field = key_at(text, line, column, _ROOT)
-    rest = text.split("\n")[line - 1][column - 1 :].strip() if line <= text.count("\n") + 1 else ""
-    if (match := re.search(r'Expected "([^"]+)"\.$', message)) and match[1] not in ("true", "false"):
-        # At the end of the text the parser still stands on the last token it took.
-        ended = match[1] in "}>" or not rest
-        return ConfigError(place, key, f"'{match[1]}'", "the end of the text" if ended else f"'{rest}'")
+        return ConfigError(position, _sibling(place.key, match[1]), f"only one of {match[2]} and {match[1]}", "both")
     if "Couldn't parse string" in message and "codec" in message:
-        return ConfigError(place, key, "a quoted string in UTF-8", "bytes that are not UTF-8")
+        return ConfigError(position, place.key, "a quoted string in UTF-8", "bytes that are not UTF-8")
+    wanted = re.search(r'Expected "([^"]+)"\.$', message)
+    rest = text.split("\n")[line - 1][column - 1 :].strip() if line <= text.count("\n") + 1 else ""
+    # At the end of the text, where a message is still open, the parser stands on the last token it took.
+    if not rest or (wanted is not None and wanted[1] in "}>"):
+        return _ended(text, place, wanted[1] if wanted is not None else "", position, where)
     given = re.match(r"\"[^\"]*\"?|'[^']*'?|[^\s,;{}\[\]<>]+|.", rest)
-    shown = given[0] if given else "the end of the text"
-    if field is None or re.search(r"Expected identifier", message):
-        return ConfigError(place, key, "a key or a closing bracket", shown)
-    return ConfigError(place, key, expectation(field), shown)
+    shown = given[0] if given else rest
+    if shown in ("]", "}", ">") and (wrong := _wrong_bracket(place, shown, position)) is not None:
+        return wrong
+    if wanted is not None and wanted[1] == ",":
+        return ConfigError(position, place.key, f"',' or ']' to close {place.open[-1]}", shown)
+    if wanted is not None and wanted[1] not in ("true", "false"):
+        return ConfigError(position, place.key, f"'{wanted[1]}'", f"'{shown}'")
+    if place.field is None or re.search(r"Expected identifier", message):
+        return ConfigError(position, place.key, "a key or a closing bracket", shown)
+    return ConfigError(position, place.key, expectation(place.field), shown)
 
 
-def _sibling(text: str, line: int, column: int, name: str) -> str:
-    key, _ = key_at(text, line, column, _ROOT)
+def _unknown_key(place: Place, message: Any, name: str, position: str) -> ConfigError:
+    """A key that its message does not have; one that an outer message has tells of a bracket forgotten before it."""
+    outer = [known for known in place.messages[:-1] if known is not None and name in known.fields_by_name]
+    if not outer:
+        return ConfigError(position, place.key, unknown_field(message, name), f"'{name}'")
+    unclosed = place.open[-1]
+    belongs = "the top level" if outer[-1] is _ROOT else f"{outer[-1].name}"
+    expected = f"a key of {unclosed.key}, or before it the '{unclosed.closing}' that closes {unclosed}"
+    return ConfigError(position, place.key, expected, f"'{name}', a key of {belongs}")
+
+
+def _ended(text: str, place: Place, wanted: str, position: str, where: str) -> ConfigError:
+    """The text is over too early; with a bracket open, the place to mend is most likely where that stands."""
+    lines = text.split("\n")
+    unclosed = place_at(text, len(lines), len(lines[-1]) + 2, _ROOT).open
+    if unclosed and wanted in ("", ",", "}", ">", "{"):
+        innermost = unclosed[-1]
+        expected = f"a '{innermost.closing}' that closes {innermost}"
+        return ConfigError(f"{where}:{innermost.line}:{innermost.column}", innermost.key, expected, _THE_END)
+    expected = f"'{wanted}'" if wanted else expectation(place.field) if place.field is not None else "a key"
+    return ConfigError(position, place.key, expected, _THE_END)
+
+
+def _wrong_bracket(place: Place, given: str, position: str) -> ConfigError | None:
+    """A closing bracket that closes nothing, another one than is open, or a list that ends with a comma."""
+    if not place.open:
+        return ConfigError(position, "(top level)", "a key: no bracket is open here", f"'{given}'")
+    innermost = place.open[-1]
+    if innermost.closing != given:
+        return ConfigError(position, innermost.key, f"'{innermost.closing}' to close {innermost}", f"'{given}'")
+    if given == "]":
+        return ConfigError(position, place.key, "a value", "']' after a ','")
+    return None
+
+
+def _sibling(key: str, name: str) -> str:
     parent, dot, _ = key.rpartition(".")
     return f"{parent}{dot}{name}"
 

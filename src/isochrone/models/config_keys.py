@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 
@@ -89,19 +89,48 @@ class _Scope:
         return f"{self.prefix}{dot}{self.field_name}{index if self.field_name else ''}"
 
 
-def key_at(text: str, line: int, column: int, root: Any) -> tuple[str, Any]:
-    """The key path in a text-format message at a position (both from 1), and its field (None if unknown).
+class Bracket(NamedTuple):
+    """One that is open: where it stands (both from 1), and the key it belongs to."""
+
+    mark: str
+    line: int
+    column: int
+    key: str
+
+    @property
+    def closing(self) -> str:
+        return {"{": "}", "[": "]", "<": ">"}[self.mark]
+
+    def __str__(self) -> str:
+        return f"the '{self.mark}' at {self.line}:{self.column}"
+
+
+class Place(NamedTuple):
+    """What stands before a position in a text-format message."""
+
+    key: str
+    #: None if the key is not known.
+    field: Any
+    #: Outermost first.
+    open: tuple[Bracket, ...]
+    #: The types of the messages that are open, outermost first; None: not known.
+    messages: tuple[Any, ...]
+
+
+def place_at(text: str, line: int, column: int, root: Any) -> Place:
+    """What a position (both from 1) in a text-format message is about.
 
     It walks the text as far as the position and no further, so it copes with text that is broken there.
     """
     lines = text.split("\n")
     stop = sum(len(before) + 1 for before in lines[: line - 1]) + max(column - 1, 0)
     scopes = [_Scope(root, "")]
+    brackets: list[Bracket] = []
     expect_value = False
     for token in _TOKEN.finditer(text):
         kind, value = token.lastgroup, token.group()
-        # A word at the position itself still counts: it may be the key.
-        if token.start() > stop:
+        # A word at the position itself still counts: it may be the key. A mark there is what is wrong.
+        if token.start() > stop or (token.start() == stop and kind == "mark"):
             break
         scope = scopes[-1]
         if kind == "comment":
@@ -112,16 +141,30 @@ def key_at(text: str, line: int, column: int, root: Any) -> tuple[str, Any]:
         elif value == ":":
             expect_value = True
             continue
-        elif value == "[":
-            scope.in_list = True
-        elif value == "]":
-            scope.in_list = False
+        elif value in "[{<":
+            brackets.append(_bracket(text, token.start(), value, scope))
+            if value == "[":
+                scope.in_list = True
+            else:
+                inner = scope.field.message_type if scope.field is not None else None
+                scopes.append(_Scope(inner, scope.path()))
+        elif value in "]}>":
+            if brackets:
+                brackets.pop()
+            if value == "]":
+                scope.in_list = False
+            elif len(scopes) > 1:
+                scopes.pop()
         elif value == "," and scope.in_list:
             scope.start_field(scope.field_name)
-        elif value in "{<":
-            inner = scope.field.message_type if scope.field is not None else None
-            scopes.append(_Scope(inner, scope.path()))
-        elif value in "}>" and len(scopes) > 1:
-            scopes.pop()
         expect_value = False
-    return scopes[-1].path() or "(top level)", scopes[-1].field
+    key = scopes[-1].path() or "(top level)"
+    return Place(key, scopes[-1].field, tuple(brackets), tuple(scope.message for scope in scopes))
+
+
+def _bracket(text: str, start: int, mark: str, scope: _Scope) -> Bracket:
+    line = text.count("\n", 0, start) + 1
+    column = start - text.rfind("\n", 0, start)
+    key = scope.path()
+    # A list's own key has no number.
+    return Bracket(mark, line, column, key.rpartition("[")[0] or key if mark == "[" else key)

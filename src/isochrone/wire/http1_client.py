@@ -21,6 +21,7 @@ from isochrone.wire.body_receiver import LARGE_BODY, BodyReceiver
 from isochrone.wire.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.response_heads import ResponseHead, ResponseHeads
+from isochrone.wire.turn import Turn
 
 #: Requests up to this size are joined into one write; larger ones go out as a list of buffers.
 _JOIN_LIMIT = 32 * 1024
@@ -69,18 +70,27 @@ class Http1ClientConnection(asyncio.Protocol):
         "limits",
         "on_closed",
         "on_writable",
+        "out",
+        "staged",
         "transport",
+        "turn",
         "unparsed",
         "write_paused",
     )
 
-    def __init__(self, limits: WireLimits | None = None, heads: ResponseHeads | None = None) -> None:
+    def __init__(
+        self, limits: WireLimits | None = None, heads: ResponseHeads | None = None, turn: Turn | None = None
+    ) -> None:
         # Per connection.
         self.limits = limits or WireLimits()
         #: Connections to the same servers may share these.
         self.heads = heads or ResponseHeads(self.limits)
         self.transport = cast(asyncio.Transport, None)
         self.calls: deque[Call] = deque()
+        #: Where a forwarder's connections take turns: what was read and not worked on, and requests not yet written.
+        self.turn = turn
+        self.staged: list[bytes] = []
+        self.out: list[Buffer] = []
         #: The server's last answer is coming: no further request.
         self.closing = False
         self.closed = False
@@ -118,11 +128,24 @@ class Http1ClientConnection(asyncio.Protocol):
         size = len(head)
         for part in body:
             size += len(part)
-        if size <= _JOIN_LIMIT:
-            self.transport.write(b"".join((head, *body)) if body else head)
-        else:
+        if size > _JOIN_LIMIT:
+            self.flush()
             self.transport.writelines([head, *body])
+        elif self.turn is not None and self.turn.staging:
+            if not self.out:
+                self.turn.mark(self)
+            self.out.append(head)
+            self.out += body
+        else:
+            self.transport.write(b"".join((head, *body)) if body else head)
         return call
+
+    def flush(self) -> None:
+        """Writes what waits."""
+        if self.out:
+            out, self.out = self.out, []
+            if not self.closed:
+                self.transport.write(b"".join(out))
 
     async def request(
         self,
@@ -168,7 +191,19 @@ class Http1ClientConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if self.closed:
+        if self.turn is None:
+            self.receive(data)
+            return
+        self.staged.append(data)
+        if len(self.staged) == 1:
+            self.turn.received(self, b"")
+
+    def receive(self, data: bytes) -> None:
+        """Works on what was read."""
+        if self.staged:
+            data = self.staged[0] if len(self.staged) == 1 else b"".join(self.staged)
+            self.staged = []
+        if self.closed or not data:
             return
         if self.unparsed:
             data = self.unparsed + data
@@ -182,6 +217,9 @@ class Http1ClientConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
+        if self.staged:
+            # The last answer and the connection's end may come in one turn.
+            self.receive(b"")
         if self.closed:
             return
         head = self.head

@@ -22,6 +22,7 @@ from isochrone.wire.hpack import Encoder, HeaderListTooLarge
 from isochrone.wire.http2 import ConnectionFault, Http2Connection
 from isochrone.wire.http2_sending import Stream
 from isochrone.wire.http2_server import malformed
+from isochrone.wire.turn import Turn
 
 #: Streams opened before the server's SETTINGS say how many it takes (RFC 9113 §6.5.2 asks servers for at least 100).
 _STREAMS_BEFORE_SETTINGS = 100
@@ -120,8 +121,16 @@ class ClientStream(Stream):
 class Http2ClientConnection(Http2Connection):
     """One connection to a server."""
 
-    def __init__(self, limits: WireLimits | None = None, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(
+        self,
+        limits: WireLimits | None = None,
+        loop: asyncio.AbstractEventLoop | None = None,
+        turn: Turn | None = None,
+    ) -> None:
         super().__init__(limits or WireLimits(), loop or asyncio.get_running_loop())
+        #: Where a forwarder's connections take turns, and what was read and not worked on.
+        self.turn = turn
+        self.staged: list[bytes] = []
         self.next_stream = 1
         #: Streams above the server's limit; their frames wait in ``pending``.
         self.waiting: deque[ClientStream] = deque()
@@ -202,7 +211,31 @@ class Http2ClientConnection(Http2Connection):
         increment = limits.connection_window - frames.DEFAULT_WINDOW
         self.transport.write(frames.PREFACE + frames.settings_frame(settings) + frames.window_update(0, increment))
 
+    def data_received(self, data: bytes) -> None:
+        if self.turn is None:
+            super().data_received(data)
+            return
+        self.staged.append(data)
+        if len(self.staged) == 1:
+            self.turn.received(self, b"")
+
+    def receive(self, data: bytes) -> None:
+        if self.staged:
+            data = self.staged[0] if len(self.staged) == 1 else b"".join(self.staged)
+            self.staged = []
+        super().receive(data)
+
+    def plan_flush(self) -> None:
+        if self.turn is None:
+            super().plan_flush()
+        else:
+            self.flush_planned = True
+            self.turn.mark(self)
+
     def connection_lost(self, error: Exception | None) -> None:
+        if self.staged and not self.closed:
+            # The last answers and the connection's end may come in one turn.
+            self.receive(b"")
         if self.closed:
             return
         if not self.going_away:

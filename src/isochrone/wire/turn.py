@@ -38,7 +38,7 @@ class TurnConnection(Protocol):
 class Turn:
     """Shared by the connections of one listener."""
 
-    __slots__ = ("_burst_ns", "_dirty", "_ended", "_last", "_lonely", "_loop", "_ready", "_staging")
+    __slots__ = ("_burst_ns", "_dirty", "_ended", "_last", "_lonely", "_loop", "_ready", "staging")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, burst_ns: int = _BURST_NS) -> None:
         self._loop = loop
@@ -47,21 +47,22 @@ class Turn:
         self._ready: list[tuple[TurnConnection, bytes]] = []
         #: Connections that have something to write from outside their own reading.
         self._dirty: list[TurnConnection] = []
-        self._staging = False
+        #: Several connections were ready at once lately: what they read waits for the end of the turn.
+        self.staging = False
         self._lonely = 0
         self._last: TurnConnection | None = None
         self._ended = 0
 
     def received(self, connection: TurnConnection, data: bytes) -> None:
         """A connection has read something."""
-        if not self._staging:
+        if not self.staging:
             if self._last is connection or now_ns() - self._ended > self._burst_ns:
                 connection.receive(data)
                 connection.flush()
                 self._last = connection
                 self._ended = now_ns()
                 return
-            self._staging = True
+            self.staging = True
             self._lonely = 0
             self._last = None
         if not self._ready:
@@ -92,7 +93,7 @@ class Turn:
             return
         self._lonely += 1
         if self._lonely >= _LONELY_TURNS:
-            self._staging = False
+            self.staging = False
 
     def _write(self) -> None:
         dirty, self._dirty = self._dirty, []

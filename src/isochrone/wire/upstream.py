@@ -15,6 +15,7 @@ from isochrone.settings import WireLimits
 from isochrone.wire.http1_client import Http1ClientConnection
 from isochrone.wire.http2_client import Http2ClientConnection
 from isochrone.wire.response_heads import ResponseHeads
+from isochrone.wire.turn import Turn
 
 _Connection = TypeVar("_Connection", Http1ClientConnection, Http2ClientConnection)
 
@@ -28,12 +29,13 @@ async def connect_http1(
     *,
     limits: WireLimits | None = None,
     heads: ResponseHeads | None = None,
+    turn: Turn | None = None,
     tls: ssl.SSLContext | None = None,
     server_name: str | None = None,
     timeout: float = CONNECT_TIMEOUT,  # noqa: ASYNC109 (names the limit in the error)
 ) -> Http1ClientConnection:
     """Raises ``Unavailable``. Connections that share ``heads`` share what they know of the server's answers."""
-    return await _connect(Http1ClientConnection(limits, heads), host, port, tls, server_name, "http/1.1", timeout)
+    return await _connect(Http1ClientConnection(limits, heads, turn), host, port, tls, server_name, "http/1.1", timeout)
 
 
 async def connect_http2(
@@ -41,12 +43,13 @@ async def connect_http2(
     port: int,
     *,
     limits: WireLimits | None = None,
+    turn: Turn | None = None,
     tls: ssl.SSLContext | None = None,
     server_name: str | None = None,
     timeout: float = CONNECT_TIMEOUT,  # noqa: ASYNC109 (names the limit in the error)
 ) -> Http2ClientConnection:
     """Without TLS by prior knowledge (RFC 9113 §3.3); with it the server must choose h2. Raises ``Unavailable``."""
-    return await _connect(Http2ClientConnection(limits), host, port, tls, server_name, "h2", timeout)
+    return await _connect(Http2ClientConnection(limits, turn=turn), host, port, tls, server_name, "h2", timeout)
 
 
 async def _connect(

@@ -77,6 +77,23 @@ def test_in_time_but_not_by_enough_is_better_than_late_elsewhere() -> None:
     assert choose(tiers, [35, 500, 500], 40) == EDGE
 
 
+def test_of_several_in_time_but_not_by_enough_the_nearest() -> None:
+    tiers = Tiers(RULES)
+    assert choose(tiers, [90, 75, 5], 80) == CORE
+    assert tiers.is_left(EDGE)
+    assert tiers.is_left(REGIONAL)
+    assert choose(tiers, [75, 60, 500], 80) == EDGE
+
+
+def test_until_the_hold_is_over_each_request_must_be_well_in_time() -> None:
+    tiers = Tiers(RULES)
+    choose(tiers, [50, 5, 5], 40)
+    just_before = SECOND + RULES.hold_ns - 1
+    assert choose(tiers, [25, 5, 5], 40, just_before) == EDGE
+    assert tiers.is_left(EDGE)
+    assert choose(tiers, [35, 5, 5], 40, just_before) == REGIONAL
+
+
 def test_hopeless_deadlines_do_not_drive_out_the_others() -> None:
     tiers = Tiers(RULES)
     for step in range(100):

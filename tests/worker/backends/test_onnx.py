@@ -1,3 +1,5 @@
+"""The onnx backend on small graphs: right results, whose memory they are, options, and files that cannot be."""
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,3 +1,5 @@
+"""Messages between the server and an isolated model: whole, or a broken link."""
+
 from __future__ import annotations
 
 import socket

@@ -1,3 +1,5 @@
+"""Python models inside the server: the user's class through its life, and every way it can misbehave."""
+
 from __future__ import annotations
 
 import asyncio

@@ -1,3 +1,5 @@
+"""Backends by name, each imported only when it is needed."""
+
 from __future__ import annotations
 
 import subprocess

@@ -1,3 +1,5 @@
+"""Memory shared with a process that is not trusted."""
+
 from __future__ import annotations
 
 import os

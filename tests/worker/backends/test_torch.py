@@ -1,3 +1,5 @@
+"""The torch backend: TorchScript and exported programs, how tensors find their places, and what is refused."""
+
 from __future__ import annotations
 
 import subprocess

@@ -35,7 +35,9 @@ class ConsistentHash(AffinityPolicy):
         self._points = whole(self.name, "points", points, 1, 4096)
         self._load_factor = number(self.name, "load_factor", load_factor, 1)
         self._ring: list[int] = []
-        self._owners: list[Target] = []
+        #: Of each point of the ring: the place of its worker in the order of addresses.
+        self._owners: list[int] = []
+        self._by_address: Sequence[Target] = ()
         #: What each member has in flight, as it was last seen, and the sum.
         self._seen: dict[Target, int] = {}
         self._in_flight = 0
@@ -64,27 +66,23 @@ class ConsistentHash(AffinityPolicy):
     def _build(self, targets: Sequence[Target]) -> None:
         self._seen = {target: target.in_flight for target in targets}
         self._in_flight = sum(self._seen.values())
-        if not targets:
-            self._ring, self._owners = [], []
-            return
-        count = self._points
-        ring = np.concatenate(
-            [hashing.points(hashing.of_address(target.endpoint.address, _PURPOSE), count) for target in targets]
-        )
-        order = np.argsort(ring, kind="stable")
+        self._by_address = targets
+        seeds = [hashing.of_address(target.endpoint.address, _PURPOSE) for target in targets]
+        ring = hashing.points(seeds, self._points).ravel()
+        order = np.argsort(ring)
         # Lists: bisect in C over ints takes half a microsecond, numpy's search of one key several.
         self._ring = ring[order].tolist()
-        self._owners = [targets[slot] for slot in (order // count).tolist()]
+        self._owners = (order // self._points).tolist()
 
     def _look_up(self, key: int, avoid: Sequence[Target]) -> Target:
-        owners = self._owners
+        owners, targets = self._owners, self._by_address
         length = len(owners)
         place = bisect_left(self._ring, key)
         capacity = self.capacity()
         spare = None
         # Not everybody can be above the mean, so this ends early: after some 1/(load_factor - 1)² points.
         for step in range(place, place + length):
-            owner = owners[step if step < length else step - length]
+            owner = targets[owners[step if step < length else step - length]]
             if owner in avoid:
                 continue
             if owner.in_flight < capacity:

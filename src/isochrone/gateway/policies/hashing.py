@@ -5,6 +5,7 @@ Python's own ``hash`` differs from process to process, so it must never be used 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 
 import numpy as np
@@ -23,9 +24,11 @@ def of_address(address: str, purpose: bytes) -> int:
     return int.from_bytes(blake2b(address.encode(), digest_size=8, person=purpose).digest(), "little")
 
 
-def points(seed: int, count: int) -> NDArray[np.uint64]:
-    """So many points on the ring from one seed: splitmix64 (Steele, Lea and Flood, OOPSLA 2014) over a counter."""
-    state = np.uint64(seed) + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+def points(seeds: Sequence[int], count: int) -> NDArray[np.uint64]:
+    """So many points on the ring for each seed, one row each: splitmix64 (Steele, Lea and Flood, OOPSLA 2014) over a
+    counter."""
+    steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
+    state: NDArray[np.uint64] = np.array(seeds, dtype=np.uint64)[:, None] + steps
     state ^= state >> np.uint64(30)
     state *= np.uint64(0xBF58476D1CE4E5B9)
     state ^= state >> np.uint64(27)

@@ -25,7 +25,7 @@ _FEWEST_PROBES = 2
 class Prequal(Policy):
     """``pool``: probes kept, and the largest fleet that needs none. ``max_age_s``: of a probe. ``quantile``: of the
     requests in flight, above which a worker is hot. ``probes_per_query``, ``removals_per_query``: the paper's r_probe
-    and r_remove. ``tolerance``, ``slack_us``: latencies within this factor and time are equal; 1 and 0 is the paper's."""
+    and r_remove. ``tolerance``, ``slack_us``: latencies within this factor and time are equal; 1 and 0: as in it."""
 
     name = "prequal"
 
@@ -62,6 +62,8 @@ class Prequal(Policy):
         #: Asked, and not heard of since.
         self._asked: set[Target] = set()
         self._owed = 0.0
+        #: Mean latency told by probes.
+        self._typical = 0.0
         #: Choices made without enough probes.
         self.random_fallback = 0
 
@@ -103,7 +105,9 @@ class Prequal(Policy):
     def _of_a_few(self, avoid: Sequence[Target], now: int) -> Target:
         """No probes to go by: of three at random the least loaded as seen from here, the quicker of equals."""
         few = [one(self._random, self.targets, avoid) for _ in range(3)]
-        return min(few, key=lambda target: (target.load(now), target.expected_ns(now)))
+        return min(
+            few, key=lambda target: ((target.load(now) + 1) * (1 + 8 * target.error_rate), target.expected_ns(now))
+        )
 
     def sent(self, target: Target, now: int) -> None:
         if self._whole:
@@ -111,7 +115,7 @@ class Prequal(Policy):
 
     def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
         if self._whole:
-            self._fleet.ended(target, failed, now)
+            self._fleet.ended(target, latency_ns, failed, now)
 
     def dropped(self, target: Target, now: int) -> None:
         if self._whole:
@@ -127,8 +131,14 @@ class Prequal(Policy):
             # News that comes with an answer is of a worker that was chosen: in a full pool it would crowd out the
             # random ones, and the choice would go round among a few.
             return
-        # An error makes the latency look longer (``Target.expected_ns``): who fails fast must not look fast.
-        self._pool.add(target, target.load(now), target.expected_ns(now), now)
+        # Errors make the latency look longer (``Target.expected_ns``): who fails fast must not look fast.
+        latency = target.expected_ns(now)
+        if latency:
+            self._typical += (latency - self._typical) / 16
+        else:
+            # Never answered: like the others, unless it failed.
+            latency = self._typical * (1 + 8 * target.error_rate)
+        self._pool.add(target, target.load(now), latency, now)
 
     def probes(self, now: int) -> Sequence[Target]:
         if self._whole:

@@ -131,6 +131,16 @@ class ProbePool:
                 best, fewest = probe, in_flight
         return best
 
+    def safe(self, avoid: Sequence[Target]) -> list[Probe]:
+        """The cold ones about as quick as the quickest of them: those that ``best`` takes from. Nobody, if all are
+        hot."""
+        limit = self.hot_above()
+        cold = [probe for probe in self.probes if probe.in_flight <= limit and probe.target not in avoid]
+        if not cold:
+            return cold
+        enough = min([probe.latency for probe in cold]) * self._tolerance + self._slack_ns
+        return [probe for probe in cold if probe.latency <= enough]
+
     def worst(self) -> Probe:
         """The hot one with the most in flight; all cold: the one with the highest latency."""
         limit = self.hot_above()

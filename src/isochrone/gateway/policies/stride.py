@@ -15,23 +15,25 @@ from isochrone.gateway.targets import Target
 
 
 class WeightedTurns(Policy):
-    """Subclasses call ``_set_weight``; a newcomer's weight is 1."""
+    """Subclasses call ``_set_weight``."""
 
     def __init__(self, random: Random) -> None:
         super().__init__(random)
         self._slots: dict[Target, int] = {}
         self._board = ScoreBoard()
         self._strides: list[float] = []
+        self._weight_of_newcomers = 1.0
 
     def members(self, targets: Sequence[Target]) -> None:
         slots, strides, turns = self._slots, self._strides, self._board.values
         begin = float(turns[self._board.lowest()]) if len(turns) else 0.0
+        stride = 1 / self._weight_of_newcomers
         kept = [slots.get(target) for target in targets]
-        self._strides = [1.0 if slot is None else strides[slot] for slot in kept]
+        self._strides = [stride if slot is None else strides[slot] for slot in kept]
         # Counted from the one whose turn it is, so that the numbers stay small. Newcomers begin somewhere within one
         # stride: gateways that start together must not walk in step.
         self._board = ScoreBoard(
-            [self._random.random() if slot is None else float(turns[slot]) - begin for slot in kept]
+            [self._random.random() * stride if slot is None else float(turns[slot]) - begin for slot in kept]
         )
         self._slots = {target: slot for slot, target in enumerate(targets)}
         super().members(targets)

@@ -22,6 +22,7 @@ from isochrone.gateway.targets import NEWS_NS, Target
 
 #: A refill at most doubles in this time, and is at most halved four times.
 _PERIOD_NS = 100_000_000
+_LONG_AGO = -1e15
 _LOWEST_RATE, _HIGHEST_RATE = 1e-9, 1.0
 
 
@@ -60,8 +61,11 @@ class TokenBucket(ScoredPolicy):
         rates, looked_at, worth_from = self._rates, self._looked_at, self._worth_from.values
         self._rates = [self._first_rate if slot is None else rates[slot] for slot in kept]
         self._looked_at = [0 if slot is None else looked_at[slot] for slot in kept]
+        # A newcomer's bucket is as the emptiest of the others: a full one would draw all requests at once. The first
+        # ones are full.
+        poorest = float(max(worth_from)) if len(worth_from) else _LONG_AGO
         self._worth_from = ScoreBoard(
-            [self._random.random() - 2 if slot is None else float(worth_from[slot]) for slot in kept]
+            [poorest + self._random.random() if slot is None else float(worth_from[slot]) for slot in kept]
         )
         super().members(targets)
 

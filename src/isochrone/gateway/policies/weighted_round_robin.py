@@ -54,7 +54,9 @@ class WeightedRoundRobin(WeightedTurns):
         self._tallies: dict[Target, _Tally] = {}
         #: Goodput over utilisation, in queries per second of a whole processor.
         self._rates: dict[Target, float] = {}
-        #: The mean of those, which is a weight of 1: newcomers get that (gRFC A58).
+        #: The first one found: a weight of 1.
+        self._unit = 0.0
+        #: The mean, which newcomers get (gRFC A58).
         self._typical = 0.0
 
     def members(self, targets: Sequence[Target]) -> None:
@@ -108,8 +110,11 @@ class WeightedRoundRobin(WeightedTurns):
         found = max(good, 0.01) / max(use, 0.01)
         before = self._rates.get(target, found)
         rate = self._rates[target] = before + (found - before) * self._smoothing
-        self._typical = self._typical + (rate - self._typical) * _GAIN if self._typical else rate
-        self._set_weight(target, rate / self._typical)
+        if not self._unit:
+            self._unit = self._typical = rate
+        self._typical += (rate - self._typical) * _GAIN
+        self._weight_of_newcomers = self._typical / self._unit
+        self._set_weight(target, rate / self._unit)
         told = tally.told
         tally = self._tallies[target] = _Tally(now)
         tally.told = told

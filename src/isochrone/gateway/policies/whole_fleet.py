@@ -21,10 +21,13 @@ from isochrone.gateway.targets import NEWS_NS, Target
 _NEVER = 1 << 62
 #: Everything is looked at again this often: news grows old without an event.
 _LOOK_NS = NEWS_NS // 2
-#: A passed-over worker gets a request after so long and so many choices; each failure doubles the time.
+#: A passed-over worker gets a request after so long and so many choices, which keeps trials out of the p99. A failed
+#: trial doubles both, one that went well halves them: a worker that is well again is back within seconds.
 _TRIAL_NS = 1_000_000_000
 _TRIAL_CHOICES = 512
-_LONGEST_TRIAL_NS = 64_000_000_000
+_SHORTEST_TRIAL_NS, _LONGEST_TRIAL_NS = 20_000_000, 64_000_000_000
+#: A request that came to nothing after this many times the expected latency says that the worker may have stopped.
+_SILENCE = 4
 #: Makes room for the turn below the load in one integer.
 _LOAD = 1 << 48
 
@@ -46,9 +49,17 @@ class WholeFleet:
         self._heard: list[int] = []
         #: When its silence is longer than what was expected of it; never, while it has nothing.
         self._late: list[float] = []
+        #: None of those is before this.
+        self._first_late = float(_NEVER)
         self._last_sent: list[int] = []
         self._sent_at_turn: list[int] = []
         self._trial_ns: list[int] = []
+        #: Slots that let a request fail or be given up in silence: late for as long as nothing is heard of them.
+        self._suspects: set[int] = set()
+        #: Slots whose trial is under way.
+        self._tried: set[int] = set()
+        #: Slots whose figures changed since the last choice. An answer brings two events: they are looked at once.
+        self._changed: set[int] = set()
         self._turn = 0
         self._looked_at = -_NEVER
         self._trial = -1
@@ -60,6 +71,7 @@ class WholeFleet:
     def members(self, targets: Sequence[Target], order: Sequence[int]) -> None:
         """The members are these; ``order``: the places of newcomers among equals."""
         kept = [self._slots.get(target, -1) for target in targets]
+        self._suspects = {slot for slot, before in enumerate(kept) if before in self._suspects}
         self._turn += len(targets)
 
         def carried(values: list[int], otherwise: int) -> list[int]:
@@ -77,20 +89,44 @@ class WholeFleet:
         self._expected = [0.0] * len(targets)
         self._rank = [0] * len(targets)
         self._late = [float(_NEVER)] * len(targets)
+        self._first_late = float(_NEVER)
         self._trial = -1
+        self._tried.clear()
+        self._changed.clear()
         self._looked_at = -_NEVER
 
     def choose(self, avoid: Sequence[Target], now: int) -> Target:
         """The member a request goes to."""
         if now - self._looked_at >= _LOOK_NS:
             self._look(now)
+        elif self._changed:
+            for slot in self._changed:
+                self._update(slot, self._targets[slot], now)
+            self._changed.clear()
         expected, rank = self._expected, self._rank
-        if avoid or self._trial >= 0 or min(self._late) < now:
-            return self._targets[self._choose_with_care(avoid, now)]
+        if avoid or self._trial >= 0 or self._first_late < now:
+            self._first_late = min(self._late)
+            if avoid or self._trial >= 0 or self._first_late < now:
+                return self._targets[self._choose_with_care(avoid, now)]
         limit = min(expected) * self._tolerance + self._slack_ns
         if max(expected) <= limit:
             return self._targets[rank.index(min(rank))]
         return self._targets[self._least_loaded(expected, limit)]
+
+    def safe(self, avoid: Sequence[Target], now: int) -> list[Target]:
+        """Who else would have done, right after ``choose``: not late, and about as quick as the quickest. Nobody, where
+        the choice was a trial."""
+        if self._trial >= 0:
+            return []
+        expected = self._expected
+        limit = min(expected) * self._tolerance + self._slack_ns
+        if not avoid and self._first_late >= now:
+            return [target for target, value in zip(self._targets, expected, strict=True) if value <= limit]
+        return [
+            target
+            for target, value, late in zip(self._targets, expected, self._late, strict=True)
+            if value <= limit and late >= now and target not in avoid
+        ]
 
     def sent(self, target: Target, now: int) -> None:
         slot = self._slots.get(target)
@@ -99,41 +135,65 @@ class WholeFleet:
         self._turn += 1
         self._turns[slot] = self._sent_at_turn[slot] = self._turn
         self._last_sent[slot] = now
-        if target.in_flight == 1:
+        if target.in_flight == 1 and slot not in self._suspects:
             self._heard[slot] = now
         if slot == self._trial:
             self._trial = -1
+            self._tried.add(slot)
             self.trials += 1
-        self._update(slot, target, now)
+        self._changed.add(slot)
 
-    def ended(self, target: Target, failed: bool, now: int) -> None:
+    def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
         slot = self._slots.get(target)
         if slot is None:
             return
         if failed:
-            # Not a sign of life: it may be this gateway that gave up waiting.
-            self._trial_ns[slot] = min(self._trial_ns[slot] * 2, _LONGEST_TRIAL_NS)
+            # No sign of life: it may be this gateway that gave up waiting.
+            self._suspect(slot, target, now)
         else:
             self._heard[slot] = now
-            self._trial_ns[slot] = _TRIAL_NS
-        self._update(slot, target, now)
+            self._suspects.discard(slot)
+        self._changed.add(slot)
+        if slot in self._tried:
+            self._tried.discard(slot)
+            trial_ns = self._trial_ns[slot]
+            if failed:
+                self._trial_ns[slot] = min(trial_ns * 2, _LONGEST_TRIAL_NS)
+            elif latency_ns <= min(self._expected) * self._tolerance + self._slack_ns:
+                self._trial_ns[slot] = max(trial_ns // 2, _SHORTEST_TRIAL_NS)
+            else:
+                self._trial_ns[slot] = _TRIAL_NS
 
     def dropped(self, target: Target, now: int) -> None:
         slot = self._slots.get(target)
         if slot is not None:
-            self._update(slot, target, now)
+            self._suspect(slot, target, now)
+            self._changed.add(slot)
 
     def reported(self, target: Target, now: int) -> None:
         slot = self._slots.get(target)
         if slot is not None:
             self._heard[slot] = now
-            self._update(slot, target, now)
+            self._suspects.discard(slot)
+            self._changed.add(slot)
+
+    def _suspect(self, slot: int, target: Target, now: int) -> None:
+        """A request there came to nothing. With no other word for several times as long as expected, it may have
+        stopped, and having nothing in flight any more does not make it well."""
+        expected = target.expected_ns(now) or self._stand_in(target)
+        if now - self._heard[slot] > _SILENCE * expected + self._slack_ns:
+            self._suspects.add(slot)
 
     def _update(self, slot: int, target: Target, now: int) -> None:
         self._rank[slot] = target.load(now) * _LOAD + self._turns[slot]
         expected = target.expected_ns(now) or self._stand_in(target)
         self._expected[slot] = expected
-        self._late[slot] = self._heard[slot] + expected + self._slack_ns if target.in_flight else _NEVER
+        late: float = _NEVER
+        if target.in_flight or slot in self._suspects:
+            late = self._heard[slot] + expected + self._slack_ns
+        self._late[slot] = late
+        if late < self._first_late:
+            self._first_late = late
 
     def _stand_in(self, target: Target) -> float:
         """For the latency of one that never answered: the quickest's, and more for each failure."""
@@ -143,13 +203,16 @@ class WholeFleet:
     def _look(self, now: int) -> None:
         """At everybody: who is silent, and who has been passed over for long."""
         self._looked_at = now
+        self._changed.clear()
         self.silent = [target for target in self._targets if now - target.reported_at >= _LOOK_NS]
         for slot, target in enumerate(self._targets):
+            # A newcomer may have requests already, from before it was last left out.
+            self._heard[slot] = self._heard[slot] or now
             self._update(slot, target, now)
             if (
                 not target.in_flight
                 and now - self._last_sent[slot] >= self._trial_ns[slot]
-                and self._turn - self._sent_at_turn[slot] >= _TRIAL_CHOICES
+                and (self._turn - self._sent_at_turn[slot]) * _TRIAL_NS >= _TRIAL_CHOICES * self._trial_ns[slot]
             ):
                 self._trial = slot
 

@@ -179,20 +179,21 @@ class Quotas:
         return self.rules.total_burst - max(0, self._total_full_at - now) / self._total_step
 
     def _forget(self, now: int) -> None:
-        """Makes room, oldest first: two idle accounts for each new one, or whoever is not in flight when it is full."""
+        """Makes room, oldest first: two idle accounts for each new one; when it is full, any that are not in flight."""
         accounts, most = self._accounts, self.rules.max_tracked
         removed = 0
         for _ in range(min(_LOOKS, len(accounts))):
             key, account = next(iter(accounts.items()))
+            owes = account.in_flight > 0 or account.compute_full_at > now
             full = len(accounts) >= most
-            idle = account.rate_full_at <= now and account.compute_full_at <= now
-            if account.in_flight == 0 and (idle or full):
+            if account.in_flight == 0 and (full or not (owes or account.rate_full_at > now)):
                 del accounts[key]
                 removed += 1
                 if removed == 2:
                     return
-            elif full:
-                # Its requests are under way: it is not idle after all. Connections bound how many such there are.
+            elif owes:
+                # It may owe for long, and must not keep the idle ones behind it. Connections bound how many such
+                # there are.
                 accounts.move_to_end(key)
             else:
                 return

@@ -17,6 +17,7 @@ import yaml
 from isochrone.errors import ConfigError
 from isochrone.gateway.admission import AdmissionRules
 from isochrone.gateway.balancer import BalancerRules, Placement
+from isochrone.gateway.policies import DEFAULT, NAMES, known_options
 from isochrone.gateway.ranges import Count, Duration
 from isochrone.gateway.resilience.breaker import BreakerRules
 from isochrone.gateway.resilience.hedging import HedgeRules
@@ -36,7 +37,7 @@ class ModelRules:
     """How requests of one model are treated."""
 
     #: Name of the routing policy, and what it is made with.
-    policy: str = "prequal"
+    policy: str = DEFAULT
     policy_options: Mapping[str, Any] = field(default_factory=dict)
     #: When requests without a deadline of their own must be answered; 0: they have none.
     deadline_ns: Duration = 0
@@ -123,13 +124,24 @@ def parse_rules(text: str, where: str) -> GatewayRules:
     models = {}
     for name, value in as_mapping(table.get("models"), where, "models").items():
         key = f"models.{name}"
-        models[name] = _checked(read(defaults, value, where, key), where, key)
+        base = defaults
+        if isinstance(value, dict) and value.get("policy", defaults.policy) != defaults.policy:
+            # Options are of the policy they were written for.
+            base = replace(defaults, policy_options={})
+        models[name] = _checked(read(base, value, where, key), where, key)
     outliers = read(OutlierRules(), table.get("outliers"), where, "outliers")
     return GatewayRules(defaults, models, outliers, read(QuotaRules(), table.get("quota"), where, "quota"))
 
 
 def _checked(rules: ModelRules, where: str, key: str) -> ModelRules:
-    """What one setting's type cannot say: settings that need each other."""
+    """What one setting's type cannot say: names that must exist, settings that need each other."""
+    if rules.policy not in NAMES:
+        raise ConfigError(where, f"{key}.policy", suggestion(rules.policy, list(NAMES), "policy"), repr(rules.policy))
+    for option in rules.policy_options:
+        known = list(known_options(rules.policy))
+        if option not in known:
+            expected = suggestion(option, known, "option") if known else f"none: {rules.policy} has no options"
+            raise ConfigError(where, f"{key}.policy_options.{option}", expected, "an unknown option")
     if rules.canary.weight and not rules.canary.version:
         raise ConfigError(where, f"{key}.canary.version", "a version, since canary.weight is set", "none")
     if rules.shadow.share and not (rules.shadow.version or rules.shadow.model):

@@ -1,0 +1,60 @@
+"""Shadow traffic: a copy of a request to another version or model, whose answer nobody reads.
+
+A copy is forwarded as any request is, from an exchange that throws its answer away. It is never retried nor hedged, and
+counts against no quota.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from isochrone.clock import now_ns
+from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Owner
+
+
+class DiscardingExchange:
+    """Stands in for a caller's exchange, HTTP's or gRPC's: takes an answer and drops it."""
+
+    #: What a gRPC answer asks of its stream.
+    local_done = False
+    is_congested = False
+
+    def __init__(self, original: Exchange, over: Callable[[], None]) -> None:
+        self.head: Head = original.head
+        self.body: Buffer = original.body
+        self.arrived = now_ns()
+        self.owner: Owner | None = None
+        self.on_writable: Callable[[], None] | None = None
+        self._over: Callable[[], None] | None = over
+
+    def _end(self) -> None:
+        over, self._over = self._over, None
+        self.owner = None
+        if over is not None:
+            over()
+
+    def respond(self, status: int, headers: Headers, body: Sequence[Buffer]) -> None:
+        self._end()
+
+    def start(self, status: int, headers: Headers) -> None: ...
+
+    def write(self, body: Sequence[Buffer]) -> None: ...
+
+    def end(self) -> None:
+        self._end()
+
+    def abort(self) -> None:
+        self._end()
+
+    # gRPC.
+
+    def send_headers(self, block: bytes, end: bool) -> None: ...
+
+    def send_data(self, payload: Buffer, end: bool = False) -> None: ...
+
+    def end_with_trailers(self, block: bytes) -> None:
+        self._end()
+
+    def respond_unary(self, prefix: bytes, payload: Any, length: int, suffix: bytes) -> None:
+        self._end()

@@ -1,0 +1,201 @@
+"""The rules file: what is read from it, and errors that name file, key, expected and given."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+
+import pytest
+
+from isochrone.errors import ConfigError
+from isochrone.gateway.balancer import Placement
+from isochrone.gateway.traffic.rules import GatewayRules, ModelRules, load_rules, parse_rules
+
+FILE = """
+defaults:
+  deadline_ms: 50
+  retries: {ratio: 0.2}
+  hedge: {quantile: 0.9}
+outliers: {consecutive_failures: 3, base_ms: 2500}
+quota: {header: x-tenant-id, rate: 100, burst: 200, concurrency: 32, compute_share: 0.5}
+models:
+  detector:
+    policy: consistent_hash
+    policy_options: {points: 160, load_factor: 1.5}
+    affinity: {header: x-agent-id}
+    canary: {version: 3, stable: 2, weight: 0.05}
+    shadow: {share: 0.01, version: 4, max_in_flight_mb: 2}
+    quota: {total_rate: 1000, reserve: [0, 0.2]}
+    hedge: false
+    retries: {attempts: 2}
+    breaker: {open_ms: 0.5}
+    memory_mb: 512
+    device: gpu
+    tiers: [edge, core]
+    deadline_ms: 12.5
+    priority: 1
+  planner:
+    tiers: {order: [edge, core], way_ms: {core: 40}}
+    admission: false
+  plain:
+"""
+
+
+def test_everything_is_read() -> None:
+    rules = parse_rules(FILE, "rules.yaml")
+    detector = rules.of("detector")
+    assert detector.policy == "consistent_hash"
+    assert detector.policy_options == {"points": 160, "load_factor": 1.5}
+    assert detector.affinity.header == "x-agent-id"
+    assert (detector.canary.version, detector.canary.stable, detector.canary.weight) == ("3", "2", 0.05)
+    assert (detector.shadow.share, detector.shadow.max_in_flight_bytes) == (0.01, 2 << 20)
+    assert (detector.quota.total_rate, detector.quota.reserve) == (1000, (0, 0.2))
+    assert detector.breaker.open_ns == 500_000
+    assert detector.deadline_ns == 12_500_000
+    assert detector.priority == 1
+    assert detector.placement == Placement(512 << 20, "gpu", ("edge", "core"))
+    assert rules.outliers.consecutive_failures == 3
+    assert rules.outliers.base_ns == 2_500_000_000
+    assert (rules.quota.header, rules.quota.rate, rules.quota.burst) == ("x-tenant-id", 100, 200)
+    assert rules.of("planner").tiers.way_ns == {"core": 40_000_000}
+
+
+def test_what_a_model_leaves_out_is_as_in_the_defaults() -> None:
+    rules = parse_rules(FILE, "rules.yaml")
+    detector = rules.of("detector")
+    assert (detector.retries.attempts, detector.retries.ratio) == (2, 0.2)
+    assert (detector.hedge.enabled, detector.hedge.quantile) == (False, 0.9)
+    assert rules.of("planner").deadline_ns == 50_000_000
+    assert rules.of("plain") == rules.of("never named") == rules.defaults
+
+
+def test_settings_given_switch_a_thing_on_and_a_bare_boolean_is_enough() -> None:
+    assert parse_rules(FILE, "rules.yaml").defaults.hedge.enabled
+    assert not parse_rules(FILE, "rules.yaml").of("planner").admission.enabled
+    off = parse_rules("models: {detector: {hedge: {enabled: false, quantile: 0.9}}}", "rules.yaml")
+    assert not off.of("detector").hedge.enabled
+    assert parse_rules("defaults: {hedge: true}", "rules.yaml").of("any").hedge.enabled
+
+
+def test_options_are_of_the_policy_they_were_written_for() -> None:
+    text = "defaults: {policy_options: {quantile: 0.8}}\nmodels: {a: {policy: random}, b: {priority: 1}}"
+    rules = parse_rules(text, "rules.yaml")
+    assert rules.of("a").policy_options == {}
+    assert rules.of("b").policy_options == {"quantile": 0.8}
+
+
+def test_an_empty_file_is_all_defaults() -> None:
+    assert parse_rules("", "rules.yaml") == parse_rules("models:\n", "rules.yaml") == GatewayRules()
+
+
+def test_json_is_read_with_its_tabs(tmp_path: Path) -> None:
+    path = tmp_path / "rules.json"
+    path.write_text(json.dumps({"models": {"detector": {"deadline_ms": 5}}}, indent="\t"))
+    assert load_rules(path).of("detector").deadline_ns == 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "expected", "given"),
+    [
+        ("modles: {}", "modles", "a known key (did you mean 'models'?)", "an unknown key"),
+        (
+            "models: {detector: {deadlin_ms: 5}}",
+            "models.detector.deadlin_ms",
+            "a known key (did you mean 'deadline_ms'?)",
+            "an unknown key",
+        ),
+        ("defaults: {deadline_ns: 5}", "defaults.deadline_ns", "a known key (did you mean 'deadline_ms'?)", None),
+        (
+            "defaults: {canary: {wieght: 1}}",
+            "defaults.canary.wieght",
+            "a known key (did you mean 'weight'?)",
+            "an unknown key",
+        ),
+        ("defaults: {deadline_ms: soon}", "defaults.deadline_ms", "a number of milliseconds, at least 0", "'soon'"),
+        ("defaults: {deadline_ms: -1}", "defaults.deadline_ms", "a number of milliseconds, at least 0", "-1"),
+        ("defaults: {deadline_ms: .inf}", "defaults.deadline_ms", "a number of milliseconds, at least 0", "inf"),
+        ("defaults: {deadline_ms: .nan}", "defaults.deadline_ms", "a number of milliseconds, at least 0", "nan"),
+        ("defaults: {memory_mb: yes}", "defaults.memory_mb", "a number of MiB, at least 0", "True"),
+        ("defaults: {priority: 1.5}", "defaults.priority", "an integer, at least 0", "1.5"),
+        ("defaults: {policy: prequel}", "defaults.policy", "a known policy (did you mean 'prequal'?)", "'prequel'"),
+        (
+            "defaults: {policy: prequal, policy_options: {quantil: 1}}",
+            "defaults.policy_options.quantil",
+            "a known option (did you mean 'quantile'?)",
+            "an unknown option",
+        ),
+        ("defaults: {policy: random, policy_options: {a: 1}}", "defaults.policy_options.a", None, "an unknown option"),
+        ("defaults: {policy: [a]}", "defaults.policy", "a string", "['a']"),
+        ("defaults: {canary: {version: 1.1}}", "defaults.canary.version", "a string", "1.1"),
+        ("defaults: {canary: {weight: 5}}", "defaults.canary.weight", "a number from 0 to 1", "5"),
+        ("defaults: {canary: {sticky: 1}}", "defaults.canary.sticky", "true or false", "1"),
+        ("defaults: {canary: 5}", "defaults.canary", "a mapping", "5"),
+        ("defaults: {quota: {reserve: 0.5}}", "defaults.quota.reserve", "a list", "0.5"),
+        ("defaults: {quota: {reserve: [0, 2]}}", "defaults.quota.reserve[1]", "a number from 0 to 1", "2"),
+        ("defaults: {tiers: {order: [a], way_ms: {a: x}}}", "defaults.tiers.way_ms.a", None, "'x'"),
+        ("models: [detector]", "models", "a mapping", "['detector']"),
+        ("models: {1: {}}", "models", "keys that are strings", "1"),
+        ("[1, 2]", "file", "a mapping", "[1, 2]"),
+        ("outliers: {least_endpoints: 1}", "outliers.least_endpoints", "an integer, at least 3", "1"),
+        ("a: b: c", "line 1", "valid YAML", "mapping values are not allowed here"),
+        ("defaults: {}\ndefaults: {}", "line 2", "valid YAML", "key 'defaults' is given twice"),
+        ("defaults: {canary: {weight: 0.5}}", "defaults.canary.version", None, "none"),
+        ("defaults: {shadow: {share: 0.5}}", "defaults.shadow", None, "neither"),
+        ("defaults: {tiers: [a, a]}", "defaults.tiers.order", "each tier once", "a, a"),
+        ("defaults: {tiers: {order: [a], way_ms: {b: 1}}}", "defaults.tiers.way_ms.b", "a tier of the order (a)", "b"),
+        ("defaults: {balancer: {panic_threshold: 50}}", "defaults.balancer.panic_threshold", None, "50.0"),
+        ("defaults: {hedge: true, retries: {idempotent: false}}", "defaults.hedge.enabled", None, "true"),
+    ],
+)
+def test_errors_name_file_key_expected_and_given(text: str, key: str, expected: str | None, given: str | None) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_rules(text, "rules.yaml")
+    error = caught.value
+    assert error.where == "rules.yaml"
+    assert error.key == key
+    assert expected is None or error.expected == expected
+    assert given is None or error.given == given
+
+
+def test_a_file_that_cannot_be_read_or_is_no_json(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.yaml: file: expected a readable file"):
+        load_rules(tmp_path / "none.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="a readable file in UTF-8"):
+        load_rules(tmp_path / "binary.yaml")
+    (tmp_path / "bad.json").write_text("{")
+    with pytest.raises(ConfigError, match="valid JSON"):
+        load_rules(tmp_path / "bad.json")
+    (tmp_path / "twice.json").write_text('{"models": {}, "models": {}}')
+    with pytest.raises(ConfigError, match="'models' is given twice"):
+        load_rules(tmp_path / "twice.json")
+
+
+def test_a_merge_key_is_no_duplicate() -> None:
+    rules = parse_rules("defaults: &all {deadline_ms: 5}\nmodels: {a: {<<: *all, priority: 1}}", "rules.yaml")
+    assert rules.of("a").deadline_ns == 5_000_000
+
+
+def test_every_setting_can_be_written_back_as_it_is() -> None:
+    """The defaults, written in the file's own names and units, read as the defaults."""
+
+    def written(settings: object) -> object:
+        if isinstance(settings, tuple):
+            return list(settings)
+        if not is_dataclass(settings):
+            return settings
+        table = {}
+        for field in fields(settings):
+            name, value = field.name, getattr(settings, field.name)
+            if isinstance(value, int) and name.endswith("_ns"):
+                name, value = name.replace("_ns", "_ms"), value / 1e6
+            elif name.endswith("_ns"):
+                name = name.replace("_ns", "_ms")
+            elif name.endswith("_bytes"):
+                name, value = name.replace("_bytes", "_mb"), value / (1 << 20)
+            table[name] = written(value)
+        return table
+
+    text = json.dumps({"defaults": written(ModelRules())})
+    assert parse_rules(text, "rules.json").defaults == ModelRules()
