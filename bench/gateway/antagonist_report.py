@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.gateway.reasons import reasons
 from bench.gateway.troubles import HEALTHY, PHASES, Troubles
 from bench.worker.comparison import Spread, Target
 from bench.worker.generator import Outcome
@@ -29,8 +30,8 @@ class PhaseFigure:
     p99_ms: float
     p999_ms: float
     within_deadline: float
-    #: Failures by HTTP status; 0: no answer.
-    statuses: dict[int, int]
+    #: What those that failed were told → how often.
+    reasons: dict[str, int]
     proxy_share: float
     generator_late_p99_ms: float
     generator_cpu_share: float
@@ -72,7 +73,7 @@ def figures(outcome: Outcome, troubles: Troubles, deadline_ms: float, proxy_shar
     for phase, mask in chosen.items():
         succeeded = mask & (status == 200)
         values = latency[succeeded] if succeeded.any() else np.array([float("inf")])
-        failures = status[mask & (status != 200)]
+        failures = [int(number) for number in np.flatnonzero(mask & (status != 200))]
         found[phase] = PhaseFigure(
             requests=int(mask.sum()),
             failed=len(failures),
@@ -80,7 +81,7 @@ def figures(outcome: Outcome, troubles: Troubles, deadline_ms: float, proxy_shar
             p99_ms=float(np.percentile(values, 99)),
             p999_ms=float(np.percentile(values, 99.9)),
             within_deadline=float((values <= deadline_ms).sum() / max(1, mask.sum())),
-            statuses={int(code): int((failures == code).sum()) for code in np.unique(failures)},
+            reasons=reasons(outcome, failures),
             proxy_share=proxy_share,
             generator_late_p99_ms=float(np.percentile(late[mask], 99)) if mask.any() else 0.0,
             generator_cpu_share=outcome.cpu_share,
@@ -130,13 +131,12 @@ def print_report(run: Run) -> None:
                 columns.append(f"{text:>25} {failed:>6}")
         print(f"{contender:18}" + "".join(columns))
     for contender, rounds in run.rounds.items():
-        statuses = Counter[int]()
+        told = Counter[str]()
         for one in rounds:
             for phase in PHASES:
-                statuses.update(one[phase].statuses)
-        if statuses:
-            told = ", ".join(f"{count} × {status or 'no answer'}" for status, count in statuses.most_common())
-            print(f"{contender}: failures by status: {told}")
+                told.update(one[phase].reasons)
+        for reason, count in told.most_common(5):
+            print(f"{contender}: {count} × {reason}")
     everybody = [one[HEALTHY] for rounds in run.rounds.values() for one in rounds]
     if everybody:
         late = max(one.generator_late_p99_ms for one in everybody)

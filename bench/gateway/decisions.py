@@ -33,16 +33,18 @@ STEP_NS = 50_000
 
 @dataclass(frozen=True)
 class Cost:
-    """One policy on one fleet, in µs. ``members_ms``: what a change of one member costs, apart from decisions."""
+    """One policy on one fleet, in µs."""
 
     policy: str
     endpoints: int
     choose_us: float
     decision_us: float
+    #: By the thread's own time, the clock's cost included: what other processes take away is not the policy's.
     p99_us: float
-    #: Of the quietest and of the loudest round: the machine is shared.
-    lowest_p99_us: float
-    highest_p99_us: float
+    #: By the clock on the wall, of the quietest and of the loudest round.
+    lowest_wall_p99_us: float
+    highest_wall_p99_us: float
+    #: What a change of one member costs, apart from decisions.
     members_ms: float
 
 
@@ -92,8 +94,8 @@ class Course:
         run_ns = 900_000 + int(self._random.random() * 200_000)
         return LoadReport(target.in_flight, waiting, waiting * 1_000_000, run_ns)
 
-    def decision(self) -> tuple[int, int]:
-        """One whole decision; what the choice cost and what all of it cost, in ns."""
+    def decision(self) -> tuple[int, int, int]:
+        """One whole decision; what the choice cost, what all of it cost, and that by the thread's own time, in ns."""
         balancer = self.balancer
         target, load, sent_at = self._under_way.popleft()
         # Made before the clock runs: the report comes off the wire, not from the policy.
@@ -101,6 +103,7 @@ class Course:
         self.now += STEP_NS
         now = self.now
         demand = self._demands[now // STEP_NS % len(self._demands)]
+        thread_started = time.thread_time_ns()
         started = time.perf_counter_ns()
         chosen = balancer.choose(demand, now)
         chose = time.perf_counter_ns()
@@ -110,10 +113,11 @@ class Course:
         balancer.reported(target, report, now)
         balancer.ended(target, load, now - sent_at, False, now)
         ended = time.perf_counter_ns()
+        thread_ended = time.thread_time_ns()
         self._under_way.append((chosen, load_now, now))
         for other in asked:
             balancer.reported(other, self._report(other), now)
-        return chose - started, ended - started
+        return chose - started, ended - started, thread_ended - thread_started
 
     def change(self) -> int:
         """One member leaves and comes back; the mean cost of the two changes, in ns."""
@@ -125,26 +129,27 @@ class Course:
 
 
 def measure(name: str, endpoints: int, rounds: int, decisions: int) -> Cost:
-    """Median of rounds; the p99 is that of a round's decisions, and the highest of a round stands beside it."""
+    """Medians of rounds."""
     course = Course(name, endpoints, seed=7)
-    chooses, wholes, ninety_nines = [], [], []
+    chooses, wholes, threads, walls = [], [], [], []
     for _ in range(rounds):
         gc.collect()
         gc.disable()
         costs = [course.decision() for _ in range(decisions)]
         gc.enable()
-        chooses.append(statistics.median(choose for choose, _ in costs) / 1e3)
-        ordered = sorted(whole for _, whole in costs)
-        wholes.append(ordered[len(ordered) // 2] / 1e3)
-        ninety_nines.append(ordered[len(ordered) * 99 // 100] / 1e3)
+        choose, whole, thread = (sorted(column) for column in zip(*costs, strict=True))
+        chooses.append(choose[decisions // 2] / 1e3)
+        wholes.append(whole[decisions // 2] / 1e3)
+        threads.append(thread[decisions * 99 // 100] / 1e3)
+        walls.append(whole[decisions * 99 // 100] / 1e3)
     return Cost(
         name,
         endpoints,
         statistics.median(chooses),
         statistics.median(wholes),
-        statistics.median(ninety_nines),
-        min(ninety_nines),
-        max(ninety_nines),
+        statistics.median(threads),
+        min(walls),
+        max(walls),
         statistics.median(course.change() for _ in range(3)) / 1e6,
     )
 
@@ -166,15 +171,21 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     given = arguments()
     costs = []
-    print("µs: median of the choice / of the whole decision (choose, sent, reported, ended) / its p99; change: ms")
+    print(
+        "µs: median of the choice / of the whole decision (choose, sent, reported, ended) / its p99 (thread time); change: ms"
+    )
     print(f"{'policy':22}" + "".join(f"{f'{size:,} endpoints':>26}" for size in FLEETS) + f"{'change':>10}")
     for name in given.policies:
         row = [measure(name, size, given.rounds, given.decisions) for size in FLEETS]
         costs += row
         cells = "".join(f"{cost.choose_us:10.1f} {cost.decision_us:7.1f} {cost.p99_us:7.1f}" for cost in row)
         print(f"{name:22}{cells}{row[-1].members_ms:10.1f}", flush=True)
-    over = [cost.policy for cost in costs if cost.endpoints == FLEETS[-1] and cost.decision_us > LIMIT_US]
-    print(f"{'MISSED' if over else 'MET'}: no decision above {LIMIT_US:.0f} µs at 1,000 endpoints {', '.join(over)}")
+    over = [
+        cost.policy for cost in costs if cost.endpoints == FLEETS[-1] and max(cost.decision_us, cost.p99_us) > LIMIT_US
+    ]
+    print(
+        f"{'MISSED' if over else 'MET'}: no median or p99 above {LIMIT_US:.0f} µs at 1,000 endpoints {', '.join(over)}"
+    )
     given.results.mkdir(parents=True, exist_ok=True)
     path = given.results / "decisions.json"
     settings = {"rounds": given.rounds, "decisions": given.decisions, "in_flight_each": IN_FLIGHT_EACH}

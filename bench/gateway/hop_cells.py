@@ -35,8 +35,8 @@ class Sample:
     proxy_cpu: float = 0.0
     upstream_cpu: float = 0.0
     client_cpu: float = 0.0
-    #: Of everybody else on the machine.
-    others_cpu: float = 0.0
+    #: Cores everybody else on the machine used beside it.
+    others_share: float = 0.0
     problem: str = ""
 
     @property

@@ -91,7 +91,7 @@ def row(results: Results, contender: str, cell: HopCell) -> Row | None:
         proxy_share=share("proxy_cpu"),
         upstream_share=share("upstream_cpu"),
         client_share=share("client_cpu"),
-        others_share=share("others_cpu"),
+        others_share=Spread.of([sample.others_share for sample in samples.values()]),
         rate_ratio=ratio(_rate),
         core_ratio=ratio(_per_core),
         added_ratio=ratio(_added) if cell.cell.in_flight == 1 else None,
@@ -125,7 +125,7 @@ def targets(results: Results, cells: Sequence[HopCell]) -> list[Target]:
 
 def print_report(results: Results, cells: Sequence[HopCell]) -> None:
     """The table, the bottleneck of each line, and the promises."""
-    widths = "  {:11}{:>26}{:>9}{:>22}{:>9}{:>10}{:>7}{:>7}{:>7}{:>7}  {}"
+    widths = "  {:11}{:>26}{:>9}{:>26}{:>9}{:>10}{:>7}{:>7}{:>7}{:>7}  {}"
     print("\nrequests/s: median over rounds (lowest–highest); added: median less the direct one of that round, µs")
     print("CPU µs and requests/s per core: of the proxy alone. proxy, upstr, client, others: cores each used")
     for cell in cells:
@@ -133,23 +133,8 @@ def print_report(results: Results, cells: Sequence[HopCell]) -> None:
         if not lines:
             continue
         print(f"\n{cell.cell.transport}, {cell.cell.in_flight} in flight, {cell.placement}")
-        print(
-            widths.format(
-                *(
-                    "",
-                    "requests/s",
-                    "median",
-                    "added",
-                    "CPU µs",
-                    "per core",
-                    "proxy",
-                    "upstr",
-                    "client",
-                    "others",
-                    "ours/it",
-                )
-            )
-        )
+        sides = ("proxy", "upstr", "client", "others")
+        print(widths.format("", "requests/s", "median", "added", "CPU µs", "per core", *sides, "ours/it"))
         for line in lines:
             print(widths.format(*_columns(line)))
     for name, why in results.unavailable.items():
@@ -165,6 +150,7 @@ def print_report(results: Results, cells: Sequence[HopCell]) -> None:
 
 def _columns(line: Row) -> list[str]:
     rate, added = line.requests_per_second, line.added_us
+    shares = (line.proxy_share, line.upstream_share, line.client_share, line.others_share)
     ratios = []
     if line.rate_ratio:
         ratios.append(f"{line.rate_ratio.median:.2f}× req/s")
@@ -179,10 +165,7 @@ def _columns(line: Row) -> list[str]:
         f"{added.median:,.1f} ({added.low:,.1f}–{added.high:,.1f})" if added else "",
         f"{line.proxy_cpu_us.median:,.1f}" if line.proxy_cpu_us else "",
         f"{line.requests_per_proxy_core.median:,.0f}" if line.requests_per_proxy_core else "",
-        *(
-            f"{share.median:.0%}"
-            for share in (line.proxy_share, line.upstream_share, line.client_share, line.others_share)
-        ),
+        *(f"{share.median:.0%}" for share in shares),
         ", ".join(ratios) + _bottleneck(line),
     ]
 

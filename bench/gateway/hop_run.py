@@ -109,11 +109,13 @@ class HopRun:
         try:
             # The count of requests is chosen before anything is counted: its trial runs are not part of the figure.
             requests = self._requests(peer, cell, directory)
-            machine = machine_cpu_seconds()
+            machine, started = machine_cpu_seconds(), time.monotonic()
             proxy, server, client = peer.cpu_seconds(), upstream.cpu_seconds(), _client_cpu()
             figure = self._figure(peer, cell, requests, directory)
             proxy = peer.cpu_seconds() - proxy if peer is not upstream else 0.0
             server, client = upstream.cpu_seconds() - server, _client_cpu() - client
+            others = machine_cpu_seconds() - machine - proxy - server - client
+            elapsed = time.monotonic() - started
             sample = Sample(
                 contender=peer.name,
                 cell=cell,
@@ -122,7 +124,7 @@ class HopRun:
                 proxy_cpu=proxy,
                 upstream_cpu=server,
                 client_cpu=client,
-                others_cpu=max(0.0, machine_cpu_seconds() - machine - proxy - server - client),
+                others_share=max(0.0, others / elapsed),
             )
             self._say(f"  {cell.name:20} {peer.name:10}{figure.requests_per_second:10,.0f} /s")
         except LoadFailed as error:

@@ -1,13 +1,13 @@
 """What an overload shows: goodput, each class's share in time, refusals and how soon they came. Runs nothing."""
 
 import json
-import re
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from bench.gateway.reasons import reasons
 from bench.worker.comparison import Spread, Target
 from bench.worker.deadline_points import Point, summarise
 from bench.worker.generator import Outcome
@@ -78,7 +78,7 @@ def summarise_classes(
     """Counts one stretch of load, whole and by class."""
     at_gateway = [number for number, text in outcome.errors.items() if AT_THE_GATEWAY in text]
     waits = [(outcome.answered[number] - outcome.sent[number]) / 1e6 for number in at_gateway]
-    reasons = Counter(_reason(outcome.status[number], text) for number, text in outcome.errors.items())
+    said = reasons(outcome, outcome.errors)
     for number in at_gateway:
         # Told apart by its words above; for the counts below it is a refusal like any other.
         outcome.status[number] = 503
@@ -103,13 +103,8 @@ def summarise_classes(
         gateway_refusal_p99_ms=float(np.percentile(waits, 99)) if waits else None,
         gateway_share=cpu_shares[0],
         workers_share=cpu_shares[1],
-        reasons=dict(reasons.most_common(5)),
+        reasons=said,
     )
-
-
-def _reason(status: int, answer: bytes) -> str:
-    body = answer.partition(b"\r\n\r\n")[2].decode(errors="replace")
-    return f"{status} {re.sub('[0-9][0-9.]*', '#', body)[:110]}"
 
 
 def _spread(values: list[float | None]) -> Spread | None:
@@ -174,10 +169,10 @@ def print_report(run: Run) -> None:
         dropped = sum(point.everybody.dropped for point in points)
         if failed or dropped:
             print(f"{'':6}{dropped} admitted and dropped later, {failed} failed")
-        reasons = Counter[str]()
+        told = Counter[str]()
         for point in points:
-            reasons.update(point.reasons)
-        for reason, count in reasons.most_common(5):
+            told.update(point.reasons)
+        for reason, count in told.most_common(5):
             print(f"{'':6}{count:8} × {reason}")
     print("\nTargets")
     for target in targets(run):

@@ -38,7 +38,7 @@ def times_of(workload: Workload, seconds: float, seed: int = 3) -> np.ndarray[tu
     st.floats(0.1, 5),
     st.integers(0, 100),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_arrivals_are_sorted_inside_the_run_and_in_small_blocks(workload: Workload, seconds: float, seed: int) -> None:
     end = duration(workload, seconds) * SECOND
     last = 0

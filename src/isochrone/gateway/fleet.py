@@ -102,8 +102,7 @@ class Fleet:
     def refresh(self, now: int) -> None:
         """Health, ejections and slow start have moved on."""
         for group in (self.unknown, *self.groups.values()):
-            for lane in group.lanes.values():
-                lane.refresh(now)
+            group.tick(now)
 
     def ejected(self, ejection: Ejection) -> None:
         """An outlier was found."""

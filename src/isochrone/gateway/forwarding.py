@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from isochrone.gateway.traffic.shadow import Shadow
     from isochrone.wire.exchange import Exchange
 
-#: A target is asked for its load when its last word is older than this: asking every time would make every answer's
+#: A target is asked for its load this often: asking every time would make every answer's
 #: head a new one, to be parsed.
 ASK_NS = 2_000_000
 #: An answer larger than this is passed on as it comes; from then on it cannot be replaced by another attempt's.
@@ -60,9 +60,12 @@ class Attempt:
         self.target = target
         self.sent_at = now
         #: Its load is asked for with this request.
-        self.asks = now - target.reported_at > ASK_NS
-        self.load = lane.balancer.sent(target, now)
-        self.breaker_round = target.breaker.sent()
+        self.asks = now - target.asked_at > ASK_NS
+        if self.asks:
+            target.asked_at = now
+        self.load = target.sent()
+        lane.balancer.policy.sent(target, now)
+        self.breaker_round = target.breaker.sent() if target.breaker is not None else -1
         self.sent: Sent | None = None
         #: An HTTP request on an HTTP/2 connection that many share.
         self.shared = False
@@ -76,13 +79,26 @@ class Attempt:
 
     def end(self, failed: bool, now: int) -> None:
         """It is over, and says something of the target."""
-        self.lane.balancer.ended(self.target, self.load, now - self.sent_at, failed, now)
-        self.target.breaker.ended(self.breaker_round, failed, now)
+        target = self.target
+        latency = now - self.sent_at
+        target.ended(self.load, latency, failed, now)
+        self.lane.balancer.policy.ended(target, latency, failed, now)
+        if failed:
+            self.forward.group.failed(target, now)
+        else:
+            target.well += 1
+            target.well_ns += latency
+        breaker = target.breaker
+        if breaker is not None:
+            if self.breaker_round < 0:
+                self.breaker_round = breaker.sent()  # it was made for this failure
+            breaker.ended(self.breaker_round, failed, now)
 
     def drop(self, now: int) -> None:
         """It is over, and says nothing of the target."""
         self.lane.balancer.dropped(self.target, now)
-        self.target.breaker.dropped(self.breaker_round)
+        if self.breaker_round >= 0 and self.target.breaker is not None:
+            self.target.breaker.dropped(self.breaker_round)
 
     def give_up(self, now: int) -> None:
         """Nobody waits for it any more; the worker is told."""
@@ -165,10 +181,13 @@ class Forward:
         """Places the request and sends it, or refuses it."""
         group = self.group
         now = self.arrived
+        group.requests += 1
+        group.budget.unbooked += 1
         self.gateway.forwards.add(self)
         try:
-            group.enter(self, self.exchange.head, now)
-            self.look_at = min(self.deadline, self.hedge_at)
+            if group.guarded:
+                group.enter(self, self.exchange.head, now)
+            self.look_at = self.deadline if self.deadline < self.hedge_at else self.hedge_at
             self._place(now)
             if group.shadow is not None:
                 self._copy(group.shadow)
@@ -203,7 +222,8 @@ class Forward:
         target = lane.balancer.choose(self.demand, now)
         if target is None:
             raise self.group.nobody(lane)
-        if target.breaker.refusal(now):
+        limit = self.group.max_in_flight
+        if target.breaker is not None or (limit and target.in_flight >= limit):
             target = self._beside_breakers(target, now)
         if self.deadline != NEVER:
             verdict = self.group.admission.check(lane.balancer.eligible, target, self.demand, now)
@@ -214,18 +234,26 @@ class Forward:
 
     def _beside_breakers(self, target: Target, now: int) -> Target:
         """A target whose circuit breaker lets one more request through; raises when all that were asked refuse."""
-        refused: tuple[Target, ...] = (target,)
+        refused: dict[Target, str] = {}
         demand = self.demand
-        for _ in range(min(8, len(self.lane.balancer.eligible) - 1)):
-            again = Demand(demand.key, demand.deadline, demand.rows, demand.priority, refused)
+        for _ in range(min(8, len(self.lane.balancer.eligible))):
+            reason = self._breaker_refusal(target, now)
+            if not reason:
+                return target
+            refused[target] = reason
+            again = Demand(demand.key, demand.deadline, demand.rows, demand.priority, tuple(refused))
             other = self.lane.balancer.choose(again, now)
             if other is None or other in refused:
                 break
-            if not other.breaker.refusal(now):
-                return other
-            refused = (*refused, other)
-        reasons = "; ".join(f"{one.endpoint.address}: {one.breaker.refusal(now)}" for one in refused)
+            target = other
+        reasons = "; ".join(f"{one.endpoint.address}: {reason}" for one, reason in refused.items())
         raise Unavailable(f"no worker may take a request for model '{self.group.name}' now ({reasons})")
+
+    def _breaker_refusal(self, target: Target, now: int) -> str:
+        limit = self.group.max_in_flight
+        if limit and target.in_flight >= limit:
+            return f"circuit breaker: max_in_flight ({limit})"
+        return target.breaker.refusal(now) if target.breaker is not None else ""
 
     def _send(self, target: Target, now: int) -> None:
         attempt = Attempt(self, self.lane, target, now)
@@ -243,16 +271,12 @@ class Forward:
         outcome = self.outcome(attempt, trailers)
         if attempt.asks:
             self.take_report(attempt, trailers, now)
-        # A refusal says nothing of how fast the target is, nor that it is broken.
         if outcome == REFUSED:
+            # Says nothing of how fast the target is, nor that it is broken.
             attempt.drop(now)
         else:
             attempt.end(outcome == BROKEN, now)
         target.endpoint.handle.heard_at = now
-        self.group.settled(target, now - attempt.sent_at, outcome, now)
-        if self.quota_key is not None:
-            # What the worker says a run takes; not the wait, which is not the caller's fault.
-            self.compute_ns = min(now - attempt.sent_at, target.report.run_ns or NEVER)
         self.attempts.remove(attempt)
         if self.over:
             return
@@ -260,12 +284,23 @@ class Forward:
         if outcome == REFUSED and not attempt.streaming and self._try_again(attempt, outcome, now):
             self.refusal = attempt
             return
-        self._cancel_others()
+        if self.attempts:
+            self._cancel_others()
+        if self.group.guarded:
+            self._note(attempt, now)
         self._finish()
         if attempt.streaming:
             self.end_streaming(attempt, trailers)
         else:
             self.deliver(attempt, trailers)
+
+    def _note(self, attempt: Attempt, now: int) -> None:
+        """What quotas and hedges want to know of an answer."""
+        latency = now - attempt.sent_at
+        # What the worker says a run takes: the wait is not the caller's fault.
+        self.compute_ns = min(latency, attempt.target.report.run_ns or NEVER)
+        if self.idempotent and self.group.rules.hedge.enabled:
+            self.group.hedging.ended(now - self.arrived)
 
     def attempt_failed(self, attempt: Attempt, error: IsochroneError) -> None:
         """The connection broke, or was never made; or the answer made no sense."""
@@ -273,7 +308,6 @@ class Forward:
         attempt.over = True
         target = attempt.target
         attempt.end(True, now)
-        self.group.settled(target, now - attempt.sent_at, BROKEN, now)
         self.attempts.remove(attempt)
         if self.over:
             return
@@ -382,7 +416,8 @@ class Forward:
     def _finish(self) -> None:
         self.over = True
         self.gateway.forwards.discard(self)
-        self.group.leave(self, now_ns())
+        if self.quota_key is not None:
+            self.group.leave(self, now_ns())
 
     # What protocols fill in.
 

@@ -18,7 +18,7 @@ from isochrone.gateway.admission import UNTOLD, Admission
 from isochrone.gateway.balancer import Balancer, Placement
 from isochrone.gateway.policies import make
 from isochrone.gateway.policies.base import Demand
-from isochrone.gateway.resilience.breaker import Breaker, BreakerRules
+from isochrone.gateway.resilience.breaker import Breaker
 from isochrone.gateway.resilience.hedging import Hedging
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.resilience.retry_budget import Kind, retry_budget
@@ -45,13 +45,12 @@ _TIER_SAMPLE = 8
 class Lane:
     """One version of one model, and who serves it."""
 
-    __slots__ = ("_breaker_rules", "balancer", "targets", "tiers", "version", "whole")
+    __slots__ = ("balancer", "targets", "tiers", "version", "whole")
 
-    def __init__(self, version: str, balancer: Balancer, breaker_rules: BreakerRules) -> None:
+    def __init__(self, version: str, balancer: Balancer) -> None:
         #: Stamped on every request that goes this way; "": nothing is stamped.
         self.version = version
         self.balancer = balancer
-        self._breaker_rules = breaker_rules
         self.targets: dict[str, Target] = {}
         #: Its parts by tier, nearest first, where tiers matter; and of a part, the whole.
         self.tiers: tuple[Lane, ...] = ()
@@ -65,7 +64,6 @@ class Lane:
             target = self.targets.get(address)
             if target is None or target.endpoint is not member.endpoint:
                 target = Target(member.endpoint)
-                target.breaker = Breaker(self._breaker_rules)
             target.digest = (member.serves or {}).get(model, {}).get(self.version, "")
             targets[address] = target
         if targets == self.targets:
@@ -107,6 +105,10 @@ class Group:
         self.priority = rules.priority
         #: What most requests are to a policy: no key, no deadline.
         self.plain_demand = Demand(priority=rules.priority)
+        #: ``enter`` has something to do.
+        self.guarded = self.quotas is not None or rules.hedge.enabled
+        #: Of one model on one worker from here; 0: no limit.
+        self.max_in_flight = rules.breaker.max_in_flight if rules.breaker.enabled else 0
         # For the metrics page.
         self.requests = self.refused = self.retries = self.retries_denied = self.hedges = self.failures = 0
         self.lanes: dict[str, Lane] = {}
@@ -135,7 +137,7 @@ class Group:
     def _make_lane(self, version: str, placement: Placement) -> Lane:
         rules = self.rules
         policy = make(rules.policy, Random(self._random.random()), **rules.policy_options)
-        return Lane(version, Balancer(policy, self._random, placement, rules.balancer), rules.breaker)
+        return Lane(version, Balancer(policy, self._random, placement, rules.balancer))
 
     def in_tier(self, lane: Lane, deadline: int, now: int) -> Lane:
         """The part of a lane a request goes by: the nearest tier that is expected to be in time."""
@@ -203,8 +205,7 @@ class Group:
         return self.affinity.key(b"", head.get(header) or b"") if header else b""
 
     def enter(self, forward: Forward, head: Head, now: int) -> None:
-        """Takes a request in, or raises: it is over a quota."""
-        self.requests += 1
+        """What guards there are: raises when the caller is over a quota, plans a hedge."""
         quotas = self.quotas
         if quotas is not None:
             key = head.get(quotas.header) or b""
@@ -212,7 +213,6 @@ class Group:
             if refusal is not None:
                 raise QuotaExceeded(refusal.message, refusal.retry_after)
             forward.quota_key = key
-        self.budget.request(now)
         if self.hedging.rules.enabled and forward.idempotent:
             self.hedging.sent(now)
             delay = self.hedging.delay_ns(Kind.STATELESS, forward.deadline, now)
@@ -225,25 +225,35 @@ class Group:
             self.quotas.ended(forward.quota_key, forward.compute_ns, now)
             forward.quota_key = None
 
-    def settled(self, target: Target, latency_ns: int, outcome: int, now: int) -> None:
-        """An attempt is over."""
-        if outcome == REFUSED:
-            return
-        if outcome == BROKEN:
-            self.failures += 1
-        elif self.hedging.rules.enabled:
-            self.hedging.ended(latency_ns)
-        ejection = self._outliers.ended(target.endpoint, self.name, latency_ns, outcome == BROKEN, now)
-        if ejection is not None:
-            self._fleet.ejected(ejection)
-
-    def overdue(self, target: Target, now: int) -> None:
-        """A deadline passed without a word from the worker, which should have said so itself."""
+    def failed(self, target: Target, now: int) -> None:
+        """An attempt broke. What is kept for trouble alone begins here: good answers cost nothing extra."""
         self.failures += 1
-        target.error_rate += (1.0 - target.error_rate) / 16
+        if target.breaker is None and self.rules.breaker.enabled:
+            target.breaker = Breaker(self.rules.breaker)
+        self._book(target)
         ejection = self._outliers.ended(target.endpoint, self.name, 0, True, now)
         if ejection is not None:
             self._fleet.ejected(ejection)
+
+    def _book(self, target: Target) -> None:
+        self._outliers.succeeded(target.endpoint, self.name, target.well, target.well_ns)
+        target.well = target.well_ns = 0
+
+    def tick(self, now: int) -> None:
+        """Ten times a second: what was gathered since goes where it belongs."""
+        self.budget.book(now)
+        for lane in self.lanes.values():
+            lane.refresh(now)
+            for target in lane.targets.values():
+                if target.well:
+                    self._book(target)
+                if target.breaker is not None and target.breaker.is_idle(now):
+                    target.breaker = None
+
+    def overdue(self, target: Target, now: int) -> None:
+        """A deadline passed without a word from the worker, which should have said so itself."""
+        target.error_rate += (1.0 - target.error_rate) / 16
+        self.failed(target, now)
 
     def nobody(self, lane: Lane) -> IsochroneError:
         """Why a request for this lane can go nowhere."""

@@ -96,9 +96,13 @@ class GrpcRoute(Route):
         try:
             body, start = message_of(exchange.body, self.call.encoding, self.gateway.limits.max_body_bytes)
             opening = read_opening(body, start)
-            group = self.gateway.fleet.group(opening.model.decode("utf-8", "replace"))
-            version = opening.version.decode("utf-8", "replace")
-            lane = group.lane(version) if version else group.choose_lane(exchange.head)
+            model = opening.model.decode("utf-8", "replace")
+            fleet = self.gateway.fleet
+            group = fleet.groups.get(model) or fleet.group(model)
+            if opening.version:
+                lane = group.lane(opening.version.decode("utf-8", "replace"))
+            else:
+                lane = group.current if group.canary is None else group.choose_lane(exchange.head)
             GrpcForward(self, stream, group, lane, opening, body, start).begin()
         except IsochroneError as error:
             stream.owner = None

@@ -21,7 +21,7 @@ from isochrone.wire.exchange import Buffer, Consumer, Exchange, Head, Headers
 
 if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
-    from isochrone.gateway.group import Lane
+    from isochrone.gateway.group import Group, Lane
     from isochrone.wire.http2_client import ClientStream
     from isochrone.wire.http2_server import ServerStream
 
@@ -50,7 +50,8 @@ class GrpcPipe:
         self.deadline = stream.arrived + timeout if timeout else NEVER
         self._lane: Lane | None = None
         self._target: Target | None = None
-        self._load = self._breaker_round = 0
+        self._load = 0
+        self._group: Group | None = None
         self._sent_at = 0
         self._upstream: ClientStream | None = None
         self._stamp = b""
@@ -114,7 +115,7 @@ class GrpcPipe:
             self._upstream.on_writable = self._stream.release_window
 
     def _place(self, model: bytes, sequence: bytes, version: bytes = b"") -> None:
-        group = self._gateway.fleet.group(model.decode("utf-8", "replace"))
+        group = self._group = self._gateway.fleet.group(model.decode("utf-8", "replace"))
         text = version.decode("utf-8", "replace")
         lane = self._lane = group.lane(text) if text else group.choose_lane(self._stream.head)
         now = now_ns()
@@ -124,7 +125,6 @@ class GrpcPipe:
             raise group.nobody(lane)
         self._target = target
         self._load = lane.balancer.sent(target, now)
-        self._breaker_round = target.breaker.sent()
         self._sent_at = now
         if self._route.names_model and lane.version:
             self._stamp = version_field(lane.version)
@@ -238,7 +238,7 @@ class GrpcPipe:
         now = now_ns()
         if failed:
             lane.balancer.ended(target, self._load, now - self._sent_at, True, now)
-            target.breaker.ended(self._breaker_round, True, now)
+            if self._group is not None:
+                self._group.failed(target, now)
         else:
             lane.balancer.dropped(target, now)
-            target.breaker.dropped(self._breaker_round)

@@ -88,10 +88,13 @@ class ForwardRoute(Route):
 
     def handle(self, exchange: Exchange) -> None:
         try:
-            group = self.gateway.fleet.group(self.model)
-            lane = group.lane(self.version) if self.version else group.choose_lane(exchange.head)
-            forward = HttpForward(self, exchange, group, lane)
-            forward.begin()
+            fleet = self.gateway.fleet
+            group = fleet.groups.get(self.model) or fleet.group(self.model)
+            if self.version:
+                lane = group.lane(self.version)
+            else:
+                lane = group.current if group.canary is None else group.choose_lane(exchange.head)
+            HttpForward(self, exchange, group, lane).begin()
         except IsochroneError as error:
             exchange.owner = None
             respond_error(exchange, error)
@@ -217,12 +220,10 @@ class HttpForward(Forward):
             head = b"%sx-request-timeout-ms: %.3f\r\ncontent-length: %d\r\n\r\n" % (head, left, length)
         attempt.sent = endpoint.handle.connections.send(head, (body,) if length else (), attempt)
 
-    def answered(self, attempt: Attempt, trailers: Headers) -> None:
-        if not attempt.shared and attempt.sent is not None:
-            attempt.target.endpoint.handle.connections.release(attempt.sent)
-        super().answered(attempt, trailers)
-
     def outcome(self, attempt: Attempt, trailers: Headers) -> int:
+        if not attempt.shared and attempt.sent is not None:
+            # Its connection takes the next request.
+            attempt.target.endpoint.handle.connections.release(attempt.sent)
         status = attempt.status
         if status < 429:
             return ANSWERED

@@ -78,6 +78,7 @@ class Target:
 
     __slots__ = (
         "_by_load",
+        "asked_at",
         "breaker",
         "digest",
         "endpoint",
@@ -91,6 +92,8 @@ class Target:
         "sent_since",
         "slot",
         "weight",
+        "well",
+        "well_ns",
     )
 
     def __init__(self, endpoint: Endpoint, weight: float = 1.0) -> None:
@@ -114,8 +117,12 @@ class Target:
         self.digest = ""
         #: A policy's own index of it.
         self.slot = -1
-        #: The shell's own: its circuit breaker.
+        #: The shell's own: its circuit breaker, while there is trouble; and answers that outliers have not seen yet.
         self.breaker: Any = None
+        #: When its load was last asked for.
+        self.asked_at = 0
+        self.well = 0
+        self.well_ns = 0
         #: Mean latency by requests in flight when they were sent.
         self._by_load = [0.0] * _LOAD_CLASSES
 

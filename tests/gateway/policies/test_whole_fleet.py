@@ -183,6 +183,17 @@ def test_the_worker_s_word_counts_what_others_sent() -> None:
     assert gateway.targets[0] in {gateway.send()[0] for _ in range(3)}
 
 
+def test_a_word_far_from_what_is_seen_is_not_believed() -> None:
+    gateway = known([5.0, 5.0, 5.0, 50.0])
+    for _ in range(60):
+        for target in gateway.targets:
+            gateway.report(target, LoadReport(0, 0, 0, 5 * MS))
+        target, load = gateway.send()
+        assert target is not gateway.targets[3]
+        gateway.now += 5 * MS
+        gateway.end(target, load, 5 * MS)
+
+
 def test_the_silent_are_asked_and_others_are_not() -> None:
     gateway = known([5.0] * 4)
     gateway.now += SECOND

@@ -9,6 +9,7 @@ at the choice. Must never read anything that a real gateway does not know.
 from __future__ import annotations
 
 from math import log
+from typing import Any
 
 from isochrone.gateway.targets import NEWS_NS, Target
 
@@ -29,7 +30,7 @@ _GIB = float(1 << 30)
 class View:
     """One target as of its last event. Logarithms of times are of ns."""
 
-    __slots__ = ("at", "base", "figures", "free_at", "inside", "known", "run_ns", "share", "speed", "stale")
+    __slots__ = ("at", "base", "figures", "free_at", "inside", "known", "run_ns", "share", "speed", "stale", "under_way")
 
     def __init__(self) -> None:
         self.stale = True
@@ -49,6 +50,8 @@ class View:
         self.speed = 0.0
         #: Requests it got of late; see ``learned_shares``.
         self.share = 0.0
+        #: Requests under way on it by the instant they were sent: which slice each belongs to, or its record.
+        self.under_way: dict[int, Any] = {}
 
     def describe(self, target: Target, now: int) -> None:
         """Looks at the target anew; ``base`` and ``inside`` are the model's to set."""

@@ -25,3 +25,10 @@ def one_of(policy: str, key: str, value: object, known: tuple[str, ...]) -> str:
     if not isinstance(value, str) or value not in known:
         raise ConfigError(f"policy {policy}", key, f"one of {', '.join(known)}", repr(value))
     return value
+
+
+def flag(policy: str, key: str, value: object) -> bool:
+    """Yes or no."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"policy {policy}", key, "true or false", repr(value))
+    return value

@@ -13,13 +13,13 @@ from random import Random
 
 from isochrone.gateway.policies.base import Demand, Policy
 from isochrone.gateway.policies.options import number, whole
-from isochrone.gateway.policies.probe_pool import ProbePool, reuse
+from isochrone.gateway.policies.probe_pool import Probe, ProbePool, reuse
 from isochrone.gateway.policies.sampling import one
 from isochrone.gateway.policies.whole_fleet import WholeFleet
 from isochrone.gateway.targets import Target
 
 #: With fewer probes than this there is no choice to speak of.
-_FEWEST_PROBES = 2
+FEWEST_PROBES = 2
 
 
 class Prequal(Policy):
@@ -92,13 +92,17 @@ class Prequal(Policy):
             return self._fleet.choose(demand.avoid, now)
         pool = self._pool
         pool.expire(now)
-        probe = pool.best(demand.avoid) if len(pool) >= _FEWEST_PROBES else None
+        probe = pool.best(demand.avoid) if len(pool) >= FEWEST_PROBES else None
         if probe is None:
             self.random_fallback += 1
             return self._of_a_few(demand.avoid, now)
-        target = probe.target
+        return self._take(probe)
+
+    def _take(self, probe: Probe) -> Target:
+        """The probe serves a query, and the pool is thinned for it."""
+        target, pool = probe.target, self._pool
         pool.use(probe)
-        if len(pool) > _FEWEST_PROBES:
+        if len(pool) > FEWEST_PROBES:
             pool.thin()
         return target
 
@@ -127,7 +131,7 @@ class Prequal(Policy):
             return
         if target in self._asked:
             self._asked.discard(target)
-        elif target not in self._pool and (len(self._pool) >= _FEWEST_PROBES or target not in self._members):
+        elif target not in self._pool and (len(self._pool) >= FEWEST_PROBES or target not in self._members):
             # News that comes with an answer is of a worker that was chosen: in a full pool it would crowd out the
             # random ones, and the choice would go round among a few.
             return

@@ -82,6 +82,10 @@ class ProbePool:
     def __contains__(self, target: Target) -> bool:
         return target in self._of
 
+    def of(self, target: Target) -> Probe:
+        """Its probe; there must be one."""
+        return self._of[target]
+
     def add(self, target: Target, in_flight: int, latency: float, now: int) -> None:
         """A probe came back. It takes the place of an older one of the same worker, or of the oldest of all."""
         if target in self._of:
@@ -131,11 +135,10 @@ class ProbePool:
                 best, fewest = probe, in_flight
         return best
 
-    def safe(self, avoid: Sequence[Target]) -> list[Probe]:
-        """The cold ones about as quick as the quickest of them: those that ``best`` takes from. Nobody, if all are
-        hot."""
+    def safe(self) -> list[Probe]:
+        """The cold ones about as quick as the quickest of them, which ``best`` takes one of. Nobody, if all are hot."""
         limit = self.hot_above()
-        cold = [probe for probe in self.probes if probe.in_flight <= limit and probe.target not in avoid]
+        cold = [probe for probe in self.probes if probe.in_flight <= limit]
         if not cold:
             return cold
         enough = min([probe.latency for probe in cold]) * self._tolerance + self._slack_ns
@@ -143,9 +146,14 @@ class ProbePool:
 
     def worst(self) -> Probe:
         """The hot one with the most in flight; all cold: the one with the highest latency."""
-        limit = self.hot_above()
-        hottest = max(self.probes, key=lambda probe: probe.in_flight)
-        return hottest if hottest.in_flight > limit else max(self.probes, key=lambda probe: probe.latency)
+        probes = self.probes
+        hottest = slowest = probes[0]
+        for probe in probes:
+            if probe.in_flight > hottest.in_flight:
+                hottest = probe
+            if probe.latency > slowest.latency:
+                slowest = probe
+        return hottest if hottest.in_flight > self.hot_above() else slowest
 
     def use(self, probe: Probe) -> None:
         """A request goes to its worker: that one has one more in flight, and one use of the probe is gone."""

@@ -102,8 +102,8 @@ class TokenBucket(ScoredPolicy):
         super().ended(target, latency_ns, failed, now)
 
     def reported(self, target: Target, now: int) -> None:
+        # The load it tells is looked at when the answer it came with has ended: twice would cost twice.
         self._look(target, now)
-        super().reported(target, now)
 
     def rate(self, target: Target) -> float:
         """Tokens per second its bucket is refilled with."""

@@ -28,6 +28,11 @@ _TRIAL_CHOICES = 512
 _SHORTEST_TRIAL_NS, _LONGEST_TRIAL_NS = 20_000_000, 64_000_000_000
 #: A request that came to nothing after this many times the expected latency says that the worker may have stopped.
 _SILENCE = 4
+#: A worker's word is of its queue and its compute. One that is starved of its processor says little of the time a
+#: request waits to be read: it is not expected to be quicker than this share of the mean seen from here.
+_BELIEVED = 0.5
+#: Weight of one report in the mean of what others sent.
+_GAIN = 1 / 4
 #: Makes room for the turn below the load in one integer.
 _LOAD = 1 << 48
 
@@ -51,6 +56,10 @@ class WholeFleet:
         self._late: list[float] = []
         #: None of those is before this.
         self._first_late = float(_NEVER)
+        #: Requests on it that are not from here, by its own word, and when that came. A mean: its count and ours are
+        #: not of the same instant, and the difference of the two alone would jump.
+        self._others: list[float] = []
+        self._told_at: list[int] = []
         self._last_sent: list[int] = []
         self._sent_at_turn: list[int] = []
         self._trial_ns: list[int] = []
@@ -81,6 +90,8 @@ class WholeFleet:
             self._turns[slot] if slot >= 0 else self._turn - place for slot, place in zip(kept, order, strict=True)
         ]
         self._heard = carried(self._heard, 0)
+        self._others = [self._others[slot] if slot >= 0 else 0.0 for slot in kept]
+        self._told_at = carried(self._told_at, -_NEVER)
         self._last_sent = carried(self._last_sent, 0)
         self._sent_at_turn = carried(self._sent_at_turn, self._turn)
         self._trial_ns = carried(self._trial_ns, _TRIAL_NS)
@@ -113,20 +124,17 @@ class WholeFleet:
             return self._targets[rank.index(min(rank))]
         return self._targets[self._least_loaded(expected, limit)]
 
-    def safe(self, avoid: Sequence[Target], now: int) -> list[Target]:
-        """Who else would have done, right after ``choose``: not late, and about as quick as the quickest. Nobody, where
-        the choice was a trial."""
+    def safe(self, now: int) -> list[Target]:
+        """Who else would have done, right after a ``choose`` that had nobody to avoid: not late, and about as quick as
+        the quickest. Nobody, where the choice was a trial."""
         if self._trial >= 0:
             return []
-        expected = self._expected
+        targets, expected = self._targets, self._expected
         limit = min(expected) * self._tolerance + self._slack_ns
-        if not avoid and self._first_late >= now:
-            return [target for target, value in zip(self._targets, expected, strict=True) if value <= limit]
-        return [
-            target
-            for target, value, late in zip(self._targets, expected, self._late, strict=True)
-            if value <= limit and late >= now and target not in avoid
-        ]
+        if self._first_late >= now:
+            return [target for target, value in zip(targets, expected, strict=True) if value <= limit]
+        rows = zip(targets, expected, self._late, strict=True)
+        return [target for target, value, late in rows if value <= limit and late >= now]
 
     def sent(self, target: Target, now: int) -> None:
         slot = self._slots.get(target)
@@ -172,10 +180,17 @@ class WholeFleet:
 
     def reported(self, target: Target, now: int) -> None:
         slot = self._slots.get(target)
-        if slot is not None:
-            self._heard[slot] = now
-            self._suspects.discard(slot)
-            self._changed.add(slot)
+        if slot is None:
+            return
+        self._heard[slot] = now
+        self._suspects.discard(slot)
+        self._changed.add(slot)
+        others = target.report.in_flight - target.in_flight
+        if now - self._told_at[slot] <= NEWS_NS:
+            self._others[slot] += (others - self._others[slot]) * _GAIN
+        else:
+            self._others[slot] = others
+        self._told_at[slot] = now
 
     def _suspect(self, slot: int, target: Target, now: int) -> None:
         """A request there came to nothing. With no other word for several times as long as expected, it may have
@@ -185,8 +200,14 @@ class WholeFleet:
             self._suspects.add(slot)
 
     def _update(self, slot: int, target: Target, now: int) -> None:
-        self._rank[slot] = target.load(now) * _LOAD + self._turns[slot]
+        load = target.in_flight
+        if self._others[slot] > 0.5 and now - self._told_at[slot] <= NEWS_NS:
+            load += int(self._others[slot] + 0.5)
+        self._rank[slot] = load * _LOAD + self._turns[slot]
         expected = target.expected_ns(now) or self._stand_in(target)
+        seen = target.latency_ns * _BELIEVED
+        if seen > expected:
+            expected = seen
         self._expected[slot] = expected
         late: float = _NEVER
         if target.in_flight or slot in self._suspects:

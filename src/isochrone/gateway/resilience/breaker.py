@@ -90,6 +90,11 @@ class Breaker:
             return "circuit breaker: half-open and being tried"
         return ""
 
+    def is_idle(self, now: int) -> bool:
+        """Closed, and no failure within the window: it can be forgotten."""
+        self._counts.advance(now)
+        return self.state is State.CLOSED and not self._counts.some and not self.in_flight
+
     def may_wait(self) -> bool:
         """Whether one more request may wait for a connection."""
         rules = self.rules

@@ -117,6 +117,19 @@ class Outliers:
             None if endpoint.ejected_until > now else self._eject(endpoint, record, f"{limit} failures in a row", now)
         )
 
+    def succeeded(self, endpoint: Endpoint, model: str, count: int, total_ns: int) -> None:
+        """So many requests ended well, in so much time together: for a shell that gathers them."""
+        record = self._records.get(endpoint)
+        if record is None or not count:
+            return
+        record.in_a_row = 0
+        record.ended += count
+        record.well += count
+        mean = total_ns / count
+        usual = self._usual.get(model) or mean or 1.0
+        self._usual[model] = usual + (mean - usual) * min(1.0, count * _GAIN)
+        record.slowness += total_ns / usual
+
     def tick(self, now: int) -> list[Ejection]:
         """Compares the endpoints over what ended since the last tick, the worst first; old sins are forgiven."""
         rules = self.rules

@@ -63,20 +63,29 @@ class RetryRules:
 class Budget:
     """Extra sends as a share of traffic over a sliding window, with a floor. For retries, and for hedges."""
 
-    __slots__ = ("_counts", "_floor", "_ratio")
+    __slots__ = ("_counts", "_floor", "_ratio", "unbooked")
 
     def __init__(self, ratio: float, floor_per_second: float, window_ns: int) -> None:
         self._ratio = ratio
         self._floor = floor_per_second * window_ns / 1e9
         self._counts = SlidingCounts(window_ns)
+        #: First attempts that are not in the window yet: a shell counts them here and books them now and then.
+        self.unbooked = 0
 
     def request(self, now: int) -> None:
         """A first attempt is sent."""
         self._counts.add(now)
 
+    def book(self, now: int) -> None:
+        """Takes ``unbooked`` into the window."""
+        if self.unbooked:
+            self._counts.add(now, self.unbooked)
+            self.unbooked = 0
+
     def take(self, now: int) -> bool:
         """Takes one extra send from the budget, if there is one."""
         counts = self._counts
+        self.book(now)
         counts.advance(now)
         if counts.some + 1 > counts.all * self._ratio + self._floor:
             return False

@@ -1,0 +1,308 @@
+"""Learned: a small linear model re-ranks what Prequal calls safe, and is watched while it does.
+
+It stands on Prequal's choice and its safe set: cold, well, and about as quick as the quickest. Inside that set it takes
+the candidate its model expects to answer soonest. Around that stand the guard rails, each with a counter:
+
+- Prequal's choice stands when the gain is small, when figures are out of the range of training, for retries, and while
+  a worker is being tried out.
+- A decision looks at no more than 16 candidates. A shell that lends a timer has slow decisions thrown away, and the
+  model rests for a while.
+- A control slice stays on Prequal. When the learned slice has a worse p99 or fails more, the model is switched off for
+  good and ``alert`` says why; only ``switch_on`` ends that.
+- Endpoints have a floor and a ceiling of traffic. ``shadow`` changes nothing and logs what it would have done.
+- Refinement learns from the few requests placed by lot, in small steps, never far from the shipped weights.
+
+Trained by ``isochrone simulate train``; docs/learned.md has the figures. Source of the method: Langford and Zhang, "The
+Epoch-Greedy Algorithm for Contextual Multi-armed Bandits", NIPS 2007 (learn only from what was placed by lot).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import log
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+from isochrone.gateway.policies.base import NEVER, Demand
+from isochrone.gateway.policies.learned_features import View
+from isochrone.gateway.policies.learned_model import SHIPPED, Model, read
+from isochrone.gateway.policies.learned_shadow import ShadowChoice, ShadowLog
+from isochrone.gateway.policies.learned_shares import Shares
+from isochrone.gateway.policies.learned_slices import CONTROL, LEARNED, NEITHER, Slices
+from isochrone.gateway.policies.options import flag, number
+from isochrone.gateway.policies.prequal import FEWEST_PROBES, Prequal
+from isochrone.gateway.targets import NEWS_NS, Target
+
+#: The most candidates a decision looks at.
+MOST_CANDIDATES = 16
+#: A view is looked at again this often: news grows old without an event.
+_LOOK_NS = NEWS_NS // 2
+#: After a decision over budget the model rests for so many.
+_REST = 256
+#: Last decisions that shadow mode remembers.
+_SHADOW_RECORDS = 1024
+
+
+class Lot(NamedTuple):
+    """A request that was placed at random: the figures of its target, less the mean over the candidates."""
+
+    centred: list[float]
+
+
+class Learned(Prequal):
+    """``weights``: a file of ``isochrone simulate train``; "": the shipped one. ``shadow``: log, and change nothing.
+    ``control``: share of requests left to Prequal. ``explore``: share placed by lot, to learn from. ``step``,
+    ``drift``: of the refinement, and how far it may go as a share of each weight. ``floor``, ``ceiling``: an endpoint's
+    traffic, in even shares. ``budget_us``: of a decision, where the shell lends a timer."""
+
+    name = "learned"
+
+    def __init__(
+        self,
+        random: Random,
+        *,
+        weights: str = "",
+        shadow: bool = False,
+        control: float = 0.1,
+        explore: float = 0.005,
+        step: float = 0.01,
+        drift: float = 0.25,
+        floor: float = 0.02,
+        ceiling: float = 4.0,
+        budget_us: float = 100.0,
+    ) -> None:
+        super().__init__(random)
+        self.model = Model(
+            read(Path(weights) if weights else SHIPPED),
+            number(self.name, "step", step, 0, 0.1),
+            number(self.name, "drift", drift, 0, 1),
+        )
+        self._shadow = flag(self.name, "shadow", shadow)
+        self._control = number(self.name, "control", control, 0.01, 0.5)
+        self._explore = number(self.name, "explore", explore, 0, 0.1)
+        self._shares = Shares(number(self.name, "floor", floor, 0, 0.5), number(self.name, "ceiling", ceiling, 1))
+        self._budget_ns = number(self.name, "budget_us", budget_us, 1) * 1e3
+        #: A clock in ns that the shell may lend; without one, decisions are bounded by their candidates alone.
+        self.timer: Callable[[], int] | None = None
+        #: Told when the model is switched off.
+        self.on_alert: Callable[[str], None] | None = None
+        #: Why the model was switched off; "": it was not.
+        self.alert = ""
+        self.slices = Slices()
+        self.shadow_log = ShadowLog(_SHADOW_RECORDS)
+        # Counters: how requests were placed, and how often the model was switched off.
+        self.moved = self.agreed = self.unsure = self.out_of_range = self.explored = 0
+        self.floored = self.capped = self.over_budget = self.switched_off = 0
+        self._views: dict[Target, View] = {}
+        self._rest = 0
+        #: The last choice: whom it fell on, and which slice it belongs to, or its record.
+        self._chosen: Target | None = None
+        self._tag: int | Lot | ShadowChoice = NEITHER
+
+    def switch_on(self) -> None:
+        """After an alert has been looked into: begins anew, with empty slices."""
+        self.alert = ""
+        self.slices = Slices()
+
+    def members(self, targets: Sequence[Target]) -> None:
+        super().members(targets)
+        before = self._views
+        self._views = {target: before.get(target) or View() for target in targets}
+        views = self._views.items()
+        self._shares.members(
+            [view for target, view in views if target in before], [view for target, view in views if target not in before]
+        )
+
+    # The choice.
+
+    def choose(self, demand: Demand, now: int) -> Target:
+        self._tag = NEITHER
+        if self.alert or demand.avoid:
+            # Retries and hedges are left alone: few, and of no slice.
+            chosen = super().choose(demand, now)
+        elif self._whole:
+            chosen = self._of_whole_fleet(demand, now)
+        else:
+            chosen = self._of_probes(demand, now)
+        self._chosen = chosen
+        return chosen
+
+    def _of_whole_fleet(self, demand: Demand, now: int) -> Target:
+        chosen = self._fleet.choose((), now)
+        if self._drawn_for_control():
+            return chosen
+        safe = self._fleet.safe(now)
+        return self._rerank(chosen, safe, demand, now) if len(safe) > 1 else chosen
+
+    def _of_probes(self, demand: Demand, now: int) -> Target:
+        control = self._drawn_for_control()
+        pool = self._pool
+        pool.expire(now)
+        safe = pool.safe() if len(pool) >= FEWEST_PROBES else []
+        if control or len(safe) < 2:
+            # All are hot, or one is left: Prequal's own way.
+            return super().choose(demand, now)
+        probe = safe[0]
+        for other in safe:
+            if other.in_flight < probe.in_flight:
+                probe = other
+        target = self._rerank(probe.target, [one.target for one in safe], demand, now)
+        if target is not probe.target:
+            probe = pool.of(target)
+        return self._take(probe)
+
+    def _drawn_for_control(self) -> bool:
+        if self._shadow or self._rest:
+            return False
+        if self._random.random() < self._control:
+            self._tag = CONTROL
+            return True
+        self._tag = LEARNED
+        return False
+
+    def _rerank(self, usual: Target, safe: list[Target], demand: Demand, now: int) -> Target:
+        """The model's choice among the safe ones, inside the budget."""
+        if self._rest:
+            self._rest -= 1
+            return usual
+        if len(safe) > MOST_CANDIDATES:
+            safe = [usual, *[target for target in safe if target is not usual][: MOST_CANDIDATES - 1]]
+        timer = self.timer
+        if timer is None:
+            return self._best(usual, safe, demand, now)
+        begun = timer()
+        chosen = self._best(usual, safe, demand, now)
+        if timer() - begun <= self._budget_ns:
+            return chosen
+        self.over_budget += 1
+        self._rest = _REST
+        self._tag = NEITHER
+        return usual
+
+    def _best(self, usual: Target, safe: list[Target], demand: Demand, now: int) -> Target:
+        model, views = self.model, self._views
+        slope, large = model.outlook, 0.0
+        if demand.deadline != NEVER:
+            slope += model.outlook_when_tight * self._tightness(demand.deadline - now)
+        if demand.rows > 1:
+            large = model.speed_when_large * log(demand.rows)
+        floor, ceiling = self._shares.bounds()
+        best, lowest, own = usual, float("inf"), 0.0
+        forgotten: Target | None = None
+        capped = False
+        for target in safe:
+            view = views[target]
+            if view.stale or now - view.at > _LOOK_NS:
+                model.look(view, target, now)
+            if not view.inside:
+                self.out_of_range += 1
+                return usual
+            left = view.free_at - now
+            speed = view.speed
+            score = view.base + slope * (log(left + view.run_ns) if left > 0 else speed) + large * speed
+            if target is usual:
+                own = score
+            elif view.share > ceiling:
+                capped = True
+                continue
+            elif view.share < floor:
+                forgotten = target
+            if score < lowest:
+                lowest, best = score, target
+        self.capped += capped
+        gain = own - lowest
+        if best is usual:
+            self.agreed += 1
+        elif gain < model.margin:
+            self.unsure += 1
+            best = usual
+        if self._shadow:
+            self._tag = record = ShadowChoice(now, usual, best, len(safe), gain, self._explore)
+            self.shadow_log.add(record)
+            return usual
+        if forgotten is not None:
+            self.floored += 1
+            return forgotten
+        if self._explore and self._random.random() < self._explore:
+            return self._by_lot(safe, demand, now)
+        self.moved += best is not usual
+        return best
+
+    def _tightness(self, slack_ns: int) -> float:
+        """How near the deadline is: the fleet's typical latency as a share of the time left, at most 1."""
+        return min(1.0, self.model.typical_ns / slack_ns) if slack_ns > 0 else 1.0
+
+    def _by_lot(self, safe: list[Target], demand: Demand, now: int) -> Target:
+        self.explored += 1
+        place = int(self._random.random() * len(safe))
+        rows = [self.figures(target, demand, now) for target in safe]
+        self._tag = Lot([own - sum(all_of) / len(rows) for own, all_of in zip(rows[place], zip(*rows), strict=True)])
+        return safe[place]
+
+    def figures(self, target: Target, demand: Demand, now: int) -> list[float]:
+        """All figures of a candidate that has been looked at, in the order of the weights."""
+        view = self._views[target]
+        outlook = view.outlook(now)
+        tight = self._tightness(demand.deadline - now) if demand.deadline != NEVER else 0.0
+        return [*view.figures, outlook, outlook * tight, view.speed * log(demand.rows)]
+
+    # What happens to requests.
+
+    def sent(self, target: Target, now: int) -> None:
+        super().sent(target, now)
+        view = self._views.get(target)
+        if view is not None:
+            view.stale = True
+            self._shares.sent(view)
+            # Admission may have sent it elsewhere: then it is of no slice.
+            view.under_way[now] = self._tag if target is self._chosen else NEITHER
+            self._chosen = None
+
+    def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
+        super().ended(target, latency_ns, failed, now)
+        view = self._views.get(target)
+        if view is None:
+            return
+        view.stale = True
+        # What was sent at one instant to one target is one request: that is how an end finds its beginning.
+        tag = view.under_way.pop(now - latency_ns, NEITHER)
+        if not failed and latency_ns > 0:
+            self.model.saw(latency_ns)
+        if tag.__class__ is int:
+            self._count(tag, latency_ns, failed)
+        elif isinstance(tag, ShadowChoice):
+            tag.latency_ns, tag.failed = latency_ns, failed
+        else:
+            self._count(LEARNED, latency_ns, failed)
+            if not failed and latency_ns > 0:
+                self.model.refine(tag.centred, log(latency_ns))
+
+    def dropped(self, target: Target, now: int) -> None:
+        super().dropped(target, now)
+        view = self._views.get(target)
+        if view is None:
+            return
+        view.stale = True
+        if view.under_way:
+            # Which one is not told. The oldest, most likely; it was waited for so long at least.
+            sent_at = next(iter(view.under_way))
+            tag = view.under_way.pop(sent_at)
+            if not isinstance(tag, ShadowChoice):
+                self._count(tag if tag.__class__ is int else LEARNED, now - sent_at, False)
+
+    def reported(self, target: Target, now: int) -> None:
+        super().reported(target, now)
+        view = self._views.get(target)
+        if view is not None:
+            view.stale = True
+
+    def _count(self, which: int, latency_ns: int, failed: bool) -> None:
+        if which == NEITHER or self.alert:
+            return
+        worse = self.slices.ended(which, latency_ns, failed)
+        if worse:
+            self.alert = f"policy learned is switched off: {worse}"
+            self.switched_off += 1
+            if self.on_alert is not None:
+                self.on_alert(self.alert)
