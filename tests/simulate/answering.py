@@ -31,7 +31,13 @@ class Callers:
         return round((now - START_NS) / MILLISECOND, 3)
 
     def send(
-        self, worker: Any, at_ms: float, name: str, work: float = 1.0, deadline_ms: float | None = None, priority: int = 0
+        self,
+        worker: Any,
+        at_ms: float,
+        name: str,
+        work: float = 1.0,
+        deadline_ms: float | None = None,
+        priority: int = 0,
     ) -> Call:
         deadline = NEVER if deadline_ms is None else START_NS + int(deadline_ms * MILLISECOND)
         call = Call(START_NS + int(at_ms * MILLISECOND), work, self, Tally(), deadline)  # type: ignore[arg-type]

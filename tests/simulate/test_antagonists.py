@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from answering import no_delay
@@ -13,8 +15,10 @@ from isochrone.simulate.draws import stream
 from isochrone.simulate.engine import START_NS, Engine
 from isochrone.simulate.sharing_worker import SharingWorker
 
+Cores = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
-def cores_over_time(rules: Antagonists, workers: int, seconds: int, seed: int = 1) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+
+def cores_over_time(rules: Antagonists, workers: int, seconds: int, seed: int = 1) -> Cores:
     """Cores of each worker, looked at ten times a second."""
     engine = Engine()
     fleet = [SharingWorker(number, engine, no_delay, MILLISECOND, 2.0) for number in range(workers)]
@@ -23,7 +27,7 @@ def cores_over_time(rules: Antagonists, workers: int, seconds: int, seed: int = 
     for tenth in range(seconds * 10):
         engine.advance(START_NS + tenth * SECOND // 10)
         seen.append([worker.cores for worker in fleet])
-    found: np.ndarray[tuple[int, ...], np.dtype[np.float64]] = np.array(seen)
+    found: Cores = np.array(seen)
     return found
 
 
@@ -53,7 +57,7 @@ def test_a_seed_gives_the_same_neighbours() -> None:
 
 
 def test_load_beyond_the_allocation_is_borne_only_by_machines_that_have_more() -> None:
-    parts = {
+    parts: dict[str, Any] = {
         "seconds": 20,
         "workload": {"kind": "poisson", "rate": 240},
         "requests": [{"deadline_ms": 2000}],

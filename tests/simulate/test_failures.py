@@ -67,14 +67,16 @@ def test_a_slow_worker_hurts_round_robin_more_than_prequal() -> None:
 
 
 def test_admission_refuses_what_no_worker_can_answer_in_time() -> None:
-    overload = {
+    overload: dict[str, Any] = {
         "seconds": 3,
         "workload": {"kind": "poisson", "rate": 3000},
         "workers": [{"model": "fifo", "batch_ms": {1: 2.0}, "count": 2}],
         "requests": [{"deadline_ms": 30}],
     }
     open_door = outcome("least_connections", **overload)
-    guarded = outcome("least_connections", **overload, gateways={"admission": True, "retries": False, "outliers": False})
+    guarded = outcome(
+        "least_connections", **overload, gateways={"admission": True, "retries": False, "outliers": False}
+    )
     assert open_door.refused == 0
     assert guarded.refused > 0.5 * guarded.offered
     assert guarded.in_time > 1.5 * open_door.in_time

@@ -59,7 +59,9 @@ def test_several_servers_with_one_queue(servers: int, load: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "cost", [{"kind": "constant"}, {"kind": "exponential"}, {"kind": "lognormal", "cv": 2}], ids=lambda cost: cost["kind"]
+    "cost",
+    [{"kind": "constant"}, {"kind": "exponential"}, {"kind": "lognormal", "cv": 2}],
+    ids=lambda cost: cost["kind"],
 )
 def test_processor_sharing_does_not_care_how_work_is_spread(cost: dict[str, object]) -> None:
     # Sakata et al.: the mean time in M/G/1 with processor sharing is E[S] / (1 - rho) whatever the distribution.

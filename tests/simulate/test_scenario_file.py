@@ -64,12 +64,20 @@ def test_all_eight_are_shipped() -> None:
         ("batch_ms: {1: 2.0, 8: 6.0}", "batch_ms: {}", "small.yaml:5: workers[0].batch_ms: expected"),
         ("seconds: 5", "secs: 5", "small.yaml:2: secs: expected a key that exists here, given secs"),
         ("seconds: 5", "seconds: -5", "small.yaml:2: seconds: expected float > 0.0, given -5"),
-        ("seconds: 5", "warmup_seconds: 10", "small.yaml:2: warmup_seconds: expected less than the run's 10 s, given 10"),
+        (
+            "seconds: 5",
+            "warmup_seconds: 10",
+            "small.yaml:2: warmup_seconds: expected less than the run's 10 s, given 10",
+        ),
         ("- round_robin", "- round_robbing", "small.yaml:7: policies[0]: expected one of round_robin, "),
         ("label: two}", "options: {q: 3}}", "small.yaml:8: policies[1]: expected"),
-        ("name: small", "failures: [{kind: stop, at: 1, workers: [2]}]", "failures[0].workers[0]: expected a worker's number, at most 1, given 2"),
+        (
+            "name: small",
+            "failures: [{kind: stop, at: 1, workers: [2]}]",
+            "failures[0].workers[0]: expected a worker's number, at most 1, given 2",
+        ),
         ("name: small", "antagonists: {machine_cores: 8}", "small.yaml:5: workers[0].model: expected sharing"),
-        ("name: small", "name: [", "small.yaml:2: file: expected YAML"),
+        ("name: small", "name: [", "small.yaml:3: file: expected YAML"),
     ],
 )
 def test_errors_name_file_line_key_expected_and_given(before: str, after: str, message: str) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.clock import MILLISECOND
-from isochrone.simulate.calls import ANSWERED, FAILED
+from isochrone.simulate.calls import FAILED
 from isochrone.simulate.engine import START_NS
 from isochrone.simulate.sharing_worker import SharingWorker
 
@@ -59,7 +59,8 @@ def test_a_caller_who_leaves_makes_room() -> None:
     callers.send(worker, 0, "staying")
     callers.at(10, lambda now: setattr(leaving, "over", True))
     callers.at(10, worker.abandoned, leaving)
-    assert callers.run() == [(pytest.approx(15, abs=0.01), "staying", ANSWERED)]
+    assert callers.times() == pytest.approx({"staying": 15}, abs=0.01)
+    assert len(callers.answers) == 1
     assert worker.in_flight == 0
 
 

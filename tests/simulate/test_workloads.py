@@ -32,7 +32,9 @@ def times_of(workload: Workload, seconds: float, seed: int = 3) -> np.ndarray[tu
         st.builds(Poisson, st.floats(0.5, 3000)),
         st.builds(Gamma, st.floats(0.5, 3000), st.floats(0.2, 4)),
         st.builds(Diurnal, st.floats(0.5, 3000), st.floats(0, 1), st.floats(0.1, 20)),
-        st.builds(Minutes, st.lists(st.integers(0, 90_000), min_size=1, max_size=4), st.sampled_from(["renewal", "uniform"])),
+        st.builds(
+            Minutes, st.lists(st.integers(0, 90_000), min_size=1, max_size=4), st.sampled_from(["renewal", "uniform"])
+        ),
         st.builds(Steps, st.floats(1, 500), st.lists(st.floats(0.1, 2), min_size=1, max_size=4), st.floats(0.1, 3)),
     ),
     st.floats(0.1, 5),

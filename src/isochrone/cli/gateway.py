@@ -59,7 +59,7 @@ def gateway(
     metrics_port: Annotated[int, typer.Option(help="Port for /metrics; 0 picks a free one, -1: none.")] = 8002,
     processes: Annotated[int, typer.Option(help="Processes that share the port.", min=1)] = 1,
     probe_interval: Annotated[float, typer.Option(help="Seconds between checks of a silent worker.", min=0.01)] = 0.1,
-    probe_timeout: Annotated[float, typer.Option(help="Seconds a check may take.", min=0.01)] = 0.5,
+    probe_timeout: Annotated[float, typer.Option(help="Seconds a check may take.", min=0.01)] = 0.25,
     exit_timeout_secs: Annotated[float, typer.Option(help="Grace for in-flight requests when stopping.", min=0)] = 30.0,
     seed: Annotated[int | None, typer.Option(help="Makes random choices repeat.")] = None,
     limit: Annotated[

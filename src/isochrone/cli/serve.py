@@ -107,7 +107,9 @@ def serve(
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve HTTP and gRPC over TLS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
     tls_client_ca: Annotated[Path | None, typer.Option(help="Require client certificates signed by this CA.")] = None,
-    log_verbose: Annotated[int, typer.Option(help="More detail in the log.", min=0, max=3)] = 0,
+    log_verbose: Annotated[
+        int, typer.Option(help="More in the log: 1 what happens to models, 2 every request.", min=0, max=3)
+    ] = 0,
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
 ) -> None:
     """Serve the models of a repository: Open Inference Protocol over HTTP and gRPC, Triton's ports and extensions."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import process_time
 from typing import Annotated, Any
@@ -14,7 +16,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from typer.core import TyperGroup
 
 from isochrone.errors import ConfigError, IsochroneError
-from isochrone.simulate import experiment, plot, report, scenario_file
+from isochrone.gateway.policies import learned_model
+from isochrone.simulate import experiment, plot, report, scenario_file, train, train_trial
 from isochrone.simulate.scenario import PolicyChoice, Scenario
 
 # \b keeps the lines below it as they are.
@@ -24,9 +27,10 @@ Examples:
   isochrone simulate examples/scenarios/one_slow.yaml
   isochrone simulate examples/scenarios/prequal_figure6.yaml --plot figure6.png
   isochrone simulate examples/scenarios/equal_workers.yaml --seeds 20 --json
+  isochrone simulate train --out weights.json --seed 1 --minutes 2
   isochrone simulate examples/scenarios/failures.yaml --policy least_connections --policy peak_ewma --seed 7
 
-The same scenario and seed give the same figures, byte for byte. docs/simulator.md says what is modelled and what is not.
+The same scenario and seed give the same figures, byte for byte. docs/simulator.md says what is modelled.
 """
 
 
@@ -69,7 +73,9 @@ def simulate(
         changes: dict[str, Any] = {"seed": seed, "seeds": seeds, "seconds": seconds}
         read = msgspec.structs.replace(read, **{key: value for key, value in changes.items() if value is not None})
         if read.warmup_seconds >= (seconds or float("inf")):
-            raise ConfigError("--seconds", "value", f"more than the warm-up of {read.warmup_seconds:g} s", f"{seconds:g}")
+            raise ConfigError(
+                "--seconds", "value", f"more than the warm-up of {read.warmup_seconds:g} s", f"{seconds:g}"
+            )
         choices = _choices(policy or [], read)
         begun = process_time()
         figures = _run(read, choices)
@@ -94,6 +100,48 @@ def simulate(
     console.print(f"\n{requests:,} requests in {took:.1f} s of CPU: {requests / took:,.0f}/s", highlight=False)
     if plot_to is not None:
         console.print(f"plot: {plot_to}", highlight=False)
+
+
+@app.command("train")
+def train_command(
+    out: Annotated[Path, typer.Option(help="Where the weights go: JSON, for the policy's `weights` option.")],
+    seed: Annotated[int, typer.Option(help="Names the whole course: the same seed, the same bytes.", min=0)] = 1,
+    minutes: Annotated[
+        float, typer.Option(help="How much training: so many episodes as take about so long on one core.", min=0)
+    ] = 2.0,
+    trials: Annotated[int, typer.Option(help="Seeds of the trials beside prequal; 0: none.", min=0)] = 5,
+) -> None:
+    """Train the learned policy on random fleets, and try it on workloads it never saw, beside prequal."""
+    try:
+        learned_model.check_writable(out)
+        with _course() as progress:
+            course = train.train(seed, minutes, progress)
+            learned_model.write(course.weights, out)
+            tried = train_trial.run(course.weights, trials, progress) if trials else []
+    except IsochroneError as error:
+        typer.secho(f"isochrone simulate train: {error}", fg="red", err=True)
+        raise typer.Exit(1) from None
+    console = Console()
+    console = Console(width=max(console.width, 170))
+    margins = ", ".join(f"{margin:g}: {ratio:.3f}" for margin, ratio in course.margins.items())
+    console.print(f"p99 relative to prequal by margin: {margins}; taken: {course.weights.margin:g}", highlight=False)
+    if tried:
+        console.print(train_trial.table(tried))
+    console.print(f"weights: {out}", highlight=False)
+
+
+@contextmanager
+def _course() -> Iterator[train.Progress | None]:
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[at]}"), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bars:
+        task = bars.add_task("", total=None, at="")
+        yield lambda what, done, whole: bars.update(
+            task, description=what, completed=done, total=whole, at=f"{done} of {whole}"
+        )
 
 
 def _choices(named: list[str], scenario: Scenario) -> list[PolicyChoice]:

@@ -147,7 +147,8 @@ class Admission:
         Failures do not count here as they do for policies: a worker that failed is not for that late.
         """
         report = target.report
-        run, age = report.run_ns, now - target.reported_at
+        # Alone, where that is told: who would fit only by themselves is for the worker to judge, which knows its queue.
+        run, age = report.alone_ns or report.run_ns, now - target.reported_at
         if not run or age > NEWS_NS:
             return UNTOLD
         wait = float(report.wait_ns)

@@ -107,8 +107,8 @@ class Balancer:
 
     def choose(self, demand: Demand, now: int) -> Target | None:
         """The target a request goes to; None: nobody is eligible."""
-        if not self.eligible:
-            return None
+        if len(self.eligible) < 2:
+            return self.eligible[0] if self.eligible else None
         target = self.policy.choose(demand, now)
         if self._starting and target.weight < 1 and not demand.key and self._random.random() > target.weight:
             # Slow start, whatever the policy: a part of what it gives a newcomer is chosen anew among the others.

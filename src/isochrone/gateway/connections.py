@@ -186,6 +186,13 @@ class Connections:
             self._start(self._connect_http2())
         return waiting
 
+    def open_whole(self, block: bytes, payload: Buffer, receiver: Receiver) -> Sent:
+        """``open_stream`` for a request that is whole."""
+        for connection in self._http2:
+            if len(connection.streams) < connection.peer_max_streams and not connection.going_away:
+                return connection.open_whole(block, payload, receiver)
+        return self.open_stream(block, (payload,) if len(payload) else (), receiver)
+
     def http2(self) -> Http2ClientConnection | None:
         """A connection that takes a stream; starts another one when none has room."""
         last = None

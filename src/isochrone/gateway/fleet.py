@@ -118,7 +118,8 @@ class Fleet:
                 if target is not None:
                     # What a probe cannot tell of a model is kept from the last answer.
                     known = target.report
-                    kept = report._replace(wait_ns=known.wait_ns if report.queue else 0, run_ns=known.run_ns)
+                    wait_ns = known.wait_ns if report.queue else 0
+                    kept = report._replace(wait_ns=wait_ns, run_ns=known.run_ns, alone_ns=known.alone_ns)
                     lane.balancer.reported(target, kept, now)
 
     @property

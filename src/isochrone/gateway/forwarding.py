@@ -17,6 +17,7 @@ from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.shadowing import DiscardingExchange
 from isochrone.gateway.targets import Endpoint, Target
+from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
 from isochrone.wire.exchange import Buffer, Headers
 
 if TYPE_CHECKING:
@@ -185,9 +186,13 @@ class Forward:
         group.budget.unbooked += 1
         self.gateway.forwards.add(self)
         try:
-            if group.guarded:
+            if group.quotas is not None:
                 group.enter(self, self.exchange.head, now)
-            self.look_at = self.deadline if self.deadline < self.hedge_at else self.hedge_at
+            self.look_at = self.deadline
+            if group.hedge_delay_ns and self.idempotent:
+                self.hedge_at = now + group.hedge_delay_ns
+                if self.hedge_at < self.deadline:
+                    self.look_at = self.hedge_at
             self._place(now)
             if group.shadow is not None:
                 self._copy(group.shadow)
@@ -219,6 +224,9 @@ class Forward:
         lane = self.lane
         if lane.tiers:
             lane = self.lane = self.group.in_tier(lane, self.deadline, now)
+        if not self.idempotent and self.demand.key.startswith(SEQUENCE_MARK):
+            self._place_at_home(lane, now)
+            return
         target = lane.balancer.choose(self.demand, now)
         if target is None:
             raise self.group.nobody(lane)
@@ -231,6 +239,17 @@ class Forward:
                 raise DeadlineExceeded(f"Request timeout expired: model '{self.group.name}': {verdict.message}")
             target = verdict
         self._send(target, now)
+
+    def _place_at_home(self, lane: Lane, now: int) -> None:
+        """A request of a sequence: it goes where the sequence lives, or nowhere."""
+        home = self.group.sequences.home(self.demand.key, lane)
+        if home is None:
+            raise self.group.nobody(lane)
+        self.lane = home.lane
+        verdict = self.group.admission.check((), home.target, self.demand, now)
+        if isinstance(verdict, Refusal):
+            raise DeadlineExceeded(f"Request timeout expired: model '{self.group.name}': {verdict.message}")
+        self._send(home.target, now)
 
     def _beside_breakers(self, target: Target, now: int) -> Target:
         """A target whose circuit breaker lets one more request through; raises when all that were asked refuse."""
@@ -281,26 +300,27 @@ class Forward:
         if self.over:
             return
         # A model that fails fails elsewhere too; only who was refused may be luckier with another worker.
-        if outcome == REFUSED and not attempt.streaming and self._try_again(attempt, outcome, now):
+        if (
+            outcome == REFUSED
+            and not attempt.streaming
+            and (self._try_again(attempt, outcome, now) or self._unpin(attempt, trailers, now))
+        ):
             self.refusal = attempt
             return
         if self.attempts:
             self._cancel_others()
-        if self.group.guarded:
-            self._note(attempt, now)
+        group = self.group
+        if not group.requests & 7:
+            # One answer in eight tells enough of how long they take.
+            group.hedging.ended(now - self.arrived)
+        if self.quota_key is not None:
+            # What the worker says a run takes: the wait is not the caller's fault.
+            self.compute_ns = min(now - attempt.sent_at, target.report.run_ns or NEVER)
         self._finish()
         if attempt.streaming:
             self.end_streaming(attempt, trailers)
         else:
             self.deliver(attempt, trailers)
-
-    def _note(self, attempt: Attempt, now: int) -> None:
-        """What quotas and hedges want to know of an answer."""
-        latency = now - attempt.sent_at
-        # What the worker says a run takes: the wait is not the caller's fault.
-        self.compute_ns = min(latency, attempt.target.report.run_ns or NEVER)
-        if self.idempotent and self.group.rules.hedge.enabled:
-            self.group.hedging.ended(now - self.arrived)
 
     def attempt_failed(self, attempt: Attempt, error: IsochroneError) -> None:
         """The connection broke, or was never made; or the answer made no sense."""
@@ -338,6 +358,9 @@ class Forward:
             return False
         if outcome != REFUSED and not (self.idempotent and retries.idempotent):
             return False
+        sequence = not self.idempotent and self.demand.key.startswith(SEQUENCE_MARK)
+        if sequence and not self.group.sequences.may_move(self.demand.key):
+            return False
         lane = self.lane
         if len(lane.balancer.eligible) < 2 and attempt.target in lane.balancer.eligible:
             if lane.whole is None:
@@ -352,6 +375,21 @@ class Forward:
         if target is None or target in self.tried:
             return False
         self.group.retries += 1
+        if sequence:
+            self.group.sequences.settle(self.demand.key, lane, target)
+        self._send(target, now)
+        return True
+
+    def _unpin(self, attempt: Attempt, trailers: Headers, now: int) -> bool:
+        """The version it was given here is gone from the worker: sent there again without one, as the caller had it."""
+        if now >= self.deadline or not attempt.lane.version or not self.lost_version(attempt, trailers):
+            return False
+        address = attempt.target.endpoint.address
+        self.gateway.look_at(address, now)
+        self.lane = self.group.lane("")
+        target = self.lane.targets.get(address)
+        if target is None:
+            return False
         self._send(target, now)
         return True
 
@@ -428,6 +466,10 @@ class Forward:
         raise NotImplementedError
 
     def outcome(self, attempt: Attempt, trailers: Headers) -> int:
+        raise NotImplementedError
+
+    def lost_version(self, attempt: Attempt, trailers: Headers) -> bool:
+        """Whether the worker has not the version that was chosen here, not by the caller."""
         raise NotImplementedError
 
     def deliver(self, attempt: Attempt, trailers: Headers) -> None:

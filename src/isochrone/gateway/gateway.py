@@ -84,6 +84,12 @@ class Gateway:
         for monitor in self._monitors.values():
             monitor.look_now()
 
+    def look_at(self, address: str, now: int) -> None:
+        """A worker answered as if it served something else than is known here."""
+        monitor = self._monitors.get(address)
+        if monitor is not None:
+            monitor.look_soon(now)
+
     def _member_lost(self, member: Member) -> None:
         """It does not answer health checks: what is under way there goes elsewhere, where it may."""
         for forward in list(self.forwards):

@@ -16,12 +16,14 @@ from isochrone.clock import NEVER, now_ns
 from isochrone.errors import IsochroneError, QueueFull, Unavailable
 from isochrone.gateway.admission import UNTOLD, Admission
 from isochrone.gateway.balancer import Balancer, Placement
+from isochrone.gateway.grpc_messages import version_field
 from isochrone.gateway.policies import make
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.resilience.breaker import Breaker
 from isochrone.gateway.resilience.hedging import Hedging
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.resilience.retry_budget import Kind, retry_budget
+from isochrone.gateway.sequences import Sequences
 from isochrone.gateway.targets import Target
 from isochrone.gateway.traffic.affinity import Affinity
 from isochrone.gateway.traffic.canary import Canary
@@ -45,11 +47,13 @@ _TIER_SAMPLE = 8
 class Lane:
     """One version of one model, and who serves it."""
 
-    __slots__ = ("balancer", "targets", "tiers", "version", "whole")
+    __slots__ = ("balancer", "stamp", "targets", "tiers", "version", "whole")
 
     def __init__(self, version: str, balancer: Balancer) -> None:
         #: Stamped on every request that goes this way; "": nothing is stamped.
         self.version = version
+        #: The same as a field of a gRPC message.
+        self.stamp = version_field(version) if version else b""
         self.balancer = balancer
         self.targets: dict[str, Target] = {}
         #: Its parts by tier, nearest first, where tiers matter; and of a part, the whole.
@@ -96,6 +100,7 @@ class Group:
         self.budget = retry_budget(rules.retries)
         self.hedging = Hedging(rules.hedge, random)
         self.affinity = Affinity(rules.affinity)
+        self.sequences = Sequences()
         self.tiers = Tiers(rules.tiers)
         self.shadow = Shadow(rules.shadow, random) if rules.shadow.share else None
         self.canary = Canary(rules.canary, name, random) if rules.canary.version else None
@@ -105,8 +110,10 @@ class Group:
         self.priority = rules.priority
         #: What most requests are to a policy: no key, no deadline.
         self.plain_demand = Demand(priority=rules.priority)
-        #: ``enter`` has something to do.
-        self.guarded = self.quotas is not None or rules.hedge.enabled
+        #: After how long a second copy may go, looked up ten times a second; 0: none does.
+        self.hedge_delay_ns = 0
+        self._hedges = rules.hedge.enabled and rules.retries.idempotent
+        self._requests_seen = 0
         #: Of one model on one worker from here; 0: no limit.
         self.max_in_flight = rules.breaker.max_in_flight if rules.breaker.enabled else 0
         # For the metrics page.
@@ -122,8 +129,10 @@ class Group:
         lane = self.lanes.get(version)
         if lane is None:
             if len(self.lanes) > 64:
-                # Versions nobody serves, by callers who guess: they share the way of the model.
-                return self.current
+                # Versions nobody serves, by callers who guess: a way of their own, which is not kept.
+                lane = self._make_lane(version, self.rules.placement)
+                lane.update(self._members(version), self.name, now_ns())
+                return lane
             lane = self.lanes[version] = self._make_lane(version, self.rules.placement)
             parts = [
                 self._make_lane(version, replace(self.rules.placement, tiers=(tier,))) for tier in self.tiers.names
@@ -180,6 +189,8 @@ class Group:
             served = any(version in (member.serves or {}).get(self.name, ()) for member in members)
             if version and lane is not self.current and not served:
                 del self.lanes[version]
+                # Sequences that began on it have lost their home.
+                lane.targets = {}
             else:
                 lane.update(members, self.name, now)
 
@@ -205,19 +216,14 @@ class Group:
         return self.affinity.key(b"", head.get(header) or b"") if header else b""
 
     def enter(self, forward: Forward, head: Head, now: int) -> None:
-        """What guards there are: raises when the caller is over a quota, plans a hedge."""
+        """Raises when the caller is over its quota."""
         quotas = self.quotas
-        if quotas is not None:
-            key = head.get(quotas.header) or b""
-            refusal = quotas.take(key, forward.demand.priority, now)
-            if refusal is not None:
-                raise QuotaExceeded(refusal.message, refusal.retry_after)
-            forward.quota_key = key
-        if self.hedging.rules.enabled and forward.idempotent:
-            self.hedging.sent(now)
-            delay = self.hedging.delay_ns(Kind.STATELESS, forward.deadline, now)
-            if delay is not None:
-                forward.hedge_at = now + delay
+        assert quotas is not None
+        key = head.get(quotas.header) or b""
+        refusal = quotas.take(key, forward.demand.priority, now)
+        if refusal is not None:
+            raise QuotaExceeded(refusal.message, refusal.retry_after)
+        forward.quota_key = key
 
     def leave(self, forward: Forward, now: int) -> None:
         """A request is over, however it ended."""
@@ -242,6 +248,10 @@ class Group:
     def tick(self, now: int) -> None:
         """Ten times a second: what was gathered since goes where it belongs."""
         self.budget.book(now)
+        if self._hedges:
+            self.hedging.gathered(self.requests - self._requests_seen, now)
+            self._requests_seen = self.requests
+            self.hedge_delay_ns = self.hedging.delay_ns(Kind.STATELESS, NEVER, now) or 0
         for lane in self.lanes.values():
             lane.refresh(now)
             for target in lane.targets.values():

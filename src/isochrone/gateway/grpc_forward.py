@@ -17,7 +17,7 @@ from isochrone.clock import NEVER
 from isochrone.errors import GRPC_DEADLINE_EXCEEDED, GRPC_RESOURCE_EXHAUSTED, GRPC_UNAVAILABLE, IsochroneError
 from isochrone.gateway.forwarding import Attempt, Forward
 from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED
-from isochrone.gateway.grpc_messages import Opening, name_field, read_opening, version_field
+from isochrone.gateway.grpc_messages import Opening, name_field, read_opening
 from isochrone.gateway.http_forward import EXPLAIN_HEADER
 from isochrone.gateway.load_reports import report_of
 from isochrone.gateway.policies.base import Demand
@@ -36,12 +36,19 @@ if TYPE_CHECKING:
     from isochrone.wire.http2_server import ServerStream
 
 _prefix = Struct(">BI")
+#: Messages up to this size are copied into one piece with their stamp.
+_JOIN_LIMIT = 65_536
+#: Tag of ``inputs``, the field behind those that are read.
+_FIRST_INPUT = b"\x2a"
+#: An opening that says nothing but the model.
+PLAIN = Opening(b"")
 _NOT_FORWARDED = frozenset(
     (b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding", ORCA_FORMAT_HEADER, EXPLAIN_HEADER)
 )
 _NOT_RETURNED = frozenset((b"content-length", ORCA_BINARY_HEADER))
 _REFUSALS = frozenset((GRPC_UNAVAILABLE, GRPC_RESOURCE_EXHAUSTED, GRPC_DEADLINE_EXCEEDED))
 _OK = b"0"
+_NOT_FOUND = b"5"
 #: INTERNAL, UNKNOWN and DATA_LOSS: the worker's own fault.
 _BROKEN = frozenset((b"13", b"2", b"15"))
 _REFUSED = frozenset(b"%d" % status for status in _REFUSALS)
@@ -85,16 +92,27 @@ class GrpcRoute(Route):
         self.names_model = names_model
         self.idempotent = idempotent
         self.explains = head.get(EXPLAIN_HEADER) is not None
+        self.wants_load = self.call.wants_load
+        self.timeout_ns = self.call.timeout_ns
+        #: First bytes of messages that name a model and go on with its inputs.
+        self._known: dict[bytes, Group] = {}
         passed = tuple(field for field in head.headers if field[0] not in _NOT_FORWARDED)
         own = ((b"te", b"trailers"), (b"content-type", b"application/grpc"))
-        self._plain = request_block(b"POST", b"http", b"isochrone", head.target, (*own, *passed))
+        self.plain = request_block(b"POST", b"http", b"isochrone", head.target, (*own, *passed))
         asking = (*own, *passed, (ORCA_FORMAT_HEADER, b"bin"))
-        self._asking = request_block(b"POST", b"http", b"isochrone", head.target, asking)
+        self.asking = request_block(b"POST", b"http", b"isochrone", head.target, asking)
 
     def handle(self, exchange: Exchange) -> None:
         stream = cast("ServerStream", exchange)
+        body = exchange.body
         try:
-            body, start = message_of(exchange.body, self.call.encoding, self.gateway.limits.max_body_bytes)
+            if len(body) > 8 and not body[0]:
+                known = self._known.get(bytes(body[5 : 8 + body[6]]))
+                if known is not None and _prefix.unpack_from(body)[1] == len(body) - 5:
+                    lane = known.current if known.canary is None else known.choose_lane(exchange.head)
+                    GrpcForward(self, stream, known, lane, PLAIN, body, 5).begin()
+                    return
+            body, start = message_of(body, self.call.encoding, self.gateway.limits.max_body_bytes)
             opening = read_opening(body, start)
             model = opening.model.decode("utf-8", "replace")
             fleet = self.gateway.fleet
@@ -103,13 +121,20 @@ class GrpcRoute(Route):
                 lane = group.lane(opening.version.decode("utf-8", "replace"))
             else:
                 lane = group.current if group.canary is None else group.choose_lane(exchange.head)
+            if start:
+                self._remember(body, opening, group)
             GrpcForward(self, stream, group, lane, opening, body, start).begin()
         except IsochroneError as error:
             stream.owner = None
             fail(stream, error)
 
-    def outgoing(self, asks: bool) -> bytes:
-        return self._asking if asks or self.call.wants_load else self._plain
+    def _remember(self, body: Buffer, opening: Opening, group: Group) -> None:
+        """Messages with these first bytes name this model, and nothing else before their first input."""
+        key = bytes(body[5 : 8 + body[6]])
+        if key.endswith(_FIRST_INPUT) and opening == Opening(opening.model) and group is not self.gateway.fleet.unknown:
+            if len(self._known) >= 1024:
+                self._known.clear()
+            self._known[key] = group
 
 
 class GrpcForward(Forward):
@@ -129,22 +154,24 @@ class GrpcForward(Forward):
     ) -> None:
         super().__init__(route.gateway, stream, group, lane)
         self.route = route
+        stream.owner = self
         self.body = body
         #: Where the message begins in the body: behind its prefix, or at 0 when it had to be decompressed.
         self.start = start
         self.idempotent = route.idempotent
-        timeout = route.call.timeout_ns or group.deadline_ns
+        timeout = route.timeout_ns or group.deadline_ns
+        if opening is PLAIN and not timeout and not group.affinity.header:
+            return
         if opening.timeout_ns and (not timeout or opening.timeout_ns < timeout):
             timeout = opening.timeout_ns
         key = group.affinity_key(stream.head) if group.affinity.header else b""
-        if opening.sequence:
-            key = opening.sequence
+        if opening.sequence and group.rules.affinity.sequence:
+            key = group.affinity.key(opening.sequence)
             self.idempotent = False
         if timeout:
             self.deadline = self.arrived + timeout
         if timeout or key or opening.priority:
             self.demand = Demand(key, self.deadline, 1, opening.priority or group.priority)
-        stream.owner = self
 
     def copy_for(self, exchange: DiscardingExchange, group: Group, lane: Lane) -> GrpcForward:
         opening = read_opening(self.body, self.start)
@@ -156,25 +183,21 @@ class GrpcForward(Forward):
 
     def transmit(self, attempt: Attempt, now: int) -> None:
         route = self.route
-        block = route.outgoing(attempt.asks)
+        block = route.asking if attempt.asks or route.wants_load else route.plain
         if self.deadline != NEVER:
             block += timeout_field(self.deadline - now)
         body, start = self.body, self.start
         length = len(body) - start
-        version = attempt.lane.version
-        parts: list[Buffer]
-        if version and route.names_model:
-            stamp = version_field(version)
+        stamp = attempt.lane.stamp
+        connections = attempt.target.endpoint.handle.connections
+        if stamp or not start:
             prefix = _prefix.pack(0, length + len(stamp))
-            if length < 65536:
-                parts = [b"".join((prefix, memoryview(body)[start:], stamp))]
-            else:
-                parts = [prefix, memoryview(body)[start:], stamp]
-        elif start:
-            parts = [body]
-        else:
-            parts = [_prefix.pack(0, length), body]
-        attempt.sent = attempt.target.endpoint.handle.connections.open_stream(block, parts, attempt)
+            if length >= _JOIN_LIMIT:
+                parts = [prefix, memoryview(body)[start:], *((stamp,) if stamp else ())]
+                attempt.sent = connections.open_stream(block, parts, attempt)
+                return
+            body = b"".join((prefix, body[start:], stamp))
+        attempt.sent = connections.open_whole(block, body, attempt)
 
     def outcome(self, attempt: Attempt, trailers: Headers) -> int:
         status = b""
@@ -182,9 +205,15 @@ class GrpcForward(Forward):
             if name == b"grpc-status":
                 status = value
                 break
-        if status in _REFUSED:
+        if status in _REFUSED or (status == _NOT_FOUND and self.lost_version(attempt, trailers)):
             return REFUSED
         return BROKEN if status in _BROKEN or not status else ANSWERED
+
+    def lost_version(self, attempt: Attempt, trailers: Headers) -> bool:
+        if not attempt.lane.version or read_opening(self.body, self.start).version:
+            return False
+        status = dict(trailers or attempt.headers).get(b"grpc-status")
+        return status in (_NOT_FOUND, b"%d" % GRPC_UNAVAILABLE)
 
     def take_report(self, attempt: Attempt, trailers: Headers, now: int) -> None:
         for name, value in trailers or attempt.headers:

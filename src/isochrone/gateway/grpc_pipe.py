@@ -13,10 +13,11 @@ from isochrone.clock import NEVER, now_ns
 from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError, MalformedRequest
 from isochrone.gateway.connections import Waiting
 from isochrone.gateway.grpc_forward import GrpcRoute, returned_block, timeout_field
-from isochrone.gateway.grpc_messages import read_opening, version_field
+from isochrone.gateway.grpc_messages import read_opening
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.targets import Endpoint, Target
-from isochrone.protocol.grpc import MessageReader, error_block, fail
+from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
+from isochrone.protocol.grpc import MessageReader, error_block, fail, unpack
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Head, Headers
 
 if TYPE_CHECKING:
@@ -54,9 +55,11 @@ class GrpcPipe:
         self._group: Group | None = None
         self._sent_at = 0
         self._upstream: ClientStream | None = None
-        self._stamp = b""
+        #: By model: the version of messages that bring none, as a field to append.
+        self._stamps: dict[bytes, bytes] = {}
         #: Came before there was a connection to send it on.
         self._early: list[bytes] = []
+        self._early_size = 0
         self._ended_early = False
         self._answer_headers: Headers = ()
         self._headers_sent = False
@@ -97,17 +100,23 @@ class GrpcPipe:
             self._upstream.cancel()
 
     def _take(self, flag: int, payload: bytes) -> None:
-        if self._target is None:
-            if self._route.names_model and not flag:
-                opening = read_opening(payload, 0)
+        if self._route.names_model:
+            # The version is stamped on every message, so compressed ones go on as plain ones.
+            payload = unpack(flag, payload, self._route.call.encoding, self._gateway.limits.max_body_bytes)
+            flag = 0
+            opening = read_opening(payload, 0)
+            if self._target is None:
                 self._place(opening.model, opening.sequence, opening.version)
-            else:
-                self._place(b"", b"")
-        if self._stamp and not flag:
-            payload += self._stamp
+            if not opening.version:
+                payload += self._stamp(opening.model)
+        elif self._target is None:
+            self._place(b"", b"")
         framed = b"%c%s%s" % (flag, len(payload).to_bytes(4, "big"), payload)
         if self._upstream is None:
             self._early.append(framed)
+            self._early_size += len(framed)
+            if self._early_size > self._gateway.limits.stream_window:
+                self._stream.hold_window()
             return
         self._upstream.send_data(framed)
         if self._upstream.is_congested:
@@ -119,16 +128,21 @@ class GrpcPipe:
         text = version.decode("utf-8", "replace")
         lane = self._lane = group.lane(text) if text else group.choose_lane(self._stream.head)
         now = now_ns()
-        key = sequence or group.affinity_key(self._stream.head)
-        target = lane.balancer.choose(Demand(key, self.deadline), now)
+        key = group.affinity.key(sequence) or group.affinity_key(self._stream.head)
+        if key.startswith(SEQUENCE_MARK):
+            home = group.sequences.home(key, lane)
+            target = home.target if home is not None else None
+            lane = self._lane = home.lane if home is not None else lane
+        else:
+            target = lane.balancer.choose(Demand(key, self.deadline), now)
         if target is None:
             raise group.nobody(lane)
         self._target = target
         self._load = lane.balancer.sent(target, now)
         self._sent_at = now
-        if self._route.names_model and lane.version:
-            self._stamp = version_field(lane.version)
-        block = self._route.outgoing(False)
+        if not version:
+            self._stamps[model] = lane.stamp
+        block = self._route.plain
         if self.deadline != NEVER:
             block += timeout_field(self.deadline - now)
         sent = target.endpoint.handle.connections.open_stream(block, (), self, end=False)
@@ -136,6 +150,17 @@ class GrpcPipe:
             sent.on_launched = self.connected
         else:
             self.connected(sent)
+
+    def _stamp(self, model: bytes) -> bytes:
+        """The version a message without one gets: of its own model, the same for the whole stream."""
+        stamp = self._stamps.get(model)
+        if stamp is None:
+            lane = self._gateway.fleet.group(model.decode("utf-8", "replace")).current
+            serves = self._target is not None and self._target.endpoint.address in lane.targets
+            stamp = lane.stamp if serves else b""
+            if len(self._stamps) < 64:
+                self._stamps[model] = stamp
+        return stamp
 
     def connected(self, upstream: ClientStream) -> None:
         """A stream to the worker is open."""
@@ -146,6 +171,11 @@ class GrpcPipe:
         early, self._early = self._early, []
         for framed in early:
             upstream.send_data(framed)
+        if upstream.is_congested:
+            self._stream.hold_window()
+            upstream.on_writable = self._stream.release_window
+        elif self._early_size > self._gateway.limits.stream_window:
+            self._stream.release_window()
         if self._ended_early:
             upstream.send_data(b"", True)
 

@@ -57,10 +57,21 @@ _NOT_RETURNED = _NOT_FORWARDED | {ORCA_HEADER}
 #: Answers that say "not here, not now": another worker may take the request.
 _REFUSALS = frozenset((429, 503, 504))
 _BROKEN = frozenset((500, 502))
-#: Bytes at the start of a body that are searched for parameters.
+#: Bodies up to this size go out in one frame.
+_JOIN_LIMIT = 16_384
+#: Bytes at the start and at the end of a body's JSON part that are searched for parameters.
 _GLANCE = 4096
+#: A timeout beyond this is none: eleven days, the most that ``x-request-timeout-ms`` may say.
+_MAX_TIMEOUT_NS = 10**15
 
-_json = msgspec.json.Decoder(dict[str, Any])
+
+class _Parameters(msgspec.Struct):
+    """All that is read of a request's JSON part; tensors in it are skipped."""
+
+    parameters: dict[str, Any] | None = None
+
+
+_json = msgspec.json.Decoder(_Parameters)
 
 
 class ForwardRoute(Route):
@@ -179,24 +190,28 @@ class HttpForward(Forward):
         super().__init__(route.gateway, exchange, group, lane)
         self.route = route
         self.idempotent = route.idempotent
+        exchange.owner = self
         timeout = route.timeout_ns or group.deadline_ns
         body = exchange.body
         length = route.json_length
-        start = bytes(body[: length if 0 <= length < _GLANCE else _GLANCE])
+        end = len(body) if length < 0 else length
+        start = bytes(body[: end if end < _GLANCE else _GLANCE])
+        if end > _GLANCE:
+            # Stock clients write parameters last, behind a JSON tensor or a long id.
+            start += bytes(body[max(end - _GLANCE, _GLANCE) : end])
         key = group.affinity_key(exchange.head) if group.affinity.header else b""
         if b'"sequence_id"' in start or b'"timeout"' in start:
             sequence, own_timeout = _parameters(body, length)
             if own_timeout and (not timeout or own_timeout < timeout):
                 timeout = own_timeout
-            if sequence:
+            if sequence and group.rules.affinity.sequence:
                 # A sequence lives on one worker, and none of its requests may run twice.
-                key = sequence
+                key = group.affinity.key(sequence)
                 self.idempotent = False
         if timeout:
             self.deadline = self.arrived + timeout
         if timeout or key:
             self.demand = Demand(key, self.deadline, 1, group.priority)
-        exchange.owner = self
 
     def copy_for(self, exchange: DiscardingExchange, group: Group, lane: Lane) -> HttpForward:
         return HttpForward(self.route.for_model(group.name), exchange, group, lane)
@@ -210,7 +225,10 @@ class HttpForward(Forward):
             block = self.route.outgoing_block(attempt.lane.version, attempt.asks)
             if self.deadline != NEVER:
                 block += _timeout_field(self.deadline - now)
-            attempt.sent = endpoint.handle.connections.open_stream(block, (body,) if length else (), attempt)
+            if length < _JOIN_LIMIT:
+                attempt.sent = endpoint.handle.connections.open_whole(block, body, attempt)
+            else:
+                attempt.sent = endpoint.handle.connections.open_stream(block, (body,), attempt)
             return
         head = self.route.outgoing(attempt.lane.version, attempt.asks)
         if self.deadline == NEVER:
@@ -225,11 +243,14 @@ class HttpForward(Forward):
             # Its connection takes the next request.
             attempt.target.endpoint.handle.connections.release(attempt.sent)
         status = attempt.status
-        if status < 429:
+        if status < 404:
             return ANSWERED
-        if status in _REFUSALS:
+        if status in _REFUSALS or (status == 404 and self.lost_version(attempt, trailers)):
             return REFUSED
         return BROKEN if status in _BROKEN else ANSWERED
+
+    def lost_version(self, attempt: Attempt, trailers: Headers) -> bool:
+        return attempt.status in (404, 503) and bool(attempt.lane.version) and not self.route.version
 
     def take_report(self, attempt: Attempt, trailers: Headers, now: int) -> None:
         for name, value in attempt.headers:
@@ -302,11 +323,11 @@ def _is_stream(headers: Headers) -> bool:
 def _parameters(body: Buffer, length: int) -> tuple[bytes, int]:
     """(sequence, timeout in ns) of a request's JSON part; a body the worker will refuse says nothing."""
     try:
-        parameters = _json.decode(bytes(body[:length]) if length >= 0 else bytes(body)).get("parameters") or {}
+        parameters = _json.decode(bytes(body[:length]) if length >= 0 else bytes(body)).parameters or {}
         sequence = parameters.get("sequence_id", 0)
         timeout = parameters.get("timeout", 0)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
         return b"", 0
-    if isinstance(timeout, bool) or not isinstance(timeout, int) or timeout < 0:
+    if isinstance(timeout, bool) or not isinstance(timeout, int) or not 0 < timeout < _MAX_TIMEOUT_NS // 1000:
         timeout = 0
     return (str(sequence).encode() if sequence else b""), timeout * 1000

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import structlog
 
-from isochrone.clock import SECOND, now_ns
+from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.gateway.asking import ask_http
 from isochrone.gateway.load_reports import report_of
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+#: What a worker serves is not asked for more often than this, whatever its answers hint at.
+_LOOK_AGAIN_NS = 50 * MILLISECOND
+
 
 @dataclass(frozen=True, slots=True)
 class MonitorRules:
@@ -35,7 +38,7 @@ class MonitorRules:
     #: Seconds between questions to a member that is silent.
     interval: float = 0.1
     #: Seconds a question may take.
-    timeout: float = 0.5
+    timeout: float = 0.25
     #: Questions without an answer in a row that make a member unhealthy.
     failures: int = 2
     #: Seconds between looks at what a member serves.
@@ -60,6 +63,11 @@ class Monitor:
         """Something seems to have changed: looks at what it serves at once."""
         self._index_at = 0
         self._wake.set()
+
+    def look_soon(self, now: int) -> None:
+        """The same, unless it was looked at a moment ago: many requests may notice at once."""
+        if now - self._index_at > _LOOK_AGAIN_NS:
+            self.look_now()
 
     async def stop(self) -> None:
         self._task.cancel()

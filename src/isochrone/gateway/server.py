@@ -30,6 +30,9 @@ from isochrone.wire.listener import Listener
 
 log = structlog.get_logger()
 
+#: Callers' connections worked on before their requests are written to workers, which then work beside the gateway.
+_FLUSH_EVERY = 8
+
 
 @dataclass(frozen=True, slots=True)
 class GatewaySettings:
@@ -89,7 +92,8 @@ class GatewayServer:
         await self._listen("gateway", settings.port, GatewayApplication(gateway))
         if settings.metrics_port is not None:
             await self._listen("metrics", settings.metrics_port, GatewayMetricsApplication(gateway))
-        gateway.fleet.turn = self._listeners[0].turn
+        turn = gateway.fleet.turn = self._listeners[0].turn
+        turn.flush_every = _FLUSH_EVERY
         gateway.set_upstreams("command line", settings.upstreams)
         self._tasks.append(asyncio.ensure_future(gateway.run()))
         for upstream in settings.dns:

@@ -26,6 +26,8 @@ class LoadReport(NamedTuple):
     #: Until a new request of the model would start, and how long a run with it would take. 0: not told.
     wait_ns: int = 0
     run_ns: int = 0
+    #: How long a run of that request alone would take: the least there can be. 0: not told.
+    alone_ns: int = 0
     #: Bytes; -1: not told.
     free_memory: int = -1
     draining: bool = False

@@ -1,7 +1,7 @@
 """The exact worker model: the real batch queue, deadlines, plans and learned latency curve; only compute is modelled.
 
 Slower to simulate than the others, and the one to ask about deadlines, batching and overload. It does what the worker's
-runner does around the queue: push or refuse, take when an instance is idle, tell the queue who is busy, learn from every
+runner does around the queue: push or refuse, take when an instance is idle, tell the queue who is busy, learn from each
 run. The runner's own costs (threads, bytes) are not here.
 """
 

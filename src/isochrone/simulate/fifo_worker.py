@@ -86,7 +86,8 @@ class FifoWorker(Worker):
                 self.answer(now, call, ANSWERED, report)
 
     def _take(self, now: int) -> None:
-        queue, batch, work = self._queue, [], 0.0
+        queue, work = self._queue, 0.0
+        batch: list[Call] = []
         while queue and len(batch) < self._largest:
             call = queue.popleft()
             if call.place != QUEUED:

@@ -168,8 +168,12 @@ class Fleet:
             if progress is not None and passed >= told:
                 progress(passed, self.seconds)
                 told = passed + self.seconds / 200
-        while any(gateway.open for gateway in gateways) and engine.step():
+        # Whoever was sent to a worker that hangs for good, and has no deadline, would be waited for without end.
+        patience = START_NS + int((10 * self.seconds + 60) * SECOND) if scenario.failures else NEVER
+        while any(gateway.open for gateway in gateways) and engine.now < patience and engine.step():
             pass
+        for gateway in gateways:
+            gateway.close(engine.now)
         if progress is not None:
             progress(self.seconds, self.seconds)
 
@@ -203,5 +207,3 @@ def batch_times(milliseconds: dict[int, float]) -> list[float]:
     rows = np.arange(sizes[-1] + 1)
     times: Floats = np.interp(rows, sizes, [milliseconds[size] * MILLISECOND for size in sizes])
     return times.tolist()  # type: ignore[no-any-return]
-
-

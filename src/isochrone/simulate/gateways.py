@@ -165,7 +165,7 @@ class Gateway:
         if call.report is not None:
             balancer.reported(target, call.report, now)
         latency = now - call.sent_at
-        if outcome == ANSWERED or outcome == FAILED:
+        if outcome in (ANSWERED, FAILED):
             failed = outcome == FAILED
             balancer.ended(target, call.load, latency, failed, now)
             if self._outliers is not None and self._outliers.ended(target.endpoint, _MODEL, latency, failed, now):
@@ -267,6 +267,13 @@ class Gateway:
     def _due_alone(self, now: int, call: Call) -> None:
         if not call.over:
             self._give_up(now, call)
+
+    def close(self, now: int) -> None:
+        """The run is over: who is still waited for has failed."""
+        for call in list(self._under_way or ()):
+            assert call.target is not None
+            self.balancer.dropped(call.target, now)
+            self._settle(now, call, FAILED)
 
     def unsettled(self, now: int) -> bool:
         """Whether who is eligible changes with time alone: somebody is ejected, or a newcomer grows."""

@@ -35,5 +35,3 @@ class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _whole(values: Iterator[float]) -> Iterator[int]:
     return map(int, values)
-
-

@@ -125,7 +125,9 @@ class Scenario(Part, frozen=True):
         default_factory=lambda: ["round_robin", "prequal"]
     )
     cost: Cost = Constant()
-    requests: Annotated[list[Requests], msgspec.Meta(min_length=1)] = msgspec.field(default_factory=lambda: [Requests()])
+    requests: Annotated[list[Requests], msgspec.Meta(min_length=1)] = msgspec.field(
+        default_factory=lambda: [Requests()]
+    )
     network: Network = Network()
     gateways: Gateways = Gateways()
     antagonists: Antagonists | None = None

@@ -106,7 +106,9 @@ def _check(scenario: Scenario, root: yaml.Node | None, where: str) -> None:
     if scenario.antagonists is not None:
         for index, group in enumerate(scenario.workers):
             if not isinstance(group, SharingWorkers):
-                raise _error(root, where, ["workers", index, "model"], "sharing, since there are antagonists", "another")
+                raise _error(
+                    root, where, ["workers", index, "model"], "sharing, since there are antagonists", "another"
+                )
 
 
 def policy_problem(choice: PolicyChoice) -> tuple[str, str] | None:
@@ -122,9 +124,7 @@ def policy_problem(choice: PolicyChoice) -> tuple[str, str] | None:
     return None
 
 
-def _error(
-    root: yaml.Node | None, where: str, steps: list[str | int], expected: str, given: str
-) -> ConfigError:
+def _error(root: yaml.Node | None, where: str, steps: list[str | int], expected: str, given: str) -> ConfigError:
     key = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).lstrip(".")
     return ConfigError(f"{where}:{_line(root, steps)}", key or "file", expected, given)
 

@@ -28,6 +28,7 @@ from isochrone.simulate.workloads import Diurnal, Gamma, Minutes, Poisson, Steps
 #: Requests of one episode: enough for its p99 to mean something, few enough for many episodes.
 REQUESTS = 12_000
 _NETWORK = Network(one_way_ms=0.1, jitter_ms=0.02)
+_ALIKE = Lognormal(0.1)
 Kind = Callable[[Random, int], Scenario]
 
 
@@ -44,10 +45,13 @@ def _scenario(
     failures: Callable[[float], list[Failure]] | None = None,
     antagonists: Antagonists | None = None,
     outliers: bool = True,
-    rows: int = 1,
+    large_rows: int = 0,
 ) -> Scenario:
     """A fleet at a share of its capacity, for as long as that many requests take."""
     bare = Scenario(workload=Poisson(1.0), workers=workers)
+    kinds = [Requests(deadline_ms=deadline_ms)]
+    if large_rows:
+        kinds.append(Requests("large", 0.3, deadline_ms=deadline_ms, rows=large_rows))
     rate = load * capacity_per_second(bare)
     seconds = requests / rate
     return Scenario(
@@ -57,7 +61,7 @@ def _scenario(
         seconds=seconds,
         warmup_seconds=seconds / 10,
         cost=cost,
-        requests=[Requests(deadline_ms=deadline_ms, rows=rows)],
+        requests=kinds,
         network=_NETWORK,
         gateways=Gateways(count=gateways, outliers=outliers),
         failures=failures(seconds) if failures else [],
@@ -79,14 +83,14 @@ def one_slow(random: Random, requests: int) -> Scenario:
     workers: list[Workers] = [FifoWorkers({1: run_ms}, count=count)]
     factor = random.uniform(0.2, 0.7)
     begun, whole = random.uniform(0.15, 0.3), random.uniform(0.3, 0.5)
-    load = random.uniform(0.35, 0.7)
+    load, slack = random.uniform(0.35, 0.7), random.choice((4, 10, 40))
 
     def slow(seconds: float) -> list[Failure]:
         at, length = begun * seconds, whole * seconds
         return [Failure("slow", at, [random.randrange(count)], seconds=length, factor=factor)]
 
     return _scenario(
-        "one slow", workers, Poisson, load, requests, cost=Lognormal(0.3), deadline_ms=40 * run_ms, failures=slow
+        "one slow", workers, Poisson, load, requests, cost=Lognormal(0.3), deadline_ms=slack * run_ms, failures=slow
     )
 
 
@@ -110,7 +114,7 @@ def bursts(random: Random, requests: int) -> Scenario:
         FifoWorkers(curve, count=random.randint(1, 3), speed=random.uniform(0.4, 0.9)),
     ]
     cv, load = random.uniform(1.5, 4.0), random.uniform(0.25, 0.6)
-    deadline_ms = random.choice((None, 20 * run_ms, 40 * run_ms))
+    deadline_ms = random.choice((None, 5 * run_ms, 10 * run_ms, 30 * run_ms))
     return _scenario(
         "bursts", workers, lambda rate: Gamma(rate, cv), load, requests, cost=Lognormal(0.5), deadline_ms=deadline_ms
     )
@@ -154,6 +158,20 @@ def large(random: Random, requests: int) -> Scenario:
     return _scenario("large fleet", workers, Poisson, load, requests, cost=Lognormal(random.uniform(0.3, 1.0)))
 
 
+def sized(random: Random, requests: int) -> Scenario:
+    """The real batch queue, requests of one row and of several, two speeds."""
+    curve = {1: 2.0, 4: 3.2, 16: 8.0}
+    workers: list[Workers] = [
+        ExactWorkers(curve, count=random.randint(2, 4)),
+        ExactWorkers(curve, count=random.randint(1, 3), speed=random.uniform(0.5, 0.9)),
+    ]
+    load, deadline_ms = random.uniform(0.15, 0.3), random.choice((15.0, 30.0, 100.0))
+    rows = random.choice((4, 8, 12))
+    return _scenario(
+        "sizes, batch queue", workers, Poisson, load, requests, cost=_ALIKE, deadline_ms=deadline_ms, large_rows=rows
+    )
+
+
 def swell(random: Random, requests: int) -> Scenario:
     """Held out: the load moves through a day, on the real batch queue."""
     curve = {1: 1.7, 2: 2.1, 4: 2.8, 8: 4.4}
@@ -163,7 +181,13 @@ def swell(random: Random, requests: int) -> Scenario:
         return Diurnal(rate, swing=0.6, day_seconds=requests / rate)
 
     return _scenario(
-        "a day, real batch queue", workers, day, random.uniform(0.4, 0.55), requests, cost=Lognormal(0.1), deadline_ms=50
+        "a day, real batch queue",
+        workers,
+        day,
+        random.uniform(0.4, 0.55),
+        requests,
+        cost=Lognormal(0.1),
+        deadline_ms=50,
     )
 
 
@@ -220,9 +244,17 @@ def trouble(random: Random, requests: int) -> Scenario:
 
     load = random.uniform(0.4, 0.6)
     return _scenario(
-        "failures", workers, Poisson, load, requests, cost=Lognormal(0.3), deadline_ms=250, gateways=2, failures=failures
+        "failures",
+        workers,
+        Poisson,
+        load,
+        requests,
+        cost=Lognormal(0.3),
+        deadline_ms=250,
+        gateways=2,
+        failures=failures,
     )
 
 
-TRAINING: tuple[Kind, ...] = (equal, one_slow, mixed, bursts, neighbours, park, large)
+TRAINING: tuple[Kind, ...] = (equal, one_slow, mixed, bursts, neighbours, park, large, sized)
 HELD_OUT: tuple[Kind, ...] = (swell, minutes, ramp, trouble)

@@ -33,7 +33,7 @@ class Segment(NamedTuple):
     #: Results are also told per phase.
     phase: int = 0
     #: Exactly this many requests, at random instants; None: as the process has it.
-    count: int | None = None
+    exactly: int | None = None
 
 
 class Poisson(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="poisson"):
@@ -105,7 +105,7 @@ class Minutes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
             length = min(self.minute_seconds, seconds - begun)
             given = self.counts[index % len(self.counts)]
             exact = round(given * length / 60) if self.fill == "uniform" else None
-            yield Segment(length, given / 60, count=exact)
+            yield Segment(length, given / 60, exactly=exact)
             begun += self.minute_seconds
             index += 1
 
@@ -115,7 +115,7 @@ class Minutes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class Steps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="steps"):
-    """Load in steps, each told on its own: ``rate`` times each factor, for ``step_seconds``. The run ends after them."""
+    """Load in steps, each told on its own: ``rate`` times each factor, for ``step_seconds``; then the run ends."""
 
     rate: Positive
     factors: Annotated[list[Positive], msgspec.Meta(min_length=1)]
@@ -147,9 +147,9 @@ def arrivals(
     #: Of the process's own time, until the next arrival.
     ahead = float(_intervals(workload.cv, random, 1)[0])
     for segment in workload.segments(seconds):
-        if segment.count is not None:
-            offsets = np.sort(random.random(segment.count)) * segment.seconds
-            for first in range(0, segment.count, BLOCK):
+        if segment.exactly is not None:
+            offsets = np.sort(random.random(segment.exactly)) * segment.seconds
+            for first in range(0, segment.exactly, BLOCK):
                 yield segment.phase, _instants(start, begun, offsets[first : first + BLOCK])
         elif segment.rate:
             length = segment.rate * segment.seconds

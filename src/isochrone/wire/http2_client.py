@@ -26,6 +26,7 @@ from isochrone.wire.turn import Turn
 
 #: Streams opened before the server's SETTINGS say how many it takes (RFC 9113 §6.5.2 asks servers for at least 100).
 _STREAMS_BEFORE_SETTINGS = 100
+_LAST_STREAM = frames.MAX_STREAM_ID - 2
 _MAX_MEMOISED_BYTES = 512
 _MAX_MEMOISED_HEADS = 256
 
@@ -56,7 +57,16 @@ class ClientStream(Stream):
     connection: Http2ClientConnection
 
     def __init__(self, connection: Http2ClientConnection, receiver: Receiver, without_body: bool) -> None:
-        super().__init__(connection, 0)
+        # Stream's own fields, set here rather than by a second call: this runs for every request.
+        self.connection = connection
+        self.id = 0
+        self.send_window = connection.initial_send_window
+        self.unacknowledged = 0
+        self.remote_done = False
+        self.local_done = False
+        self.pending = None
+        self.held = False
+        self.progressed = 0
         #: None: nobody waits any more.
         self.receiver: Receiver | None = receiver
         #: Called once when a congested stream takes more bytes.
@@ -178,6 +188,46 @@ class Http2ClientConnection(Http2Connection):
             self._take(stream)
             stream.send_headers(block, end and not body)
             self._send_body(stream, body, end)
+        return stream
+
+    def open_whole(self, block: bytes, payload: Buffer, receiver: Receiver) -> ClientStream:
+        """``open`` for a request that is whole: head and body in one go where they fit the windows, as most do."""
+        length = len(payload)
+        if (
+            length > self.initial_send_window
+            or length > self.send_window
+            or length > self.peer_max_frame
+            or len(block) > frames.DEFAULT_FRAME
+            or not length
+            or self.write_paused
+            or self.waiting
+            or self.going_away
+            or self.closed
+            or self.table_update_due
+            or len(self.streams) >= (self.peer_max_streams if self.settings_seen else _STREAMS_BEFORE_SETTINGS)
+        ):
+            return self.open(block, (payload,) if length else (), receiver)
+        stream = ClientStream(self, receiver, False)
+        stream_id = stream.id = self.next_stream
+        self.streams[stream_id] = stream
+        self.next_stream = stream_id + 2
+        if stream_id >= _LAST_STREAM:
+            self.ended_because = "the connection has no stream numbers left"
+            self.going_away = True
+        stream.send_window -= length
+        self.send_window -= length
+        stream.local_done = True
+        size = len(block)
+        pack = frames.frame_header.pack
+        self.out += (
+            pack(size >> 8, size & 0xFF, 1, 4, stream_id),
+            block,
+            pack(length >> 8, length & 0xFF, 0, 1, stream_id),
+            payload,
+        )
+        self.out_size += size + length + 18
+        if not self.in_callback and not self.flush_planned:
+            self.plan_flush()
         return stream
 
     def _send_body(self, stream: ClientStream, body: Sequence[Buffer], end: bool) -> None:

@@ -38,7 +38,7 @@ class TurnConnection(Protocol):
 class Turn:
     """Shared by the connections of one listener."""
 
-    __slots__ = ("_burst_ns", "_dirty", "_ended", "_last", "_lonely", "_loop", "_ready", "staging")
+    __slots__ = ("_burst_ns", "_dirty", "_ended", "_last", "_lonely", "_loop", "_ready", "flush_every", "staging")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, burst_ns: int = _BURST_NS) -> None:
         self._loop = loop
@@ -49,6 +49,9 @@ class Turn:
         self._dirty: list[TurnConnection] = []
         #: Several connections were ready at once lately: what they read waits for the end of the turn.
         self.staging = False
+        #: Connections worked on before what they want written is written; 0: all of a turn's. A forwarder sets it: who
+        #: is behind it then works beside it, instead of after it.
+        self.flush_every = 0
         self._lonely = 0
         self._last: TurnConnection | None = None
         self._ended = 0
@@ -77,7 +80,8 @@ class Turn:
 
     def _work(self) -> None:
         ready, self._ready = self._ready, []
-        for connection, data in ready:
+        begun = 0
+        for index, (connection, data) in enumerate(ready, 1):
             if connection.closed:
                 continue
             try:
@@ -86,7 +90,13 @@ class Turn:
                 # A fault of ours on one connection must not lose the bytes of the others.
                 log.error("a connection failed unexpectedly", exc_info=error)
                 connection.transport.abort()
-        for connection, _ in ready:
+            if index - begun == self.flush_every:
+                for done, _ in ready[begun:index]:
+                    done.flush()
+                begun = index
+                if self._dirty:
+                    self._write()
+        for connection, _ in ready[begun:]:
             connection.flush()
         if len(ready) > 1:
             self._lonely = 0

@@ -106,6 +106,16 @@ class EnsembleRunner:
                 continue
         return total
 
+    def least_run(self) -> int:
+        """Of its longest step: what can be said whatever runs beside what."""
+        longest = 0
+        for step in self.steps:
+            try:
+                longest = max(longest, self._resolve(step.model, step.version).runner.least_run())
+            except IsochroneError:
+                continue
+        return longest
+
     def steps_digest(self) -> str:
         return "".join(self._resolve(step.model, step.version).cache_digest() for step in self.steps)
 

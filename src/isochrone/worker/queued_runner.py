@@ -76,6 +76,9 @@ class QueuedRunner(ABC):
     def estimated_run(self) -> int:
         return self.queue.estimated_run()
 
+    def least_run(self) -> int:
+        return self.curve.estimate(1)
+
     def _note_free(self) -> None:
         idle = self._idle
         self.queue.occupy([0 if instance in idle else instance.free_at for instance in self.instances] or [0])

@@ -80,6 +80,9 @@ class SequenceRunner:
     def estimated_run(self) -> int:
         return self._curve.estimate(1)
 
+    def least_run(self) -> int:
+        return self._curve.estimate(1)
+
     def submit(self, request: InferRequest) -> None:
         if self._refusal is not None:
             raise self._refusal

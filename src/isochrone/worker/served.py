@@ -34,7 +34,11 @@ class RequestRunner(Protocol):
         ...
 
     def estimated_run(self) -> int:
-        """ns its run would take; 0: not known."""
+        """ns its run would take, with those it would join; 0: not known."""
+        ...
+
+    def least_run(self) -> int:
+        """ns its run would take alone: the least there can be; 0: not known."""
         ...
 
     def steps_digest(self) -> str:

@@ -222,6 +222,7 @@ class WorkerService(InferenceService):
             **self._report,
             "named_metrics.estimated_wait_us": runner.estimated_wait(now) / 1000,
             "named_metrics.estimated_run_us": runner.estimated_run() / 1000,
+            "named_metrics.least_run_us": runner.least_run() / 1000,
         }
 
     def snapshot(self, connections: int, lag_ns: int | None) -> ServerSnapshot:

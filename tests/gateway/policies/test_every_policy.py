@@ -76,7 +76,7 @@ class Drive:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(size=st.sampled_from([1, 2, 4, 17, 60]), events=EVENTS)
 def test_the_chosen_one_is_a_member_and_not_avoided(name: str, size: int, events: list[tuple[str, int]]) -> None:
     drive = Drive(policies.make(name, Random(1)), size)

@@ -100,7 +100,7 @@ def test_a_probe_serves_so_many_queries_and_is_gone() -> None:
         probe = made.probes[0]
         assert probe.target is targets[0]
         made.use(probe)
-        assert (targets[0] in made) == (left > 0)
+        assert (targets[0] in made.by_target) == (left > 0)
 
 
 def test_uses_are_rounded_at_random_to_the_right_mean() -> None:
@@ -133,13 +133,13 @@ def test_a_fraction_leaves_per_query() -> None:
         made.add(target, 1, 1.0, number)
     for _ in range(8):
         made.thin()
-    assert len(made) == 8
+    assert len(made.probes) == 8
 
 
 def test_a_probe_grows_old() -> None:
     made, targets = pool([(1, 10), (1, 20), (1, 30)])
     made.expire(SECOND)
-    assert len(made) == 3
+    assert len(made.probes) == 3
     made.expire(SECOND + 2)
     assert [probe.target for probe in made.probes] == [targets[2]]
 

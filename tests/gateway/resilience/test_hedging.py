@@ -74,7 +74,7 @@ def test_never_for_what_must_run_once(kind: Kind) -> None:
 
 
 def test_no_delay_when_off_or_unknown_or_past_the_deadline() -> None:
-    assert warm(HedgeRules()).delay_ns(Kind.STATELESS, NEVER, SECOND) is None
+    assert warm(HedgeRules(enabled=False)).delay_ns(Kind.STATELESS, NEVER, SECOND) is None
     assert warm(sent=99).delay_ns(Kind.STATELESS, NEVER, SECOND) is None
     assert warm().delay_ns(Kind.STATELESS, SECOND + 90 * MS, SECOND) is None
 

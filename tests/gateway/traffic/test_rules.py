@@ -145,7 +145,6 @@ def test_json_is_read_with_its_tabs(tmp_path: Path) -> None:
         ("defaults: {tiers: [a, a]}", "defaults.tiers.order", "each tier once", "a, a"),
         ("defaults: {tiers: {order: [a], way_ms: {b: 1}}}", "defaults.tiers.way_ms.b", "a tier of the order (a)", "b"),
         ("defaults: {balancer: {panic_threshold: 50}}", "defaults.balancer.panic_threshold", None, "50.0"),
-        ("defaults: {hedge: true, retries: {idempotent: false}}", "defaults.hedge.enabled", None, "true"),
     ],
 )
 def test_errors_name_file_key_expected_and_given(text: str, key: str, expected: str | None, given: str | None) -> None:

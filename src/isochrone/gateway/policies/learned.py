@@ -22,11 +22,10 @@ from collections.abc import Callable, Sequence
 from math import log
 from pathlib import Path
 from random import Random
-from typing import NamedTuple
 
 from isochrone.gateway.policies.base import NEVER, Demand
 from isochrone.gateway.policies.learned_features import View
-from isochrone.gateway.policies.learned_model import SHIPPED, Model, read
+from isochrone.gateway.policies.learned_model import SHIPPED, Lot, Model, Weights, read
 from isochrone.gateway.policies.learned_shadow import ShadowChoice, ShadowLog
 from isochrone.gateway.policies.learned_shares import Shares
 from isochrone.gateway.policies.learned_slices import CONTROL, LEARNED, NEITHER, Slices
@@ -44,12 +43,6 @@ _REST = 256
 _SHADOW_RECORDS = 1024
 
 
-class Lot(NamedTuple):
-    """A request that was placed at random: the figures of its target, less the mean over the candidates."""
-
-    centred: list[float]
-
-
 class Learned(Prequal):
     """``weights``: a file of ``isochrone simulate train``; "": the shipped one. ``shadow``: log, and change nothing.
     ``control``: share of requests left to Prequal. ``explore``: share placed by lot, to learn from. ``step``,
@@ -62,7 +55,7 @@ class Learned(Prequal):
         self,
         random: Random,
         *,
-        weights: str = "",
+        weights: str | Weights = "",
         shadow: bool = False,
         control: float = 0.1,
         explore: float = 0.005,
@@ -74,7 +67,7 @@ class Learned(Prequal):
     ) -> None:
         super().__init__(random)
         self.model = Model(
-            read(Path(weights) if weights else SHIPPED),
+            weights if isinstance(weights, Weights) else read(Path(weights) if weights else SHIPPED),
             number(self.name, "step", step, 0, 0.1),
             number(self.name, "drift", drift, 0, 1),
         )
@@ -109,10 +102,8 @@ class Learned(Prequal):
         super().members(targets)
         before = self._views
         self._views = {target: before.get(target) or View() for target in targets}
-        views = self._views.items()
-        self._shares.members(
-            [view for target, view in views if target in before], [view for target, view in views if target not in before]
-        )
+        kept = [view for target, view in self._views.items() if target in before]
+        self._shares.members(kept, [view for target, view in self._views.items() if target not in before])
 
     # The choice.
 
@@ -139,7 +130,7 @@ class Learned(Prequal):
         control = self._drawn_for_control()
         pool = self._pool
         pool.expire(now)
-        safe = pool.safe() if len(pool) >= FEWEST_PROBES else []
+        safe = pool.safe() if len(pool.probes) >= FEWEST_PROBES else []
         if control or len(safe) < 2:
             # All are hot, or one is left: Prequal's own way.
             return super().choose(demand, now)
@@ -237,7 +228,8 @@ class Learned(Prequal):
         self.explored += 1
         place = int(self._random.random() * len(safe))
         rows = [self.figures(target, demand, now) for target in safe]
-        self._tag = Lot([own - sum(all_of) / len(rows) for own, all_of in zip(rows[place], zip(*rows), strict=True)])
+        means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
+        self._tag = Lot([own - mean for own, mean in zip(rows[place], means, strict=True)], means, demand.deadline)
         return safe[place]
 
     def figures(self, target: Target, demand: Demand, now: int) -> list[float]:
@@ -275,8 +267,8 @@ class Learned(Prequal):
             tag.latency_ns, tag.failed = latency_ns, failed
         else:
             self._count(LEARNED, latency_ns, failed)
-            if not failed and latency_ns > 0:
-                self.model.refine(tag.centred, log(latency_ns))
+            if not failed:
+                self.model.refine(tag, latency_ns, now)
 
     def dropped(self, target: Target, now: int) -> None:
         super().dropped(target, now)
@@ -288,8 +280,11 @@ class Learned(Prequal):
             # Which one is not told. The oldest, most likely; it was waited for so long at least.
             sent_at = next(iter(view.under_way))
             tag = view.under_way.pop(sent_at)
+            if isinstance(tag, Lot):
+                self.model.refine(tag, now - sent_at, now + 1)
+                tag = LEARNED
             if not isinstance(tag, ShadowChoice):
-                self._count(tag if tag.__class__ is int else LEARNED, now - sent_at, False)
+                self._count(tag, now - sent_at, False)
 
     def reported(self, target: Target, now: int) -> None:
         super().reported(target, now)

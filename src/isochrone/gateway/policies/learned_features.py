@@ -30,7 +30,19 @@ _GIB = float(1 << 30)
 class View:
     """One target as of its last event. Logarithms of times are of ns."""
 
-    __slots__ = ("at", "base", "figures", "free_at", "inside", "known", "run_ns", "share", "speed", "stale", "under_way")
+    __slots__ = (
+        "at",
+        "base",
+        "figures",
+        "free_at",
+        "inside",
+        "known",
+        "run_ns",
+        "share",
+        "speed",
+        "stale",
+        "under_way",
+    )
 
     def __init__(self) -> None:
         self.stale = True

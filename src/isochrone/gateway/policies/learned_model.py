@@ -7,24 +7,35 @@ refinement moves them by small steps and never further than ``drift`` from what 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from math import exp, log
 from operator import mul
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
 from isochrone.errors import ConfigError
-from isochrone.gateway.policies.learned_features import KEPT, NAMES, TIMES, View
+from isochrone.gateway.policies.learned_features import KEPT, NAMES, View
 from isochrone.gateway.targets import Target
 
 #: Trained by ``isochrone simulate train``; docs/learned.md has the command and the figures.
 SHIPPED = Path(__file__).with_name("learned_weights.json")
+#: A missed deadline costs as much as taking e times as long.
+MISSED = 1.0
 #: A residual beyond this says more of the one request than of the weights.
 _CLIPPED = 2.0
 #: Weights near 0 may drift as far as one of this size.
 _SMALLEST_SCALE = 0.1
 _GAIN = 1 / 64
+
+
+class Lot(NamedTuple):
+    """A request that was placed at random among the safe ones."""
+
+    #: Figures of its target less the mean over all it was drawn from, and that mean.
+    centred: list[float]
+    means: list[float]
+    deadline: int
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,9 +65,18 @@ def read(path: Path) -> Weights:
             missing, unknown = sorted(set(NAMES) - set(given)), sorted(set(given) - set(NAMES))
             told = f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
             raise ConfigError(where, key, f"one value for each of {', '.join(NAMES)}", told)
+    for name, weight in found.weights.items():
+        if not weight >= 0:
+            raise ConfigError(where, f"weights.{name}", "a number from 0 on", repr(weight))
     if not found.margin >= 0:
         raise ConfigError(where, "margin", "a number from 0 on", repr(found.margin))
     return found
+
+
+def check_writable(path: Path) -> None:
+    """Said before minutes of training, not after."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise ConfigError(str(path), "file", "a file in a folder that exists", "a folder" if path.is_dir() else "none")
 
 
 def write(weights: Weights, path: Path) -> None:
@@ -74,7 +94,8 @@ class Model:
         self.margin = given.margin
         self.weights = [given.weights[name] for name in NAMES]
         scales = [max(abs(weight), _SMALLEST_SCALE) * drift for weight in self.weights]
-        self._lowest = [weight - scale for weight, scale in zip(self.weights, scales, strict=True)]
+        # Never below 0: more load must not make anybody look better.
+        self._lowest = [max(0.0, weight - scale) for weight, scale in zip(self.weights, scales, strict=True)]
         self._highest = [weight + scale for weight, scale in zip(self.weights, scales, strict=True)]
         self._step = step
         self._low = [given.ranges[name][0] for name in NAMES]
@@ -119,29 +140,31 @@ class Model:
     def typical_ns(self) -> float:
         return exp(self.typical)
 
-    def refine(self, centred: Sequence[float], log_latency: float) -> None:
-        """An answer to a request that was placed at random among the safe ones.
+    def refine(self, lot: Lot, latency_ns: int, now: int) -> None:
+        """A request that was placed by lot took this long.
 
-        ``centred``: the figures of the chosen one less the mean over all it was drawn from. Being drawn at random, they
-        have mean 0 whatever the state of the fleet, so any baseline will do; a running mean is the cheapest.
+        Being drawn at random, its centred figures have mean 0 whatever the state of the fleet, so any baseline will do;
+        a running mean is the cheapest.
         """
         if not self._step:
             return
+        paid = cost(lot, latency_ns, now)
         if not self.refinements:
-            self._baseline = log_latency
+            self._baseline = paid
         self.refinements += 1
-        residual = log_latency - self._baseline - sum(map(mul, self.weights, centred))
-        self._baseline += (log_latency - self._baseline) / 16
+        residual = paid - self._baseline - sum(map(mul, self.weights, lot.centred))
+        self._baseline += (paid - self._baseline) / 16
         residual = max(-_CLIPPED, min(_CLIPPED, residual))
         # Normalised, so that a request with extreme figures moves the weights no further than another.
-        pull = self._step * residual / (1 + sum(map(mul, centred, centred)))
+        pull = self._step * residual / (1 + sum(map(mul, lot.centred, lot.centred)))
+        bounds = zip(self._lowest, self._highest, strict=True)
         self.weights = [
             max(lowest, min(highest, weight + pull * figure))
-            for weight, figure, lowest, highest in zip(self.weights, centred, self._lowest, self._highest, strict=True)
+            for weight, figure, (lowest, highest) in zip(self.weights, lot.centred, bounds, strict=True)
         ]
         self._split()
 
 
-def relative(name: str, value: float, typical: float) -> float:
-    """A figure as ranges have it."""
-    return value - typical if name in TIMES else value
+def cost(lot: Lot, latency_ns: int, now: int) -> float:
+    """What a request cost: its latency as a logarithm, and a penalty for a missed deadline."""
+    return log(max(1, latency_ns)) + (MISSED if now > lot.deadline else 0.0)

@@ -52,7 +52,7 @@ class Slice:
 class Slices:
     """Both, and whether the learned one is worse."""
 
-    __slots__ = ("control", "learned", "_until_look")
+    __slots__ = ("_until_look", "control", "learned")
 
     def __init__(self) -> None:
         self.control = Slice()
@@ -90,7 +90,8 @@ class Slices:
     def _failures(self) -> str:
         learned, control = self.learned, self.control
         share, usual = learned.failed / learned.ended, control.failed / control.ended
-        if share <= usual + _FAILURES or _errors(learned.failed, learned.ended, control.failed, control.ended) < _SIGNIFICANT:
+        apart = _errors(learned.failed, learned.ended, control.failed, control.ended)
+        if share <= usual + _FAILURES or apart < _SIGNIFICANT:
             return ""
         return f"{share:.2%} of its requests failed, {usual:.2%} of the control slice's"
 

@@ -92,7 +92,7 @@ class Prequal(Policy):
             return self._fleet.choose(demand.avoid, now)
         pool = self._pool
         pool.expire(now)
-        probe = pool.best(demand.avoid) if len(pool) >= FEWEST_PROBES else None
+        probe = pool.best(demand.avoid) if len(pool.probes) >= FEWEST_PROBES else None
         if probe is None:
             self.random_fallback += 1
             return self._of_a_few(demand.avoid, now)
@@ -102,7 +102,7 @@ class Prequal(Policy):
         """The probe serves a query, and the pool is thinned for it."""
         target, pool = probe.target, self._pool
         pool.use(probe)
-        if len(pool) > FEWEST_PROBES:
+        if len(pool.probes) > FEWEST_PROBES:
             pool.thin()
         return target
 
@@ -131,7 +131,9 @@ class Prequal(Policy):
             return
         if target in self._asked:
             self._asked.discard(target)
-        elif target not in self._pool and (len(self._pool) >= FEWEST_PROBES or target not in self._members):
+        elif target not in self._pool.by_target and (
+            len(self._pool.probes) >= FEWEST_PROBES or target not in self._members
+        ):
             # News that comes with an answer is of a worker that was chosen: in a full pool it would crowd out the
             # random ones, and the choice would go round among a few.
             return

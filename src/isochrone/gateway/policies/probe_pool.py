@@ -70,7 +70,7 @@ class ProbePool:
         #: Queries one probe serves; not whole, so that it is rounded up or down at random.
         self.uses = 1.0
         self.probes: list[Probe] = []
-        self._of: dict[Target, Probe] = {}
+        self.by_target: dict[Target, Probe] = {}
         self._recent: deque[int] = deque()
         self._sorted: list[int] = []
         self._owed = 0.0
@@ -79,23 +79,20 @@ class ProbePool:
     def __len__(self) -> int:
         return len(self.probes)
 
-    def __contains__(self, target: Target) -> bool:
-        return target in self._of
-
     def of(self, target: Target) -> Probe:
-        """Its probe; there must be one."""
-        return self._of[target]
+        """The probe of a worker that has one."""
+        return self.by_target[target]
 
     def add(self, target: Target, in_flight: int, latency: float, now: int) -> None:
         """A probe came back. It takes the place of an older one of the same worker, or of the oldest of all."""
-        if target in self._of:
-            self._remove(self._of[target])
+        if target in self.by_target:
+            self._remove(self.by_target[target])
         elif len(self.probes) >= self._size:
             self._remove(self.probes[0])
         uses = int(self.uses + self._random.random())
         probe = Probe(target, in_flight, latency, now, uses)
         self.probes.append(probe)
-        self._of[target] = probe
+        self.by_target[target] = probe
         self._recent.append(in_flight)
         insort(self._sorted, in_flight)
         if len(self._recent) > _RECENT:
@@ -174,4 +171,4 @@ class ProbePool:
 
     def _remove(self, probe: Probe) -> None:
         self.probes.remove(probe)
-        del self._of[probe.target]
+        del self.by_target[probe.target]

@@ -22,6 +22,7 @@ from isochrone.gateway.targets import NEWS_NS, Target
 
 #: A refill at most doubles in this time, and is at most halved four times.
 _PERIOD_NS = 100_000_000
+_SPACING_NS = _PERIOD_NS // 16
 _LONG_AGO = -1e15
 _LOWEST_RATE, _HIGHEST_RATE = 1e-9, 1.0
 
@@ -81,14 +82,19 @@ class TokenBucket(ScoredPolicy):
                 return self.other_than(demand.avoid)
         else:
             slot = board.lowest()
-        if board.values[slot] > since:
+        worth_from = float(board.values[slot])
+        if worth_from > since:
             self.empty += 1
             if self._refuse:
                 raise QueueFull("every worker's token bucket is empty; policy token_bucket, when_empty: refuse")
             target = super().choose(demand, now)
             slot = self._slots[target]
+            worth_from = float(board.values[slot])
         # Never fuller than full, nor deeper in debt than a full bucket is rich.
-        worth_from = max(float(board.values[slot]), since - self._burst_ns) + max(demand.rows, 1) / self._rates[slot]
+        full_from = since - self._burst_ns
+        if worth_from < full_from:
+            worth_from = full_from
+        worth_from += (demand.rows or 1) / self._rates[slot]
         board.values[slot] = min(worth_from, since + self._burst_ns)
         return self.targets[slot]
 
@@ -114,9 +120,11 @@ class TokenBucket(ScoredPolicy):
         slot = self._slots.get(target)
         if slot is None or not self._begin:
             return
-        elapsed = min(now - self._looked_at[slot], _PERIOD_NS)
-        if elapsed < _PERIOD_NS // 16:
+        elapsed = now - self._looked_at[slot]
+        if elapsed < _SPACING_NS:
             return
+        if elapsed > _PERIOD_NS:
+            elapsed = _PERIOD_NS
         self._looked_at[slot] = now
         fresh = target.reported_at and now - target.reported_at <= NEWS_NS
         # Without its word: all but one of those in flight are taken to wait.

@@ -205,6 +205,10 @@ class WholeFleet:
             load += int(self._others[slot] + 0.5)
         self._rank[slot] = load * _LOAD + self._turns[slot]
         expected = target.expected_ns(now) or self._stand_in(target)
+        if target.report.run_ns and now - target.reported_at <= NEWS_NS:
+            # Its word knows nothing of what was sent since, of which no more is there than is in flight.
+            since = target.sent_since
+            expected += (since if since < target.in_flight else target.in_flight) * target.report.run_ns
         seen = target.latency_ns * _BELIEVED
         if seen > expected:
             expected = seen

@@ -25,8 +25,8 @@ _SAMPLE = 8
 class HedgeRules:
     """When a second copy goes out."""
 
-    #: Only for models whose inference repeats nothing when it runs twice.
-    enabled: bool = False
+    #: Off for models whose inference must not run twice; so it is where ``retries.idempotent`` is.
+    enabled: bool = True
     #: The delay is this quantile of the model's latency.
     quantile: Annotated[float, Range(0.5, 0.999)] = 0.95
     #: Copies as a share of requests over ten seconds.
@@ -56,6 +56,11 @@ class Hedging:
     def sent(self, now: int) -> None:
         """A first copy is sent; hedges are a share of these."""
         self._budget.request(now)
+
+    def gathered(self, count: int, now: int) -> None:
+        """So many first copies were sent: for a shell that gathers them."""
+        self._budget.unbooked += count
+        self._budget.book(now)
 
     def ended(self, latency_ns: int) -> None:
         """A request ended well after so long, counted from its first copy."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 #: The header an agent names itself in, unless the rules say otherwise.
 AGENT_HEADER = "x-agent-id"
+#: What the key of a sequence begins with: a sequence and an agent of the same number are not the same.
+SEQUENCE_MARK = b"s"
 #: Keys are kept short whatever a caller sends.
 _MAX_KEY = 256
 
@@ -36,9 +38,8 @@ class Affinity:
 
     def key(self, sequence_id: bytes = b"", value: bytes = b"") -> bytes:
         """The key of one request; ``value`` is the header's. Empty: it may go anywhere. Sequence id 0 means none."""
-        # A mark in front: a sequence and an agent of the same number are not the same.
         if self._sequence and sequence_id and sequence_id != b"0":
-            return b"s" + sequence_id[:_MAX_KEY]
+            return SEQUENCE_MARK + sequence_id[:_MAX_KEY]
         if self.header and value:
             return b"h" + value[:_MAX_KEY]
         return b""

@@ -156,9 +156,6 @@ def _checked(rules: ModelRules, where: str, key: str) -> ModelRules:
         share = getattr(rules.balancer, name)
         if not 0 <= share <= 1:
             raise ConfigError(where, f"{key}.balancer.{name}", "a number from 0 to 1", str(share))
-    if rules.hedge.enabled and not rules.retries.idempotent:
-        expected = "false, since retries.idempotent is false: a hedge runs a request twice"
-        raise ConfigError(where, f"{key}.hedge.enabled", expected, "true")
     return rules
 
 
