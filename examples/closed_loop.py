@@ -96,14 +96,18 @@ class Connection(asyncio.Protocol):
         self._received, self._expected = b"", -1
         self._send()
 
-    def connection_lost(self, error: Exception | None) -> None:
-        if error is not None or not self.stopping:
-            self._tally.failures += 1
-            self._tally.first_failure = (
-                self._tally.first_failure or f"connection lost: {error or 'closed by the server'}"
-            )
+    def give_up(self) -> None:
+        """Nobody waits for its answer any more."""
         if not self.closed.done():
             self.closed.set_result(None)
+            self._tally.fail("no answer within 5 s of the end")
+
+    def connection_lost(self, error: Exception | None) -> None:
+        if self.closed.done():
+            return
+        if error is not None or not self.stopping:
+            self._tally.fail(f"connection lost: {error or 'closed by the server'}")
+        self.closed.set_result(None)
 
 
 async def drive(port: int, plan: list[tuple[Requests, Tally]], seconds: float) -> None:
@@ -122,6 +126,8 @@ async def drive(port: int, plan: list[tuple[Requests, Tally]], seconds: float) -
         connection.stopping = True
     # What is under way is answered and counted; a server that does not answer any more is not waited for.
     await asyncio.wait([connection.closed for connection in connections], timeout=5)
+    for connection in connections:
+        connection.give_up()
 
 
 def repeated(request: bytes) -> Requests:

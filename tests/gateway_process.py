@@ -9,11 +9,14 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from server_process import ServerProcess
+
+_WORKERS_SECONDS = 20.0
 
 
 class GatewayProcess(ServerProcess):
@@ -23,6 +26,13 @@ class GatewayProcess(ServerProcess):
         super().wait_ready()
         ready = next(event for event in self.log_events() if event.get("event") == "ready")
         self.http_port = self.grpc_port = ready["gateway"]
+
+    def wait_workers(self, count: int) -> None:
+        """Until so many workers have been found ready; the gateway itself is, with the first one."""
+        ends = time.monotonic() + _WORKERS_SECONDS
+        while sum(event.get("event") == "a worker is ready" for event in self.log_events()) < count:
+            assert time.monotonic() < ends, self.log_text()
+            time.sleep(0.01)
 
     def faults(self) -> list[str]:
         """Lines of the log that only a fault of the gateway's own can cause."""

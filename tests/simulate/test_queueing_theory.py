@@ -49,7 +49,7 @@ def test_one_server_with_constant_work_waits_half_as_long() -> None:
 @pytest.mark.parametrize(("servers", "load"), [(2, 1.4), (5, 4.0)])
 def test_several_servers_with_one_queue(servers: int, load: float) -> None:
     found = mean_ms(
-        seconds=16,
+        seconds=10,
         warmup_seconds=1,
         workload={"kind": "poisson", "rate": 1000 * load},
         cost={"kind": "exponential"},

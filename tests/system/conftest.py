@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from stock_clients import KINDS, StockClient
-from watching import wait_for
 
 from gateway_process import GatewayProcess, StartGateway
 from sample_models import ALL, write_models
@@ -62,10 +61,13 @@ class Fleet:
 @pytest.fixture(scope="session")
 def fleet(sample_repository: Path, server_factory: StartServer, gateway_factory: StartGateway) -> Iterator[Fleet]:
     """Two workers with every sample model, which nobody stops or changes, and a gateway in front of them."""
-    with server_factory(sample_repository) as one, server_factory(sample_repository) as other:
-        with gateway_factory([one, other]) as gateway:
-            wait_for(lambda: gateway.log_text().count('"a worker is ready"') == 2)
-            yield Fleet(gateway, (one, other))
+    with (
+        server_factory(sample_repository) as one,
+        server_factory(sample_repository) as other,
+        gateway_factory([one, other]) as gateway,
+    ):
+        gateway.wait_workers(2)
+        yield Fleet(gateway, (one, other))
 
 
 @pytest.fixture(params=KINDS)

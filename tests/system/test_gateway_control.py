@@ -17,12 +17,12 @@ from typing import Any
 import grpc
 import numpy as np
 import pytest
-from conftest import Fleet
 from stock_clients import KINDS, StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 from watching import wait_for
 
+from conftest import Fleet
 from gateway_process import StartGateway
 from sample_models import plus_constant, write_config, write_models, write_onnx
 from server_process import ServerProcess, StartServer
@@ -149,10 +149,13 @@ def explicit_fleet(
     """Workers that load on request, each with a repository of its own."""
     repositories = [write_models(tmp_path / f"models{number}", "identity_int32", "raises") for number in range(2)]
     mode = ("--model-control-mode", "explicit", "--load-model", "identity_int32")
-    with server_factory(repositories[0], *mode) as one, server_factory(repositories[1], *mode) as two:
-        with gateway_factory([one, two]) as gateway:
-            wait_for(lambda: gateway.log_text().count('"a worker is ready"') == 2)
-            yield gateway, (one, two)
+    with (
+        server_factory(repositories[0], *mode) as one,
+        server_factory(repositories[1], *mode) as two,
+        gateway_factory([one, two]) as gateway,
+    ):
+        gateway.wait_workers(2)
+        yield gateway, (one, two)
 
 
 def test_load_and_unload_reach_every_worker(explicit_fleet: tuple[Any, tuple[ServerProcess, ...]]) -> None:
@@ -196,7 +199,7 @@ def uneven(
     shutil.copytree(both, only)
     shutil.rmtree(only / "versions" / "2")
     with server_factory(both) as one, server_factory(only) as two, gateway_factory([two, one]) as gateway:
-        wait_for(lambda: gateway.log_text().count('"a worker is ready"') == 2)
+        gateway.wait_workers(2)
         with closing(StockClient("http", gateway)) as client:
             wait_for(lambda: bool(client.call("is_model_ready", "versions", "2")))
         yield gateway
@@ -245,8 +248,11 @@ def test_a_new_version_is_seen(tmp_path: Path, server_factory: StartServer, gate
     write_onnx(repository / "plus", plus_constant(1), 1)
     write_config(repository / "plus", 'backend: "onnxruntime"\nmax_batch_size: 8')
     poll = ("--model-control-mode", "poll", "--repository-poll-secs", "0.2")
-    with server_factory(repository, *poll) as worker, gateway_factory([worker]) as gateway:
-        with closing(StockClient("http", gateway)) as client:
-            assert client.infer("plus", {"X": FOUR}).as_numpy("Y")[0, 0] == 1.0
-            write_onnx(repository / "plus", plus_constant(2), 2)
-            wait_for(lambda: bool(client.infer("plus", {"X": FOUR}).as_numpy("Y")[0, 0] == 2.0))
+    with (
+        server_factory(repository, *poll) as worker,
+        gateway_factory([worker]) as gateway,
+        closing(StockClient("http", gateway)) as client,
+    ):
+        assert client.infer("plus", {"X": FOUR}).as_numpy("Y")[0, 0] == 1.0
+        write_onnx(repository / "plus", plus_constant(2), 2)
+        wait_for(lambda: bool(client.infer("plus", {"X": FOUR}).as_numpy("Y")[0, 0] == 2.0))

@@ -11,9 +11,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from conftest import Fleet
-from stock_clients import NUMPY_BY_DATATYPE, Array, StockClient
+from stock_clients import Array, StockClient
 from tritonclient.utils import InferenceServerException
+
+from conftest import Fleet
 
 SIXTEEN = np.arange(16, dtype=np.float32).reshape(1, 16)
 ONES = np.ones((1, 16), np.float32)

@@ -13,12 +13,12 @@ import grpc
 import numpy as np
 import pytest
 import tritonclient.grpc
-from conftest import Fleet
 from stock_clients import KINDS, Array, StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 from watching import load_now, wait_for
 
+from conftest import Fleet
 from gateway_process import GatewayProcess, StartGateway
 
 ONES = np.ones((1, 16), np.float32)

@@ -15,6 +15,7 @@ STAGES = ("dispatch", "queue", "batch", "compute", "serialise")
 _MEANING = {
     "network": "sockets and the client",
     "network-in": "the request's arrival",
+    "gateway": "the hop through it",
     "dispatch": "reading and checking",
     "queue": "waiting for its turn",
     "batch": "gathering the batch",

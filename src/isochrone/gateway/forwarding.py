@@ -35,25 +35,22 @@ STREAM_BYTES = 256 * 1024
 
 
 class Attempt:
-    """One sending of a request, and what comes back."""
+    """One sending of a request, and what comes back.
 
-    __slots__ = (
-        "asks",
-        "body",
-        "breaker_round",
-        "forward",
-        "headers",
-        "lane",
-        "load",
-        "over",
-        "sent",
-        "sent_at",
-        "shared",
-        "size",
-        "status",
-        "streaming",
-        "target",
-    )
+    What most attempts leave as it is stands on the class: setting it for each would cost more than the rest.
+    """
+
+    sent: Sent | None = None
+    #: An HTTP request on an HTTP/2 connection that many share.
+    shared = False
+    status = 0
+    headers: Headers = ()
+    size = 0
+    #: The answer is passed on as it comes.
+    streaming = False
+    over = False
+    #: Of the target's circuit breaker, where it has one.
+    breaker_round = -1
 
     def __init__(self, forward: Forward, lane: Lane, target: Target, now: int) -> None:
         self.forward = forward
@@ -66,17 +63,9 @@ class Attempt:
             target.asked_at = now
         self.load = target.sent()
         lane.balancer.policy.sent(target, now)
-        self.breaker_round = target.breaker.sent() if target.breaker is not None else -1
-        self.sent: Sent | None = None
-        #: An HTTP request on an HTTP/2 connection that many share.
-        self.shared = False
-        self.status = 0
-        self.headers: Headers = ()
+        if target.breaker is not None:
+            self.breaker_round = target.breaker.sent()
         self.body: list[Buffer] = []
-        self.size = 0
-        #: The answer is passed on as it comes.
-        self.streaming = False
-        self.over = False
 
     def end(self, failed: bool, now: int) -> None:
         """It is over, and says something of the target."""
@@ -131,50 +120,33 @@ class Attempt:
 
 
 class Forward:
-    """One request. Subclasses know its protocol."""
+    """One request. Subclasses know its protocol, and make it: their constructors are the hot path.
 
-    __slots__ = (
-        "arrived",
-        "attempts",
-        "compute_ns",
-        "deadline",
-        "demand",
-        "exchange",
-        "gateway",
-        "group",
-        "hedge_at",
-        "idempotent",
-        "lane",
-        "look_at",
-        "over",
-        "quota_key",
-        "refusal",
-        "tried",
-    )
+    What most requests leave as it is stands on the class.
+    """
 
-    def __init__(self, gateway: Gateway, exchange: Exchange, group: Group, lane: Lane) -> None:
-        self.gateway = gateway
-        self.exchange = exchange
-        self.group = group
-        self.lane = lane
-        self.arrived = exchange.arrived
-        self.deadline = NEVER
-        self.demand = group.plain_demand
-        #: May run twice: inference of a model without state.
-        self.idempotent = True
-        #: Under way now; two when a hedge was sent.
-        self.attempts: list[Attempt] = []
-        self.tried: tuple[Target, ...] = ()
-        self.over = False
-        #: When a second copy may go; NEVER: not at all.
-        self.hedge_at = NEVER
-        #: When ``look`` is due.
-        self.look_at = NEVER
-        #: Whose quota it counts against.
-        self.quota_key: bytes | None = None
-        self.compute_ns = 0
-        #: The answer of an attempt that another one was to better.
-        self.refusal: Attempt | None = None
+    gateway: Gateway
+    exchange: Exchange
+    group: Group
+    lane: Lane
+    arrived: int
+    demand: Demand
+    #: Under way now; two when a hedge was sent.
+    attempts: list[Attempt]
+    deadline = NEVER
+    #: May run twice: inference of a model without state.
+    idempotent = True
+    tried: tuple[Target, ...] = ()
+    over = False
+    #: When a second copy may go; NEVER: not at all.
+    hedge_at = NEVER
+    #: When ``look`` is due.
+    look_at = NEVER
+    #: Whose quota it counts against.
+    quota_key: bytes | None = None
+    compute_ns = 0
+    #: The answer of an attempt that another one was to better.
+    refusal: Attempt | None = None
 
     # The way there.
 
@@ -306,6 +278,7 @@ class Forward:
             and (self._try_again(attempt, outcome, now) or self._unpin(attempt, trailers, now))
         ):
             self.refusal = attempt
+            attempt.headers = (*attempt.headers, *trailers)
             return
         if self.attempts:
             self._cancel_others()
@@ -344,10 +317,8 @@ class Forward:
         if self.refusal is not None:
             self.deliver(self.refusal, ())
             return
-        address = target.endpoint.address
-        if isinstance(error, ConnectionLost):
-            error = ConnectionLost(f"worker {address}: {error}", unprocessed=error.unprocessed)
-        self.refuse(error)
+        # Whatever it was, an answer that is too large included, it was not the caller's fault.
+        self.refuse(ConnectionLost(f"worker {target.endpoint.address}: {error}", unprocessed=unprocessed))
 
     def _try_again(self, attempt: Attempt, outcome: int, now: int) -> bool:
         """Whether the request goes on: another attempt is under way or has been started."""

@@ -14,7 +14,13 @@ from typing import TYPE_CHECKING, cast
 import msgspec
 
 from isochrone.clock import NEVER
-from isochrone.errors import GRPC_DEADLINE_EXCEEDED, GRPC_RESOURCE_EXHAUSTED, GRPC_UNAVAILABLE, IsochroneError
+from isochrone.errors import (
+    GRPC_DEADLINE_EXCEEDED,
+    GRPC_RESOURCE_EXHAUSTED,
+    GRPC_UNAVAILABLE,
+    IsochroneError,
+    Unavailable,
+)
 from isochrone.gateway.forwarding import Attempt, Forward
 from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED
 from isochrone.gateway.grpc_messages import Opening, name_field, read_opening
@@ -140,8 +146,6 @@ class GrpcRoute(Route):
 class GrpcForward(Forward):
     """One unary call."""
 
-    __slots__ = ("body", "route", "start")
-
     def __init__(
         self,
         route: GrpcRoute,
@@ -152,13 +156,20 @@ class GrpcForward(Forward):
         body: Buffer,
         start: int,
     ) -> None:
-        super().__init__(route.gateway, stream, group, lane)
+        self.gateway = route.gateway
+        self.exchange = stream
+        self.group = group
+        self.lane = lane
+        self.arrived = stream.arrived
+        self.demand = group.plain_demand
+        self.attempts = []
         self.route = route
         stream.owner = self
         self.body = body
         #: Where the message begins in the body: behind its prefix, or at 0 when it had to be decompressed.
         self.start = start
-        self.idempotent = route.idempotent
+        if not route.idempotent:
+            self.idempotent = False
         timeout = route.timeout_ns or group.deadline_ns
         if opening is PLAIN and not timeout and not group.affinity.header:
             return
@@ -228,7 +239,7 @@ class GrpcForward(Forward):
     def deliver(self, attempt: Attempt, trailers: Headers) -> None:
         stream = cast("ServerStream", self.exchange)
         keep = self.route.call.wants_load
-        if attempt.status != 200:
+        if attempt.status != 200 or (not trailers and not has_status(attempt.headers)):
             self.refuse(_not_grpc(attempt))
             return
         if self.route.explains:
@@ -274,6 +285,9 @@ class GrpcForward(Forward):
             stream.on_writable = upstream.release_window
 
     def end_streaming(self, attempt: Attempt, trailers: Headers) -> None:
+        if not has_status(trailers):
+            self.cut_off(_not_grpc(attempt))
+            return
         stream = cast("ServerStream", self.exchange)
         stream.end_with_trailers(returned_block(0, trailers, self.route.call.wants_load))
 
@@ -282,8 +296,11 @@ class GrpcForward(Forward):
         stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=False))
 
 
-def _not_grpc(attempt: Attempt) -> IsochroneError:
-    from isochrone.errors import Unavailable
+def has_status(fields: Headers) -> bool:
+    return any(name == b"grpc-status" for name, _ in fields)
 
+
+def _not_grpc(attempt: Attempt) -> IsochroneError:
     address = attempt.target.endpoint.address
-    return Unavailable(f"worker {address} answered with HTTP status {attempt.status}, which is no gRPC answer")
+    without = "" if attempt.status != 200 else " and no grpc-status"
+    return Unavailable(f"worker {address} answered with HTTP status {attempt.status}{without}, which is no gRPC answer")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError, MalformedRequest
 from isochrone.gateway.connections import Waiting
-from isochrone.gateway.grpc_forward import GrpcRoute, returned_block, timeout_field
+from isochrone.gateway.grpc_forward import GrpcRoute, has_status, returned_block, timeout_field
 from isochrone.gateway.grpc_messages import read_opening
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.targets import Endpoint, Target
@@ -213,6 +213,9 @@ class GrpcPipe:
 
     def complete(self, trailers: Headers) -> None:
         if self._over:
+            return
+        if not has_status(trailers or self._answer_headers) or (self._headers_sent and not trailers):
+            self.failed(ConnectionLost("it ended the call without a grpc-status, which is no gRPC answer"))
             return
         self._settle(False)
         if trailers:

@@ -16,10 +16,10 @@ from isochrone.clock import NEVER
 from isochrone.errors import IsochroneError
 from isochrone.gateway.forwarding import Attempt, Forward
 from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED
-from isochrone.gateway.load_reports import report_of
+from isochrone.gateway.load_reports import report_of_header
 from isochrone.gateway.policies.base import Demand
 from isochrone.protocol.rest_answers import respond_error, timeout_header
-from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
+from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
 from isochrone.wire.http2_client import request_block
 
@@ -184,12 +184,17 @@ def returned(headers: Headers, keep_load: bool) -> Headers:
 class HttpForward(Forward):
     """One HTTP request."""
 
-    __slots__ = ("route",)
-
     def __init__(self, route: ForwardRoute, exchange: Exchange, group: Group, lane: Lane) -> None:
-        super().__init__(route.gateway, exchange, group, lane)
+        self.gateway = route.gateway
+        self.exchange = exchange
+        self.group = group
+        self.lane = lane
+        self.arrived = exchange.arrived
+        self.demand = group.plain_demand
+        self.attempts = []
         self.route = route
-        self.idempotent = route.idempotent
+        if not route.idempotent:
+            self.idempotent = False
         exchange.owner = self
         timeout = route.timeout_ns or group.deadline_ns
         body = exchange.body
@@ -256,7 +261,7 @@ class HttpForward(Forward):
         for name, value in attempt.headers:
             if name == ORCA_HEADER:
                 try:
-                    report = report_of(parse_orca_header(value))
+                    report = report_of_header(value)
                 except IsochroneError:
                     return
                 attempt.lane.balancer.reported(attempt.target, report, now)

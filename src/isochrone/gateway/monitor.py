@@ -2,7 +2,7 @@
 
 A member that answers requests tells its load with them; one not heard of for a while is asked. Two questions without an
 answer, or one answer that says not ready, make it unhealthy; one good answer makes it healthy again. Its repository
-index is read when it becomes healthy, every second after that, and at once when something seems to have changed.
+index is read before it becomes healthy, every second after that, and at once when something seems to have changed.
 """
 
 from __future__ import annotations
@@ -108,6 +108,9 @@ class Monitor:
             return
         now = member.heard_at = now_ns()
         self._failures = 0
+        if answer.status == 200 and not member.endpoint.healthy:
+            # First what it serves: a worker nobody knows anything of would be asked for everything, or for nothing.
+            await self._read_index()
         self._set_health(answer.status == 200, f"it says not ready (HTTP {answer.status})")
         value = answer.get(ORCA_HEADER)
         if value is not None:
@@ -124,7 +127,6 @@ class Monitor:
         endpoint.healthy = healthy
         if healthy:
             endpoint.joined_at = now_ns()
-            self._index_at = 0
             log.info("a worker is ready", worker=endpoint.address)
         else:
             self.member.connections.drop_idle()

@@ -38,7 +38,18 @@ class TurnConnection(Protocol):
 class Turn:
     """Shared by the connections of one listener."""
 
-    __slots__ = ("_burst_ns", "_dirty", "_ended", "_last", "_lonely", "_loop", "_ready", "flush_every", "staging")
+    __slots__ = (
+        "_burst_ns",
+        "_dirty",
+        "_ended",
+        "_last",
+        "_lonely",
+        "_loop",
+        "_ready",
+        "_working",
+        "flush_every",
+        "staging",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, burst_ns: int = _BURST_NS) -> None:
         self._loop = loop
@@ -52,6 +63,8 @@ class Turn:
         #: Connections worked on before what they want written is written; 0: all of a turn's. A forwarder sets it: who
         #: is behind it then works beside it, instead of after it.
         self.flush_every = 0
+        #: Bytes are being worked on: what is to be written goes out when that is done.
+        self._working = False
         self._lonely = 0
         self._last: TurnConnection | None = None
         self._ended = 0
@@ -60,8 +73,14 @@ class Turn:
         """A connection has read something."""
         if not self.staging:
             if self._last is connection or now_ns() - self._ended > self._burst_ns:
-                connection.receive(data)
+                self._working = True
+                try:
+                    connection.receive(data)
+                finally:
+                    self._working = False
                 connection.flush()
+                if self._dirty:
+                    self._write()
                 self._last = connection
                 self._ended = now_ns()
                 return
@@ -74,12 +93,27 @@ class Turn:
 
     def mark(self, connection: TurnConnection) -> None:
         """A connection has something to write: with everybody else's, when what runs now is done."""
-        if not self._dirty:
+        if not self._dirty and not self._working:
             self._loop.call_soon(self._write)
         self._dirty.append(connection)
 
     def _work(self) -> None:
         ready, self._ready = self._ready, []
+        self._working = True
+        try:
+            self._receive(ready)
+        finally:
+            self._working = False
+        if self._dirty:
+            self._write()
+        if len(ready) > 1:
+            self._lonely = 0
+            return
+        self._lonely += 1
+        if self._lonely >= _LONELY_TURNS:
+            self.staging = False
+
+    def _receive(self, ready: list[tuple[TurnConnection, bytes]]) -> None:
         begun = 0
         for index, (connection, data) in enumerate(ready, 1):
             if connection.closed:
@@ -98,12 +132,6 @@ class Turn:
                     self._write()
         for connection, _ in ready[begun:]:
             connection.flush()
-        if len(ready) > 1:
-            self._lonely = 0
-            return
-        self._lonely += 1
-        if self._lonely >= _LONELY_TURNS:
-            self.staging = False
 
     def _write(self) -> None:
         dirty, self._dirty = self._dirty, []

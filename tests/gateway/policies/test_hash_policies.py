@@ -61,7 +61,7 @@ def test_maglev_moves_little_more_than_it_must(size: int) -> None:
     targets = fleet(size)
     before, after = owners("maglev", targets), owners("maglev", targets[:-1])
     must = sum(owner is targets[-1] for owner in before) / len(before)
-    # The paper's figure 12: a few per cent of the rest with tables as small as these.
+    # Some of the rest move too, since turns shift: up to 3 % were measured with 50,000 keys.
     assert must <= moved(before, after) < must + 0.06
 
 

@@ -24,19 +24,17 @@ from pathlib import Path
 from random import Random
 
 from isochrone.gateway.policies.base import NEVER, Demand
-from isochrone.gateway.policies.learned_features import View
-from isochrone.gateway.policies.learned_model import SHIPPED, Lot, Model, Weights, read
+from isochrone.gateway.policies.learned_features import View, kept_figures
+from isochrone.gateway.policies.learned_model import SHIPPED, UNKNOWN, Lot, Model, Weights, read
 from isochrone.gateway.policies.learned_shadow import ShadowChoice, ShadowLog
 from isochrone.gateway.policies.learned_shares import Shares
 from isochrone.gateway.policies.learned_slices import CONTROL, LEARNED, NEITHER, Slices
 from isochrone.gateway.policies.options import flag, number
 from isochrone.gateway.policies.prequal import FEWEST_PROBES, Prequal
-from isochrone.gateway.targets import NEWS_NS, Target
+from isochrone.gateway.targets import Target
 
-#: The most candidates a decision looks at.
-MOST_CANDIDATES = 16
-#: A view is looked at again this often: news grows old without an event.
-_LOOK_NS = NEWS_NS // 2
+#: Of a pool of probes, so many of the newest are looked at. A whole fleet has at most 16 members.
+_NEWEST = 4
 #: After a decision over budget the model rests for so many.
 _REST = 256
 #: Last decisions that shadow mode remembers.
@@ -72,7 +70,9 @@ class Learned(Prequal):
             number(self.name, "drift", drift, 0, 1),
         )
         self._shadow = flag(self.name, "shadow", shadow)
-        self._control = number(self.name, "control", control, 0.01, 0.5)
+        control = number(self.name, "control", control, 0.01, 0.5)
+        # What changes nothing needs no control.
+        self._control = 0.0 if self._shadow else control
         self._explore = number(self.name, "explore", explore, 0, 0.1)
         self._shares = Shares(number(self.name, "floor", floor, 0, 0.5), number(self.name, "ceiling", ceiling, 1))
         self._budget_ns = number(self.name, "budget_us", budget_us, 1) * 1e3
@@ -112,53 +112,47 @@ class Learned(Prequal):
         if self.alert or demand.avoid:
             # Retries and hedges are left alone: few, and of no slice.
             chosen = super().choose(demand, now)
+        elif self._random.random() < self._control:
+            self._tag = CONTROL
+            chosen = super().choose(demand, now)
         elif self._whole:
-            chosen = self._of_whole_fleet(demand, now)
+            self._tag = LEARNED
+            chosen = self._fleet.choose((), now)
+            safe = self._fleet.safe(now)
+            if len(safe) > 1:
+                chosen = self._rerank(chosen, safe, demand, now)
         else:
+            self._tag = LEARNED
             chosen = self._of_probes(demand, now)
         self._chosen = chosen
         return chosen
 
-    def _of_whole_fleet(self, demand: Demand, now: int) -> Target:
-        chosen = self._fleet.choose((), now)
-        if self._drawn_for_control():
-            return chosen
-        safe = self._fleet.safe(now)
-        return self._rerank(chosen, safe, demand, now) if len(safe) > 1 else chosen
-
     def _of_probes(self, demand: Demand, now: int) -> Target:
-        control = self._drawn_for_control()
         pool = self._pool
         pool.expire(now)
-        safe = pool.safe() if len(pool.probes) >= FEWEST_PROBES else []
-        if control or len(safe) < 2:
-            # All are hot, or one is left: Prequal's own way.
+        probe = pool.best(()) if len(pool.probes) >= FEWEST_PROBES else None
+        if probe is None:
             return super().choose(demand, now)
-        probe = safe[0]
-        for other in safe:
-            if other.in_flight < probe.in_flight:
-                probe = other
-        target = self._rerank(probe.target, [one.target for one in safe], demand, now)
-        if target is not probe.target:
-            probe = pool.of(target)
+        usual, in_flight, latency = probe.target, pool.safe_in_flight, pool.safe_latency
+        # The newest few: their news is the best there is, and the rest would cost more than they bring.
+        safe = [
+            one.target
+            for one in pool.probes[-_NEWEST:]
+            if one.in_flight <= in_flight and one.latency <= latency and one is not probe
+        ]
+        if safe:
+            safe.append(usual)
+            target = self._rerank(usual, safe, demand, now)
+            if target is not usual:
+                probe = pool.of(target)
         return self._take(probe)
 
-    def _drawn_for_control(self) -> bool:
-        if self._shadow or self._rest:
-            return False
-        if self._random.random() < self._control:
-            self._tag = CONTROL
-            return True
-        self._tag = LEARNED
-        return False
-
-    def _rerank(self, usual: Target, safe: list[Target], demand: Demand, now: int) -> Target:
+    def _rerank(self, usual: Target, safe: Sequence[Target], demand: Demand, now: int) -> Target:
         """The model's choice among the safe ones, inside the budget."""
         if self._rest:
             self._rest -= 1
+            self._tag = NEITHER
             return usual
-        if len(safe) > MOST_CANDIDATES:
-            safe = [usual, *[target for target in safe if target is not usual][: MOST_CANDIDATES - 1]]
         timer = self.timer
         if timer is None:
             return self._best(usual, safe, demand, now)
@@ -171,43 +165,43 @@ class Learned(Prequal):
         self._tag = NEITHER
         return usual
 
-    def _best(self, usual: Target, safe: list[Target], demand: Demand, now: int) -> Target:
+    def _best(self, usual: Target, safe: Sequence[Target], demand: Demand, now: int) -> Target:
         model, views = self.model, self._views
         slope, large = model.outlook, 0.0
         if demand.deadline != NEVER:
             slope += model.outlook_when_tight * self._tightness(demand.deadline - now)
         if demand.rows > 1:
             large = model.speed_when_large * log(demand.rows)
-        floor, ceiling = self._shares.bounds()
-        best, lowest, own = usual, float("inf"), 0.0
+        best, lowest, floor = usual, UNKNOWN, self._shares.floor
         forgotten: Target | None = None
-        capped = False
         for target in safe:
             view = views[target]
-            if view.stale or now - view.at > _LOOK_NS:
+            if now >= view.due:
                 model.look(view, target, now)
-            if not view.inside:
-                self.out_of_range += 1
-                return usual
-            left = view.free_at - now
-            speed = view.speed
+                if view.share < floor:
+                    forgotten = target
+            left, speed = view.free_at - now, view.speed
             score = view.base + slope * (log(left + view.run_ns) if left > 0 else speed) + large * speed
-            if target is usual:
-                own = score
-            elif view.share > ceiling:
-                capped = True
-                continue
-            elif view.share < floor:
-                forgotten = target
             if score < lowest:
                 lowest, best = score, target
-        self.capped += capped
-        gain = own - lowest
+        gain = 0.0
         if best is usual:
             self.agreed += 1
-        elif gain < model.margin:
-            self.unsure += 1
-            best = usual
+        else:
+            view = views[usual]
+            own = view.base + slope * view.outlook(now) + large * view.speed
+            if own == UNKNOWN:
+                # Nothing to compare with. Others that are out of range are only never moved to.
+                self.out_of_range += 1
+                best = usual
+            elif own - lowest < model.margin:
+                self.unsure += 1
+                best = usual
+            elif views[best].share > self._shares.ceiling:
+                self.capped += 1
+                best = usual
+            else:
+                gain = own - lowest
         if self._shadow:
             self._tag = record = ShadowChoice(now, usual, best, len(safe), gain, self._explore)
             self.shadow_log.add(record)
@@ -215,29 +209,33 @@ class Learned(Prequal):
         if forgotten is not None:
             self.floored += 1
             return forgotten
-        if self._explore and self._random.random() < self._explore:
+        if self._random.random() < self._explore:
             return self._by_lot(safe, demand, now)
-        self.moved += best is not usual
+        if best is not usual:
+            self.moved += 1
         return best
 
     def _tightness(self, slack_ns: int) -> float:
         """How near the deadline is: the fleet's typical latency as a share of the time left, at most 1."""
         return min(1.0, self.model.typical_ns / slack_ns) if slack_ns > 0 else 1.0
 
-    def _by_lot(self, safe: list[Target], demand: Demand, now: int) -> Target:
+    def _by_lot(self, safe: Sequence[Target], demand: Demand, now: int) -> Target:
+        known = [target for target in safe if self._views[target].base != UNKNOWN]
+        if len(known) < 2:
+            return safe[0]
         self.explored += 1
-        place = int(self._random.random() * len(safe))
-        rows = [self.figures(target, demand, now) for target in safe]
+        place = int(self._random.random() * len(known))
+        rows = [self._figures(target, demand, now) for target in known]
         means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
         self._tag = Lot([own - mean for own, mean in zip(rows[place], means, strict=True)], means, demand.deadline)
-        return safe[place]
+        return known[place]
 
-    def figures(self, target: Target, demand: Demand, now: int) -> list[float]:
+    def _figures(self, target: Target, demand: Demand, now: int) -> list[float]:
         """All figures of a candidate that has been looked at, in the order of the weights."""
         view = self._views[target]
         outlook = view.outlook(now)
         tight = self._tightness(demand.deadline - now) if demand.deadline != NEVER else 0.0
-        return [*view.figures, outlook, outlook * tight, view.speed * log(demand.rows)]
+        return [*kept_figures(target, now), outlook, outlook * tight, view.speed * log(demand.rows)]
 
     # What happens to requests.
 
@@ -245,7 +243,7 @@ class Learned(Prequal):
         super().sent(target, now)
         view = self._views.get(target)
         if view is not None:
-            view.stale = True
+            view.due = 0
             self._shares.sent(view)
             # Admission may have sent it elsewhere: then it is of no slice.
             view.under_way[now] = self._tag if target is self._chosen else NEITHER
@@ -256,11 +254,9 @@ class Learned(Prequal):
         view = self._views.get(target)
         if view is None:
             return
-        view.stale = True
+        view.due = 0
         # What was sent at one instant to one target is one request: that is how an end finds its beginning.
         tag = view.under_way.pop(now - latency_ns, NEITHER)
-        if not failed and latency_ns > 0:
-            self.model.saw(latency_ns)
         if tag.__class__ is int:
             self._count(tag, latency_ns, failed)
         elif isinstance(tag, ShadowChoice):
@@ -275,7 +271,7 @@ class Learned(Prequal):
         view = self._views.get(target)
         if view is None:
             return
-        view.stale = True
+        view.due = 0
         if view.under_way:
             # Which one is not told. The oldest, most likely; it was waited for so long at least.
             sent_at = next(iter(view.under_way))
@@ -290,7 +286,7 @@ class Learned(Prequal):
         super().reported(target, now)
         view = self._views.get(target)
         if view is not None:
-            view.stale = True
+            view.due = 0
 
     def _count(self, which: int, latency_ns: int, failed: bool) -> None:
         if which == NEITHER or self.alert:

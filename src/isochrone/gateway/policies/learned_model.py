@@ -15,8 +15,8 @@ from typing import NamedTuple
 import msgspec
 
 from isochrone.errors import ConfigError
-from isochrone.gateway.policies.learned_features import KEPT, NAMES, View
-from isochrone.gateway.targets import Target
+from isochrone.gateway.policies.learned_features import NAMES, View, lack_of_memory
+from isochrone.gateway.targets import NEWS_NS, Target
 
 #: Trained by ``isochrone simulate train``; docs/learned.md has the command and the figures.
 SHIPPED = Path(__file__).with_name("learned_weights.json")
@@ -24,9 +24,13 @@ SHIPPED = Path(__file__).with_name("learned_weights.json")
 MISSED = 1.0
 #: A residual beyond this says more of the one request than of the weights.
 _CLIPPED = 2.0
-#: Weights near 0 may drift as far as one of this size.
-_SMALLEST_SCALE = 0.1
-_GAIN = 1 / 64
+#: A view is looked at again this often: news grows old without an event.
+LOOK_NS = NEWS_NS // 2
+#: The score of a target that has not answered yet, or is unlike all that training met.
+UNKNOWN = float("inf")
+_GAIN = 1 / 128
+#: Logarithms of one more than so many requests.
+_LOGS = [log(1 + count) for count in range(4096)]
 
 
 class Lot(NamedTuple):
@@ -93,52 +97,81 @@ class Model:
     def __init__(self, given: Weights, step: float = 0.0, drift: float = 0.0) -> None:
         self.margin = given.margin
         self.weights = [given.weights[name] for name in NAMES]
-        scales = [max(abs(weight), _SMALLEST_SCALE) * drift for weight in self.weights]
-        # Never below 0: more load must not make anybody look better.
-        self._lowest = [max(0.0, weight - scale) for weight, scale in zip(self.weights, scales, strict=True)]
-        self._highest = [weight + scale for weight, scale in zip(self.weights, scales, strict=True)]
+        # What training found useless stays so, and none goes below 0: more load must not make anybody look better.
+        self._lowest = [weight * (1 - drift) for weight in self.weights]
+        self._highest = [weight * (1 + drift) for weight in self.weights]
         self._step = step
-        self._low = [given.ranges[name][0] for name in NAMES]
-        self._high = [given.ranges[name][1] for name in NAMES]
+        ranges = given.ranges
+        self._expected_range, self._peak_range = ranges["expected"], ranges["peak"]
+        self._fastest, self._slowest = ranges["speed"]
+        self._quickest, self._longest = ranges["latency"]
+        self._most_load = int(exp(min(ranges["load"][1], log(len(_LOGS))))) - 1
+        self._most_errors = ranges["errors"][1]
         self._split()
-        #: The fleet's typical latency, as a logarithm: mean of what was seen; 0: nothing yet.
+        #: The fleet's typical latency, as a logarithm: mean over the targets as they are looked at; 0: nothing yet.
         self.typical = 0.0
         self.refinements = 0
         self._baseline = 0.0
 
     def _split(self) -> None:
-        self._kept = self.weights[: len(KEPT)]
-        self.outlook, self.outlook_when_tight, self.speed_when_large = self.weights[len(KEPT) :]
-
-    def look(self, view: View, target: Target, now: int) -> None:
-        """Describes a target anew, and scores what does not change with time."""
-        view.describe(target, now)
-        if not view.known:
-            view.inside = False
-            return
-        figures = view.figures
-        view.base = sum(map(mul, self._kept, figures))
-        low, high, typical = self._low, self._high, self.typical
-        # The figures that can be out of bounds, in the order of KEPT; age and memory cannot. Written out: a loop over
-        # all of them costs more than the score.
-        expected, load, _, latency, peak, speed, errors, _, _ = figures
-        view.inside = (
-            low[0] <= expected - typical <= high[0]
-            and load <= high[1]
-            and low[3] <= latency - typical <= high[3]
-            and low[4] <= peak - typical <= high[4]
-            and low[5] <= speed - typical <= high[5]
-            and errors <= high[6]
-        )
-
-    def saw(self, latency_ns: int) -> None:
-        """A request of anybody's took this long."""
-        latency, typical = log(latency_ns), self.typical
-        self.typical = typical + (latency - typical) * _GAIN if typical else latency
+        """Weights by name, for the paths on which a loop would cost more than the sum."""
+        weights = self.weights
+        self._expected, self._load, self._in_flight, self._latency, self._peak = weights[:5]
+        self._speed, self._errors, self._age, self._memory = weights[5:9]
+        self.outlook, self.outlook_when_tight, self.speed_when_large = weights[9:]
+        self._seldom = bool(self._expected or self._peak or self._errors or self._memory)
 
     @property
     def typical_ns(self) -> float:
         return exp(self.typical)
+
+    def look(self, view: View, target: Target, now: int) -> None:
+        """Looks at a target anew: its outlook, and the part of its score that does not change with time."""
+        view.due = now + LOOK_NS
+        report, in_flight, latency_ns = target.report, target.in_flight, target.latency_ns
+        run_ns: float = report.run_ns
+        reported_at = target.reported_at
+        age = now - reported_at
+        if run_ns and age <= NEWS_NS:
+            since = target.sent_since
+            load = report.in_flight + since
+            if load < in_flight:
+                load = in_flight
+            view.free_at = reported_at + report.wait_ns + since * run_ns
+            news = age / NEWS_NS
+        else:
+            # Seen from here alone, as with servers that tell nothing: no more is known than how long requests take.
+            run_ns = target.expected_ns(now)
+            load = target.load(now)
+            view.free_at, news = 0.0, 1.0
+        if not latency_ns or not run_ns:
+            view.base = UNKNOWN
+            return
+        view.run_ns = run_ns
+        view.speed = speed = log(run_ns)
+        latency = log(latency_ns)
+        typical = self.typical
+        self.typical = typical = typical + (latency - typical) * _GAIN if typical else latency
+        if (
+            load <= self._most_load
+            and self._quickest <= latency - typical <= self._longest
+            and self._fastest <= speed - typical <= self._slowest
+            and target.error_rate <= self._most_errors
+        ):
+            base = self._load * _LOGS[load] + self._in_flight * _LOGS[in_flight]
+            base += self._latency * latency + self._speed * speed + self._age * news
+            view.base = base + self._seldom_used(target, now) if self._seldom else base
+        else:
+            view.base = UNKNOWN
+
+    def _seldom_used(self, target: Target, now: int) -> float:
+        """The figures that training may find useless, and then cost nothing."""
+        expected, peak = log(target.expected_ns(now)), log(target.peak_ns)
+        (low, high), (lowest, highest) = self._expected_range, self._peak_range
+        if not (low <= expected - self.typical <= high and lowest <= peak - self.typical <= highest):
+            return UNKNOWN
+        score = self._expected * expected + self._peak * peak
+        return score + self._errors * target.error_rate + self._memory * lack_of_memory(target)
 
     def refine(self, lot: Lot, latency_ns: int, now: int) -> None:
         """A request that was placed by lot took this long.

@@ -26,7 +26,7 @@ class Shares:
         self._unit = 1.0
         self._growth = 1.0
         self._total = 0.0
-        self._floor = self._ceiling = 0.0
+        self._floor_share = self._ceiling_share = 0.0
 
     def members(self, kept: Iterable[View], joined: Iterable[View]) -> None:
         """The members are these. Newcomers begin with an even share."""
@@ -38,9 +38,9 @@ class Shares:
         self._total = sum(view.share for view in views)
         count = max(1, len(views))
         self._growth = 1 + 1 / (_WINDOW * count)
-        self._floor = self._floor_of_even / count
+        self._floor_share = self._floor_of_even / count
         # Of two endpoints each may have everything; else the bound would forbid what the heuristic does.
-        self._ceiling = min(1.0, self._ceiling_of_even / count)
+        self._ceiling_share = min(1.0, self._ceiling_of_even / count)
 
     def sent(self, view: View) -> None:
         """A request goes to one."""
@@ -50,9 +50,15 @@ class Shares:
         if self._unit > _RESCALE_AT:
             self._rescale()
 
-    def bounds(self) -> tuple[float, float]:
-        """Floor and ceiling, to be compared with ``View.share``."""
-        return self._floor * self._total, self._ceiling * self._total
+    @property
+    def floor(self) -> float:
+        """To be compared with ``View.share``."""
+        return self._floor_share * self._total
+
+    @property
+    def ceiling(self) -> float:
+        """To be compared with ``View.share``."""
+        return self._ceiling_share * self._total
 
     def _rescale(self) -> None:
         unit = self._unit

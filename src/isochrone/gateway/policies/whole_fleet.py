@@ -124,7 +124,7 @@ class WholeFleet:
             return self._targets[rank.index(min(rank))]
         return self._targets[self._least_loaded(expected, limit)]
 
-    def safe(self, now: int) -> list[Target]:
+    def safe(self, now: int) -> Sequence[Target]:
         """Who else would have done, right after a ``choose`` that had nobody to avoid: not late, and about as quick as
         the quickest. Nobody, where the choice was a trial."""
         if self._trial >= 0:
@@ -132,6 +132,8 @@ class WholeFleet:
         targets, expected = self._targets, self._expected
         limit = min(expected) * self._tolerance + self._slack_ns
         if self._first_late >= now:
+            if max(expected) <= limit:
+                return targets
             return [target for target, value in zip(targets, expected, strict=True) if value <= limit]
         rows = zip(targets, expected, self._late, strict=True)
         return [target for target, value, late in rows if value <= limit and late >= now]
