@@ -30,7 +30,7 @@ def _table(title: str, *columns: str) -> Table:
 
 def models(tallies: list[Tally], connections: Mapping[str, int], seconds: float) -> Table:
     """Throughput and percentiles per model."""
-    title = f"all sample models at once for {seconds:.1f} s, one request in flight per connection"
+    title = f"all sample models at once for {seconds:.1f} s, closed loop"
     table = _table(title, "model", "connections", "requests/s", "p50 ms", "p90 ms", "p99 ms", "p99.9 ms")
     total = 0.0
     for tally in tallies:

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from time import process_time
+from time import monotonic, process_time
 from typing import Annotated, Any
 
 import msgspec
@@ -32,6 +32,10 @@ Examples:
 
 The same scenario and seed give the same figures, byte for byte. docs/simulator.md says what is modelled.
 """
+
+
+#: Between two lines of progress where there is no terminal.
+_LINE_SECONDS = 15
 
 
 class RunsByDefault(TyperGroup):
@@ -159,7 +163,7 @@ def _choices(named: list[str], scenario: Scenario) -> list[PolicyChoice]:
 def _run(scenario: Scenario, choices: list[PolicyChoice]) -> dict[str, Any]:
     console = Console(stderr=True)
     if not console.is_terminal:
-        return experiment.run(scenario, choices)
+        return experiment.run(scenario, choices, _lines())
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[at]}"), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bars:
         task = bars.add_task("", total=None, at="")
@@ -169,6 +173,19 @@ def _run(scenario: Scenario, choices: list[PolicyChoice]) -> dict[str, Any]:
             bars.update(task, description=f"{policy}, seed {seed}", completed=passed, total=whole, at=at)
 
         return experiment.run(scenario, choices, show)
+
+
+def _lines() -> experiment.Progress:
+    """Elsewhere than on a terminal: a plain line now and then."""
+    told = monotonic()
+
+    def tell(policy: str, seed: int, passed: float, whole: float) -> None:
+        nonlocal told
+        if monotonic() - told >= _LINE_SECONDS:
+            told = monotonic()
+            typer.echo(f"{policy}, seed {seed}: {passed:.1f} of {whole:g} s", err=True)
+
+    return tell
 
 
 def _draw(figures: dict[str, Any], path: Path) -> None:

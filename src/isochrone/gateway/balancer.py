@@ -113,7 +113,10 @@ class Balancer:
         if self._starting and target.weight < 1 and not demand.key and self._random.random() > target.weight:
             # Slow start, whatever the policy: a part of what it gives a newcomer is chosen anew among the others.
             again = Demand(demand.key, demand.deadline, demand.rows, demand.priority, (*demand.avoid, target))
-            target = self.policy.choose(again, now)
+            other = self.policy.choose(again, now)
+            if other not in demand.avoid:
+                # A newcomer is still better than one that was tried in vain.
+                target = other
         return target
 
     def sent(self, target: Target, now: int) -> int:

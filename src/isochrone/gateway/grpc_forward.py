@@ -25,10 +25,10 @@ from isochrone.gateway.forwarding import Attempt, Forward
 from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED
 from isochrone.gateway.grpc_messages import Opening, name_field, read_opening
 from isochrone.gateway.http_forward import EXPLAIN_HEADER
-from isochrone.gateway.load_reports import report_of
+from isochrone.gateway.load_reports import report_of_message
 from isochrone.gateway.policies.base import Demand
 from isochrone.protocol.grpc import CallHead, error_block, fail, message_of
-from isochrone.protocol.timing import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER, parse_orca_binary
+from isochrone.protocol.timing import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
 from isochrone.wire.grpc_client import grpc_timeout
 from isochrone.wire.http2_client import request_block
@@ -230,7 +230,7 @@ class GrpcForward(Forward):
         for name, value in trailers or attempt.headers:
             if name == ORCA_BINARY_HEADER:
                 try:
-                    report = report_of(parse_orca_binary(b64decode(value + b"=" * (-len(value) % 4))))
+                    report = report_of_message(b64decode(value + b"=" * (-len(value) % 4)))
                 except (IsochroneError, Base64Error):
                     return
                 attempt.lane.balancer.reported(attempt.target, report, now)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from struct import Struct
 
 from isochrone.errors import MalformedRequest
 from isochrone.gateway.targets import LoadReport
-from isochrone.protocol.timing import parse_orca_header
+from isochrone.protocol.timing import orca_prefix, parse_orca_binary, parse_orca_header
 
 #: Of any figure: what no worker means seriously must still fit into 64 bits of nanoseconds.
 _MOST = 1e15
@@ -21,37 +22,52 @@ def report_of_header(value: bytes) -> LoadReport:
     """A report in ``endpoint-load-metrics``. The text form, which is asked for, is read here at a fifth of the cost."""
     if not value.startswith(b"TEXT "):
         return report_of(parse_orca_header(value))
-    told = dict(_FIGURE.findall(value))
     try:
-        free = int(float(told.get(b"free_memory_bytes", 0)))
-        return LoadReport(
-            int(float(told.get(b"in_flight", 0))),
-            int(float(told.get(b"queue_depth", 0))),
-            int(float(told.get(b"estimated_wait_us", 0)) * 1000),
-            int(float(told.get(b"estimated_run_us", 0)) * 1000),
-            int(float(told.get(b"least_run_us", 0)) * 1000),
-            free or -1,
-            float(told.get(b"draining", 0)) > 0,
-        )
-    except (ValueError, OverflowError):
+        return report_of({name.decode(): float(number) for name, number in _FIGURE.findall(value)})
+    except ValueError:
         raise MalformedRequest(f"load report: expected numbers, given {value[:100]!r}") from None
 
 
+#: Length of a binary report → how to take it apart, its fixed parts, and its names. A worker writes the same figures in
+#: the same order every time, so all but the numbers repeats.
+_layouts: dict[int, tuple[Struct, tuple[bytes, ...], tuple[str, ...]]] = {}
+
+
+def report_of_message(message: bytes) -> LoadReport:
+    """A report as protobuf bytes, from a gRPC trailer."""
+    layout = _layouts.get(len(message))
+    if layout is not None:
+        parts = layout[0].unpack(message)
+        if parts[::2] == layout[1]:
+            return report_of(dict(zip(layout[2], parts[1::2], strict=True)))
+    figures = parse_orca_binary(message)
+    _remember_layout(message, tuple(figures))
+    return report_of(figures)
+
+
+def _remember_layout(message: bytes, names: tuple[str, ...]) -> None:
+    prefixes = tuple(orca_prefix(name) for name in names)
+    shape = Struct("<" + "".join(f"{len(prefix)}sd" for prefix in prefixes))
+    if names and shape.size == len(message) and shape.unpack(message)[::2] == prefixes:
+        if len(_layouts) >= 64:
+            _layouts.clear()
+        _layouts[len(message)] = (shape, prefixes, names)
+
+
 def report_of(figures: Mapping[str, float]) -> LoadReport:
-    """Names a worker does not tell count as nothing known."""
-
-    def figure(name: str) -> float:
-        value = figures.get(name, figures.get(f"named_metrics.{name}", 0.0))
-        # A worker may say anything, infinite or no number at all included.
-        return min(value, _MOST) if value > 0 else 0.0
-
-    free = figure("free_memory_bytes")
+    """From a parsed report; figures a worker does not tell count as nothing known."""
+    get = figures.get
     return LoadReport(
-        int(figure("in_flight")),
-        int(figure("queue_depth")),
-        int(figure("estimated_wait_us") * 1000),
-        int(figure("estimated_run_us") * 1000),
-        int(figure("least_run_us") * 1000),
-        int(free) if free else -1,
-        figure("draining") > 0,
+        int(_amount(get("in_flight", 0.0))),
+        int(_amount(get("queue_depth", 0.0))),
+        int(_amount(get("estimated_wait_us", 0.0)) * 1000),
+        int(_amount(get("estimated_run_us", 0.0)) * 1000),
+        int(_amount(get("least_run_us", 0.0)) * 1000),
+        int(_amount(get("free_memory_bytes", 0.0))) or -1,
+        get("draining", 0.0) > 0,
     )
+
+
+def _amount(value: float) -> float:
+    """A worker may say anything, infinite or no number at all included."""
+    return min(value, _MOST) if value > 0 else 0.0

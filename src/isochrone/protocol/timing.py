@@ -152,6 +152,11 @@ def _binary_prefix(name: str) -> bytes:
     return _varint(_MAP_NUMBERS[map_name] << 3 | _WIRE_LENGTH) + _varint(len(entry) + 8) + entry
 
 
+def orca_prefix(name: str) -> bytes:
+    """What stands before a figure's eight bytes in the binary form."""
+    return _binary_prefix(name)
+
+
 def _flat_name(map_name: str, name: str) -> str:
     """The inverse of ``_place``: bare for a named metric, unless that would read as something else."""
     prefix, dot, _ = name.partition(".")

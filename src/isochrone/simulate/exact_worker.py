@@ -14,7 +14,7 @@ from isochrone.gateway.targets import LoadReport
 from isochrone.protocol.messages import InferRequest, Plan
 from isochrone.simulate.calls import ANSWERED, ELSEWHERE, QUEUED, REFUSED, RUNNING, TOO_LATE, Call
 from isochrone.simulate.engine import Engine
-from isochrone.simulate.workers import Worker
+from isochrone.simulate.workers import SERVING, Worker
 from isochrone.worker.curve import LatencyCurve
 from isochrone.worker.scheduler import BatchQueue, QueueRules
 
@@ -157,6 +157,12 @@ class ExactWorker(Worker):
         for call in calls:
             if not call.over:
                 self.answer(now, call, ANSWERED, report)
+
+    def check(self, now: int) -> None:
+        """Ten times a second, as the worker's runner does: refuses what has become late while nobody was free."""
+        if self.state == SERVING and self.queue.requests and not self._idle:
+            self.queue.drop_late(now)
+            self._settle_refused(now)
 
     def report(self, now: int) -> LoadReport:
         queue = self.queue

@@ -108,6 +108,9 @@ class Fleet:
         schedule(scenario.failures, engine, self.workers, self.gateways, scenario.gateways.detection_ms)
         if scenario.failures or scenario.gateways.outliers:
             engine.at(engine.now + _REFRESH_NS, self._refresh, 0)
+        exact = [worker for worker in self.workers if isinstance(worker, ExactWorker)]
+        if exact:
+            engine.at(engine.now + _REFRESH_NS, self._check, exact)
         if any(hasattr(gateway.policy, "utilised") for gateway in self.gateways):
             engine.at(engine.now + SECOND, self._utilisation, [0.0] * len(self.workers))
 
@@ -119,6 +122,11 @@ class Fleet:
             if gateway.unsettled(now):
                 gateway.balancer.refresh(now)
         self.engine.at(now + _REFRESH_NS, self._refresh, times + 1)
+
+    def _check(self, now: int, workers: list[ExactWorker]) -> None:
+        for worker in workers:
+            worker.check(now)
+        self.engine.at(now + _REFRESH_NS, self._check, workers)
 
     def _utilisation(self, now: int, before: list[float]) -> None:
         """Workers' use of what they were given, to policies that weigh by it: as a monitoring system would tell it."""

@@ -227,8 +227,9 @@ class Gateway:
         target = call.target
         assert target is not None
         self.balancer.dropped(target, now)
-        latency = now - call.sent_at
-        if self._outliers is not None and self._outliers.ended(target.endpoint, _MODEL, latency, True, now):
+        # Its worker should have said so itself.
+        target.error_rate += (1.0 - target.error_rate) / 16
+        if self._outliers is not None and self._outliers.ended(target.endpoint, _MODEL, 0, True, now):
             self.balancer.refresh(now)
         self._settle(now, call, TOO_LATE)
         self.engine.at(now + self._delay(), target.endpoint.handle.abandoned, call)
