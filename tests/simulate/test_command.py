@@ -105,6 +105,17 @@ def test_without_matplotlib_the_plot_says_so(small: str, tmp_path: Path, monkeyp
     assert "a plot needs matplotlib, which is not installed" in result.output
 
 
+def test_fewer_seconds_shrink_warmup_and_steps_alike(tmp_path: Path) -> None:
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text(STEPS + "warmup_seconds: 1\n")
+    whole = json.loads(invoke(str(scenario), "--json", "--policy", "random").output)
+    half = json.loads(invoke(str(scenario), "--json", "--policy", "random", "--seconds", "1").output)
+    for figures, requests in ((whole, 900), (half, 450)):
+        assert figures["policies"][0]["requests"] == pytest.approx(requests, rel=0.15)
+        # The first of two steps is the warm-up.
+        assert [row["offered"] > 0 for row in figures["policies"][0]["phases"]] == [False, True]
+
+
 def test_steps_are_told_one_by_one(tmp_path: Path) -> None:
     scenario = tmp_path / "s.yaml"
     scenario.write_text(STEPS)

@@ -8,7 +8,7 @@ import pytest
 from answering import Callers, no_delay
 
 from isochrone.clock import MILLISECOND
-from isochrone.simulate.calls import ANSWERED, FAILED, REFUSED
+from isochrone.simulate.calls import ANSWERED, FAILED, REFUSED, TOO_LATE
 from isochrone.simulate.engine import START_NS
 from isochrone.simulate.exact_worker import ExactWorker
 from isochrone.simulate.fleet import batch_times
@@ -111,3 +111,17 @@ def test_a_stall_delays_everything_by_its_length() -> None:
     callers.send(worker, 6, "waiting")
     callers.at(105, worker.recover)
     assert callers.times() == pytest.approx({"running": 110, "waiting": 120}, abs=0.01)
+
+
+def test_what_became_late_behind_a_slow_run_is_told_by_the_regular_check() -> None:
+    callers = Callers()
+    worker = worker_of(callers, {1: 10})
+    callers.at(0, worker.slow, 0.1)
+    callers.send(worker, 0, "slow")
+    callers.send(worker, 1, "behind", deadline_ms=30)
+    callers.at(25, worker.check)
+    callers.at(50, worker.check)
+    answers = callers.run()
+    assert answers[0] == (50, "behind", TOO_LATE)
+    assert answers[1][1:] == ("slow", ANSWERED)
+    assert worker.in_flight == 0

@@ -38,10 +38,8 @@ class Load:
 
     def more(self, count: int) -> None:
         """Waits until every client has got so many further answers."""
-        before = list(self._answered)
-        wait_for(
-            lambda: bool(self.failures) or all(a >= b + count for a, b in zip(self._answered, before, strict=True))
-        )
+        wanted = [answered + count for answered in self._answered]
+        wait_for(lambda: bool(self.failures) or all(map(int.__ge__, self._answered, wanted)))
         assert not self.failures, self.failures[:5]
 
     def _run(self, place: int, kind: str) -> None:

@@ -67,8 +67,8 @@ def test_a_worker_that_drains(repository: Path, server_factory: StartServer, gat
             answers: list[Any] = []
 
             def wait() -> None:
-                for _ in range(4):
-                    answers.append(client.infer("slow", {"MILLISECONDS": np.array([[50]], np.int32)}).as_numpy("SLEPT"))
+                sent = {"MILLISECONDS": np.array([[50]], np.int32)}
+                answers.extend(client.infer("slow", sent).as_numpy("SLEPT") for _ in range(4))
 
             slow = threading.Thread(target=wait)
             slow.start()
@@ -125,12 +125,14 @@ def test_workers_named_by_a_file(
 
 
 def test_workers_behind_a_name(repository: Path, server_factory: StartServer, gateway_factory: StartGateway) -> None:
-    with server_factory(repository) as worker:
-        with gateway_factory([], "--upstream-dns", f"localhost:{worker.http_port}") as gateway:
-            wait_for(lambda: healthy(gateway).get(worker.http_url) == 1)
-            with Load(gateway) as load:
-                load.more(20)
-            assert not load.failures
+    with (
+        server_factory(repository) as worker,
+        gateway_factory([], "--upstream-dns", f"localhost:{worker.http_port}") as gateway,
+    ):
+        wait_for(lambda: healthy(gateway).get(worker.http_url) == 1)
+        with Load(gateway) as load:
+            load.more(20)
+        assert not load.failures
 
 
 class TestStopped:

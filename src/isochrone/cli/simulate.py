@@ -19,6 +19,7 @@ from isochrone.errors import ConfigError, IsochroneError
 from isochrone.gateway.policies import learned_model
 from isochrone.simulate import experiment, plot, report, scenario_file, train, train_trial
 from isochrone.simulate.scenario import PolicyChoice, Scenario
+from isochrone.simulate.workloads import Steps, duration
 
 # \b keeps the lines below it as they are.
 EPILOG = """
@@ -64,7 +65,10 @@ def simulate(
     seed: Annotated[int | None, typer.Option(help="In place of the scenario's.", min=0, show_default=False)] = None,
     seeds: Annotated[int | None, typer.Option(help="How many seeds to run.", min=1, show_default=False)] = None,
     seconds: Annotated[
-        float | None, typer.Option(help="Simulated seconds, in place of the scenario's.", min=0.001, show_default=False)
+        float | None,
+        typer.Option(
+            help="Simulated seconds; warm-up and steps shrink or grow with them.", min=0.001, show_default=False
+        ),
     ] = None,
     plot_to: Annotated[
         Path | None, typer.Option("--plot", help="Draw the figures into this file (.png, .svg, .pdf).")
@@ -74,12 +78,7 @@ def simulate(
     """Run a scenario through the real policies and print a table: percentiles, deadline misses, refusals, goodput."""
     try:
         read = scenario_file.read(scenario)
-        changes: dict[str, Any] = {"seed": seed, "seeds": seeds, "seconds": seconds}
-        read = msgspec.structs.replace(read, **{key: value for key, value in changes.items() if value is not None})
-        if read.warmup_seconds >= (seconds or float("inf")):
-            raise ConfigError(
-                "--seconds", "value", f"more than the warm-up of {read.warmup_seconds:g} s", f"{seconds:g}"
-            )
+        read = _changed(read, seed, seeds, seconds)
         choices = _choices(policy or [], read)
         begun = process_time()
         figures = _run(read, choices)
@@ -146,6 +145,19 @@ def _course() -> Iterator[train.Progress | None]:
         yield lambda what, done, whole: bars.update(
             task, description=what, completed=done, total=whole, at=f"{done} of {whole}"
         )
+
+
+def _changed(scenario: Scenario, seed: int | None, seeds: int | None, seconds: float | None) -> Scenario:
+    """The scenario as the command line wants it; what is not given stays."""
+    changes: dict[str, Any] = {"seed": seed, "seeds": seeds}
+    if seconds is not None:
+        # The parts of a run stay in proportion.
+        workload = scenario.workload
+        factor = seconds / duration(workload, scenario.seconds)
+        changes |= {"seconds": seconds, "warmup_seconds": scenario.warmup_seconds * factor}
+        if isinstance(workload, Steps):
+            changes["workload"] = msgspec.structs.replace(workload, step_seconds=workload.step_seconds * factor)
+    return msgspec.structs.replace(scenario, **{key: value for key, value in changes.items() if value is not None})
 
 
 def _choices(named: list[str], scenario: Scenario) -> list[PolicyChoice]:

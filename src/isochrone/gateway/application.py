@@ -96,7 +96,7 @@ class GatewayApplication:
                 return control.LocalRoute(lambda: (200, self._metadata()))
             if plain == "/v2/health/live":
                 return control.LocalRoute(lambda: (200, None))
-            return control.LocalRoute(lambda: (200 if gateway.is_ready else 400, None))
+            return control.ReadyRoute(gateway, head)
         if plain == "/v2/repository/index":
             _expect(head, b"POST")
             return control.FanOutRoute(gateway, head, control.index)

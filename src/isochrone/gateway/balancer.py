@@ -74,8 +74,11 @@ class Balancer:
         self.panicking = len(well) < self.rules.panic_threshold * len(suited)
         eligible = suited if self.panicking else well
         self._starting = False
-        for target in eligible:
-            target.weight = self._weight(target, now)
+        weights = [self._weight(target, now) for target in eligible]
+        # Beside the oldest: where all are new, as when a gateway starts, nobody has to be spared.
+        most = max(weights, default=1.0)
+        for target, weight in zip(eligible, weights, strict=True):
+            target.weight = weight / most
             self._starting = self._starting or target.weight < 1
         if changed or eligible != self.eligible:
             self.eligible = eligible

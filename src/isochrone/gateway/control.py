@@ -19,6 +19,7 @@ from isochrone.gateway.asking import ask_grpc, ask_http
 from isochrone.gateway.merging import merge_indexes, merge_messages, merge_statistics
 from isochrone.protocol.grpc import error_block, fail, respond
 from isochrone.protocol.rest_answers import JSON, respond_error
+from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, orca_json, orca_text
 from isochrone.wire.answers import Response
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 from isochrone.wire.grpc_client import message_of_response
@@ -44,6 +45,24 @@ class LocalRoute(Route):
     def handle(self, exchange: Exchange) -> None:
         status, value = self._answer()
         exchange.respond(status, JSON if value is not None else (), [msgspec.json.encode(value)] if value else [])
+
+
+class ReadyRoute(Route):
+    """Ready or not; and how loaded the gateway is, for another gateway in front of it."""
+
+    def __init__(self, gateway: Gateway, head: Head) -> None:
+        self._gateway = gateway
+        self._load_format = head.get(ORCA_FORMAT_HEADER)
+
+    def handle(self, exchange: Exchange) -> None:
+        gateway = self._gateway
+        headers: Headers = ()
+        if self._load_format is not None:
+            render = orca_text if self._load_format == b"text" else orca_json
+            draining = 1.0 if gateway.stopping else 0.0
+            report = {"named_metrics.in_flight": float(gateway.in_flight), "named_metrics.draining": draining}
+            headers = ((ORCA_HEADER, render(report)),)
+        exchange.respond(200 if gateway.is_ready else 400, headers, [])
 
 
 class LocalGrpcRoute(Route):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from random import Random
 
 import structlog
@@ -13,6 +14,7 @@ from isochrone.gateway.group import Group
 from isochrone.gateway.resilience.outliers import Ejection, Outliers
 from isochrone.gateway.targets import Endpoint, LoadReport
 from isochrone.gateway.traffic.affinity import AGENT_HEADER
+from isochrone.gateway.traffic.quotas import Quotas
 from isochrone.gateway.traffic.rules import GatewayRules
 from isochrone.gateway.upstreams import Upstream
 from isochrone.settings import WireLimits
@@ -36,10 +38,20 @@ class Member:
         #: Nothing is known of it yet.
         self.endpoint.healthy = False
         self.connections = Connections(upstream, limits, turn)
+        #: To its metrics page, where that is another port.
+        self.metrics_connections = (
+            Connections(replace(upstream, port=upstream.metrics_port), limits) if upstream.metrics_port else None
+        )
         #: Model → version → digest ("" where it is not told) of what is ready there; None: it does not tell.
         self.serves: Mapping[str, Mapping[str, str]] | None = {}
         #: When anything at all last came from it: an answer, a probe's answer.
         self.heard_at = 0
+
+    def close(self) -> None:
+        """Gives up every connection to it."""
+        self.connections.close()
+        if self.metrics_connections is not None:
+            self.metrics_connections.close()
 
 
 class Fleet:
@@ -50,6 +62,8 @@ class Fleet:
         self.members: dict[str, Member] = {}
         self.groups: dict[str, Group] = {}
         self.agent_header = AGENT_HEADER.encode()
+        #: Over all models.
+        self.quotas = (Quotas(rules.quota),) if rules.quota.enabled else ()
         #: The listener's, where callers' and workers' connections take turns together.
         self.turn: Turn | None = None
         self._limits = limits
@@ -121,6 +135,18 @@ class Fleet:
                     wait_ns = known.wait_ns if report.queue else 0
                     kept = report._replace(wait_ns=wait_ns, run_ns=known.run_ns, alone_ns=known.alone_ns)
                     lane.balancer.reported(target, kept, now)
+
+    def pending_told(self, member: Member, pending: Mapping[str, int], now: int) -> None:
+        """A server's metrics page was read: how many requests of each model wait there, from everybody."""
+        address = member.upstream.address
+        everybody = sum(pending.values())
+        for model, group in self.groups.items():
+            for lane in group.lanes.values():
+                target = lane.targets.get(address)
+                if target is not None:
+                    waiting = pending.get(model, 0)
+                    in_flight = max(target.endpoint.in_flight, everybody)
+                    lane.balancer.reported(target, LoadReport(in_flight, waiting), now)
 
     @property
     def healthy(self) -> list[Member]:

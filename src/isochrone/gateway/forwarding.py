@@ -24,12 +24,15 @@ if TYPE_CHECKING:
     from isochrone.gateway.connections import Sent
     from isochrone.gateway.gateway import Gateway
     from isochrone.gateway.group import Group, Lane
+    from isochrone.gateway.traffic.quotas import Quotas
     from isochrone.gateway.traffic.shadow import Shadow
     from isochrone.wire.exchange import Exchange
 
 #: A target is asked for its load this often: asking every time would make every answer's
 #: head a new one, to be parsed.
 ASK_NS = 2_000_000
+#: Requests of this class are not refused here: workers let them overtake, so what their queues take says little.
+_HIGHEST = 1
 #: An answer larger than this is passed on as it comes; from then on it cannot be replaced by another attempt's.
 STREAM_BYTES = 256 * 1024
 
@@ -142,8 +145,8 @@ class Forward:
     hedge_at = NEVER
     #: When ``look`` is due.
     look_at = NEVER
-    #: Whose quota it counts against.
-    quota_key: bytes | None = None
+    #: The quotas it counts against, and whose; and what it is to pay.
+    granted: list[tuple[Quotas, bytes]] | None = None
     compute_ns = 0
     #: The answer of an attempt that another one was to better.
     refusal: Attempt | None = None
@@ -158,7 +161,7 @@ class Forward:
         group.budget.unbooked += 1
         self.gateway.forwards.add(self)
         try:
-            if group.quotas is not None:
+            if group.quotas:
                 group.enter(self, self.exchange.head, now)
             self.look_at = self.deadline
             if group.hedge_delay_ns and self.idempotent:
@@ -205,7 +208,7 @@ class Forward:
         limit = self.group.max_in_flight
         if target.breaker is not None or (limit and target.in_flight >= limit):
             target = self._beside_breakers(target, now)
-        if self.deadline != NEVER:
+        if self.deadline != NEVER and self.demand.priority != _HIGHEST:
             verdict = self.group.admission.check(lane.balancer.eligible, target, self.demand, now)
             if isinstance(verdict, Refusal):
                 raise DeadlineExceeded(f"Request timeout expired: model '{self.group.name}': {verdict.message}")
@@ -286,7 +289,7 @@ class Forward:
         if not group.requests & 7:
             # One answer in eight tells enough of how long they take.
             group.hedging.ended(now - self.arrived)
-        if self.quota_key is not None:
+        if self.granted is not None:
             # What the worker says a run takes: the wait is not the caller's fault.
             self.compute_ns = min(now - attempt.sent_at, target.report.run_ns or NEVER)
         self._finish()
@@ -425,7 +428,7 @@ class Forward:
     def _finish(self) -> None:
         self.over = True
         self.gateway.forwards.discard(self)
-        if self.quota_key is not None:
+        if self.granted is not None:
             self.group.leave(self, now_ns())
 
     # What protocols fill in.

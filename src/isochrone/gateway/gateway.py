@@ -77,7 +77,7 @@ class Gateway:
             if not member.endpoint.in_flight:
                 break
             await asyncio.sleep(0.1)
-        member.connections.close()
+        member.close()
 
     def look_now(self) -> None:
         """A control call may have changed what is served."""
@@ -149,4 +149,4 @@ class Gateway:
         for task in self._tasks:
             task.cancel()
         for member in self.fleet.members.values():
-            member.connections.close()
+            member.close()

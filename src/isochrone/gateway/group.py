@@ -104,7 +104,8 @@ class Group:
         self.tiers = Tiers(rules.tiers)
         self.shadow = Shadow(rules.shadow, random) if rules.shadow.share else None
         self.canary = Canary(rules.canary, name, random) if rules.canary.version else None
-        self.quotas = Quotas(rules.quota) if rules.quota.enabled else None
+        #: The gateway's own over all models, and this model's; mostly none.
+        self.quotas = (*fleet.quotas, *((Quotas(rules.quota),) if rules.quota.enabled else ()))
         #: A deadline for requests that bring none, in ns; 0: none.
         self.deadline_ns = rules.deadline_ns
         self.priority = rules.priority
@@ -217,19 +218,22 @@ class Group:
 
     def enter(self, forward: Forward, head: Head, now: int) -> None:
         """Raises when the caller is over its quota."""
-        quotas = self.quotas
-        assert quotas is not None
-        key = head.get(quotas.header) or b""
-        refusal = quotas.take(key, forward.demand.priority, now)
-        if refusal is not None:
-            raise QuotaExceeded(refusal.message, refusal.retry_after)
-        forward.quota_key = key
+        granted: list[tuple[Quotas, bytes]] = []
+        for quotas in self.quotas:
+            key = head.get(quotas.header) or b""
+            refusal = quotas.take(key, forward.demand.priority, now)
+            if refusal is not None:
+                for other, paid in granted:
+                    other.undo(paid)
+                raise QuotaExceeded(refusal.message, refusal.retry_after)
+            granted.append((quotas, key))
+        forward.granted = granted
 
     def leave(self, forward: Forward, now: int) -> None:
-        """A request is over, however it ended."""
-        if self.quotas is not None and forward.quota_key is not None:
-            self.quotas.ended(forward.quota_key, forward.compute_ns, now)
-            forward.quota_key = None
+        """A request that was granted by quotas is over, however it ended."""
+        granted, forward.granted = forward.granted, None
+        for quotas, key in granted or ():
+            quotas.ended(key, forward.compute_ns, now)
 
     def failed(self, target: Target, now: int) -> None:
         """An attempt broke. What is kept for trouble alone begins here: good answers cost nothing extra."""

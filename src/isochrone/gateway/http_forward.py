@@ -15,10 +15,10 @@ import msgspec
 from isochrone.clock import NEVER
 from isochrone.errors import IsochroneError
 from isochrone.gateway.forwarding import Attempt, Forward
-from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED
+from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED, QuotaExceeded
 from isochrone.gateway.load_reports import report_of_header
 from isochrone.gateway.policies.base import Demand
-from isochrone.protocol.rest_answers import respond_error, timeout_header
+from isochrone.protocol.rest_answers import JSON, respond_error, timeout_header
 from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
 from isochrone.wire.http2_client import request_block
@@ -205,8 +205,10 @@ class HttpForward(Forward):
             # Stock clients write parameters last, behind a JSON tensor or a long id.
             start += bytes(body[max(end - _GLANCE, _GLANCE) : end])
         key = group.affinity_key(exchange.head) if group.affinity.header else b""
-        if b'"sequence_id"' in start or b'"timeout"' in start:
-            sequence, own_timeout = _parameters(body, length)
+        priority = group.priority
+        if b'"sequence_id"' in start or b'"timeout"' in start or b'"priority"' in start:
+            sequence, own_timeout, own_priority = _parameters(body, length)
+            priority = own_priority or priority
             if own_timeout and (not timeout or own_timeout < timeout):
                 timeout = own_timeout
             if sequence and group.rules.affinity.sequence:
@@ -215,8 +217,8 @@ class HttpForward(Forward):
                 self.idempotent = False
         if timeout:
             self.deadline = self.arrived + timeout
-        if timeout or key:
-            self.demand = Demand(key, self.deadline, 1, group.priority)
+        if timeout or key or priority != group.priority:
+            self.demand = Demand(key, self.deadline, 1, priority)
 
     def copy_for(self, exchange: DiscardingExchange, group: Group, lane: Lane) -> HttpForward:
         return HttpForward(self.route.for_model(group.name), exchange, group, lane)
@@ -278,7 +280,11 @@ class HttpForward(Forward):
         return msgspec.json.encode(self.group.explain(self, attempt))
 
     def refuse(self, error: IsochroneError) -> None:
-        respond_error(self.exchange, error)
+        if isinstance(error, QuotaExceeded):
+            headers = (*JSON, (b"retry-after", b"%d" % error.retry_after))
+            self.exchange.respond(error.http_status, headers, [msgspec.json.encode({"error": error.message})])
+        else:
+            respond_error(self.exchange, error)
 
     # An answer that is passed on as it comes.
 
@@ -325,14 +331,17 @@ def _is_stream(headers: Headers) -> bool:
     return False
 
 
-def _parameters(body: Buffer, length: int) -> tuple[bytes, int]:
-    """(sequence, timeout in ns) of a request's JSON part; a body the worker will refuse says nothing."""
+def _parameters(body: Buffer, length: int) -> tuple[bytes, int, int]:
+    """(sequence, timeout in ns, priority) of a request's JSON part; a body the worker will refuse says nothing."""
     try:
         parameters = _json.decode(bytes(body[:length]) if length >= 0 else bytes(body)).parameters or {}
         sequence = parameters.get("sequence_id", 0)
         timeout = parameters.get("timeout", 0)
+        priority = parameters.get("priority", 0)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
-        return b"", 0
+        return b"", 0, 0
+    if isinstance(priority, bool) or not isinstance(priority, int) or priority < 0:
+        priority = 0
     if isinstance(timeout, bool) or not isinstance(timeout, int) or not 0 < timeout < _MAX_TIMEOUT_NS // 1000:
         timeout = 0
-    return (str(sequence).encode() if sequence else b""), timeout * 1000
+    return (str(sequence).encode() if sequence else b""), timeout * 1000, priority

@@ -54,6 +54,25 @@ def _remember_layout(message: bytes, names: tuple[str, ...]) -> None:
         _layouts[len(message)] = (shape, prefixes, names)
 
 
+#: Triton's gauge of requests that wait, per model and version.
+_PENDING = re.compile(rb"^nv_inference_pending_request_count\{([^}]*)\} ([-+.\deE]+)$", re.MULTILINE)
+_MODEL_LABEL = re.compile(rb'model="([^"]*)"')
+
+
+def pending_requests(page: bytes) -> dict[str, int]:
+    """Model → requests that wait, from a Triton's metrics page."""
+    pending: dict[str, int] = {}
+    for labels, number in _PENDING.findall(page):
+        label = _MODEL_LABEL.search(labels)
+        if label is not None:
+            model = label[1].decode("utf-8", "replace")
+            try:
+                pending[model] = pending.get(model, 0) + int(_amount(float(number)))
+            except ValueError:
+                continue
+    return pending
+
+
 def report_of(figures: Mapping[str, float]) -> LoadReport:
     """From a parsed report; figures a worker does not tell count as nothing known."""
     get = figures.get

@@ -18,11 +18,12 @@ import structlog
 from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.gateway.asking import ask_http
-from isochrone.gateway.load_reports import report_of
+from isochrone.gateway.load_reports import pending_requests, report_of
 from isochrone.gateway.targets import NEWS_NS
 from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
 
 if TYPE_CHECKING:
+    from isochrone.gateway.connections import Connections
     from isochrone.gateway.fleet import Fleet, Member
 
 log = structlog.get_logger()
@@ -41,6 +42,8 @@ class MonitorRules:
     timeout: float = 0.25
     #: Questions without an answer in a row that make a member unhealthy.
     failures: int = 2
+    #: Seconds between looks at the metrics page of a server that tells no load with its answers.
+    metrics_interval: float = 0.5
     #: Seconds between looks at what a member serves.
     index_interval: float = 1.0
 
@@ -56,6 +59,9 @@ class Monitor:
         self._lost = lost
         self._failures = 0
         self._index_at = 0
+        self._metrics_at = 0
+        #: A server that tells no load with its answers tells some on its metrics page.
+        self._metrics = member.metrics_connections
         self._wake = asyncio.Event()
         self._task = asyncio.ensure_future(self._watch())
 
@@ -80,6 +86,8 @@ class Monitor:
             silent = now - member.heard_at > NEWS_NS or not member.endpoint.healthy
             if silent:
                 await self._check()
+            if member.endpoint.healthy and not member.endpoint.reports and self._metrics is not None:
+                await self._read_metrics(self._metrics)
             if member.endpoint.healthy and now - self._index_at >= self._rules.index_interval * SECOND:
                 await self._read_index()
             try:
@@ -132,6 +140,19 @@ class Monitor:
             self.member.connections.drop_idle()
             log.warning("a worker is not ready", worker=endpoint.address, reason=reason)
         self._fleet.rebuild()
+
+    async def _read_metrics(self, connections: Connections) -> None:
+        """Real Triton's word on its load: requests that wait, per model."""
+        now = now_ns()
+        if now - self._metrics_at < self._rules.metrics_interval * SECOND:
+            return
+        self._metrics_at = now
+        try:
+            answer = await ask_http(connections, b"GET", b"/metrics", seconds=self._rules.timeout)
+        except IsochroneError:
+            return  # health checks decide about that
+        if answer.status == 200:
+            self._fleet.pending_told(self.member, pending_requests(bytes(answer.body)), now_ns())
 
     async def _read_index(self) -> None:
         member = self.member

@@ -34,9 +34,10 @@ from isochrone.gateway.policies.prequal import FEWEST_PROBES, Prequal
 from isochrone.gateway.targets import Target
 
 #: Of a pool of probes, so many of the newest are looked at. A whole fleet has at most 16 members.
-_NEWEST = 4
+_NEWEST = 3
 #: After a decision over budget the model rests for so many.
 _REST = 256
+_MOST_UNDER_WAY = 1 << 16
 #: Last decisions that shadow mode remembers.
 _SHADOW_RECORDS = 1024
 
@@ -71,8 +72,9 @@ class Learned(Prequal):
         )
         self._shadow = flag(self.name, "shadow", shadow)
         control = number(self.name, "control", control, 0.01, 0.5)
-        # What changes nothing needs no control.
+        # What changes nothing needs no control, and is of no slice.
         self._control = 0.0 if self._shadow else control
+        self._own_slice = NEITHER if self._shadow else LEARNED
         self._explore = number(self.name, "explore", explore, 0, 0.1)
         self._shares = Shares(number(self.name, "floor", floor, 0, 0.5), number(self.name, "ceiling", ceiling, 1))
         self._budget_ns = number(self.name, "budget_us", budget_us, 1) * 1e3
@@ -88,6 +90,8 @@ class Learned(Prequal):
         self.moved = self.agreed = self.unsure = self.out_of_range = self.explored = 0
         self.floored = self.capped = self.over_budget = self.switched_off = 0
         self._views: dict[Target, View] = {}
+        #: Requests of a slice, by the instant they were sent: whom to, and which slice or record they belong to.
+        self._under_way: dict[int, tuple[Target, int | Lot | ShadowChoice]] = {}
         self._rest = 0
         #: The last choice: whom it fell on, and which slice it belongs to, or its record.
         self._chosen: Target | None = None
@@ -116,13 +120,13 @@ class Learned(Prequal):
             self._tag = CONTROL
             chosen = super().choose(demand, now)
         elif self._whole:
-            self._tag = LEARNED
+            self._tag = self._own_slice
             chosen = self._fleet.choose((), now)
             safe = self._fleet.safe(now)
             if len(safe) > 1:
                 chosen = self._rerank(chosen, safe, demand, now)
         else:
-            self._tag = LEARNED
+            self._tag = self._own_slice
             chosen = self._of_probes(demand, now)
         self._chosen = chosen
         return chosen
@@ -210,7 +214,7 @@ class Learned(Prequal):
             self.floored += 1
             return forgotten
         if self._random.random() < self._explore:
-            return self._by_lot(safe, demand, now)
+            return self._by_lot(best, safe, demand, now)
         if best is not usual:
             self.moved += 1
         return best
@@ -219,10 +223,10 @@ class Learned(Prequal):
         """How near the deadline is: the fleet's typical latency as a share of the time left, at most 1."""
         return min(1.0, self.model.typical_ns / slack_ns) if slack_ns > 0 else 1.0
 
-    def _by_lot(self, safe: Sequence[Target], demand: Demand, now: int) -> Target:
+    def _by_lot(self, best: Target, safe: Sequence[Target], demand: Demand, now: int) -> Target:
         known = [target for target in safe if self._views[target].base != UNKNOWN]
         if len(known) < 2:
-            return safe[0]
+            return best
         self.explored += 1
         place = int(self._random.random() * len(known))
         rows = [self._figures(target, demand, now) for target in known]
@@ -240,59 +244,72 @@ class Learned(Prequal):
     # What happens to requests.
 
     def sent(self, target: Target, now: int) -> None:
-        super().sent(target, now)
+        if self._whole:
+            super().sent(target, now)
         view = self._views.get(target)
         if view is not None:
             view.due = 0
             self._shares.sent(view)
+        if target is self._chosen:
             # Admission may have sent it elsewhere: then it is of no slice.
-            view.under_way[now] = self._tag if target is self._chosen else NEITHER
             self._chosen = None
+            if self._tag is not NEITHER:
+                if len(self._under_way) >= _MOST_UNDER_WAY:
+                    # Ends that never came: a shell at fault must not cost memory.
+                    self._under_way.clear()
+                self._under_way[now] = (target, self._tag)
 
     def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
-        super().ended(target, latency_ns, failed, now)
-        view = self._views.get(target)
-        if view is None:
-            return
-        view.due = 0
-        # What was sent at one instant to one target is one request: that is how an end finds its beginning.
-        tag = view.under_way.pop(now - latency_ns, NEITHER)
-        if tag.__class__ is int:
-            self._count(tag, latency_ns, failed)
-        elif isinstance(tag, ShadowChoice):
-            tag.latency_ns, tag.failed = latency_ns, failed
-        else:
-            self._count(LEARNED, latency_ns, failed)
-            if not failed:
-                self.model.refine(tag, latency_ns, now)
+        if self._whole:
+            # By probes, what is known of a target is as of its probe.
+            super().ended(target, latency_ns, failed, now)
+            view = self._views.get(target)
+            if view is not None:
+                view.due = 0
+        # What was sent at one instant is one request: that is how an end finds its beginning.
+        found = self._under_way.pop(now - latency_ns, None)
+        if found is not None and found[0] is target:
+            tag = found[1]
+            if tag is LEARNED and not failed:
+                self.slices.learned.pending.append(latency_ns)
+            else:
+                self._over(tag, latency_ns, failed, now)
 
     def dropped(self, target: Target, now: int) -> None:
         super().dropped(target, now)
         view = self._views.get(target)
-        if view is None:
-            return
-        view.due = 0
-        if view.under_way:
-            # Which one is not told. The oldest, most likely; it was waited for so long at least.
-            sent_at = next(iter(view.under_way))
-            tag = view.under_way.pop(sent_at)
-            if isinstance(tag, Lot):
-                self.model.refine(tag, now - sent_at, now + 1)
-                tag = LEARNED
-            if not isinstance(tag, ShadowChoice):
-                self._count(tag, now - sent_at, False)
+        if view is not None:
+            view.due = 0
+        # Which one is not told. The oldest there, most likely; it was waited for so long at least.
+        for sent_at, (other, tag) in self._under_way.items():
+            if other is target:
+                del self._under_way[sent_at]
+                self._over(tag, now - sent_at, False, now)
+                return
 
     def reported(self, target: Target, now: int) -> None:
         super().reported(target, now)
-        view = self._views.get(target)
-        if view is not None:
-            view.due = 0
+        if self._whole:
+            view = self._views.get(target)
+            if view is not None:
+                view.due = 0
+        elif target in self._pool.by_target and not self.alert:
+            # A probe's answer comes apart from any decision: what can be computed here is not computed there.
+            self.model.look(self._views[target], target, now)
+
+    def _over(self, tag: int | Lot | ShadowChoice, latency_ns: int, failed: bool, now: int) -> None:
+        if isinstance(tag, ShadowChoice):
+            tag.latency_ns, tag.failed = latency_ns, failed
+            return
+        if isinstance(tag, Lot):
+            if not failed:
+                self.model.refine(tag, latency_ns, now)
+            tag = LEARNED
+        self._count(tag, latency_ns, failed)
 
     def _count(self, which: int, latency_ns: int, failed: bool) -> None:
-        if which == NEITHER or self.alert:
-            return
         worse = self.slices.ended(which, latency_ns, failed)
-        if worse:
+        if worse and not self.alert:
             self.alert = f"policy learned is switched off: {worse}"
             self.switched_off += 1
             if self.on_alert is not None:

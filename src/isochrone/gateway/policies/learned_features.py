@@ -9,7 +9,6 @@ at the choice. Must never read anything that a real gateway does not know.
 from __future__ import annotations
 
 from math import log
-from typing import Any
 
 from isochrone.gateway.targets import NEWS_NS, Target
 
@@ -30,7 +29,7 @@ _GIB = float(1 << 30)
 class View:
     """One target as of its last event."""
 
-    __slots__ = ("base", "due", "free_at", "run_ns", "share", "speed", "under_way")
+    __slots__ = ("base", "due", "free_at", "run_ns", "share", "speed")
 
     def __init__(self) -> None:
         #: When it must be looked at again: after an event at once.
@@ -44,8 +43,6 @@ class View:
         self.speed = 0.0
         #: Requests it got of late; see ``learned_shares``.
         self.share = 0.0
-        #: Requests under way on it by the instant they were sent: which slice each belongs to, or its record.
-        self.under_way: dict[int, Any] = {}
 
     def outlook(self, now: int) -> float:
         """Logarithm of the time until one more request would be done, in ns."""

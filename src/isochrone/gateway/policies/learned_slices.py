@@ -20,13 +20,13 @@ CONTROL, LEARNED, NEITHER = range(3)
 #: Buckets per octave, up to 2**42 ns: one is 9 % wide.
 _FINE = 8
 _BUCKETS = 42 * _FINE
-#: Looked at after so many ends of the learned slice.
-EVERY = 256
+#: Looked at after so many ends of the control slice, the smaller of the two.
+EVERY = 32
 #: Nothing is said before the control slice has so many: with fewer, its p99 is one or two requests.
 _FEWEST = 400
 #: Counts are halved at this many, so that a change shows however long all went well.
 _HALVE_AT = 40_000
-#: Standard errors: so far chance alone goes once in 30,000 looks; there are four a thousand requests.
+#: Standard errors: so far chance alone goes once in 30,000 looks; there are three a thousand requests.
 _SIGNIFICANT = 4.5
 #: Differences below are no harm: of the p99, and of the share of failures.
 _P99_FACTOR = 1.1
@@ -40,7 +40,8 @@ class Slice:
     __slots__ = ("answered", "counts", "failed", "pending")
 
     def __init__(self) -> None:
-        #: Latencies that are not in ``counts`` yet: put there in blocks, which costs a tenth of one at a time.
+        #: Latencies that are not in ``counts`` yet: put there in blocks, which costs a tenth of one at a time. Those of
+        #: the learned slice, of which there are most, the policy appends itself: a call less.
         self.pending: list[int] = []
         self.counts = np.zeros(_BUCKETS, dtype=np.int64)
         self.answered = 0
@@ -83,7 +84,7 @@ class Slices:
             one.failed += 1
         else:
             one.pending.append(latency_ns)
-        if which == LEARNED:
+        if which == CONTROL:
             self._until_look -= 1
             if not self._until_look:
                 self._until_look = EVERY
@@ -94,7 +95,7 @@ class Slices:
         learned, control = self.learned, self.control
         learned.settle()
         control.settle()
-        if control.ended < _FEWEST:
+        if control.ended < _FEWEST or not learned.ended:
             return ""
         verdict = self._failures() or self._latency()
         if learned.ended >= _HALVE_AT:
