@@ -5,15 +5,17 @@ BIN := $(VENV)/bin
 PEERS := .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-peers lint format bench bench-deadlines bench-connections bench-memory peers models clean
+.PHONY: help setup demo test test-peers lint format bench bench-deadlines bench-connections bench-memory \
+	bench-gateway bench-antagonists bench-overload bench-decisions peers models clean
 
 help:
-	@echo "make demo         serve the sample models, send load for ten seconds, print figures"
+	@echo "make demo         a gateway and three workers under load: policies side by side, a worker killed"
 	@echo "make test         unit, property and system tests, stock tritonclient included"
 	@echo "make test-peers   the same worker against real Triton, grpc-js, curl, nghttp and h2load"
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make bench        our worker beside its peers in one alternating run; also bench-deadlines,"
-	@echo "                  bench-connections, bench-memory: bench/README.md says what each shows"
+	@echo "                  bench-connections, bench-memory; of the gateway bench-gateway, bench-antagonists,"
+	@echo "                  bench-overload, bench-decisions: bench/README.md says what each shows"
 	@echo "make setup        the development environment only;  make peers: the outside servers only"
 
 # An old pip's resolver can search for minutes over the gRPC packages' pins: a current one takes seconds.
@@ -75,6 +77,18 @@ bench-connections: $(VENV)/.dev
 
 bench-memory: $(VENV)/.dev
 	$(BIN)/python -m bench.worker.memory $(ARGS)
+
+bench-gateway: $(VENV)/.dev $(PEERS)/.ready
+	$(BIN)/python -m bench.gateway.hop $(ARGS)
+
+bench-antagonists: $(VENV)/.dev $(PEERS)/.ready
+	$(BIN)/python -m bench.gateway.antagonists $(ARGS)
+
+bench-overload: $(VENV)/.dev
+	$(BIN)/python -m bench.gateway.overload $(ARGS)
+
+bench-decisions: $(VENV)/.dev
+	$(BIN)/python -m bench.gateway.decisions $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(PEERS) build dist bench/results examples/models

@@ -218,7 +218,7 @@ def _ended(number: int, _: object) -> NoReturn:
 def main() -> None:
     parser = argparse.ArgumentParser(description="A gateway and three workers under load; prints figures.")
     parser.add_argument("--models", type=Path, default=HERE / "models", help="model repository (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=3.5, help="how long each load lasts (default: %(default)g)")
+    parser.add_argument("--seconds", type=float, default=3.0, help="how long each load lasts (default: %(default)g)")
     arguments = parser.parse_args()
     # So that the servers are stopped, too, when the demo is told to end.
     # A shell that starts it in the background has Ctrl-C ignored; on a terminal it must still end the demo.

@@ -64,7 +64,8 @@ def fleet(sample_repository: Path, server_factory: StartServer, gateway_factory:
     with (
         server_factory(sample_repository) as one,
         server_factory(sample_repository) as other,
-        gateway_factory([one, other]) as gateway,
+        # A check that is late on a busy machine is no reason to take a worker away from these tests.
+        gateway_factory([one, other], "--probe-timeout", "10") as gateway,
     ):
         gateway.wait_workers(2)
         yield Fleet(gateway, (one, other))

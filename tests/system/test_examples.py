@@ -1,7 +1,8 @@
-"""What a newcomer types: the demo, and every command and example of the README and the docs, run as written.
+"""What a newcomer types: every command and example of the README and the docs, run as written.
 
 Blocks are taken out of the markdown, so that they cannot rot: ``sh`` blocks are run; ``python`` blocks are run or,
-where their first line names a file, written into a model repository with the ``pbtxt`` blocks, and served.
+where their first line names a file, written into a model repository with the ``pbtxt`` blocks, and served; a gateway's
+rules are loaded.
 """
 
 from __future__ import annotations
@@ -10,21 +11,21 @@ import contextlib
 import http.client
 import json
 import os
-import pty
 import re
 import runpy
-import select
 import shlex
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
 import pytest
 
+from gateway_process import GatewayProcess, StartGateway, start_gateway
+from isochrone.gateway.policies import NAMES
+from isochrone.gateway.resilience.outliers import OutlierRules
+from isochrone.gateway.traffic.rules import ModelRules, load_rules, parse_rules
 from server_process import ServerProcess, StartServer, start_server
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -83,10 +84,26 @@ def server(
         yield server
 
 
-def at(server: ServerProcess, text: str) -> str:
-    """The same words for the ports the test's server has."""
-    ports = {"8000": server.http_port, "8001": server.grpc_port, "8002": server.metrics_port}
-    return re.sub(r"localhost:(800[012])", lambda match: f"127.0.0.1:{ports[match[1]]}", text)
+@pytest.fixture(scope="module")
+def gateway(gateway_factory: StartGateway, server: ServerProcess) -> Iterator[GatewayProcess]:
+    """In front of that server, which stands for both workers of the docs."""
+    with gateway_factory([server]) as gateway:
+        yield gateway
+
+
+def at(server: ServerProcess, text: str, gateway: GatewayProcess | None = None) -> str:
+    """The same words for the ports that the test's server and gateway have."""
+    ports = {"8000": server.http_port, "8001": server.grpc_port, "8002": server.metrics_port, "8010": server.http_port}
+    if gateway is not None:
+        ports |= {"9000": gateway.http_port, "9002": gateway.metrics_port}
+    text = re.sub(r"(?<=grpc=|rics=)(\d+)", lambda match: str(ports[match[1]]), text)
+    return re.sub(r"localhost:(\d+)", lambda match: f"127.0.0.1:{ports[match[1]]}", text)
+
+
+def without_ports(words: list[str]) -> list[str]:
+    """Options that say where to listen are left out: tests take free ports."""
+    kept = iter(words)
+    return [word for word in kept if not (re.fullmatch(r"--(\w+-port|listen)", word) and next(kept))]
 
 
 def shell(command: str, **places: str) -> subprocess.CompletedProcess[str]:
@@ -101,16 +118,18 @@ def shell(command: str, **places: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_docs_have_something_to_run() -> None:
     pages = {page for page, _ in commands()}
-    assert {"README.md", "serving.md", "python-models.md", "protocol.md", "metrics.md"} <= pages
+    assert {"README.md", "serving.md", "python-models.md", "protocol.md", "metrics.md", "gateway.md"} <= pages
     assert len(documented_files()) >= 8
 
 
 @pytest.mark.parametrize(("page", "command"), commands())
-def test_a_command_of_the_docs(page: str, command: str, server: ServerProcess, samples: Path) -> None:
+def test_a_command_of_the_docs(
+    page: str, command: str, server: ServerProcess, gateway: GatewayProcess, samples: Path
+) -> None:
     words = shlex.split(command, comments=True)
     match words[:2]:
         case ["make", target]:
-            # Running them from inside "make test" would never end; the demo has a test of its own below.
+            # Running them from inside "make test" would never end; the demo has tests of its own.
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         case ["pip", "install"]:
             extras = re.findall(r"\[([\w,]+)\]", command)
@@ -118,14 +137,19 @@ def test_a_command_of_the_docs(page: str, command: str, server: ServerProcess, s
             assert all(extra in known for extra in ",".join(extras).split(","))
         case ["isochrone", "serve"]:
             repository = samples if words[2] == "examples/models" else Path(words[2])
-            with start_server(repository, *words[3:], log_path=samples.parent / "documented.log") as other:
+            options = without_ports(words[3:])
+            with start_server(repository, *options, log_path=samples.parent / "documented.log") as other:
                 assert other.http_port
+        case ["isochrone", "gateway"]:
+            options = without_ports(shlex.split(at(server, command), comments=True)[2:])
+            with start_gateway([], *options, log_path=samples.parent / "documented.log") as other_gateway:
+                other_gateway.wait_workers(1)
         case ["curl", *_]:
-            curl(shlex.split(at(server, command), comments=True)[1:])
+            curl(shlex.split(at(server, command, gateway), comments=True)[1:])
         case ["isochrone", "infer"]:
             if "--url" not in words:
                 command = command.replace(words[2], f"{words[2]} --url http://localhost:8000", 1)
-            result = shell(at(server, command))
+            result = shell(at(server, command, gateway))
             assert result.returncode == 0, result.stdout + result.stderr
             assert result.stdout
         case ["isochrone", "simulate"] if words[2] != "train":
@@ -169,6 +193,10 @@ def curl(words: list[str]) -> None:
             assert "compute;dur=" in (response.headers["server-timing"] or "")
         if "endpoint-load-metrics-format" in headers:
             assert "queue_depth" in (response.headers["endpoint-load-metrics"] or "")
+        if "x-isochrone-explain" in headers:
+            assert json.loads(response.headers["x-isochrone-placement"] or "")["candidates"]
+        if "x-isochrone-per-worker" in headers:
+            assert json.loads(content)["workers"]
         if path.endswith("generate_stream"):
             assert content.count(b"data: ") == 4
 
@@ -196,7 +224,9 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 
 def test_the_docs_name_real_flags() -> None:
-    pages = "".join(shell(f"isochrone {command} --help").stdout for command in ("serve", "infer", "simulate"))
+    pages = "".join(
+        shell(f"isochrone {command} --help").stdout for command in ("serve", "gateway", "infer", "simulate")
+    )
     text = pages.replace("\n", " ")
     for page in PAGES:
         for flag in re.findall(r"`(--[a-z-]+)", page.read_text()):
@@ -213,6 +243,31 @@ def test_the_docs_name_real_metrics(server: ServerProcess) -> None:
             assert re.search(rf"^# TYPE {name.removesuffix('_total')}(_total)? ", told, re.MULTILINE), name
 
 
+def test_the_gateways_page_names_real_metrics(gateway: GatewayProcess) -> None:
+    shell(f"isochrone infer detector --url http://{gateway.http_url}")
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", gateway.metrics_port, timeout=30)) as connection:
+        connection.request("GET", "/metrics")
+        told = set(re.findall(r"^(isochrone_gateway_\w+)", connection.getresponse().read().decode(), re.MULTILINE))
+    named = set(re.findall(r"`(isochrone_gateway_[a-z_]+)`", (ROOT / "docs" / "gateway.md").read_text()))
+    assert named == {name for name in told if not name.endswith("_created")}
+
+
+def test_the_gateways_page_shows_rules_that_load_and_defaults_that_are() -> None:
+    shown = [text for page, text in blocks("yaml") if page.name == "gateway.md"]
+    assert len(shown) >= 7
+    for number, text in enumerate(shown):
+        rules = parse_rules(text, f"block {number}")
+        assert rules.defaults == ModelRules()
+        assert rules.outliers == OutlierRules()
+    assert load_rules(EXAMPLES / "traffic.yaml").models.keys() == {"detector", "pipeline", "preprocess"}
+
+
+def test_the_gateways_page_names_every_policy() -> None:
+    table = (ROOT / "docs" / "gateway.md").read_text().partition("\n## Policies")[2].partition("\n## ")[0]
+    first_cells = [row.split(" | ")[0] for row in table.splitlines() if row.startswith("| `")]
+    assert {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)} == set(NAMES)
+
+
 def test_the_docs_name_real_parameters() -> None:
     code = "".join(path.read_text() for path in (ROOT / "src" / "isochrone" / "worker").rglob("*.py"))
     table = (ROOT / "docs" / "serving.md").read_text().partition("### Our own `parameters`")[2].partition("\n## ")[0]
@@ -223,7 +278,7 @@ def test_the_docs_name_real_parameters() -> None:
         assert f'"{key}"' in code, key
 
 
-# The samples and the demo.
+# The samples.
 
 
 def test_the_samples_are_the_same_every_time_and_left_alone_when_right(samples: Path, tmp_path: Path) -> None:
@@ -235,78 +290,3 @@ def test_the_samples_are_the_same_every_time_and_left_alone_when_right(samples: 
     assert build(tmp_path / "again") == 0
     (tmp_path / "again" / "detector" / "labels.txt").write_text("wrong")
     assert build(tmp_path / "again") == 1
-
-
-def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(EXAMPLES / "demo.py"), *arguments]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100, check=False)
-
-
-def test_the_demo_prints_its_figures_and_ends_well(samples: Path) -> None:
-    result = demo("--models", str(samples), "--seconds", "2")
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert result.stderr == ""
-    for model in ("detector", "preprocess", "pipeline", "tracker"):
-        row = next(line.split() for line in result.stdout.splitlines() if line.startswith(f"{model} "))
-        rate, *percentiles = (float(figure.replace(",", "")) for figure in row[2:])
-        assert rate > 10
-        assert len(percentiles) == 4
-        assert percentiles == sorted(percentiles)
-    for stage in ("network", "dispatch", "queue", "batch", "compute", "serialise", "total"):
-        assert re.search(rf"^{stage} +\d", result.stdout, re.MULTILINE)
-
-
-def test_the_demo_says_what_is_missing_or_broken(samples: Path, tmp_path: Path) -> None:
-    result = demo("--models", str(tmp_path), "--seconds", "1")
-    assert result.returncode == 1
-    assert "build_models.py" in result.stderr
-    broken = tmp_path / "broken"
-    runpy.run_path(str(EXAMPLES / "build_models.py"))["build"](broken)
-    (broken / "detector" / "1" / "model.onnx").write_bytes(b"not onnx")
-    result = demo("--models", str(broken), "--seconds", "1")
-    assert result.returncode == 1
-    assert "before it was ready" in result.stderr
-    assert "detector" in result.stderr
-
-
-def test_on_a_terminal_the_demo_serves_until_ctrl_c(samples: Path) -> None:
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execv(
-            sys.executable,
-            [sys.executable, str(EXAMPLES / "demo.py"), "--models", str(samples), "--seconds", "0.5"],
-        )
-    try:
-        shown = _read_until(terminal, "curl http://127.0.0.1:", 60)
-        url = re.search(r"--url (http://127\.0\.0\.1:\d+)", shown)
-        assert url is not None
-        result = shell(f"isochrone infer detector --json --url {url[1]}")
-        assert json.loads(result.stdout)["model"] == "detector"
-        os.write(terminal, b"\x03")
-        _read_until(terminal, "stopping", 30)
-        status, child = _wait(child, 40), 0
-        assert os.waitstatus_to_exitcode(status) == 0
-    finally:
-        if child:
-            os.kill(child, signal.SIGTERM)
-            os.waitpid(child, 0)
-        os.close(terminal)
-
-
-def _read_until(terminal: int, wanted: str, seconds: float) -> str:
-    shown, ends = "", time.monotonic() + seconds
-    while wanted not in shown:
-        assert time.monotonic() < ends, f"{wanted!r} did not come:\n{shown}"
-        if select.select([terminal], [], [], 0.2)[0]:
-            shown += os.read(terminal, 65536).decode("utf-8", "replace")
-    return shown
-
-
-def _wait(child: int, seconds: float) -> int:
-    ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return status
-        time.sleep(0.05)
-    raise AssertionError(f"the demo did not end {seconds} s after Ctrl-C")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -134,9 +133,7 @@ def _supervise(processes: int, port: int) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     for index in range(processes):
-        # One metrics page: the others are reached through their own ports when they are given one each.
-        extra = [] if index == 0 else ["--metrics-port", "-1"]
-        children[index] = subprocess.Popen([*arguments, *extra])
+        children[index] = subprocess.Popen([*arguments, *_metrics(index)])
     status = 0
     while children:
         time.sleep(0.1)
@@ -153,8 +150,13 @@ def _supervise(processes: int, port: int) -> int:
                 continue
             typer.echo(f"isochrone gateway: process {child.pid} ended with {code}; starting it again", err=True)
             time.sleep(_RESTART_PAUSE)
-            children[index] = subprocess.Popen(arguments, env=os.environ)
+            children[index] = subprocess.Popen([*arguments, *_metrics(index)])
     return status
+
+
+def _metrics(index: int) -> list[str]:
+    """One metrics page: two processes on one port would answer for each other."""
+    return [] if index == 0 else ["--metrics-port", "-1"]
 
 
 def _without_processes(words: list[str]) -> list[str]:

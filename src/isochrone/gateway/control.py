@@ -135,9 +135,10 @@ def _with_body(answer: tuple[int, Headers, bytes]) -> tuple[int, Headers, list[b
 
 async def everybody(gateway: Gateway, ask: Callable[[Member], Awaitable[Response]]) -> list[tuple[str, Response]]:
     """Asks all healthy workers at once; raises for the first that cannot be asked."""
-    members = gateway.fleet.healthy
+    # When nobody seems healthy all are asked: who cannot answer says so, in words that help more than these.
+    members = gateway.fleet.healthy or list(gateway.fleet.members.values())
     if not members:
-        raise Unavailable("no worker is healthy")
+        raise Unavailable("the gateway has no upstream; name one with --upstream host:port")
     answers = await asyncio.gather(*(ask(member) for member in members), return_exceptions=True)
     found: list[tuple[str, Response]] = []
     for member, answer in zip(members, answers, strict=True):

@@ -65,7 +65,9 @@ class Attempt:
         if self.asks:
             target.asked_at = now
         self.load = target.sent()
-        lane.balancer.policy.sent(target, now)
+        if len(lane.balancer.eligible) > 1:
+            # With nobody to choose between, a policy need not know.
+            lane.balancer.policy.sent(target, now)
         if target.breaker is not None:
             self.breaker_round = target.breaker.sent()
         self.body: list[Buffer] = []
@@ -75,7 +77,8 @@ class Attempt:
         target = self.target
         latency = now - self.sent_at
         target.ended(self.load, latency, failed, now)
-        self.lane.balancer.policy.ended(target, latency, failed, now)
+        if len(self.lane.balancer.eligible) > 1:
+            self.lane.balancer.policy.ended(target, latency, failed, now)
         if failed:
             self.forward.group.failed(target, now)
         else:
@@ -117,6 +120,14 @@ class Attempt:
 
     def complete(self, trailers: Headers) -> None:
         self.forward.answered(self, trailers)
+
+    def whole(self, status: int, headers: Headers, data: Buffer) -> None:
+        """The three above in one: most answers come in one piece."""
+        self.status = status
+        self.headers = headers
+        self.body.append(data)
+        self.size = len(data)
+        self.forward.answered(self, ())
 
     def failed(self, error: IsochroneError) -> None:
         self.forward.attempt_failed(self, error)
@@ -252,7 +263,7 @@ class Forward:
     def _send(self, target: Target, now: int) -> None:
         attempt = Attempt(self, self.lane, target, now)
         self.attempts.append(attempt)
-        self.tried = (*self.tried, target)
+        self.tried = (*self.tried, target) if self.tried else (target,)
         self.transmit(attempt, now)
 
     # The way back.

@@ -136,6 +136,8 @@ class GrpcRoute(Route):
 
     def _remember(self, body: Buffer, opening: Opening, group: Group) -> None:
         """Messages with these first bytes name this model, and nothing else before their first input."""
+        if len(body) < 8 or body[6] > 0x7F:
+            return  # nothing named, or a name so long that its length takes two bytes
         key = bytes(body[5 : 8 + body[6]])
         if key.endswith(_FIRST_INPUT) and opening == Opening(opening.model) and group is not self.gateway.fleet.unknown:
             if len(self._known) >= 1024:

@@ -71,6 +71,9 @@ class _Parameters(msgspec.Struct):
     parameters: dict[str, Any] | None = None
 
 
+#: JSON parts remembered per head.
+_MAX_STARTS = 64
+
 _json = msgspec.json.Decoder(_Parameters)
 
 
@@ -96,6 +99,8 @@ class ForwardRoute(Route):
         self._heads: dict[tuple[str, bool], bytes] = {}
         self._blocks: dict[tuple[str, bool], bytes] = {}
         self._others: dict[str, ForwardRoute] = {}
+        #: JSON parts that say nothing a gateway must know.
+        self.plain_starts: set[bytes | None] = set()
 
     def handle(self, exchange: Exchange) -> None:
         try:
@@ -197,28 +202,41 @@ class HttpForward(Forward):
             self.idempotent = False
         exchange.owner = self
         timeout = route.timeout_ns or group.deadline_ns
-        body = exchange.body
-        length = route.json_length
-        end = len(body) if length < 0 else length
-        start = bytes(body[: end if end < _GLANCE else _GLANCE])
-        if end > _GLANCE:
-            # Stock clients write parameters last, behind a JSON tensor or a long id.
-            start += bytes(body[max(end - _GLANCE, _GLANCE) : end])
         key = group.affinity_key(exchange.head) if group.affinity.header else b""
         priority = group.priority
-        if b'"sequence_id"' in start or b'"timeout"' in start or b'"priority"' in start:
-            sequence, own_timeout, own_priority = _parameters(body, length)
-            priority = own_priority or priority
-            if own_timeout and (not timeout or own_timeout < timeout):
-                timeout = own_timeout
-            if sequence and group.rules.affinity.sequence:
-                # A sequence lives on one worker, and none of its requests may run twice.
-                key = group.affinity.key(sequence)
-                self.idempotent = False
+        body = exchange.body
+        length = route.json_length
+        start = bytes(body[:length]) if 0 <= length < _GLANCE else None
+        if start not in route.plain_starts:
+            special = self._glance(start)
+            if special is not None:
+                sequence, own_timeout, own_priority = special
+                priority = own_priority or priority
+                if own_timeout and (not timeout or own_timeout < timeout):
+                    timeout = own_timeout
+                if sequence and group.rules.affinity.sequence:
+                    # A sequence lives on one worker, and none of its requests may run twice.
+                    key = group.affinity.key(sequence)
+                    self.idempotent = False
         if timeout:
             self.deadline = self.arrived + timeout
         if timeout or key or priority != group.priority:
             self.demand = Demand(key, self.deadline, 1, priority)
+
+    def _glance(self, start: bytes | None) -> tuple[bytes, int, int] | None:
+        """Sequence, timeout and priority, where the JSON part may speak of them."""
+        route, body = self.route, self.exchange.body
+        if start is None:
+            end = len(body) if route.json_length < 0 else route.json_length
+            start = bytes(body[: min(end, _GLANCE)])
+            if end > _GLANCE:
+                # Stock clients write parameters last, behind a JSON tensor or a long id.
+                start += bytes(body[max(end - _GLANCE, _GLANCE) : end])
+        if b'"sequence_id"' in start or b'"timeout"' in start or b'"priority"' in start:
+            return _parameters(body, route.json_length)
+        if len(route.plain_starts) < _MAX_STARTS and len(start) == route.json_length:
+            route.plain_starts.add(start)
+        return None
 
     def copy_for(self, exchange: DiscardingExchange, group: Group, lane: Lane) -> HttpForward:
         return HttpForward(self.route.for_model(group.name), exchange, group, lane)

@@ -87,7 +87,6 @@ class Target:
         "error_rate",
         "in_flight",
         "latency_ns",
-        "peak_at",
         "peak_ns",
         "report",
         "reported_at",
@@ -110,9 +109,8 @@ class Target:
         self.sent_since = 0
         #: Seen from here: running mean of latency, 0 before the first answer.
         self.latency_ns = 0.0
-        #: Latency that jumps up and decays (peak EWMA), as of ``peak_at``.
+        #: Latency that jumps up and decays.
         self.peak_ns = 0.0
-        self.peak_at = 0
         #: Running share of failures, 0 to 1.
         self.error_rate = 0.0
         #: Of the version it serves; "": not known.
@@ -142,19 +140,24 @@ class Target:
 
     def ended(self, load: int, latency_ns: int, failed: bool, now: int) -> None:
         """A request is over. A failure's latency is not believed: who fails fast must not look fast."""
-        self.endpoint.in_flight -= 1
+        endpoint = self.endpoint
+        endpoint.in_flight -= 1
         self.in_flight -= 1
-        self.error_rate += ((1.0 if failed else 0.0) - self.error_rate) * _GAIN
         if failed:
+            self.error_rate += (1.0 - self.error_rate) * _GAIN
             return
-        if not self.latency_ns:
-            self.latency_ns = self.peak_ns = float(latency_ns)
-        self.latency_ns += (latency_ns - self.latency_ns) * _GAIN
-        if latency_ns > self.peak_ns:
-            self.peak_ns = float(latency_ns)
+        if self.error_rate:
+            self.error_rate -= self.error_rate * _GAIN
+        known = self.latency_ns
+        if known:
+            self.latency_ns = known + (latency_ns - known) * _GAIN
+            peak = self.peak_ns
+            self.peak_ns = latency_ns if latency_ns > peak else peak + (latency_ns - peak) * _GAIN
         else:
-            self.peak_ns += (latency_ns - self.peak_ns) * _GAIN
-        self.peak_at = now
+            self.latency_ns = self.peak_ns = float(latency_ns)
+        if endpoint.reports:
+            return
+        # Its own word is not to be had: what was seen at such a load has to do.
         index = min(load.bit_length(), _LOAD_CLASSES - 1)
         seen = self._by_load[index]
         self._by_load[index] = seen + (latency_ns - seen) * _GAIN if seen else float(latency_ns)

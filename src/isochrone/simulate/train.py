@@ -10,16 +10,18 @@ Deterministic by seed: ``minutes`` says how many episodes, not how long.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import exp, log
 from random import Random
 from typing import Any, NamedTuple
 
+from isochrone.errors import ConfigError
 from isochrone.gateway.policies.base import Policy
 from isochrone.gateway.policies.learned_model import Weights
 from isochrone.gateway.policies.prequal import Prequal
+from isochrone.simulate.scenario import Scenario
 from isochrone.simulate.train_episodes import UNTRAINED, Lessons, Recorder, Trainee, outcome, study
-from isochrone.simulate.train_scenarios import REQUESTS, TRAINING
+from isochrone.simulate.train_scenarios import REQUESTS, TRAINING, Kind
 
 #: Episodes that take about a minute of one core.
 EPISODES_PER_MINUTE = 80
@@ -45,9 +47,15 @@ class Course(NamedTuple):
     margins: dict[float, float]
 
 
-def train(seed: int, minutes: float, progress: Progress | None = None, requests: int = REQUESTS) -> Course:
-    """The whole course."""
-    kinds = len(TRAINING)
+def train(
+    seed: int,
+    minutes: float,
+    progress: Progress | None = None,
+    requests: int = REQUESTS,
+    training: Sequence[Kind] = TRAINING,
+) -> Course:
+    """The whole course. ``requests``: of one episode; ``training``: the kinds of episode, in turn."""
+    kinds = len(training)
     whole = max(2 * kinds, round(minutes * EPISODES_PER_MINUTE))
     repeats = max(1, round(whole * _FOR_MARGIN / kinds / (1 + len(_MARGINS))))
     for_margin = repeats * kinds * (1 + len(_MARGINS))
@@ -58,13 +66,17 @@ def train(seed: int, minutes: float, progress: Progress | None = None, requests:
     weights, done = UNTRAINED, 0
     for turn in range(_ROUNDS):
         for number in range(per_round):
-            scenario = TRAINING[number % kinds](random, requests)
+            scenario = training[number % kinds](random, requests)
             if progress is not None:
                 progress(f"round {turn + 1} of {_ROUNDS}: {scenario.name}", done, steps)
             study(scenario, weights, _LOTS if turn else _FIRST_LOTS, random.getrandbits(32), lessons)
             done += 1
-        weights = Weights(lessons.fit(_RIDGE), lessons.ranges(_ROOM), 0.0)
-    margins = _try_margins(weights, repeats, random, requests, lambda name, at: _tell(progress, name, done + at, steps))
+        if lessons.samples:
+            weights = Weights(lessons.fit(_RIDGE), lessons.ranges(_ROOM), 0.0)
+    if not lessons.samples:
+        raise ConfigError("training", "requests", "episodes long enough to learn from", str(requests))
+    trials = [(kind(random, requests), random.getrandbits(32)) for kind in [*training] * repeats]
+    margins = _try_margins(weights, trials, lambda name, at: _tell(progress, name, done + at, steps))
     margin = min(margins, key=margins.__getitem__)
     told: dict[str, str | int | float] = {
         "command": f"isochrone simulate train --seed {seed} --minutes {minutes:g}",
@@ -80,19 +92,17 @@ def _tell(progress: Progress | None, name: str, done: int, steps: int) -> None:
 
 
 def _try_margins(
-    weights: Weights, repeats: int, random: Random, requests: int, tell: Callable[[str, int], None]
+    weights: Weights, trials: Sequence[tuple[Scenario, int]], tell: Callable[[str, int], None]
 ) -> dict[float, float]:
     """The p99 of each margin relative to Prequal's, as a geometric mean over fresh episodes of every kind."""
-    sums, runs, done = dict.fromkeys(_MARGINS, 0.0), 0, 0
-    for kind in TRAINING * repeats:
-        scenario, seed = kind(random, requests), random.getrandbits(32)
+    sums, done = dict.fromkeys(_MARGINS, 0.0), 0
+    for scenario, seed in trials:
         tell(f"margin: {scenario.name}", done)
         usual = outcome(scenario, Prequal, seed)
-        runs += 1
         for margin in _MARGINS:
             sums[margin] += log(_ratio(outcome(scenario, _with_margin(weights, margin), seed), usual))
         done += 1 + len(_MARGINS)
-    return {margin: round(exp(total / runs), 4) for margin, total in sums.items()}
+    return {margin: round(exp(total / len(trials)), 4) for margin, total in sums.items()}
 
 
 def _with_margin(weights: Weights, margin: float) -> Callable[[Random], Policy]:

@@ -46,7 +46,7 @@ def fleet(make_policy: PolicyFactory, seconds: float, seed: int, lies_from: floa
     made = Fleet(scenario(seconds), make_policy, seed)
     for number in LIARS:
         worker = made.workers[number]
-        worker.report = _lying(worker.report, START_NS + int(lies_from * SECOND))  # type: ignore
+        worker.report = _lying(worker.report, START_NS + int(lies_from * SECOND))  # type: ignore[assignment, method-assign]
     return made
 
 

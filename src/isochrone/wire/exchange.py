@@ -21,6 +21,7 @@ class Head:
     __slots__ = (
         "chunked",
         "content_length",
+        "direct",
         "ends_by_closing",
         "expects_continue",
         "headers",
@@ -45,6 +46,8 @@ class Head:
         #: What only HTTP/2 can carry (trailers, streams) may be asked for.
         self.is_http2 = False
         self.route: Route | None = None
+        #: Known to be routed, with a body of announced length and nothing out of the ordinary: the short way is open.
+        self.direct = False
 
     def get(self, name: bytes) -> bytes | None:
         for key, value in self.headers:

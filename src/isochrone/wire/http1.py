@@ -98,7 +98,21 @@ class Http1Exchange:
             )
         self.finished = True
         parts: list[Buffer] = [head, *body] if self.head.method != b"HEAD" else [head]
-        if connection.exchanges[0] is self:
+        exchanges = connection.exchanges
+        if (
+            len(exchanges) == 1
+            and not connection.in_callback
+            and not connection.out
+            and not connection.closing
+            and not connection.reading_paused
+            and length <= _JOIN_LIMIT
+            and not connection.listener.turn.staging
+        ):
+            # Nobody to share a write with.
+            exchanges.clear()
+            connection.tick = connection.listener.tick
+            connection.transport.write(b"".join(parts))
+        elif exchanges[0] is self:
             connection.send(parts, length)
             connection.advance()
         else:
@@ -212,6 +226,28 @@ class Http1Connection(asyncio.Protocol):
 
     def receive(self, data: bytes) -> None:
         """Works on what was read; answers that are ready at once wait for ``flush``."""
+        if (
+            not self.exchanges
+            and not self.unparsed
+            and self.head is None
+            and not self.closing
+            and not self.write_paused
+        ):
+            # Most reads are one whole request with a head that is known, on a connection that waits for it.
+            stop = data.find(b"\r\n\r\n") + 4
+            head = self.listener.heads.get(data[:stop])
+            if head is not None and head.direct and stop + head.content_length == len(data):
+                self.tick = self.listener.tick
+                exchange = Http1Exchange(self, head)
+                exchange.body = data[stop:]
+                exchange.arrived = now_ns()
+                self.exchanges.append(exchange)
+                self.in_callback = True
+                try:
+                    head.route.handle(exchange)  # type: ignore[union-attr]
+                finally:
+                    self.in_callback = False
+                return
         if self.lingering:
             return
         # An idle connection starts its head timeout with a new message's first byte.
@@ -436,6 +472,10 @@ class Http1Connection(asyncio.Protocol):
         route = head.route
         if route is None:
             route = head.route = self.listener.application.route(head)
+            limit = self.listener.limits.max_body_bytes
+            head.direct = (
+                0 < head.content_length <= limit and head.keep_alive and not head.chunked and not route.streaming
+            )
         if route.streaming:
             # HTTP/1.1 has no use for a half-open exchange here: the body is whole already.
             consumer = route.open(exchange)

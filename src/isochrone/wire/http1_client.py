@@ -191,12 +191,29 @@ class Http1ClientConnection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        if self.turn is None:
-            self.receive(data)
+        turn = self.turn
+        if turn is not None and (turn.staging or self.staged):
+            self.staged.append(data)
+            if len(self.staged) == 1:
+                turn.received(self, b"")
             return
-        self.staged.append(data)
-        if len(self.staged) == 1:
-            self.turn.received(self, b"")
+        if not self.unparsed and self.head is None and len(self.calls) == 1:
+            # Most reads are one whole answer with a head that is known, to the one request there is.
+            stop = data.find(b"\r\n\r\n") + 4
+            head = self.heads.get(data[:stop])
+            if head is not None and head.direct and stop + head.content_length == len(data):
+                call = self.calls.popleft()
+                receiver, call.receiver = call.receiver, None
+                if receiver is not None:
+                    whole = getattr(receiver, "whole", None)
+                    if whole is not None:
+                        whole(head.status, head.headers, data[stop:])
+                    else:
+                        receiver.head(head.status, head.headers)
+                        receiver.data(data[stop:])
+                        receiver.complete(())
+                return
+        self.receive(data)
 
     def receive(self, data: bytes) -> None:
         """Works on what was read."""

@@ -19,7 +19,7 @@ _MAX_MEMOISED_HEADS = 1024
 class ResponseHead:
     """A parsed head. Shared between answers: never changed after parsing."""
 
-    __slots__ = ("chunked", "content_length", "headers", "keep_alive", "status")
+    __slots__ = ("chunked", "content_length", "direct", "headers", "keep_alive", "status")
 
     def __init__(self, status: int, headers: Headers) -> None:
         self.status = status
@@ -28,6 +28,8 @@ class ResponseHead:
         self.content_length = -1
         self.chunked = False
         self.keep_alive = True
+        #: A final answer with a body of announced length on a connection that stays: the short way is open.
+        self.direct = False
 
 
 class _Collector:
@@ -100,4 +102,5 @@ def _parse(raw: bytes, limits: WireLimits) -> ResponseHead:
         head.content_length, head.chunked = 0, False
     elif head.chunked and head.content_length >= 0:
         raise ConnectionLost("an answer announces both content-length and transfer-encoding")
+    head.direct = head.status >= 200 and 0 < head.content_length <= limits.max_body_bytes and head.keep_alive
     return head

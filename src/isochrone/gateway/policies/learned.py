@@ -239,7 +239,7 @@ class Learned(Prequal):
         view = self._views[target]
         outlook = view.outlook(now)
         tight = self._tightness(demand.deadline - now) if demand.deadline != NEVER else 0.0
-        return [*kept_figures(target, now), outlook, outlook * tight, view.speed * log(demand.rows)]
+        return [*kept_figures(target, now), outlook, outlook * tight, view.speed * log(max(1, demand.rows))]
 
     # What happens to requests.
 

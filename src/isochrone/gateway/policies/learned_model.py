@@ -28,6 +28,8 @@ _CLIPPED = 2.0
 LOOK_NS = NEWS_NS // 2
 #: The score of a target that has not answered yet, or is unlike all that training met.
 UNKNOWN = float("inf")
+#: Who fails more often than this is not well, whatever training met: never moved to.
+_MOST_ERRORS = 0.1
 _GAIN = 1 / 128
 #: Logarithms of one more than so many requests.
 _LOGS = [log(1 + count) for count in range(4096)]
@@ -106,7 +108,7 @@ class Model:
         self._fastest, self._slowest = ranges["speed"]
         self._quickest, self._longest = ranges["latency"]
         self._most_load = int(exp(min(ranges["load"][1], log(len(_LOGS))))) - 1
-        self._most_errors = ranges["errors"][1]
+        self._most_errors = min(ranges["errors"][1], _MOST_ERRORS)
         self._split()
         #: The fleet's typical latency, as a logarithm: mean over the targets as they are looked at; 0: nothing yet.
         self.typical = 0.0
@@ -119,7 +121,7 @@ class Model:
         self._expected, self._load, self._in_flight, self._latency, self._peak = weights[:5]
         self._speed, self._errors, self._age, self._memory = weights[5:9]
         self.outlook, self.outlook_when_tight, self.speed_when_large = weights[9:]
-        self._seldom = bool(self._expected or self._peak or self._errors or self._memory)
+        self._seldom = bool(self._expected or self._peak or self._memory)
 
     @property
     def typical_ns(self) -> float:
@@ -150,16 +152,16 @@ class Model:
         view.run_ns = run_ns
         view.speed = speed = log(run_ns)
         latency = log(latency_ns)
-        typical = self.typical
+        errors, typical = target.error_rate, self.typical
         self.typical = typical = typical + (latency - typical) * _GAIN if typical else latency
         if (
             load <= self._most_load
             and self._quickest <= latency - typical <= self._longest
             and self._fastest <= speed - typical <= self._slowest
-            and target.error_rate <= self._most_errors
+            and errors <= self._most_errors
         ):
             base = self._load * _LOGS[load] + self._in_flight * _LOGS[in_flight]
-            base += self._latency * latency + self._speed * speed + self._age * news
+            base += self._latency * latency + self._speed * speed + self._errors * errors + self._age * news
             view.base = base + self._seldom_used(target, now) if self._seldom else base
         else:
             view.base = UNKNOWN
@@ -170,8 +172,7 @@ class Model:
         (low, high), (lowest, highest) = self._expected_range, self._peak_range
         if not (low <= expected - self.typical <= high and lowest <= peak - self.typical <= highest):
             return UNKNOWN
-        score = self._expected * expected + self._peak * peak
-        return score + self._errors * target.error_rate + self._memory * lack_of_memory(target)
+        return self._expected * expected + self._peak * peak + self._memory * lack_of_memory(target)
 
     def refine(self, lot: Lot, latency_ns: int, now: int) -> None:
         """A request that was placed by lot took this long.

@@ -1,0 +1,59 @@
+"""A small fleet whose figures a test sets as it likes, and weights that make the model's wish easy to foresee."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from policy_queues import MS, fleet
+
+from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.policies.learned import Learned
+from isochrone.gateway.policies.learned_features import NAMES
+from isochrone.gateway.policies.learned_model import Weights
+from isochrone.gateway.targets import LoadReport, Target
+
+START = 1_000 * MS
+
+
+def weights(margin: float = 0.05, **given: float) -> Weights:
+    """By default the soonest by its own word wins, whatever its load."""
+    chosen = given or {"outlook": 1.0}
+    return Weights({name: chosen.get(name, 0.0) for name in NAMES}, dict.fromkeys(NAMES, (-3.0, 3.0)), margin)
+
+
+class Stage:
+    """A policy and its targets at an instant. All have answered once, in 2 ms, and told a run of 2 ms."""
+
+    def __init__(self, size: int = 4, seed: int = 1, **options: Any) -> None:
+        options.setdefault("weights", weights())
+        options.setdefault("explore", 0.0)
+        options.setdefault("floor", 0.0)
+        self.policy = Learned(Random(seed), **options)
+        self.now = START
+        self.targets = fleet(size)
+        self.policy.members(self.targets)
+        for target in self.targets:
+            target.ended(target.sent(), 2 * MS, False, self.now)
+        for target in self.targets:
+            self.tell(target)
+
+    def tell(self, target: Target, load: int = 0, wait_ms: float = 0.0, run_ms: float = 2.0) -> None:
+        target.reported(LoadReport(load, load, int(wait_ms * MS), int(run_ms * MS)), self.now)
+        self.policy.reported(target, self.now)
+
+    def choose(self, **demand: Any) -> Target:
+        """A choice that is not sent."""
+        return self.policy.choose(Demand(**demand), self.now)
+
+    def place(self, latency_ns: int = 2 * MS, failed: bool = False, fails_at: Target | None = None) -> Target:
+        """A whole request: chosen, sent, and answered at once as far as the fleet's figures go."""
+        self.now += MS // 10
+        target = self.policy.choose(Demand(), self.now)
+        load = target.sent()
+        self.policy.sent(target, self.now)
+        ended = self.now + latency_ns
+        lost = failed or target is fails_at
+        target.ended(load, latency_ns, lost, ended)
+        self.policy.ended(target, latency_ns, lost, ended)
+        return target

@@ -1,0 +1,291 @@
+"""The learned policy and its guard rails: what it may choose, when it keeps still, and what switches it off."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from learned_fleet import START, Stage, weights
+from policy_queues import MS, fleet, run, steady
+
+from isochrone.errors import ConfigError
+from isochrone.gateway import policies
+from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.policies.learned import Learned
+from isochrone.gateway.policies.prequal import Prequal
+from isochrone.gateway.targets import LoadReport, Target
+
+
+def never_control(stage: Stage) -> Stage:
+    """For tests of the model's own choices: the draw for the control slice always says no."""
+    stage.policy._control = 0.0
+    return stage
+
+
+def test_it_moves_to_who_answers_soonest_inside_the_safe_set() -> None:
+    stage = never_control(Stage())
+    for target, wait_ms in zip(stage.targets, (1.5, 0.8, 1.9, 1.0), strict=True):
+        stage.tell(target, load=1, wait_ms=wait_ms)
+    assert stage.choose() is stage.targets[1]
+    assert stage.policy.moved + stage.policy.agreed == 1
+
+
+def test_who_is_outside_the_safe_set_is_never_taken_however_good_its_score() -> None:
+    # The model likes load, which is absurd; Prequal calls the loaded one unsafe: it would take four times as long.
+    stage = never_control(Stage(weights=weights(speed=1.0)))
+    stage.tell(stage.targets[0], load=9, wait_ms=18.0, run_ms=1.0)
+    assert all(stage.choose() is not stage.targets[0] for _ in range(8))
+
+
+def test_prequals_choice_stands_when_the_gain_is_small() -> None:
+    stage = never_control(Stage(weights=weights(margin=0.2, outlook=1.0)))
+    stage.tell(stage.targets[0], load=0, run_ms=1.8)
+    for target in stage.targets[1:]:
+        stage.tell(target, load=0, run_ms=2.0)
+    chosen = stage.choose()
+    assert stage.policy.moved == 0
+    assert stage.policy.unsure + stage.policy.agreed == 1
+    assert chosen in stage.targets
+
+
+def test_figures_beyond_those_of_training_leave_the_choice_to_prequal() -> None:
+    narrow = weights()
+    narrow.ranges["speed"] = (-0.1, 0.1)
+    stage = never_control(Stage(weights=narrow))
+    # Everybody's word is far from the 2 ms that were seen.
+    for number, target in enumerate(stage.targets):
+        stage.tell(target, load=0, run_ms=0.4 + 0.02 * number)
+    stage.choose()
+    assert stage.policy.moved == 0
+
+
+def test_a_target_that_never_answered_is_never_moved_to() -> None:
+    stage = never_control(Stage())
+    newcomer = fleet(5)[4]
+    stage.policy.members([*stage.targets, newcomer])
+    newcomer.reported(LoadReport(0, 0, 0, 1 * MS), stage.now)
+    stage.policy.reported(newcomer, stage.now)
+    for target in stage.targets:
+        stage.tell(target, load=0)
+    before = stage.policy.moved
+    taken = [stage.choose() for _ in range(4)]
+    # Prequal may try it. The model has no figures of it and must not.
+    assert stage.policy.moved == before or newcomer not in taken
+
+
+def test_retries_are_left_to_prequal_and_avoid_what_was_tried() -> None:
+    stage = Stage()
+    for _ in range(20):
+        assert stage.choose(avoid=(stage.targets[0],)) is not stage.targets[0]
+    assert stage.policy.moved == stage.policy.agreed == stage.policy.unsure == 0
+
+
+def test_a_share_of_requests_stays_on_prequal() -> None:
+    stage = Stage(control=0.2, seed=5)
+    for _ in range(2000):
+        stage.place()
+    slices = stage.policy.slices
+    control = slices.control.ended + len(slices.control.pending)
+    learned = slices.learned.ended + len(slices.learned.pending)
+    assert control + learned == 2000
+    assert 330 < control < 470
+
+
+def test_a_slow_decision_is_thrown_away_and_the_model_rests() -> None:
+    stage = never_control(Stage(budget_us=50))
+    ticks = iter(range(0, 10**12, 60_000))
+    stage.policy.timer = lambda: next(ticks)
+    stage.tell(stage.targets[3], load=5, wait_ms=1.0)
+    chosen = stage.choose()
+    assert stage.policy.over_budget == 1
+    assert chosen.load(stage.now) == 0
+    stage.choose()
+    assert stage.policy.over_budget == 1, "it rests, so nothing was measured"
+
+
+def test_a_quick_decision_is_kept() -> None:
+    stage = never_control(Stage(budget_us=50))
+    ticks = iter(range(0, 10**12, 40_000))
+    stage.policy.timer = lambda: next(ticks)
+    stage.choose()
+    assert stage.policy.over_budget == 0
+
+
+def test_a_worse_p99_switches_it_off_and_raises_one_alert() -> None:
+    stage = Stage(seed=3)
+    alerts: list[str] = []
+    stage.policy.on_alert = alerts.append
+    for number in range(30_000):
+        # One request in twenty of the learned slice takes ten times as long; none of the control slice.
+        slow = number % 20 == 0
+        stage.now += MS // 10
+        target = stage.policy.choose(Demand(), stage.now)
+        learned = stage.policy._tag == 1
+        load = target.sent()
+        stage.policy.sent(target, stage.now)
+        latency = 20 * MS if slow and learned else 2 * MS
+        target.ended(load, latency, False, stage.now + latency)
+        stage.policy.ended(target, latency, False, stage.now + latency)
+        if stage.policy.alert:
+            break
+    assert alerts == [stage.policy.alert]
+    assert "p99" in alerts[0]
+    assert stage.policy.switched_off == 1
+    moved = stage.policy.moved
+    for _ in range(200):
+        stage.place()
+    assert stage.policy.moved == moved, "nothing is re-ranked any more"
+    stage.policy.switch_on()
+    assert stage.policy.alert == ""
+
+
+def test_failures_of_the_learned_slice_switch_it_off() -> None:
+    stage = Stage(seed=4)
+    for number in range(30_000):
+        stage.now += MS // 10
+        target = stage.policy.choose(Demand(), stage.now)
+        failed = stage.policy._tag == 1 and number % 25 == 0
+        load = target.sent()
+        stage.policy.sent(target, stage.now)
+        target.ended(load, 2 * MS, failed, stage.now + 2 * MS)
+        stage.policy.ended(target, 2 * MS, failed, stage.now + 2 * MS)
+        if stage.policy.alert:
+            break
+    assert "failed" in stage.policy.alert
+
+
+def test_shadow_changes_nothing_and_logs_with_propensities() -> None:
+    options: dict[str, Any] = {"weights": weights(), "explore": 0.1}
+    shadow, usual = Learned(Random(9), shadow=True, **options), Prequal(Random(9))
+    services = [steady(2 * MS)] * 3 + [steady(3 * MS)]
+    theirs = run(usual, services, 1000, 3000, seed=2)
+    ours = run(shadow, services, 1000, 3000, seed=2)
+    assert ours.sent == theirs.sent
+    log = shadow.shadow_log
+    assert log.seen > 1000
+    assert len(log.records) == min(log.seen, 1024), "bounded"
+    for record in log.records:
+        by_lot = 0.1 / record.candidates
+        assert record.own_propensity == pytest.approx(0.9 + by_lot)
+        assert record.made_propensity == pytest.approx(0.9 + by_lot if record.made == record.own else by_lot)
+    assert sum(record.latency_ns is not None for record in log.records) > 900
+    assert shadow.slices.learned.pending == []
+    assert set(next(iter(log.records)).as_dict()) >= {"made", "own", "latency_ns", "own_propensity"}
+
+
+def test_no_endpoint_gets_more_than_its_ceiling_by_re_ranking() -> None:
+    # One looks four times as quick by its word, and stays inside the safe set by Prequal's slack.
+    stage = never_control(Stage(size=8, ceiling=2.0))
+    counts: Counter[Target] = Counter()
+    for _ in range(4000):
+        for target in stage.targets:
+            stage.tell(target, run_ms=0.25 if target is stage.targets[0] else 0.6)
+        counts[stage.place()] += 1
+    assert stage.policy.capped > 100
+    # An even share is an eighth; the ceiling twice that, and Prequal's own choices come on top.
+    assert 0.2 < counts[stage.targets[0]] / 4000 < 0.36
+
+
+def test_a_forgotten_endpoint_is_given_its_floor() -> None:
+    # The model never wants the last one, and half the requests show that nobody is forgotten.
+    floors = {}
+    for floor in (0.0, 0.4):
+        stage = never_control(Stage(size=4, floor=floor, weights=weights(margin=0.0, speed=1.0)))
+        counts: Counter[Target] = Counter()
+        for _ in range(3000):
+            for target in stage.targets:
+                stage.tell(target, run_ms=3.0 if target is stage.targets[3] else 2.0)
+            counts[stage.place()] += 1
+        floors[floor] = counts[stage.targets[3]]
+    assert floors[0.4] > 3000 * 0.4 / 4 * 0.7
+    assert floors[0.4] > floors[0.0]
+
+
+def test_a_little_traffic_is_placed_by_lot_and_refines_within_bounds() -> None:
+    given = weights(margin=0.0, outlook=0.5, load=0.2)
+    stage = never_control(Stage(weights=given, explore=0.1, step=0.1, drift=0.2, seed=6))
+    for _ in range(4000):
+        for number, target in enumerate(stage.targets):
+            stage.tell(target, load=number, wait_ms=0.3 * number)
+        stage.place(latency_ns=int((2 + stage.policy._random.random()) * MS))
+    policy = stage.policy
+    assert 200 < policy.explored < 600
+    assert policy.model.refinements == policy.explored
+    assert policy.model.weights != [given.weights[name] for name in given.weights]
+    for name, weight in zip(given.weights, policy.model.weights, strict=True):
+        assert 0.8 * given.weights[name] - 1e-9 <= weight <= 1.2 * given.weights[name] + 1e-9
+
+
+def test_a_large_fleet_is_re_ranked_by_probes() -> None:
+    policy = Learned(Random(2), weights=weights(margin=0.0, outlook=1.0, load=0.1))
+    outcome = run(policy, [steady(2 * MS)] * 20 + [steady(3 * MS)] * 10, 8000, 6000, seed=1)
+    assert len(outcome.latencies) == 6000
+    assert policy.moved > 100
+
+
+def test_an_end_that_never_comes_costs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isochrone.gateway.policies.learned._MOST_UNDER_WAY", 100)
+    stage = Stage()
+    for _ in range(1000):
+        stage.now += MS
+        stage.policy.sent(stage.choose(), stage.now)
+    assert len(stage.policy._under_way) <= 100
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1 << 20)), max_size=150), st.sampled_from([1, 2, 4, 24]))
+def test_whatever_happens_it_chooses_a_member(events: list[tuple[int, int]], size: int) -> None:
+    policy = Learned(Random(7), explore=0.1)
+    targets, now = fleet(size), START
+    members = list(targets)
+    policy.members(members)
+    under_way: list[tuple[Target, int, int]] = []
+    for event, number in events:
+        now += number * 100
+        target = targets[number % size]
+        if event <= 2:
+            chosen = policy.choose(Demand(rows=number % 9, deadline=now + number * 50), now)
+            assert chosen in members
+            under_way.append((chosen, chosen.sent(), now))
+            policy.sent(chosen, now)
+            policy.probes(now)
+        elif event == 3 and under_way:
+            ended, load, sent_at = under_way.pop(number % len(under_way))
+            if number % 5:
+                ended.ended(load, now - sent_at, number % 3 == 0, now)
+                policy.ended(ended, now - sent_at, number % 3 == 0, now)
+            else:
+                ended.dropped()
+                policy.dropped(ended, now)
+        elif event == 4:
+            target.reported(LoadReport(number % 7, number % 3, number % 4 * MS, number % 2 * MS), now)
+            policy.reported(target, now)
+        elif event == 5:
+            members = targets[: 1 + number % size]
+            policy.members(members)
+
+
+def test_the_same_seed_makes_the_same_choices() -> None:
+    services = [steady(2 * MS)] * 3 + [steady(4 * MS)]
+    first, second = (run(Learned(Random(3)), services, 1200, 3000, seed=4).sent for _ in range(2))
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("control", 0.0), ("explore", 0.5), ("step", -1), ("drift", 2), ("floor", 0.9), ("ceiling", 0.5), ("shadow", 1)],
+)
+def test_a_bad_option_is_told(key: str, value: object) -> None:
+    with pytest.raises(ConfigError) as caught:
+        policies.make("learned", Random(0), **{key: value})
+    assert caught.value.key == key
+
+
+def test_a_missing_weights_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        policies.make("learned", Random(0), weights=str(tmp_path / "none.json"))

@@ -1,0 +1,142 @@
+"""How a gateway listens: several processes on one port, TLS, and one gateway behind another."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from hostile_client import ask, connected, read_to_end
+from stock_clients import KINDS, StockClient
+from typer.testing import CliRunner
+from watching import wait_for
+
+from conftest import Fleet
+from gateway_process import GatewayProcess, StartGateway
+from isochrone.cli.main import app
+
+ONE = {"IN": np.array([1], np.int32)}
+CERTIFICATES = Path(__file__).parents[1] / "wire" / "certificates"
+
+
+@pytest.fixture
+def two_processes(fleet: Fleet, tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, Path]]:
+    """``--processes 2``: it wants a port of its own choice, so the test finds a free one."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    log_path = tmp_path / "log"
+    command = [str(Path(sys.executable).with_name("isochrone")), "gateway", "--listen", f"127.0.0.1:{port}"]
+    command += ["--metrics-port", "0", "--log-json", "--processes", "2", "--probe-timeout", "10"]
+    command += [word for worker in fleet.workers for word in ("--upstream", worker.http_url)]
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        wait_for(lambda: log_path.read_text().count('"event": "ready"') == 2, 60)
+        yield process, port, log_path
+    finally:
+        for child in psutil.Process(process.pid).children() if process.poll() is None else []:
+            child.kill()
+        process.kill()
+        process.wait()
+
+
+def test_several_processes_share_a_port(two_processes: tuple[subprocess.Popen[bytes], int, Path]) -> None:
+    process, port, log_path = two_processes
+    children = psutil.Process(process.pid).children()
+    assert len(children) == 2
+
+    def in_each() -> set[int]:
+        """Processes that hold a connection of ours."""
+        held = {
+            pid
+            for child in children
+            for pid in [child.pid]
+            if any(each.laddr.port == port and each.status == "ESTABLISHED" for each in child.net_connections())
+        }
+        return held
+
+    clients = [StockClient("http", None, f"127.0.0.1:{port}") for _ in range(16)]  # type: ignore[arg-type]
+    for client in clients:
+        assert client.infer("identity_int32", ONE).as_numpy("OUT").tolist() == [1]
+    assert len(in_each()) == 2, "both have a share of the connections"
+    # One dies: it is started again, and the port is served all the while.
+    children[0].kill()
+    wait_for(lambda: log_path.read_text().count('"event": "ready"') == 3, 60)
+    with closing(StockClient("grpc", None, f"127.0.0.1:{port}")) as client:  # type: ignore[arg-type]
+        assert client.infer("identity_int32", ONE).as_numpy("OUT").tolist() == [1]
+    for client in clients:
+        client.close()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(40) == 0
+    assert "Traceback" not in log_path.read_text()
+
+
+@pytest.fixture(scope="module")
+def tls_gateway(fleet: Fleet, gateway_factory: StartGateway) -> Iterator[GatewayProcess]:
+    certificate, key = CERTIFICATES / "localhost.pem", CERTIFICATES / "localhost.key"
+    with gateway_factory(fleet.workers, "--tls-cert", str(certificate), "--tls-key", str(key)) as gateway:
+        yield gateway
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tls(tls_gateway: GatewayProcess, kind: str) -> None:
+    certificate = CERTIFICATES / "localhost.pem"
+    url = f"localhost:{tls_gateway.http_port}"
+    if kind == "http":
+        arguments = {"ssl": True, "ssl_options": {"ca_certs": str(certificate)}, "insecure": True}
+    elif kind == "http.aio":
+        arguments = {"ssl": True, "ssl_context": ssl.create_default_context(cafile=str(certificate))}
+    else:
+        arguments = {"ssl": True, "root_certificates": str(certificate)}
+    with closing(StockClient(kind, tls_gateway, url, **arguments)) as client:
+        values = np.arange(100_000, dtype=np.int32)
+        assert np.array_equal(client.infer("identity_int32", {"IN": values}).as_numpy("OUT"), values)
+
+
+def test_plain_bytes_to_a_tls_port_harm_nobody(tls_gateway: GatewayProcess) -> None:
+    with connected(tls_gateway.http_port) as connection:
+        connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert b"200 OK" not in read_to_end(connection)
+
+
+def test_the_metrics_page_stays_plain(tls_gateway: GatewayProcess) -> None:
+    assert ask(tls_gateway.metrics_port, "GET", "/metrics").status == 200
+
+
+def test_a_gateway_behind_a_gateway(fleet: Fleet, gateway_factory: StartGateway) -> None:
+    with gateway_factory([fleet.gateway]) as outer:
+        for kind in KINDS:
+            with closing(StockClient(kind, outer)) as client:
+                assert client.infer("identity_int32", ONE).as_numpy("OUT").tolist() == [1]
+                assert client.call("is_model_ready", "add_sub")
+                assert client.count("identity_int32")["success"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "no upstream"),
+        (["--upstream", "somewhere"], "host:port"),
+        (["--upstream", "a:99999"], "99999"),
+        (["--upstream", "a:1", "--policy", "wishful"], "wishful"),
+        (["--upstream", "a:1", "--listen", "nowhere"], "nowhere"),
+        (["--upstream", "a:1", "--tls-cert", "x.pem"], "--tls-key"),
+        (["--upstream", "a:1", "--tls-cert", "/x.pem", "--tls-key", "/x.key"], "/x.pem"),
+        (["--upstream", "a:1", "--listen", "127.0.0.1:0", "--processes", "2"], "--listen"),
+        (["--upstream-file", "/nowhere/rules", "--rules", "/nowhere/rules"], "/nowhere/rules"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_told_in_one_sentence(arguments: list[str], words: str) -> None:
+    ended = CliRunner().invoke(app, ["gateway", "--metrics-port", "-1", *arguments])
+    assert ended.exit_code == 1, ended.output
+    assert words in ended.stderr
+    assert re.match(r"isochrone gateway: [^\n]*\n$", ended.stderr)
