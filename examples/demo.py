@@ -38,8 +38,8 @@ CONNECTIONS = {"detector": 8, "preprocess": 4, "pipeline": 4, "tracker": 4}
 #: The last one serves for the rest of the demo.
 POLICIES = ("round_robin", "least_connections", "power_of_two", "prequal")
 #: The planner's service time, and the slow worker's. A third of the load keeps the slow one's four instances busy for
-#: six tenths of the time: it is slow, not overrun.
-QUICK_MS, SLOW_MS = 5.0, 30.0
+#: half of the time: it is slow, not overrun.
+QUICK_MS, SLOW_MS = 3.0, 24.0
 REQUESTS_PER_SECOND = 240.0
 
 console = Console(highlight=False)

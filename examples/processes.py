@@ -8,16 +8,21 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Self
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
 _PR_SET_PDEATHSIG = 1
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class DemoFailed(Exception):
@@ -40,7 +45,7 @@ class Server:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 process_group=0,
-                preexec_fn=_end_with_parent,
+                preexec_fn=partial(_end_with, os.getpid()),
             )
 
     @property
@@ -83,6 +88,7 @@ class Servers:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._servers: list[Server] = []
+        self._started = 0
 
     def worker(self, name: str, *repositories: Path) -> Server:
         arguments = ["serve", "--host", "127.0.0.1", "--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
@@ -97,8 +103,11 @@ class Servers:
         return self._start("gateway", arguments).wait_until_ready(len(workers))
 
     def _start(self, name: str, arguments: list[str]) -> Server:
-        server = Server(name, arguments, self._folder / f"{len(self._servers)}.log")
-        self._servers.append(server)
+        self._started += 1
+        # Interrupted between the two, it would belong to nobody.
+        with _signals_held():
+            server = Server(name, arguments, self._folder / f"{self._started}.log")
+            self._servers.append(server)
         return server
 
     def end(self, servers: list[Server]) -> None:
@@ -127,7 +136,7 @@ class Servers:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         # Nothing interrupts the end: a second Ctrl-C would leave processes behind.
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         try:
             self.end(self._servers)
@@ -137,6 +146,22 @@ class Servers:
                 raise
 
 
-def _end_with_parent() -> None:
+@contextmanager
+def _signals_held() -> Iterator[None]:
+    """What comes meanwhile takes effect at the end."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if came:
+        signal.raise_signal(came[0])
+
+
+def _end_with(parent: int) -> None:
     """In the new process, before it becomes the server: SIGTERM for it when the demo is gone, however that came."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(1)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -38,6 +39,14 @@ class GatewayProcess(ServerProcess):
         """Lines of the log that only a fault of the gateway's own can cause."""
         signs = ("Traceback", "unexpectedly", "Exception in callback", "was never retrieved", '"level": "error"')
         return [line for line in self.log_text().splitlines() if any(sign in line for sign in signs)]
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A gateway and what is behind it."""
+
+    gateway: GatewayProcess
+    workers: tuple[ServerProcess, ...]
 
 
 class StartGateway(Protocol):

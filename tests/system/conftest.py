@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from stock_clients import KINDS, StockClient
 
-from gateway_process import GatewayProcess, StartGateway
+from gateway_process import Fleet, StartGateway
 from sample_models import ALL, write_models
 from server_process import ServerProcess, StartServer
 
@@ -48,14 +47,6 @@ def grpc_client(request: pytest.FixtureRequest, sample_server: ServerProcess) ->
     made = StockClient(request.param, sample_server)
     yield made
     made.close()
-
-
-@dataclass(frozen=True)
-class Fleet:
-    """A gateway and what is behind it."""
-
-    gateway: GatewayProcess
-    workers: tuple[ServerProcess, ...]
 
 
 @pytest.fixture(scope="session")

@@ -22,8 +22,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 from watching import wait_for
 
-from conftest import Fleet
-from gateway_process import StartGateway
+from gateway_process import Fleet, StartGateway
 from sample_models import plus_constant, write_config, write_models, write_onnx
 from server_process import ServerProcess, StartServer
 

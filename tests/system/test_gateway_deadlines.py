@@ -17,8 +17,7 @@ from stock_clients import StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 
-from conftest import Fleet
-from gateway_process import GatewayProcess, StartGateway
+from gateway_process import Fleet, GatewayProcess, StartGateway
 
 OK = b'{"model_name":"echo","outputs":[]}'
 _UNITS = {b"n": 1e-9, b"u": 1e-6, b"m": 1e-3, b"S": 1.0}

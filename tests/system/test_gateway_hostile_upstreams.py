@@ -34,10 +34,11 @@ def good_worker(tmp_path_factory: pytest.TempPathFactory, server_factory: StartS
         yield server
 
 
-def post(gateway: GatewayProcess, body: bytes = ECHO_BYTES, **headers: str) -> tuple[int, bytes]:
+def post(gateway: GatewayProcess, **headers: str) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", gateway.http_port, timeout=20)
     try:
-        connection.request("POST", "/v2/models/echo/infer", body, {k.replace("_", "-"): v for k, v in headers.items()})
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request("POST", "/v2/models/echo/infer", ECHO_BYTES, named)
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:

@@ -20,8 +20,7 @@ from stock_clients import KINDS, StockClient
 from typer.testing import CliRunner
 from watching import wait_for
 
-from conftest import Fleet
-from gateway_process import GatewayProcess, StartGateway
+from gateway_process import Fleet, GatewayProcess, StartGateway
 from isochrone.cli.main import app
 
 ONE = {"IN": np.array([1], np.int32)}

@@ -14,7 +14,7 @@ import pytest
 from stock_clients import Array, StockClient
 from tritonclient.utils import InferenceServerException
 
-from conftest import Fleet
+from gateway_process import Fleet
 
 SIXTEEN = np.arange(16, dtype=np.float32).reshape(1, 16)
 ONES = np.ones((1, 16), np.float32)

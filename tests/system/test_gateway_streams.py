@@ -18,8 +18,7 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 from watching import load_now, wait_for
 
-from conftest import Fleet
-from gateway_process import GatewayProcess, StartGateway
+from gateway_process import Fleet, GatewayProcess, StartGateway
 
 ONES = np.ones((1, 16), np.float32)
 MODELS = ("accumulate", "accumulate_oldest", "accumulate_state")

@@ -126,6 +126,7 @@ class Fleet:
     def reported(self, member: Member, report: LoadReport, now: int) -> None:
         """A probe's answer: news for every model there, of its server's load alone."""
         address = member.upstream.address
+        was_draining = member.endpoint.draining
         for group in self.groups.values():
             for lane in group.lanes.values():
                 target = lane.targets.get(address)
@@ -135,6 +136,9 @@ class Fleet:
                     wait_ns = known.wait_ns if report.queue else 0
                     kept = report._replace(wait_ns=wait_ns, run_ns=known.run_ns, alone_ns=known.alone_ns)
                     lane.balancer.reported(target, kept, now)
+        if member.endpoint.draining != was_draining:
+            # A lane sees a change only if it was the first to be told.
+            self.refresh(now)
 
     def pending_told(self, member: Member, pending: Mapping[str, int], now: int) -> None:
         """A server's metrics page was read: how many requests of each model wait there, from everybody."""

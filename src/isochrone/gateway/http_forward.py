@@ -49,7 +49,6 @@ _NOT_FORWARDED = frozenset(
         ORCA_FORMAT_HEADER,
     )
 )
-_NOT_SHARED = _NOT_FORWARDED | {b"host"}
 #: Requests in flight on a worker from which on they share HTTP/2 connections: one write and one read then carry many.
 #: A lone request is faster on a connection of its own. Only our own workers take REST over HTTP/2.
 _SHARED_FROM = 4
@@ -93,7 +92,9 @@ class ForwardRoute(Route):
         self.explains = head.get(EXPLAIN_HEADER) is not None
         length = head.get(b"inference-header-content-length")
         self.json_length = int(length) if length is not None and length.isdigit() else -1
-        self._headers = b"".join(b"%s: %s\r\n" % header for header in head.headers if header[0] not in _NOT_FORWARDED)
+        dropped = _NOT_FORWARDED | _named_by_connection(head)
+        self._passed: Headers = tuple(header for header in head.headers if header[0] not in dropped)
+        self._headers = b"".join(b"%s: %s\r\n" % header for header in self._passed)
         if head.get(b"host") is None:
             self._headers += b"host: isochrone\r\n"
         self._heads: dict[tuple[str, bool], bytes] = {}
@@ -144,7 +145,7 @@ class ForwardRoute(Route):
         key = (version, asks)
         block = self._blocks.get(key)
         if block is None:
-            fields = tuple(header for header in self._head.headers if header[0] not in _NOT_SHARED)
+            fields = tuple(header for header in self._passed if header[0] != b"host")
             if asks or self.wants_load:
                 fields = (*fields, (ORCA_FORMAT_HEADER, self._head.get(ORCA_FORMAT_HEADER) or b"text"))
             authority = self._head.get(b"host") or b"isochrone"
@@ -159,6 +160,12 @@ class ForwardRoute(Route):
         if version:
             path += b"/versions/" + quote(version, safe="").encode()
         return path + self._path
+
+
+def _named_by_connection(head: Head) -> frozenset[bytes]:
+    """Fields that Connection names: of this connection alone too (RFC 9110 §7.6.1). Never those a request needs."""
+    named = (name.strip().lower() for key, value in head.headers if key == b"connection" for name in value.split(b","))
+    return frozenset(named) - {b"host"}
 
 
 def _timeout_field(nanoseconds: int) -> bytes:
@@ -313,9 +320,14 @@ class HttpForward(Forward):
         return (found is None or found[0] is not headers) and _is_stream(headers)
 
     def begin_streaming(self, attempt: Attempt) -> None:
+        if (b"content-length", b"%d" % attempt.size) in attempt.headers:
+            return  # it is whole already: it goes back in one piece, with its length
         attempt.streaming = True
         self.drop_others(attempt)
-        self.exchange.start(attempt.status, returned(attempt.headers, self.route.wants_load))
+        headers = returned(attempt.headers, self.route.wants_load)
+        if self.route.explains:
+            headers = (*headers, (b"x-isochrone-placement", self.explanation(attempt)))
+        self.exchange.start(attempt.status, headers)
         pieces, attempt.body = attempt.body, []
         for piece in pieces:
             self.pass_on(attempt, piece)
@@ -335,6 +347,10 @@ class HttpForward(Forward):
                 exchange.on_writable = connection.resume_reading
 
     def end_streaming(self, attempt: Attempt, trailers: Headers) -> None:
+        if not attempt.shared and self.exchange.on_writable is not None:
+            # Paused for a slow reader: the connection takes other requests from now on, and must hear their answers.
+            self.exchange.on_writable = None
+            cast("Call", getattr(attempt.sent, "launched", attempt.sent)).connection.resume_reading()
         self.exchange.end()
 
     def cut_off(self, error: IsochroneError) -> None:

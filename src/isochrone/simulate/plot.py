@@ -35,6 +35,8 @@ def draw(figures: dict[str, Any], path: Path) -> None:
         right.set_xlabel("load")
         left.set_xlabel("load")
         right.legend(fontsize="small")
+        for axes in (left, right):
+            axes.tick_params("x", labelrotation=45)
     else:
         left = figure.subplots()
         width = 0.8 / len(policies)

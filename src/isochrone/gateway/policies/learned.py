@@ -280,11 +280,15 @@ class Learned(Prequal):
         view = self._views.get(target)
         if view is not None:
             view.due = 0
-        # Which one is not told. The oldest there, most likely; it was waited for so long at least.
+        # Which one is not told. The oldest there, most likely.
         for sent_at, (other, tag) in self._under_way.items():
             if other is target:
                 del self._under_way[sent_at]
-                self._over(tag, now - sent_at, False, now)
+                if isinstance(tag, Lot):
+                    # Given up at its deadline, most likely: that is a miss.
+                    self.model.refine(tag, now - sent_at, now + 1)
+                    tag = LEARNED
+                self._over(tag, now - sent_at, True, now)
                 return
 
     def reported(self, target: Target, now: int) -> None:

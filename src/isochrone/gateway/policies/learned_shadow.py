@@ -28,7 +28,7 @@ class ShadowChoice:
         by_lot = explore / candidates
         self.own_propensity = 1 - explore + by_lot
         self.made_propensity = self.own_propensity if made is own else by_lot
-        #: What came of it; None: not over, or its caller has gone.
+        #: What came of it; None: it is not over. One that was given up has failed.
         self.latency_ns: int | None = None
         self.failed = False
 

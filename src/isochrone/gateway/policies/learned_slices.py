@@ -25,9 +25,9 @@ EVERY = 32
 #: Nothing is said before the control slice has so many: with fewer, its p99 is one or two requests.
 _FEWEST = 400
 #: Counts are halved at this many, so that a change shows however long all went well.
-_HALVE_AT = 40_000
+_HALVE_AT = 100_000
 #: Standard errors: so far chance alone goes once in 30,000 looks; there are three a thousand requests.
-_SIGNIFICANT = 4.5
+_SIGNIFICANT = 4.0
 #: Differences below are no harm: of the p99, and of the share of failures.
 _P99_FACTOR = 1.1
 _FAILURES = 0.002
@@ -77,7 +77,10 @@ class Slices:
         self._until_look = EVERY
 
     def ended(self, which: int, latency_ns: int, failed: bool) -> str:
-        """A request of a slice is over. Returns why the learned slice is worse; "": it is not, or nothing is known."""
+        """A request of a slice is over; one that was given up has failed.
+
+        Returns why the learned slice is worse; "": it is not, or nothing is known.
+        """
         one = self.learned if which == LEARNED else self.control
         if failed:
             # Its latency says nothing: who fails fast must not look fast.
@@ -109,7 +112,7 @@ class Slices:
         apart = _errors(learned.failed, learned.ended, control.failed, control.ended)
         if share <= usual + _FAILURES or apart < _SIGNIFICANT:
             return ""
-        return f"{share:.2%} of its requests failed, {usual:.2%} of the control slice's"
+        return f"{share:.2%} of its requests failed or were given up, {usual:.2%} of the control slice's"
 
     def _latency(self) -> str:
         learned, control = self.learned, self.control

@@ -1,0 +1,125 @@
+"""A loop whose connections lead nowhere, and members of a fleet made by hand: for tests without sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from isochrone.errors import IsochroneError
+from isochrone.gateway.fleet import Fleet
+from isochrone.gateway.resilience.outliers import Outliers
+from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.gateway.upstreams import Upstream
+from isochrone.settings import WireLimits
+from isochrone.wire.exchange import Buffer, Headers
+
+
+class RecordingTransport(asyncio.Transport):
+    """Keeps what is written; the test plays the server by calling the protocol."""
+
+    def __init__(self, protocol: Any) -> None:
+        super().__init__()
+        self.protocol = protocol
+        self.written = bytearray()
+        self.reading = True
+        protocol.connection_made(self)
+
+    def write(self, data: Buffer) -> None:
+        self.written += data
+
+    def writelines(self, parts: Any) -> None:
+        self.write(b"".join(parts))
+
+    def set_protocol(self, protocol: Any) -> None:
+        self.protocol = protocol
+
+    def pause_reading(self) -> None:
+        self.reading = False
+
+    def resume_reading(self) -> None:
+        self.reading = True
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def close(self) -> None: ...
+
+    def abort(self) -> None: ...
+
+
+class OfflineLoop(asyncio.SelectorEventLoop):
+    """``create_connection`` gives a recording transport, or fails as it is told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transports: list[RecordingTransport] = []
+        self.refuses = False
+        #: Connecting waits for this.
+        self.gate: asyncio.Event | None = None
+
+    async def create_connection(self, factory: Callable[[], Any], *arguments: Any, **keywords: Any) -> Any:  # type: ignore[override]
+        if self.gate is not None:
+            await self.gate.wait()
+        if self.refuses:
+            raise ConnectionRefusedError(111, "Connection refused")
+        protocol = factory()
+        transport = RecordingTransport(protocol)
+        self.transports.append(transport)
+        return transport, protocol
+
+
+def offline(test: Callable[[OfflineLoop], Any]) -> None:
+    """Runs a test's coroutine on such a loop."""
+    with asyncio.Runner(loop_factory=OfflineLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, OfflineLoop)
+        runner.run(test(loop))
+
+
+async def turns(count: int = 5) -> None:
+    """Lets what is due run."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+class Answer:
+    """A receiver that notes what it got."""
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.body = b""
+        self.is_complete = False
+        self.error: IsochroneError | None = None
+
+    def head(self, status: int, headers: Headers) -> None:
+        self.status = status
+
+    def data(self, data: Buffer) -> None:
+        self.body += bytes(data)
+
+    def complete(self, trailers: Headers) -> None:
+        self.is_complete = True
+
+    def whole(self, status: int, headers: Headers, data: Buffer) -> None:
+        self.status, self.body, self.is_complete = status, bytes(data), True
+
+    def failed(self, error: IsochroneError) -> None:
+        self.error = error
+
+
+def make_fleet(rules: GatewayRules | None = None) -> Fleet:
+    rules = rules or GatewayRules()
+    return Fleet(rules, WireLimits(), Outliers(rules.outliers), seed=1)
+
+
+def add_members(fleet: Fleet, *serves: Mapping[str, Mapping[str, str]] | None) -> None:
+    """Healthy members a:1, b:1, …, which serve these models and versions; None: they do not tell."""
+    names = [chr(ord("a") + number) for number in range(len(serves))]
+    fleet.set_members(Upstream(name, 1, 1) for name in names)
+    for name, served in zip(names, serves, strict=True):
+        member = fleet.members[f"{name}:1"]
+        member.endpoint.healthy = True
+        member.endpoint.joined_at = -(10**18)
+        member.serves = served
+    fleet.rebuild()

@@ -1,0 +1,90 @@
+"""Members that come and go, and the models they bring: who is kept, who is new, and what an invented name costs."""
+
+from __future__ import annotations
+
+from offline import add_members, make_fleet
+
+from isochrone.gateway.targets import LoadReport
+from isochrone.gateway.traffic.rules import parse_rules
+from isochrone.gateway.upstreams import Upstream
+
+A, B = Upstream("a", 1, 1), Upstream("b", 1, 1)
+M = {"m": {"1": ""}}
+
+
+def test_members_by_address() -> None:
+    fleet = make_fleet()
+    new, gone = fleet.set_members([A, B])
+    assert ([member.upstream for member in new], gone) == ([A, B], [])
+    kept = fleet.members["a:1"]
+    new, gone = fleet.set_members([A])
+    assert (new, [member.upstream for member in gone]) == ([], [B])
+    assert fleet.members == {"a:1": kept}
+    assert not gone[0].endpoint.healthy
+
+
+def test_another_grpc_port_is_another_server() -> None:
+    fleet = make_fleet()
+    fleet.set_members([A])
+    before = fleet.members["a:1"]
+    new, gone = fleet.set_members([Upstream("a", 1, 2)])
+    assert gone == [before]
+    assert fleet.members["a:1"] is new[0]
+
+
+def test_the_same_again_changes_nothing() -> None:
+    fleet = make_fleet()
+    fleet.set_members([A, B])
+    assert fleet.set_members([B, A, A]) == ([], [])
+
+
+def test_a_newcomer_is_not_healthy() -> None:
+    fleet = make_fleet()
+    fleet.set_members([A])
+    assert fleet.healthy == []
+
+
+def test_invented_names_share_one_group() -> None:
+    fleet = make_fleet()
+    add_members(fleet, M, M)
+    groups = {fleet.group(f"invented{number}") for number in range(100)}
+    assert groups == {fleet.unknown}
+    assert fleet.group("m") is fleet.group("m") is not fleet.unknown
+    assert set(fleet.groups) == {"m"}
+
+
+def test_a_name_in_the_rules_has_a_group_whoever_serves_it() -> None:
+    fleet = make_fleet(parse_rules("models: {wanted: {policy: round_robin}}", "rules.yaml"))
+    add_members(fleet, M)
+    assert fleet.group("wanted").rules.policy == "round_robin"
+
+
+def test_a_server_that_does_not_tell_may_serve_anything() -> None:
+    fleet = make_fleet()
+    add_members(fleet, None)
+    group = fleet.group("whatever")
+    assert group is not fleet.unknown
+    assert group.current.version == ""
+
+
+def test_a_probe_is_news_for_every_model_of_the_server() -> None:
+    fleet = make_fleet()
+    add_members(fleet, {"m": {"1": ""}, "n": {"1": ""}}, M)
+    lanes = [fleet.group(name).current for name in ("m", "n")]
+    lanes[0].balancer.reported(lanes[0].targets["a:1"], LoadReport(1, 1, wait_ns=7, run_ns=9), 5)
+    fleet.reported(fleet.members["a:1"], LoadReport(4, 2), 10)
+    reports = [lane.targets["a:1"].report for lane in lanes]
+    assert [(report.in_flight, report.queue) for report in reports] == [(4, 2), (4, 2)]
+    # What only an answer of the model can tell is kept.
+    assert (reports[0].wait_ns, reports[0].run_ns) == (7, 9)
+    assert lanes[0].targets["b:1"].reported_at == 0
+
+
+def test_a_worker_that_says_it_drains_gets_nothing_new() -> None:
+    fleet = make_fleet()
+    add_members(fleet, M, M)
+    lane = fleet.group("m").current
+    fleet.reported(fleet.members["a:1"], LoadReport(0, 0, draining=True), 10)
+    assert [target.endpoint.address for target in lane.balancer.eligible] == ["b:1"]
+    fleet.reported(fleet.members["a:1"], LoadReport(0, 0), 20)
+    assert len(lane.balancer.eligible) == 2
