@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
+import grpc
 import numpy as np
-from stock_clients import StockClient
+from stock_clients import Array, StockClient
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 from watching import wait_for
 
 from server_process import ServerProcess
 
 
 class Load:
-    """Clients in loops, one thread each, over HTTP and gRPC in turn. ``identity_int32`` must be served."""
+    """Clients in loops, one thread each: stock ones, or ``stream``. ``identity_int32`` must be served."""
 
     def __init__(self, gateway: ServerProcess, kinds: Sequence[str] = ("http", "grpc", "http", "grpc")) -> None:
         self._gateway = gateway
@@ -43,15 +45,35 @@ class Load:
         assert not self.failures, self.failures[:5]
 
     def _run(self, place: int, kind: str) -> None:
-        with closing(StockClient(kind, self._gateway)) as client:
+        with self._asking(kind) as ask:
             number = 0
             while not self._over.is_set():
                 number += 1
                 try:
-                    back = client.infer("identity_int32", {"IN": np.array([number, place], np.int32)}).as_numpy("OUT")
+                    back = ask(np.array([number, place], np.int32))
                 except Exception as error:
                     self.failures.append(f"{kind} request {number}: {type(error).__name__}: {error}")
                     return
-                if back.tolist() != [number, place]:
-                    self.failures.append(f"{kind} request {number}: answered {back.tolist()}")
+                if back != [number, place]:
+                    self.failures.append(f"{kind} request {number}: answered {back}")
                 self._answered[place] += 1
+
+    @contextmanager
+    def _asking(self, kind: str) -> Iterator[Callable[[Array], list[int]]]:
+        if kind == "stream":
+            with grpc.insecure_channel(self._gateway.grpc_url) as channel:
+                stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+                yield lambda values: _streamed(stub, values)
+        else:
+            with closing(StockClient(kind, self._gateway)) as client:
+                yield lambda values: client.infer("identity_int32", {"IN": values}).as_numpy("OUT").tolist()
+
+
+def _streamed(stub: Any, values: Array) -> list[int]:
+    """A whole stream for one request."""
+    request = service_pb2.ModelInferRequest(model_name="identity_int32")
+    request.inputs.add(name="IN", datatype="INT32", shape=values.shape)
+    request.raw_input_contents.append(values.tobytes())
+    (answer,) = stub.ModelStreamInfer(iter([request]), timeout=30)
+    assert not answer.error_message, answer.error_message
+    return np.frombuffer(answer.infer_response.raw_output_contents[0], np.int32).tolist()

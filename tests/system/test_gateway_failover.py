@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_models(tmp_path_factory.mktemp("failover") / "models", "identity_int32", "slow", "repeat_async")
 
 
+@pytest.fixture(scope="module")
+def stays(repository: Path, server_factory: StartServer) -> Iterator[ServerProcess]:
+    """The worker that is always there."""
+    with server_factory(repository) as worker:
+        yield worker
+
+
 def healthy(gateway: GatewayProcess) -> dict[str, float]:
     """1 or 0 by worker."""
     return {
@@ -40,9 +48,10 @@ def executed(worker: ServerProcess, model: str = "identity_int32") -> int:
         return int(client.count(model)["executions"])
 
 
-def test_a_worker_that_is_killed(repository: Path, server_factory: StartServer, gateway_factory: StartGateway) -> None:
+def test_a_worker_that_is_killed(
+    stays: ServerProcess, repository: Path, server_factory: StartServer, gateway_factory: StartGateway
+) -> None:
     with (
-        server_factory(repository) as stays,
         server_factory(repository, check_exit=False) as dies,
         gateway_factory([stays, dies]) as gateway,
     ):
@@ -56,14 +65,16 @@ def test_a_worker_that_is_killed(repository: Path, server_factory: StartServer, 
         assert not load.failures
 
 
-def test_a_worker_that_drains(repository: Path, server_factory: StartServer, gateway_factory: StartGateway) -> None:
+def test_a_worker_that_drains(
+    stays: ServerProcess, repository: Path, server_factory: StartServer, gateway_factory: StartGateway
+) -> None:
     with (
-        server_factory(repository) as stays,
         server_factory(repository) as leaves,
         gateway_factory([stays, leaves]) as gateway,
     ):
         gateway.wait_workers(2)
-        with Load(gateway) as load, closing(StockClient("http", gateway)) as client:
+        kinds = ("http", "grpc", "stream", "stream")
+        with Load(gateway, kinds) as load, closing(StockClient("http", gateway)) as client:
             answers: list[Any] = []
 
             def wait() -> None:
@@ -80,9 +91,11 @@ def test_a_worker_that_drains(repository: Path, server_factory: StartServer, gat
         assert [answer.item() for answer in answers] == [50] * 4
 
 
-def test_a_worker_that_comes_back(repository: Path, server_factory: StartServer, gateway_factory: StartGateway) -> None:
+def test_a_worker_that_comes_back(
+    stays: ServerProcess, repository: Path, server_factory: StartServer, gateway_factory: StartGateway
+) -> None:
     """On the same port, as one that is restarted: it gets requests again."""
-    with server_factory(repository) as stays, ExitStack() as stack:
+    with ExitStack() as stack:
         first = stack.enter_context(server_factory(repository, check_exit=False))
         port = first.http_port
         with gateway_factory([stays, first]) as gateway:
@@ -102,12 +115,14 @@ def test_a_worker_that_comes_back(repository: Path, server_factory: StartServer,
 
 
 def test_workers_named_by_a_file(
-    repository: Path, server_factory: StartServer, gateway_factory: StartGateway, tmp_path: Path
+    stays: ServerProcess, repository: Path, server_factory: StartServer, gateway_factory: StartGateway, tmp_path: Path
 ) -> None:
     listed = tmp_path / "workers.txt"
-    with server_factory(repository) as one, server_factory(repository) as two:
+    one = stays
+    with server_factory(repository) as two:
+        kinds = ("http", "grpc", "stream", "http")
         listed.write_text(f"# the fleet\n{one.http_url}\n")
-        with gateway_factory([], "--upstream-file", str(listed)) as gateway, Load(gateway) as load:
+        with gateway_factory([], "--upstream-file", str(listed)) as gateway, Load(gateway, kinds) as load:
             load.more(30)
             assert executed(two) == 0
             listed.write_text(f"{one.http_url}\n{two.http_url}\n")
@@ -124,12 +139,9 @@ def test_workers_named_by_a_file(
             assert not load.failures
 
 
-def test_workers_behind_a_name(repository: Path, server_factory: StartServer, gateway_factory: StartGateway) -> None:
-    with (
-        server_factory(repository) as worker,
-        gateway_factory([], "--upstream-dns", f"localhost:{worker.http_port}") as gateway,
-    ):
-        wait_for(lambda: healthy(gateway).get(worker.http_url) == 1)
+def test_workers_behind_a_name(stays: ServerProcess, gateway_factory: StartGateway) -> None:
+    with gateway_factory([], "--upstream-dns", f"localhost:{stays.http_port}") as gateway:
+        wait_for(lambda: healthy(gateway).get(stays.http_url) == 1)
         with Load(gateway) as load:
             load.more(20)
         assert not load.failures
@@ -140,13 +152,18 @@ class TestStopped:
 
     @pytest.fixture
     def stopped(
-        self, repository: Path, server_factory: StartServer, gateway_factory: StartGateway, request: Any
+        self,
+        stays: ServerProcess,
+        repository: Path,
+        server_factory: StartServer,
+        gateway_factory: StartGateway,
+        request: Any,
     ) -> Any:
         with ExitStack() as stack:
             worker = stack.enter_context(server_factory(repository))
             upstreams = [worker]
             if request.param:
-                upstreams.append(stack.enter_context(server_factory(repository)))
+                upstreams.append(stays)
             gateway = stack.enter_context(gateway_factory(upstreams, "--policy", "round_robin"))
             gateway.wait_workers(len(upstreams))
             try:
@@ -215,9 +232,9 @@ class TestStopped:
         client.close()
 
 
-def test_the_gateway_drains(repository: Path, server_factory: StartServer, gateway_factory: StartGateway) -> None:
+def test_the_gateway_drains(stays: ServerProcess, gateway_factory: StartGateway) -> None:
     """SIGTERM to the gateway: what it took is answered, then it ends."""
-    with server_factory(repository) as worker, gateway_factory([worker]) as gateway:
+    with gateway_factory([stays]) as gateway:
         answers: list[Any] = []
         threads = []
         for kind in KINDS:

@@ -141,9 +141,12 @@ def step(client: StockClient, model: str, sequence_id: int | str, value: int, **
     return float(result.as_numpy("SUM")[0, 0])
 
 
-def run_sequences(client: StockClient, model: str, form: Any, count: int = 5) -> None:
-    """Interleaved: each keeps its own sum only if all of its steps meet the same worker."""
-    ids = [form(next(_numbers)) for _ in range(count)]
+def run_sequences(client: StockClient, model: str, form: Any) -> None:
+    """Interleaved: each keeps its own sum only if all of its steps meet the same worker.
+
+    Three: no more than a worker has slots for, wherever they go; and odd, so that taking turns would break them.
+    """
+    ids = [form(next(_numbers)) for _ in range(3)]
     sums = dict.fromkeys(ids, 0)
     for number in range(4):
         for factor, sequence_id in enumerate(ids, 1):

@@ -11,6 +11,7 @@ import structlog
 from isochrone.clock import now_ns
 from isochrone.gateway.connections import Connections
 from isochrone.gateway.group import Group
+from isochrone.gateway.probing import Probe
 from isochrone.gateway.resilience.outliers import Ejection, Outliers
 from isochrone.gateway.targets import Endpoint, LoadReport
 from isochrone.gateway.traffic.affinity import AGENT_HEADER
@@ -46,6 +47,9 @@ class Member:
         self.serves: Mapping[str, Mapping[str, str]] | None = {}
         #: When anything at all last came from it: an answer, a probe's answer.
         self.heard_at = 0
+        #: The probe under way, and when it was last asked or answered one.
+        self.probe: Probe | None = None
+        self.probed_at = 0
 
     def close(self) -> None:
         """Gives up every connection to it."""

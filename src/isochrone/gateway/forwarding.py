@@ -14,6 +14,7 @@ from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError, U
 from isochrone.gateway.admission import Refusal
 from isochrone.gateway.group import BROKEN, REFUSED
 from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.probing import ask
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.shadowing import DiscardingExchange
 from isochrone.gateway.targets import Endpoint, Target
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 ASK_NS = 2_000_000
 #: Requests of this class are not refused here: workers let them overtake, so what their queues take says little.
 _HIGHEST = 1
+#: Fleets up to this size are known from what comes with answers, and from monitors: no probes beside them.
+_KNOWN_BY_ANSWERS = 16
 #: An answer larger than this is passed on as it comes; from then on it cannot be replaced by another attempt's.
 STREAM_BYTES = 256 * 1024
 
@@ -121,13 +124,13 @@ class Attempt:
     def complete(self, trailers: Headers) -> None:
         self.forward.answered(self, trailers)
 
-    def whole(self, status: int, headers: Headers, data: Buffer) -> None:
+    def whole(self, status: int, headers: Headers, data: Buffer, trailers: Headers) -> None:
         """The three above in one: most answers come in one piece."""
         self.status = status
         self.headers = headers
         self.body.append(data)
         self.size = len(data)
-        self.forward.answered(self, ())
+        self.forward.answered(self, trailers)
 
     def failed(self, error: IsochroneError) -> None:
         self.forward.attempt_failed(self, error)
@@ -216,6 +219,8 @@ class Forward:
         target = lane.balancer.choose(self.demand, now)
         if target is None:
             raise self.group.nobody(lane)
+        if len(lane.balancer.eligible) > _KNOWN_BY_ANSWERS:
+            ask(self.gateway.fleet, lane.balancer.policy.probes(now), now)
         limit = self.group.max_in_flight
         if target.breaker is not None or (limit and target.in_flight >= limit):
             target = self._beside_breakers(target, now)
@@ -388,10 +393,13 @@ class Forward:
 
     def look(self, now: int) -> None:
         """Called every few ms: is its time up, should a second copy go?"""
+        if self.over:
+            return
         if now >= self.deadline and not any(attempt.streaming for attempt in self.attempts):
             for attempt in self.attempts:
-                # Its worker should have said so itself.
-                self.group.overdue(attempt.target, now)
+                if attempt.target.endpoint.handle.heard_at < attempt.sent_at:
+                    # Not a word since it was sent: that says something of the worker, and not of its queue alone.
+                    self.group.overdue(attempt.target, now)
             self._cancel_others()
             self._finish()
             waited = (now - self.arrived) / 1e6

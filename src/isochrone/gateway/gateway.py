@@ -124,10 +124,10 @@ class Gateway:
             now = now_ns()
             if self.forwards:
                 for forward in [one for one in self.forwards if now >= one.look_at]:
-                    forward.look(now)
+                    self._look(forward, now)
             if self.pipes:
                 for pipe in [one for one in self.pipes if now >= one.deadline]:
-                    pipe.look(now)
+                    self._look(pipe, now)
             if now - refreshed >= _REFRESH_NS:
                 refreshed = now
                 self.fleet.refresh(now)
@@ -135,6 +135,15 @@ class Gateway:
                 outliers_at = now
                 for ejection in self.outliers.tick(now):
                     log.warning("a worker is left out", worker=ejection.endpoint.address, reason=ejection.reason)
+
+    def _look(self, one: Forward | GrpcPipe, now: int) -> None:
+        try:
+            one.look(now)
+        except Exception as error:
+            # A fault of ours with one request must not end the sweep: all others' deadlines hang on it.
+            log.error("a request failed unexpectedly", exc_info=error)
+            self.forwards.discard(one)
+            self.pipes.discard(one)
 
     def _run(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.ensure_future(work)

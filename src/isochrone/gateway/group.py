@@ -7,10 +7,12 @@ the counts for the metrics page. Kept on the loop's thread.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import structlog
 
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import IsochroneError, QueueFull, Unavailable
@@ -37,11 +39,20 @@ if TYPE_CHECKING:
     from isochrone.gateway.forwarding import Attempt, Forward
     from isochrone.wire.exchange import Head
 
+log = structlog.get_logger()
+
 #: How an attempt ended: with an answer (a caller's own mistake included), refused before it began (another worker may
 #: take it), or broken.
 ANSWERED, REFUSED, BROKEN = 0, 1, 2
 #: Workers of a tier looked at to tell what it would take there.
 _TIER_SAMPLE = 8
+
+
+@runtime_checkable
+class Alerting(Protocol):
+    """A policy that watches itself and says when it gives up."""
+
+    on_alert: Callable[[str], None] | None
 
 
 class Lane:
@@ -147,7 +158,12 @@ class Group:
     def _make_lane(self, version: str, placement: Placement) -> Lane:
         rules = self.rules
         policy = make(rules.policy, Random(self._random.random()), **rules.policy_options)
+        if isinstance(policy, Alerting):
+            policy.on_alert = self._alert
         return Lane(version, Balancer(policy, self._random, placement, rules.balancer))
+
+    def _alert(self, reason: str) -> None:
+        log.error("a policy raised an alert", model=self.name, reason=reason)
 
     def in_tier(self, lane: Lane, deadline: int, now: int) -> Lane:
         """The part of a lane a request goes by: the nearest tier that is expected to be in time."""

@@ -51,16 +51,19 @@ class GrpcPipe:
         self.deadline = stream.arrived + timeout if timeout else NEVER
         self._lane: Lane | None = None
         self._target: Target | None = None
+        self._tried: tuple[Target, ...] = ()
         self._load = 0
         self._group: Group | None = None
+        self._key = b""
         self._sent_at = 0
         self._upstream: ClientStream | None = None
         #: By model: the version of messages that bring none, as a field to append.
         self._stamps: dict[bytes, bytes] = {}
-        #: Came before there was a connection to send it on.
-        self._early: list[bytes] = []
-        self._early_size = 0
-        self._ended_early = False
+        #: All that came, while there is no connection to send it on, and as long as another worker may still take the
+        #: call: until this one answers, or it is too much. None: from then on.
+        self._kept: list[bytes] | None = []
+        self._kept_size = 0
+        self._ended = False
         self._answer_headers: Headers = ()
         self._headers_sent = False
         self._over = False
@@ -112,11 +115,15 @@ class GrpcPipe:
         elif self._target is None:
             self._place(b"", b"")
         framed = b"%c%s%s" % (flag, len(payload).to_bytes(4, "big"), payload)
+        if self._kept is not None:
+            self._kept.append(framed)
+            self._kept_size += len(framed)
+            if self._kept_size > self._gateway.limits.stream_window:
+                if self._upstream is None:
+                    self._stream.hold_window()
+                else:
+                    self._kept = None
         if self._upstream is None:
-            self._early.append(framed)
-            self._early_size += len(framed)
-            if self._early_size > self._gateway.limits.stream_window:
-                self._stream.hold_window()
             return
         self._upstream.send_data(framed)
         if self._upstream.is_congested:
@@ -125,10 +132,12 @@ class GrpcPipe:
 
     def _place(self, model: bytes, sequence: bytes, version: bytes = b"") -> None:
         group = self._group = self._gateway.fleet.group(model.decode("utf-8", "replace"))
+        group.requests += 1
+        group.budget.unbooked += 1
         text = version.decode("utf-8", "replace")
         lane = self._lane = group.lane(text) if text else group.choose_lane(self._stream.head)
         now = now_ns()
-        key = group.affinity.key(sequence) or group.affinity_key(self._stream.head)
+        key = self._key = group.affinity.key(sequence) or group.affinity_key(self._stream.head)
         if key.startswith(SEQUENCE_MARK):
             home = group.sequences.home(key, lane)
             target = home.target if home is not None else None
@@ -137,11 +146,16 @@ class GrpcPipe:
             target = lane.balancer.choose(Demand(key, self.deadline), now)
         if target is None:
             raise group.nobody(lane)
-        self._target = target
-        self._load = lane.balancer.sent(target, now)
-        self._sent_at = now
         if not version:
             self._stamps[model] = lane.stamp
+        self._open(lane, target, now)
+
+    def _open(self, lane: Lane, target: Target, now: int) -> None:
+        self._target = target
+        self._tried = (*self._tried, target)
+        self._load = lane.balancer.sent(target, now)
+        self._sent_at = now
+        self._upstream = None
         block = self._route.plain
         if self.deadline != NEVER:
             block += timeout_field(self.deadline - now)
@@ -168,21 +182,21 @@ class GrpcPipe:
         if self._over:
             upstream.cancel()
             return
-        early, self._early = self._early, []
-        for framed in early:
+        for framed in self._kept or ():
             upstream.send_data(framed)
+        if self._kept_size > self._gateway.limits.stream_window:
+            self._kept = None
         if upstream.is_congested:
             self._stream.hold_window()
             upstream.on_writable = self._stream.release_window
-        elif self._early_size > self._gateway.limits.stream_window:
+        elif self._kept is None:
             self._stream.release_window()
-        if self._ended_early:
+        if self._ended:
             upstream.send_data(b"", True)
 
     def _end_upstream(self) -> None:
-        if self._upstream is None:
-            self._ended_early = True
-        elif not self._upstream.local_done:
+        self._ended = True
+        if self._upstream is not None and not self._upstream.local_done:
             self._upstream.send_data(b"", True)
 
     # The worker's side.
@@ -195,6 +209,7 @@ class GrpcPipe:
             return
         # A call that ends at once comes as one block, which ``complete`` writes.
         self._answer_headers = headers
+        self._kept = None
 
     def data(self, data: Buffer) -> None:
         stream = self._stream
@@ -227,9 +242,35 @@ class GrpcPipe:
     def failed(self, error: IsochroneError) -> None:
         if self._over:
             return
+        if isinstance(error, ConnectionLost) and error.unprocessed and self._move():
+            return
         address = self._target.endpoint.address if self._target is not None else "?"
         self._settle(True)
         self._fail(ConnectionLost(f"worker {address}: {error}"))
+
+    def _move(self) -> bool:
+        """The worker never began the call: another one gets all that came of it."""
+        group, lane, target, now = self._group, self._lane, self._target, now_ns()
+        if group is None or lane is None or target is None or self._kept is None or now >= self.deadline:
+            return False
+        retries = group.rules.retries
+        sequence = self._key.startswith(SEQUENCE_MARK)
+        if not retries.enabled or len(self._tried) >= retries.attempts:
+            return False
+        if sequence and not group.sequences.may_move(self._key):
+            return False
+        other = lane.balancer.choose(Demand(self._key, self.deadline, avoid=self._tried), now)
+        if other is None or other in self._tried:
+            return False
+        if not group.budget.take(now):
+            group.retries_denied += 1
+            return False
+        self._leave(lane, target, now)
+        group.retries += 1
+        if sequence:
+            group.sequences.settle(self._key, lane, other)
+        self._open(lane, other, now)
+        return True
 
     # Both.
 
@@ -270,8 +311,12 @@ class GrpcPipe:
             return
         now = now_ns()
         if failed:
-            lane.balancer.ended(target, self._load, now - self._sent_at, True, now)
-            if self._group is not None:
-                self._group.failed(target, now)
+            self._leave(lane, target, now)
         else:
             lane.balancer.dropped(target, now)
+
+    def _leave(self, lane: Lane, target: Target, now: int) -> None:
+        """A worker has failed the call."""
+        lane.balancer.ended(target, self._load, now - self._sent_at, True, now)
+        if self._group is not None:
+            self._group.failed(target, now)

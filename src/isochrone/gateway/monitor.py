@@ -80,16 +80,12 @@ class Monitor:
         await asyncio.gather(self._task, return_exceptions=True)
 
     async def _watch(self) -> None:
-        member = self.member
         while True:
-            now = now_ns()
-            silent = now - member.heard_at > NEWS_NS or not member.endpoint.healthy
-            if silent:
-                await self._check()
-            if member.endpoint.healthy and not member.endpoint.reports and self._metrics is not None:
-                await self._read_metrics(self._metrics)
-            if member.endpoint.healthy and now - self._index_at >= self._rules.index_interval * SECOND:
-                await self._read_index()
+            try:
+                await self._look()
+            except Exception as error:
+                # A watch that ended would leave its member as it is for ever.
+                log.error("a watch failed unexpectedly", worker=self.member.upstream.address, exc_info=error)
             try:
                 # Down for long: asked less often, so that a large dead fleet costs little.
                 pause = min(2.0, self._rules.interval * max(1, self._failures // 4))
@@ -97,6 +93,17 @@ class Monitor:
                 self._wake.clear()
             except TimeoutError:
                 pass
+
+    async def _look(self) -> None:
+        member = self.member
+        now = now_ns()
+        silent = now - member.heard_at > NEWS_NS or not member.endpoint.healthy
+        if silent:
+            await self._check()
+        if member.endpoint.healthy and not member.endpoint.reports and self._metrics is not None:
+            await self._read_metrics(self._metrics)
+        if member.endpoint.healthy and now - self._index_at >= self._rules.index_interval * SECOND:
+            await self._read_index()
 
     async def _check(self) -> None:
         member = self.member

@@ -28,6 +28,17 @@ class Receiver(Protocol):
     def failed(self, error: IsochroneError) -> None: ...
 
 
+def receive_whole(receiver: Receiver, status: int, headers: Headers, data: Buffer, trailers: Headers) -> None:
+    """An answer that came in one piece. A receiver may take it by one call, ``whole``, instead of three."""
+    whole = getattr(receiver, "whole", None)
+    if whole is not None:
+        whole(status, headers, data, trailers)
+        return
+    receiver.head(status, headers)
+    receiver.data(data)
+    receiver.complete(trailers)
+
+
 class Response(NamedTuple):
     """A whole answer."""
 

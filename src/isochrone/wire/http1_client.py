@@ -16,7 +16,7 @@ import numpy as np
 
 from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError
 from isochrone.settings import WireLimits
-from isochrone.wire.answers import Gathering, Receiver, Response, too_large
+from isochrone.wire.answers import Gathering, Receiver, Response, receive_whole, too_large
 from isochrone.wire.body_receiver import LARGE_BODY, BodyReceiver
 from isochrone.wire.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.exchange import Buffer, Headers
@@ -205,13 +205,7 @@ class Http1ClientConnection(asyncio.Protocol):
                 call = self.calls.popleft()
                 receiver, call.receiver = call.receiver, None
                 if receiver is not None:
-                    whole = getattr(receiver, "whole", None)
-                    if whole is not None:
-                        whole(head.status, head.headers, data[stop:])
-                    else:
-                        receiver.head(head.status, head.headers)
-                        receiver.data(data[stop:])
-                        receiver.complete(())
+                    receive_whole(receiver, head.status, head.headers, data[stop:], ())
                 return
         self.receive(data)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from isochrone.errors import ConnectionLost, IsochroneError
 from isochrone.settings import WireLimits
 from isochrone.wire import frames
-from isochrone.wire.answers import Receiver, too_large
+from isochrone.wire.answers import Receiver, receive_whole, too_large
 from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.heads import remember_second
 from isochrone.wire.hpack import Encoder, HeaderListTooLarge
@@ -30,6 +30,7 @@ _LAST_STREAM = frames.MAX_STREAM_ID - 2
 _MAX_MEMOISED_BYTES = 512
 _MAX_MEMOISED_HEADS = 256
 
+_unpack_header = frames.frame_header.unpack_from
 encode = Encoder().encode
 
 
@@ -274,6 +275,74 @@ class Http2ClientConnection(Http2Connection):
             data = self.staged[0] if len(self.staged) == 1 else b"".join(self.staged)
             self.staged = []
         super().receive(data)
+
+    def _receive(self, data: bytes) -> None:
+        # Most reads are whole answers with heads that are known; what is not goes the long way, from where it begins.
+        if not self.data_left and not self.unparsed and self.gathered is None and self.block is None:
+            position = self._whole_answers(data)
+            if position:
+                if position == len(data) or self.closed:
+                    return
+                data = data[position:]
+        super()._receive(data)
+
+    def _whole_answers(self, data: bytes) -> int:
+        """Takes answers of a head, one frame of body and perhaps trailers; returns where something else begins."""
+        position, end = 0, len(data)
+        limits, streams, heads = self.limits, self.streams, self.heads
+        while end - position >= 18:
+            high, low, kind, flags, stream_id = _unpack_header(data, position)
+            stop = position + 9 + (high << 8 | low)
+            if kind != 1 or flags != 4 or stop + 9 > end:
+                break
+            answer = heads.get(data[position + 9 : stop])
+            high, low, kind, flags, other = _unpack_header(data, stop)
+            length = high << 8 | low
+            after = stop + 9 + length
+            if answer is None or answer.status < 200 or kind or other != stream_id or after > end or not length:
+                break
+            trailers: Headers = ()
+            over = after
+            if flags == 0:
+                if after + 9 > end:
+                    break
+                high, low, kind, flags, other = _unpack_header(data, after)
+                over = after + 9 + (high << 8 | low)
+                if kind != 1 or flags != 5 or other != stream_id or over > end:
+                    break
+                last = heads.get(data[after + 9 : over])
+                if last is None or last.status:
+                    break
+                trailers = last.headers
+            elif flags != 1:
+                break
+            stream = streams.get(stream_id)
+            if (
+                stream is None
+                or stream.status
+                or not stream.local_done
+                or stream.without_body
+                or stream.unacknowledged
+                or length > limits.max_frame_bytes
+                or length > limits.max_body_bytes
+                or (answer.content_length >= 0 and answer.content_length != length)
+            ):
+                break
+            self.unacknowledged += length
+            if self.unacknowledged >= limits.connection_window >> 1:
+                self._return_window()
+            del streams[stream_id]
+            stream.remote_done = True
+            stream.status = answer.status
+            receiver, stream.receiver = stream.receiver, None
+            position = over
+            if receiver is not None:
+                receive_whole(receiver, answer.status, answer.headers, data[stop + 9 : after], trailers)
+            if self.waiting or self.going_away:
+                self.stream_over()
+            if self.closed:
+                return end
+        return position
 
     def plan_flush(self) -> None:
         if self.turn is None:

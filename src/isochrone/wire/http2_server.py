@@ -30,6 +30,7 @@ _CONNECTION_HEADERS = frozenset((b"connection", b"proxy-connection", b"keep-aliv
 #: The wire's own refusals as gRPC says them: DEADLINE_EXCEEDED for a body that did not come, RESOURCE_EXHAUSTED.
 _GRPC_REFUSALS = {408: b"4", 413: b"8", 431: b"8"}
 
+_unpack_header = frames.frame_header.unpack_from
 _encode = Encoder().encode
 #: (status, headers) → encoded block; our encoder keeps no state, so a block is good on any connection.
 _response_blocks: dict[tuple[int, Headers], bytes] = {}
@@ -274,6 +275,59 @@ class Http2ServerConnection(Http2Connection):
             if not data:
                 return
         super().receive(data)
+
+    def _receive(self, data: bytes) -> None:
+        # Most reads are whole unary calls; what is not goes the long way, from where it begins.
+        if not self.data_left and not self.unparsed and self.gathered is None and self.block is None:
+            position = self._whole_calls(data)
+            if position:
+                if position == len(data):
+                    return
+                data = data[position:]
+        super()._receive(data)
+
+    def _whole_calls(self, data: bytes) -> int:
+        """Takes requests whose head is known and whose body is one frame; returns where something else begins."""
+        position, end = 0, len(data)
+        limits, streams = self.limits, self.streams
+        while end - position >= 18:
+            high, low, kind, flags, stream_id = _unpack_header(data, position)
+            stop = position + 9 + (high << 8 | low)
+            if kind != 1 or flags != 4 or stop + 9 > end:
+                break
+            head = self.heads.get(data[position + 9 : stop])
+            high, low, kind, flags, other = _unpack_header(data, stop)
+            length = high << 8 | low
+            after = stop + 9 + length
+            if head is None or kind or flags != 1 or other != stream_id or after > end or not length:
+                break
+            route = head.route
+            if (
+                route is None
+                or route.streaming
+                or not self.last_stream < stream_id <= frames.MAX_STREAM_ID
+                or not stream_id & 1
+                or length > limits.max_frame_bytes
+                or length > limits.max_body_bytes
+                or (head.content_length >= 0 and head.content_length != length)
+                or len(streams) >= limits.max_streams
+                or self.going_away
+            ):
+                break
+            self.last_stream = stream_id
+            self.unacknowledged += length
+            if self.unacknowledged >= limits.connection_window >> 1:
+                self._return_window()
+            stream = streams[stream_id] = ServerStream(self, stream_id, head)
+            stream.body = data[stop + 9 : after]
+            stream.received = length
+            stream.remote_done = True
+            stream.arrived = now_ns()
+            position = after
+            route.handle(stream)
+            if self.closed:
+                return end
+        return position
 
     def connection_ended(self) -> None:
         self.listener.forget(self)

@@ -95,8 +95,11 @@ def choose(entries: Iterable[Entry], at: int, maximum: int, margin: int, curve: 
                 break
             continue
         elif rows + size > maximum or (latest_end != NEVER and at + curve.estimate(rows + size) > latest_end):
-            # In order: nobody of the same shape overtakes one who does not fit.
             choice.passed.append(entry)
+            if latest_end < limit and len(choice.passed) < _MAX_PASSED and rows + size <= maximum:
+                # By its own deadline alone, behind a higher class: it will be late, and need not keep others out.
+                continue
+            # In order: nobody of the same shape overtakes one who does not fit.
             break
         choice.taken.append(entry)
         rows += size

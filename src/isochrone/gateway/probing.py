@@ -1,0 +1,77 @@
+"""Probes a policy asks for: a light question to a worker whose load should be known before the next choice.
+
+Fleets small enough to be known from their answers need none; Prequal over a larger one asks a few at random with every
+request. At most one probe is under way to a worker, and none follows another at once: a hundred gateways must not
+load a fleet with questions. Callbacks only: a probe costs no task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from isochrone.clock import MILLISECOND, now_ns
+from isochrone.errors import IsochroneError
+from isochrone.gateway.load_reports import report_of_header
+from isochrone.gateway.targets import Target
+from isochrone.protocol.timing import ORCA_HEADER
+from isochrone.wire.exchange import Buffer, Headers
+
+if TYPE_CHECKING:
+    from isochrone.gateway.connections import Sent
+    from isochrone.gateway.fleet import Fleet, Member
+
+#: A worker is asked at most this often.
+_PAUSE_NS = 5 * MILLISECOND
+#: A probe that is not answered by then is forgotten: the next one may go.
+_PATIENCE_NS = 500 * MILLISECOND
+
+_QUESTION = b"GET /v2/health/ready HTTP/1.1\r\nhost: isochrone\r\nendpoint-load-metrics-format: text\r\n\r\n"
+
+
+class Probe:
+    """One question, and the receiver of its answer."""
+
+    __slots__ = ("_fleet", "_member", "_report", "sent")
+
+    def __init__(self, member: Member, fleet: Fleet) -> None:
+        self._member = member
+        self._fleet = fleet
+        self._report = b""
+        self.sent: Sent | None = None
+
+    def head(self, status: int, headers: Headers) -> None:
+        for name, value in headers:
+            if name == ORCA_HEADER and status == 200:
+                self._report = value
+
+    def data(self, data: Buffer) -> None:
+        """A ready answer has no body worth reading."""
+
+    def complete(self, trailers: Headers) -> None:
+        member = self._member
+        now = member.heard_at = now_ns()
+        member.probed_at = now
+        member.probe = None
+        if self.sent is not None:
+            member.connections.release(self.sent)
+        if self._report:
+            try:
+                self._fleet.reported(member, report_of_header(self._report), now)
+            except IsochroneError:
+                pass  # the monitor says so, once
+
+    def failed(self, error: IsochroneError) -> None:
+        # Health is the monitor's affair.
+        self._member.probe = None
+
+
+def ask(fleet: Fleet, targets: Sequence[Target], now: int) -> None:
+    """Asks those of the targets that were not asked a moment ago."""
+    for target in targets:
+        member: Member = target.endpoint.handle
+        if now - member.probed_at < (_PATIENCE_NS if member.probe is not None else _PAUSE_NS):
+            continue
+        member.probed_at = now
+        probe = member.probe = Probe(member, fleet)
+        probe.sent = member.connections.send(_QUESTION, (), probe)
