@@ -35,8 +35,9 @@ from isochrone.gateway.traffic.shadow import Shadow
 from isochrone.gateway.traffic.tiers import NOBODY, UNKNOWN, Tiers
 
 if TYPE_CHECKING:
+    from isochrone.gateway.attempt import Attempt
     from isochrone.gateway.fleet import Fleet, Member
-    from isochrone.gateway.forwarding import Attempt, Forward
+    from isochrone.gateway.forwarding import Forward
     from isochrone.wire.exchange import Head
 
 log = structlog.get_logger()

@@ -21,7 +21,8 @@ from isochrone.errors import (
     IsochroneError,
     Unavailable,
 )
-from isochrone.gateway.forwarding import Attempt, Forward
+from isochrone.gateway.attempt import Attempt
+from isochrone.gateway.forwarding import Forward
 from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED
 from isochrone.gateway.grpc_messages import Opening, name_field, read_opening
 from isochrone.gateway.http_forward import EXPLAIN_HEADER

@@ -14,7 +14,8 @@ import msgspec
 
 from isochrone.clock import NEVER
 from isochrone.errors import IsochroneError
-from isochrone.gateway.forwarding import Attempt, Forward
+from isochrone.gateway.attempt import Attempt
+from isochrone.gateway.forwarding import Forward
 from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED, QuotaExceeded
 from isochrone.gateway.load_reports import report_of_header
 from isochrone.gateway.policies.base import Demand
