@@ -101,9 +101,6 @@ class Answer:
     def complete(self, trailers: Headers) -> None:
         self.is_complete = True
 
-    def whole(self, status: int, headers: Headers, data: Buffer) -> None:
-        self.status, self.body, self.is_complete = status, bytes(data), True
-
     def failed(self, error: IsochroneError) -> None:
         self.error = error
 

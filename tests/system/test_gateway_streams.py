@@ -190,6 +190,18 @@ class TestSequences:
                 )
                 assert result.as_numpy("SUM").tolist() == [[number + 1]]
 
+    @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+    def test_nor_does_compression(self, fleet: Fleet, algorithm: str) -> None:
+        sequence_id = next(_numbers)
+        with closing(StockClient("http", fleet.gateway)) as client:
+            for number in range(6):
+                flags = {"sequence_start": number == 0, "sequence_end": number == 5}
+                sent = {"IN": np.array([[1]], np.int32)}
+                result = client.infer(
+                    "accumulate", sent, sequence_id=sequence_id, request_compression_algorithm=algorithm, **flags
+                )
+                assert result.as_numpy("SUM").tolist() == [[number + 1]]
+
     def test_on_streams(self, fleet: Fleet) -> None:
         """Two streams, and unary calls between: the sequence's id decides, not the stream."""
         streams = [Stream(fleet.gateway) for _ in range(2)]

@@ -1,8 +1,8 @@
 """One request on its way through the gateway: placed, sent, perhaps sent again, answered once.
 
 An ``Attempt`` is one sending of it to one target, and receives that target's answer. What the two protocols do
-differently (heads, statuses, how an answer is written) is in ``http_forward`` and ``grpc_forward``. All callbacks on the
-loop's thread: no task and no future per request.
+differently (heads, statuses, how an answer is written) is in ``http_forward`` and ``grpc_forward``. All callbacks on
+the loop's thread: no task and no future per request.
 """
 
 from __future__ import annotations

@@ -54,6 +54,8 @@ class Alerting(Protocol):
     """A policy that watches itself and says when it gives up."""
 
     on_alert: Callable[[str], None] | None
+    #: What its own budget of time is kept by.
+    timer: Callable[[], int] | None
 
 
 class Lane:
@@ -161,6 +163,7 @@ class Group:
         policy = make(rules.policy, Random(self._random.random()), **rules.policy_options)
         if isinstance(policy, Alerting):
             policy.on_alert = self._alert
+            policy.timer = now_ns
         return Lane(version, Balancer(policy, self._random, placement, rules.balancer))
 
     def _alert(self, reason: str) -> None:

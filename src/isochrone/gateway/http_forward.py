@@ -7,6 +7,7 @@ part where it speaks of a sequence or a timeout.
 
 from __future__ import annotations
 
+import zlib
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
@@ -61,6 +62,8 @@ _BROKEN = frozenset((500, 502))
 _JOIN_LIMIT = 16_384
 #: Bytes at the start and at the end of a body's JSON part that are searched for parameters.
 _GLANCE = 4096
+#: gzip or zlib, whichever it is; and how much of a compressed body is opened when nobody says how long its JSON is.
+_ANY_WINDOW, _MOST_OPENED = 32 + zlib.MAX_WBITS, 1 << 20
 #: A timeout beyond this is none: eleven days, the most that ``x-request-timeout-ms`` may say.
 _MAX_TIMEOUT_NS = 10**15
 
@@ -92,6 +95,7 @@ class ForwardRoute(Route):
         self.wants_load = head.get(ORCA_FORMAT_HEADER) is not None
         self.explains = head.get(EXPLAIN_HEADER) is not None
         length = head.get(b"inference-header-content-length")
+        self.compressed = head.get(b"content-encoding") is not None
         self.json_length = int(length) if length is not None and length.isdigit() else -1
         dropped = _NOT_FORWARDED | _named_by_connection(head)
         self._passed: Headers = tuple(header for header in head.headers if header[0] not in dropped)
@@ -234,7 +238,9 @@ class HttpForward(Forward):
     def _glance(self, start: bytes | None) -> tuple[bytes, int, int] | None:
         """Sequence, timeout and priority, where the JSON part may speak of them."""
         route, body = self.route, self.exchange.body
-        if start is None:
+        if route.compressed:
+            body = start = _opened(body, route.json_length)
+        elif start is None:
             end = len(body) if route.json_length < 0 else route.json_length
             start = bytes(body[: min(end, _GLANCE)])
             if end > _GLANCE:
@@ -242,7 +248,7 @@ class HttpForward(Forward):
                 start += bytes(body[max(end - _GLANCE, _GLANCE) : end])
         if b'"sequence_id"' in start or b'"timeout"' in start or b'"priority"' in start:
             return _parameters(body, route.json_length)
-        if len(route.plain_starts) < _MAX_STARTS and len(start) == route.json_length:
+        if len(route.plain_starts) < _MAX_STARTS and len(start) == route.json_length and not route.compressed:
             route.plain_starts.add(start)
         return None
 
@@ -364,6 +370,14 @@ def _is_stream(headers: Headers) -> bool:
         if name == b"transfer-encoding" or (name == b"content-type" and value.startswith(b"text/event-stream")):
             return True
     return False
+
+
+def _opened(body: Buffer, length: int) -> bytes:
+    """The JSON part of a compressed body, and no more of it; nothing where it does not decompress."""
+    try:
+        return zlib.decompressobj(_ANY_WINDOW).decompress(body, length if length > 0 else _MOST_OPENED)
+    except zlib.error:
+        return b""
 
 
 def _parameters(body: Buffer, length: int) -> tuple[bytes, int, int]:

@@ -1,6 +1,7 @@
 """What the learned policy is trained on and what it is tried on: fleets and workloads drawn at random.
 
-Kinds for training and kinds for trials are apart: a trial of a held-out kind is of something no episode looked like.
+Kinds for training and kinds for trials are apart. A held-out kind is put together differently from every episode,
+though of the same parts: the same worker models, antagonists and failures.
 Everything is drawn from the ``Random`` handed in, so a seed names the whole course.
 """
 
