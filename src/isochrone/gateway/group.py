@@ -310,7 +310,6 @@ class Group:
             "worker": attempt.target.endpoint.address,
             "attempts": [target.endpoint.address for target in forward.tried],
             "time_left_ms": None if forward.deadline == NEVER else round((forward.deadline - now) / 1e6, 3),
-            "in_gateway_us": round((attempt.sent_at - forward.arrived) / 1e3),
             "panicking": lane.balancer.panicking,
             "candidates": lane.balancer.explain(forward.demand, attempt.target, now),
         }
