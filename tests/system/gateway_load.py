@@ -76,4 +76,4 @@ def _streamed(stub: Any, values: Array) -> list[int]:
     request.raw_input_contents.append(values.tobytes())
     (answer,) = stub.ModelStreamInfer(iter([request]), timeout=30)
     assert not answer.error_message, answer.error_message
-    return np.frombuffer(answer.infer_response.raw_output_contents[0], np.int32).tolist()
+    return [int(value) for value in np.frombuffer(answer.infer_response.raw_output_contents[0], np.int32)]

@@ -195,10 +195,13 @@ class TestSequences:
         sequence_id = next(_numbers)
         with closing(StockClient("http", fleet.gateway)) as client:
             for number in range(6):
-                flags = {"sequence_start": number == 0, "sequence_end": number == 5}
-                sent = {"IN": np.array([[1]], np.int32)}
                 result = client.infer(
-                    "accumulate", sent, sequence_id=sequence_id, request_compression_algorithm=algorithm, **flags
+                    "accumulate",
+                    {"IN": np.array([[1]], np.int32)},
+                    sequence_id=sequence_id,
+                    sequence_start=number == 0,
+                    sequence_end=number == 5,
+                    request_compression_algorithm=algorithm,
                 )
                 assert result.as_numpy("SUM").tolist() == [[number + 1]]
 

@@ -38,6 +38,8 @@ class Attempt:
     #: The answer is passed on as it comes.
     streaming = False
     over = False
+    #: It ended with its connection.
+    lost = False
     #: Of the target's circuit breaker, where it has one.
     breaker_round = -1
 

@@ -228,6 +228,7 @@ class Forward:
             self.cut_off(error)
             return
         unprocessed = isinstance(error, ConnectionLost) and error.unprocessed
+        attempt.lost = isinstance(error, ConnectionLost)
         if self._try_again(attempt, REFUSED if unprocessed else BROKEN, now):
             return
         self._cancel_others()
@@ -256,7 +257,10 @@ class Forward:
                 return False
             # Nobody else in this tier: any other will do now.
             lane = self.lane = lane.whole
-        if not self.group.budget.take(now):
+        # The first move of what was lost with its connection is free: there is no more of it than was under way there,
+        # and a worker that dies must not cost what the budget happens not to cover.
+        free = attempt.lost and len(self.tried) == 1
+        if not free and not self.group.budget.take(now):
             self.group.retries_denied += 1
             return False
         demand = Demand(self.demand.key, self.deadline, self.demand.rows, self.demand.priority, self.tried)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from isochrone.clock import NEVER
+from isochrone.clock import NEVER, now_ns
 from isochrone.errors import (
     GRPC_DEADLINE_EXCEEDED,
     GRPC_RESOURCE_EXHAUSTED,
@@ -199,7 +199,7 @@ class GrpcForward(Forward):
         route = self.route
         block = route.asking if attempt.asks or route.wants_load else route.plain
         if self.deadline != NEVER:
-            block += timeout_field(self.deadline - now)
+            block += timeout_field(self.deadline - now_ns())
         body, start = self.body, self.start
         length = len(body) - start
         stamp = attempt.lane.stamp

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from isochrone.clock import NEVER
+from isochrone.clock import NEVER, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.gateway.attempt import Attempt
 from isochrone.gateway.forwarding import Forward
@@ -263,7 +263,7 @@ class HttpForward(Forward):
             attempt.shared = True
             block = self.route.outgoing_block(attempt.lane.version, attempt.asks)
             if self.deadline != NEVER:
-                block += _timeout_field(self.deadline - now)
+                block += _timeout_field(self.deadline - now_ns())
             if length < _JOIN_LIMIT:
                 attempt.sent = endpoint.handle.connections.open_whole(block, body, attempt)
             else:
@@ -273,7 +273,7 @@ class HttpForward(Forward):
         if self.deadline == NEVER:
             head = b"%scontent-length: %d\r\n\r\n" % (head, length)
         else:
-            left = max(0.001, (self.deadline - now) / 1e6)
+            left = max(0.001, (self.deadline - now_ns()) / 1e6)
             head = b"%sx-request-timeout-ms: %.3f\r\ncontent-length: %d\r\n\r\n" % (head, left, length)
         attempt.sent = endpoint.handle.connections.send(head, (body,) if length else (), attempt)
 
