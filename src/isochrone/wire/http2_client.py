@@ -263,12 +263,15 @@ class Http2ClientConnection(Http2Connection):
         self.transport.write(frames.PREFACE + frames.settings_frame(settings) + frames.window_update(0, increment))
 
     def data_received(self, data: bytes) -> None:
-        if self.turn is None:
+        turn = self.turn
+        if turn is None:
             super().data_received(data)
-            return
-        self.staged.append(data)
-        if len(self.staged) == 1:
-            self.turn.received(self, b"")
+        elif turn.staging or self.staged:
+            self.staged.append(data)
+            if len(self.staged) == 1:
+                turn.received(self, b"")
+        else:
+            turn.alone(self, data)
 
     def receive(self, data: bytes) -> None:
         if self.staged:

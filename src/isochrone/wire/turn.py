@@ -15,6 +15,7 @@ from typing import Protocol
 import structlog
 
 from isochrone.clock import now_ns
+from isochrone.wire.exchange import Buffer
 
 log = structlog.get_logger()
 
@@ -29,6 +30,8 @@ class TurnConnection(Protocol):
 
     closed: bool
     transport: asyncio.Transport
+    #: What ``flush`` would write.
+    out: list[Buffer]
 
     def receive(self, data: bytes) -> None: ...
 
@@ -73,14 +76,7 @@ class Turn:
         """A connection has read something."""
         if not self.staging:
             if self._last is connection or now_ns() - self._ended > self._burst_ns:
-                self._working = True
-                try:
-                    connection.receive(data)
-                finally:
-                    self._working = False
-                connection.flush()
-                if self._dirty:
-                    self._write()
+                self.alone(connection, data)
                 self._last = connection
                 self._ended = now_ns()
                 return
@@ -90,6 +86,18 @@ class Turn:
         if not self._ready:
             self._loop.call_soon(self._work)
         self._ready.append((connection, data))
+
+    def alone(self, connection: TurnConnection, data: bytes) -> None:
+        """A connection is worked on by itself, and what comes of it is written."""
+        self._working = True
+        try:
+            connection.receive(data)
+        finally:
+            self._working = False
+        if connection.out:
+            connection.flush()
+        if self._dirty:
+            self._write()
 
     def mark(self, connection: TurnConnection) -> None:
         """A connection has something to write: with everybody else's, when what runs now is done."""
