@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.errors import IsochroneError
-from isochrone.gateway.load_reports import report_of, report_of_header, report_of_message
+from isochrone.gateway.load_reports import (
+    pending_requests,
+    relayed,
+    relayed_message,
+    report_of,
+    report_of_header,
+    report_of_message,
+)
 from isochrone.gateway.targets import LoadReport
 from isochrone.protocol import timing
 
@@ -67,3 +74,24 @@ def test_absurd_numbers_are_bounded() -> None:
 def test_numbers_that_are_none() -> None:
     with pytest.raises(IsochroneError, match="expected numbers"):
         report_of_header(b"TEXT named_metrics.in_flight=--")
+
+
+def test_a_worker_that_drains_does_not_make_its_gateway_drain() -> None:
+    told = {"named_metrics.in_flight": 3.0, "named_metrics.draining": 1.0, "named_metrics.free_memory_bytes": 9.0}
+    for stopping in (False, True):
+        for text in (timing.orca_text(told), timing.orca_json(told)):
+            report = report_of_header(relayed(text, stopping))
+            assert (report.in_flight, report.draining, report.free_memory) == (3, stopping, -1)
+        report = report_of_message(relayed_message(timing.orca_binary(told), stopping))
+        assert (report.in_flight, report.draining, report.free_memory) == (3, stopping, -1)
+
+
+def test_a_triton_page_of_metrics() -> None:
+    page = (
+        b"# HELP nv_inference_pending_request_count Instantaneous number of pending requests\n"
+        b'nv_inference_pending_request_count{model="a",version="1"} 3\n'
+        b'nv_inference_pending_request_count{model="a",version="2"} 4\n'
+        b'nv_inference_pending_request_count{model="b",version="1"} 0\n'
+        b'nv_inference_count{model="a",version="1"} 99\n'
+    )
+    assert pending_requests(page) == {"a": 7, "b": 0}

@@ -34,6 +34,8 @@ Examples:
 Point any Triton client at the listening port: it speaks HTTP and gRPC.
 """
 
+#: A process that fails within so many seconds of its start could not start.
+_START_SECONDS = 5.0
 #: Seconds before a process that died is started again.
 _RESTART_PAUSE = 1.0
 
@@ -132,7 +134,9 @@ def _supervise(processes: int, port: int) -> int:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
+    started: dict[int, float] = {}
     for index in range(processes):
+        started[index] = time.monotonic()
         children[index] = subprocess.Popen([*arguments, *_metrics(index)])
     status = 0
     while children:
@@ -142,7 +146,7 @@ def _supervise(processes: int, port: int) -> int:
             if code is None:
                 continue
             del children[index]
-            if stopping or code in (0, 1):
+            if stopping or code == 0 or (code == 1 and time.monotonic() - started[index] < _START_SECONDS):
                 # It ended well, or could not start: starting it again would not help.
                 status = status or code
                 if code and not stopping:
@@ -150,7 +154,9 @@ def _supervise(processes: int, port: int) -> int:
                 continue
             typer.echo(f"isochrone gateway: process {child.pid} ended with {code}; starting it again", err=True)
             time.sleep(_RESTART_PAUSE)
-            children[index] = subprocess.Popen([*arguments, *_metrics(index)])
+            if not stopping:
+                started[index] = time.monotonic()
+                children[index] = subprocess.Popen([*arguments, *_metrics(index)])
     return status
 
 

@@ -62,13 +62,17 @@ class Attempt:
 
     def end(self, failed: bool, now: int) -> None:
         """It is over, and says something of the target."""
+        if self.forward.is_copy:
+            self.drop(now)
+            return
         target = self.target
         latency = now - self.sent_at
         target.ended(self.load, latency, failed, now)
         if len(self.lane.balancer.eligible) > 1:
             self.lane.balancer.policy.ended(target, latency, failed, now)
         if failed:
-            self.forward.group.failed(target, now)
+            # An answer that says the model failed is the model's affair; no answer is the worker's.
+            self.forward.group.failed(target, now, lost=not self.status)
         else:
             target.well += 1
             target.well_ns += latency
@@ -84,10 +88,13 @@ class Attempt:
         if self.breaker_round >= 0 and self.target.breaker is not None:
             self.target.breaker.dropped(self.breaker_round)
 
-    def give_up(self, now: int) -> None:
-        """Nobody waits for it any more; the worker is told."""
+    def give_up(self, now: int, silent: bool = False) -> None:
+        """Nobody waits for it any more; the worker is told. ``silent``: it should have answered, and did not."""
         self.over = True
-        self.drop(now)
+        if silent:
+            self.end(True, now)
+        else:
+            self.drop(now)
         if self.sent is not None:
             self.sent.cancel()
 

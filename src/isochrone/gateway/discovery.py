@@ -39,7 +39,7 @@ class DnsSource:
                 if addresses != self._known:
                     self._known = addresses
                     self._changed([self._upstream.at(address) for address in addresses])
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 log.warning(
                     "a name does not resolve; the last addresses stay", name=self._upstream.host, error=str(error)
                 )
@@ -57,17 +57,23 @@ class FileSource:
 
     async def run(self) -> None:
         seen: tuple[int, int, int] | None = None
+        emptied = False
         while True:
             try:
                 status = self._path.stat()
                 stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
                 if stamp != seen:
-                    seen = stamp
                     upstreams = read_upstreams(self._path)
+                    if self._known and not upstreams and not emptied:
+                        # Perhaps it is being written: an empty fleet is believed at the second look.
+                        emptied = True
+                        await asyncio.sleep(self._interval)
+                        continue
+                    seen, emptied = stamp, False
                     if upstreams != self._known:
                         self._known = upstreams
                         self._changed(upstreams)
-            except (OSError, ConfigError) as error:
+            except (OSError, ValueError, ConfigError) as error:
                 log.warning(
                     "the upstream file cannot be read; the last list stays", file=str(self._path), error=str(error)
                 )

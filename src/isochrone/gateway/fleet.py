@@ -140,6 +140,8 @@ class Fleet:
                     wait_ns = known.wait_ns if report.queue else 0
                     kept = report._replace(wait_ns=wait_ns, run_ns=known.run_ns, alone_ns=known.alone_ns)
                     lane.balancer.reported(target, kept, now)
+                    for part in lane.tiers:
+                        part.balancer.policy.reported(target, now)
         if member.endpoint.draining != was_draining:
             # A lane sees a change only if it was the first to be told.
             self.refresh(now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from isochrone.clock import NEVER, now_ns
+from isochrone.clock import NEVER, SECOND, now_ns
 from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError, Unavailable
 from isochrone.gateway.admission import Refusal
 from isochrone.gateway.attempt import Attempt
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from isochrone.gateway.traffic.shadow import Shadow
     from isochrone.wire.exchange import Exchange
 
+#: A copy for a shadow is given up after so long.
+_COPY_NS = 10 * SECOND
 #: Requests of this class are not refused here: workers let them overtake, so what their queues take says little.
 _HIGHEST = 1
 #: Fleets up to this size are known from what comes with answers, and from monitors: no probes beside them.
@@ -54,6 +56,8 @@ class Forward:
     idempotent = True
     tried: tuple[Target, ...] = ()
     over = False
+    #: Shadow traffic: never tried again, and says nothing of a worker that live traffic goes by.
+    is_copy = False
     #: When a second copy may go; NEVER: not at all.
     hedge_at = NEVER
     #: When ``look`` is due.
@@ -99,8 +103,9 @@ class Forward:
         lane = group.lane(rules.version) if rules.version else group.current
         exchange = DiscardingExchange(self.exchange, lambda: shadow.ended(size))
         copy = self.copy_for(exchange, group, lane)
+        copy.is_copy = True
         copy.idempotent = False
-        copy.deadline = self.deadline
+        copy.deadline = copy.look_at = min(self.deadline, exchange.arrived + _COPY_NS)
         self.gateway.forwards.add(copy)
         try:
             copy._place(exchange.arrived)
@@ -120,14 +125,14 @@ class Forward:
             raise self.group.nobody(lane)
         if len(lane.balancer.eligible) > _KNOWN_BY_ANSWERS:
             ask(self.gateway.fleet, lane.balancer.policy.probes(now), now)
-        limit = self.group.max_in_flight
-        if target.breaker is not None or (limit and target.in_flight >= limit):
-            target = self._beside_breakers(target, now)
         if self.deadline != NEVER and self.demand.priority != _HIGHEST:
             verdict = self.group.admission.check(lane.balancer.eligible, target, self.demand, now)
             if isinstance(verdict, Refusal):
                 raise DeadlineExceeded(f"Request timeout expired: model '{self.group.name}': {verdict.message}")
             target = verdict
+        limit = self.group.max_in_flight
+        if target.breaker is not None or (limit and target.in_flight >= limit):
+            target = self._beside_breakers(target, now)
         self._send(target, now)
 
     def _place_at_home(self, lane: Lane, now: int) -> None:
@@ -183,6 +188,9 @@ class Forward:
         if outcome == REFUSED:
             # Says nothing of how fast the target is, nor that it is broken.
             attempt.drop(now)
+            if not target.endpoint.reports:
+                # Its load is not told, so that who refuses quickly would look idle and be sent ever more.
+                target.error_rate += (1.0 - target.error_rate) / 16
         else:
             attempt.end(outcome == BROKEN, now)
         target.endpoint.handle.heard_at = now
@@ -243,6 +251,8 @@ class Forward:
         """Whether the request goes on: another attempt is under way or has been started."""
         if self.attempts:
             return True
+        if self.is_copy:
+            return False
         retries = self.group.rules.retries
         if len(self.tried) >= retries.attempts or not retries.enabled or now >= self.deadline:
             return False
@@ -265,7 +275,7 @@ class Forward:
             return False
         demand = Demand(self.demand.key, self.deadline, self.demand.rows, self.demand.priority, self.tried)
         target = lane.balancer.choose(demand, now)
-        if target is None or target in self.tried:
+        if target is None or target in self.tried or self._breaker_refusal(target, now):
             return False
         self.group.retries += 1
         if sequence:
@@ -276,6 +286,8 @@ class Forward:
     def _unpin(self, attempt: Attempt, trailers: Headers, now: int) -> bool:
         """The version it was given here is gone from the worker: sent there again without one, as the caller had it."""
         if now >= self.deadline or not attempt.lane.version or not self.lost_version(attempt, trailers):
+            return False
+        if self.is_copy or not self.group.budget.take(now):
             return False
         address = attempt.target.endpoint.address
         self.gateway.look_at(address, now)
@@ -298,22 +310,27 @@ class Forward:
         """Called every few ms: is its time up, should a second copy go?"""
         if self.over:
             return
-        if now >= self.deadline and not any(attempt.streaming for attempt in self.attempts):
-            for attempt in self.attempts:
-                if attempt.target.endpoint.handle.heard_at < attempt.sent_at:
-                    # Not a word since it was sent: that says something of the worker, and not of its queue alone.
-                    self.group.overdue(attempt.target, now)
-            self._cancel_others()
-            self._finish()
-            waited = (now - self.arrived) / 1e6
-            tried = ", ".join(target.endpoint.address for target in self.tried)
-            self.refuse(
-                DeadlineExceeded(f"Request timeout expired: no answer within {waited:.1f} ms (sent to {tried})")
-            )
+        if now >= self.deadline:
+            self._time_is_up(now)
         elif now >= self.hedge_at:
             self.hedge_at = NEVER
             self.look_at = self.deadline
             self._hedge(now)
+
+    def _time_is_up(self, now: int) -> None:
+        begun = any(attempt.streaming for attempt in self.attempts)
+        attempts, self.attempts = self.attempts, []
+        for attempt in attempts:
+            # Not a word since it was sent: that says something of the worker, and not of its queue alone.
+            attempt.give_up(now, silent=attempt.target.endpoint.handle.heard_at < attempt.sent_at)
+        self._finish()
+        waited = (now - self.arrived) / 1e6
+        tried = ", ".join(target.endpoint.address for target in self.tried)
+        error = DeadlineExceeded(f"Request timeout expired: no answer within {waited:.1f} ms (sent to {tried})")
+        if begun:
+            self.cut_off(error)
+        else:
+            self.refuse(error)
 
     def _hedge(self, now: int) -> None:
         if len(self.attempts) != 1 or self.attempts[0].streaming:
@@ -321,7 +338,9 @@ class Forward:
         demand = Demand(self.demand.key, self.deadline, self.demand.rows, self.demand.priority, self.tried)
         target = self.lane.balancer.choose(demand, now)
         eligible = self.lane.balancer.eligible
-        if target is not None and target not in self.tried and self.group.hedging.may_send(eligible, target, now):
+        if target is None or target in self.tried or self._breaker_refusal(target, now):
+            return
+        if self.group.hedging.may_send(eligible, target, now):
             self.group.hedges += 1
             self._send(target, now)
 

@@ -45,6 +45,8 @@ log = structlog.get_logger()
 #: How an attempt ended: with an answer (a caller's own mistake included), refused before it began (another worker may
 #: take it), or broken.
 ANSWERED, REFUSED, BROKEN = 0, 1, 2
+#: Candidates an explanation lists.
+_EXPLAINED = 16
 #: Workers of a tier looked at to tell what it would take there.
 _TIER_SAMPLE = 8
 
@@ -255,12 +257,18 @@ class Group:
         for quotas, key in granted or ():
             quotas.ended(key, forward.compute_ns, now)
 
-    def failed(self, target: Target, now: int) -> None:
-        """An attempt broke. What is kept for trouble alone begins here: good answers cost nothing extra."""
+    def failed(self, target: Target, now: int, *, lost: bool) -> None:
+        """An attempt broke. What is kept for trouble alone begins here: good answers cost nothing extra.
+
+        ``lost``: no answer came. Only that is counted against the endpoint: a model that fails on some input must not
+        take its worker from all other models.
+        """
         self.failures += 1
         if target.breaker is None and self.rules.breaker.enabled:
             target.breaker = Breaker(self.rules.breaker)
         self._book(target)
+        if not lost:
+            return
         ejection = self._outliers.ended(target.endpoint, self.name, 0, True, now)
         if ejection is not None:
             self._fleet.ejected(ejection)
@@ -284,11 +292,6 @@ class Group:
                 if target.breaker is not None and target.breaker.is_idle(now):
                     target.breaker = None
 
-    def overdue(self, target: Target, now: int) -> None:
-        """A deadline passed without a word from the worker, which should have said so itself."""
-        target.error_rate += (1.0 - target.error_rate) / 16
-        self.failed(target, now)
-
     def nobody(self, lane: Lane) -> IsochroneError:
         """Why a request for this lane can go nowhere."""
         if not self._fleet.members:
@@ -311,7 +314,8 @@ class Group:
             "attempts": [target.endpoint.address for target in forward.tried],
             "time_left_ms": None if forward.deadline == NEVER else round((forward.deadline - now) / 1e6, 3),
             "panicking": lane.balancer.panicking,
-            "candidates": lane.balancer.explain(forward.demand, attempt.target, now),
+            "workers": len(lane.balancer.targets),
+            "candidates": _shown(lane.balancer.explain(forward.demand, attempt.target, now)),
         }
 
 
@@ -324,6 +328,12 @@ class QuotaExceeded(QueueFull):
     def __init__(self, message: str, retry_after: int) -> None:
         super().__init__(message)
         self.retry_after = retry_after
+
+
+def _shown(candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What fits a header: the one that was chosen, and the first few others."""
+    chosen = [row for row in candidates if row["chosen"]]
+    return (chosen + [row for row in candidates if not row["chosen"]])[:_EXPLAINED]
 
 
 def _number(version: str) -> int:

@@ -6,12 +6,11 @@ recur, so each is encoded once.
 
 from __future__ import annotations
 
-from base64 import b64decode
+import json
+from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from struct import Struct
 from typing import TYPE_CHECKING, cast
-
-import msgspec
 
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import (
@@ -26,11 +25,11 @@ from isochrone.gateway.forwarding import Forward
 from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED
 from isochrone.gateway.grpc_messages import Opening, name_field, read_opening
 from isochrone.gateway.http_forward import EXPLAIN_HEADER
-from isochrone.gateway.load_reports import report_of_message
+from isochrone.gateway.load_reports import relayed_message, report_of_message
 from isochrone.gateway.policies.base import Demand
 from isochrone.protocol.grpc import CallHead, error_block, fail, message_of
 from isochrone.protocol.timing import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
-from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
+from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Headers, Route
 from isochrone.wire.grpc_client import grpc_timeout
 from isochrone.wire.http2_client import request_block
 from isochrone.wire.http2_server import response_block
@@ -264,9 +263,11 @@ class GrpcForward(Forward):
             self.refuse(_not_grpc(attempt))
             return
         if self.route.explains:
-            explanation = msgspec.json.encode(self.group.explain(self, attempt))
+            explanation = json.dumps(self.group.explain(self, attempt)).encode("ascii")
             trailers = (*(trailers or attempt.headers), (b"x-isochrone-placement", explanation))
             keep = True
+        if keep and trailers:
+            trailers = tuple(self._relayed(field) for field in trailers)
         if not trailers:
             # One block: a refusal, or an answer without a message.
             stream.end_with_trailers(returned_block(200, attempt.headers, keep))
@@ -275,6 +276,16 @@ class GrpcForward(Forward):
         stream.respond_unary(
             returned_block(200, attempt.headers), body, attempt.size, returned_block(0, trailers, keep)
         )
+
+    def _relayed(self, field: Header) -> Header:
+        name, value = field
+        if name != ORCA_BINARY_HEADER:
+            return field
+        try:
+            message = b64decode(value + b"=" * (-len(value) % 4))
+        except Base64Error:
+            return field
+        return name, b64encode(relayed_message(message, self.gateway.stopping)).rstrip(b"=")
 
     def refuse(self, error: IsochroneError) -> None:
         stream = cast("ServerStream", self.exchange)

@@ -189,7 +189,7 @@ class GrpcPipe:
         if upstream.is_congested:
             self._stream.hold_window()
             upstream.on_writable = self._stream.release_window
-        elif self._kept is None:
+        else:
             self._stream.release_window()
         if self._ended:
             upstream.send_data(b"", True)
@@ -312,11 +312,15 @@ class GrpcPipe:
         now = now_ns()
         if failed:
             self._leave(lane, target, now)
-        else:
+        elif failed is None:
             lane.balancer.dropped(target, now)
+        else:
+            # It answered: that much is known of it.
+            target.dropped()
+            lane.balancer.policy.ended(target, int(target.latency_ns), False, now)
 
     def _leave(self, lane: Lane, target: Target, now: int) -> None:
         """A worker has failed the call."""
         lane.balancer.ended(target, self._load, now - self._sent_at, True, now)
         if self._group is not None:
-            self._group.failed(target, now)
+            self._group.failed(target, now, lost=True)

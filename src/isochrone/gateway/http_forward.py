@@ -7,6 +7,7 @@ part where it speaks of a sequence or a timeout.
 
 from __future__ import annotations
 
+import json
 import zlib
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
@@ -18,7 +19,7 @@ from isochrone.errors import IsochroneError
 from isochrone.gateway.attempt import Attempt
 from isochrone.gateway.forwarding import Forward
 from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED, QuotaExceeded
-from isochrone.gateway.load_reports import report_of_header
+from isochrone.gateway.load_reports import relayed, report_of_header
 from isochrone.gateway.policies.base import Demand
 from isochrone.protocol.rest_answers import JSON, respond_error, timeout_header
 from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER
@@ -95,8 +96,11 @@ class ForwardRoute(Route):
         self.wants_load = head.get(ORCA_FORMAT_HEADER) is not None
         self.explains = head.get(EXPLAIN_HEADER) is not None
         length = head.get(b"inference-header-content-length")
+        #: An answer to HEAD announces a body that does not come, which only HTTP/1.1's own connection can tell.
+        self.shareable = head.method != b"HEAD"
         self.compressed = head.get(b"content-encoding") is not None
-        self.json_length = int(length) if length is not None and length.isdigit() else -1
+        # One that makes no sense is for the worker to refuse.
+        self.json_length = int(length) if length is not None and length.isdigit() and len(length) <= 12 else -1
         dropped = _NOT_FORWARDED | _named_by_connection(head)
         self._passed: Headers = tuple(header for header in head.headers if header[0] not in dropped)
         self._headers = b"".join(b"%s: %s\r\n" % header for header in self._passed)
@@ -259,7 +263,7 @@ class HttpForward(Forward):
         body = self.exchange.body
         length = len(body)
         endpoint = attempt.target.endpoint
-        if endpoint.reports and endpoint.in_flight > _SHARED_FROM:
+        if endpoint.reports and endpoint.in_flight > _SHARED_FROM and self.route.shareable:
             attempt.shared = True
             block = self.route.outgoing_block(attempt.lane.version, attempt.asks)
             if self.deadline != NEVER:
@@ -302,14 +306,23 @@ class HttpForward(Forward):
                 return
 
     def deliver(self, attempt: Attempt, trailers: Headers) -> None:
-        headers = returned(attempt.headers, self.route.wants_load)
+        headers = self._returned(attempt)
         if self.route.explains:
             headers = (*headers, (b"x-isochrone-placement", self.explanation(attempt)))
         self.exchange.respond(attempt.status, headers, attempt.body)
 
+    def _returned(self, attempt: Attempt) -> Headers:
+        if not self.route.wants_load:
+            return returned(attempt.headers, False)
+        stopping = self.gateway.stopping
+        return tuple(
+            (name, relayed(value, stopping)) if name == ORCA_HEADER else (name, value)
+            for name, value in returned(attempt.headers, True)
+        )
+
     def explanation(self, attempt: Attempt) -> bytes:
         """The candidates, and why this one."""
-        return msgspec.json.encode(self.group.explain(self, attempt))
+        return json.dumps(self.group.explain(self, attempt)).encode("ascii")
 
     def refuse(self, error: IsochroneError) -> None:
         if isinstance(error, QuotaExceeded):
@@ -324,14 +337,14 @@ class HttpForward(Forward):
         headers = attempt.headers
         found = _returned.get(id(headers))
         # What went back before in one piece is no stream.
-        return (found is None or found[0] is not headers) and _is_stream(headers)
+        return attempt.status < 400 and (found is None or found[0] is not headers) and _is_stream(headers)
 
     def begin_streaming(self, attempt: Attempt) -> None:
         if (b"content-length", b"%d" % attempt.size) in attempt.headers:
             return  # it is whole already: it goes back in one piece, with its length
         attempt.streaming = True
         self.drop_others(attempt)
-        headers = returned(attempt.headers, self.route.wants_load)
+        headers = self._returned(attempt)
         if self.route.explains:
             headers = (*headers, (b"x-isochrone-placement", self.explanation(attempt)))
         self.exchange.start(attempt.status, headers)
@@ -375,7 +388,9 @@ def _is_stream(headers: Headers) -> bool:
 def _opened(body: Buffer, length: int) -> bytes:
     """The JSON part of a compressed body, and no more of it; nothing where it does not decompress."""
     try:
-        return zlib.decompressobj(_ANY_WINDOW).decompress(body, length if length > 0 else _MOST_OPENED)
+        return zlib.decompressobj(_ANY_WINDOW).decompress(
+            body, min(length, _MOST_OPENED) if length > 0 else _MOST_OPENED
+        )
     except zlib.error:
         return b""
 

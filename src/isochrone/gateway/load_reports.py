@@ -6,9 +6,16 @@ import re
 from collections.abc import Mapping
 from struct import Struct
 
-from isochrone.errors import MalformedRequest
+from isochrone.errors import IsochroneError, MalformedRequest
 from isochrone.gateway.targets import LoadReport
-from isochrone.protocol.timing import orca_prefix, parse_orca_binary, parse_orca_header
+from isochrone.protocol.timing import (
+    orca_binary,
+    orca_json,
+    orca_prefix,
+    orca_text,
+    parse_orca_binary,
+    parse_orca_header,
+)
 
 #: Of any figure: what no worker means seriously must still fit into 64 bits of nanoseconds.
 _MOST = 1e15
@@ -71,6 +78,30 @@ def pending_requests(page: bytes) -> dict[str, int]:
             except ValueError:
                 continue
     return pending
+
+
+def relayed(value: bytes, draining: bool) -> bytes:
+    """A worker's report as a gateway passes it on: whether one worker drains or is short of memory is not for a caller
+    that sees the gateway."""
+    try:
+        figures = parse_orca_header(value)
+    except IsochroneError:
+        return value
+    render = orca_json if value.startswith(b"JSON") else orca_text
+    return render(_relayed(figures, draining))
+
+
+def relayed_message(message: bytes, draining: bool) -> bytes:
+    """The same of the protobuf form."""
+    try:
+        return orca_binary(_relayed(parse_orca_binary(message), draining))
+    except IsochroneError:
+        return message
+
+
+def _relayed(figures: dict[str, float], draining: bool) -> dict[str, float]:
+    kept = {name: value for name, value in figures.items() if name not in ("draining", "free_memory_bytes")}
+    return {**kept, "draining": 1.0 if draining else 0.0}
 
 
 def report_of(figures: Mapping[str, float]) -> LoadReport:

@@ -59,7 +59,7 @@ class Monitor:
         self._lost = lost
         self._failures = 0
         self._index_at = 0
-        self._metrics_at = 0
+        self._metrics_at = self._checked_at = 0
         #: A server that tells no load with its answers tells some on its metrics page.
         self._metrics = member.metrics_connections
         self._wake = asyncio.Event()
@@ -98,7 +98,9 @@ class Monitor:
         member = self.member
         now = now_ns()
         silent = now - member.heard_at > NEWS_NS or not member.endpoint.healthy
-        if silent:
+        # However much it answers: refusals are answers too.
+        if silent or now - self._checked_at > SECOND:
+            self._checked_at = now
             await self._check()
         if member.endpoint.healthy and not member.endpoint.reports and self._metrics is not None:
             await self._read_metrics(self._metrics)

@@ -23,6 +23,7 @@ from isochrone.simulate.workers import ERRING, SERVING, Worker
 
 #: As the gateway has it.
 MAX_ATTEMPTS = 3
+_HIGHEST = 1
 _MODEL = "model"
 
 
@@ -104,7 +105,7 @@ class Gateway:
         if target is None:
             tally.failed += 1
             return
-        if self._admission is not None and deadline != NEVER:
+        if self._admission is not None and deadline != NEVER and demand.priority != _HIGHEST:
             verdict = self._admission.check(balancer.eligible, target, demand, now)
             if not isinstance(verdict, Target):
                 tally.refused += 1
@@ -227,10 +228,11 @@ class Gateway:
         target = call.target
         assert target is not None
         self.balancer.dropped(target, now)
-        # Its worker should have said so itself.
-        target.error_rate += (1.0 - target.error_rate) / 16
-        if self._outliers is not None and self._outliers.ended(target.endpoint, _MODEL, 0, True, now):
-            self.balancer.refresh(now)
+        if target.reported_at < call.sent_at:
+            # Not a word since it was sent: that says something of the worker, and not of its queue alone.
+            target.error_rate += (1.0 - target.error_rate) / 16
+            if self._outliers is not None and self._outliers.ended(target.endpoint, _MODEL, 0, True, now):
+                self.balancer.refresh(now)
         self._settle(now, call, TOO_LATE)
         self.engine.at(now + self._delay(), target.endpoint.handle.abandoned, call)
 

@@ -228,6 +228,7 @@ class Http1Connection(asyncio.Protocol):
         """Works on what was read; answers that are ready at once wait for ``flush``."""
         if (
             not self.exchanges
+            and not self.last_chance
             and not self.unparsed
             and self.head is None
             and not self.closing

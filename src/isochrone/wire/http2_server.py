@@ -504,6 +504,11 @@ def _head_of(headers: Sequence[Header]) -> Head | None:
         return None
     if not path.startswith(b"/") and path != b"*":
         return None
+    # Neither may hold what would split a message when it is forwarded over HTTP/1.1.
+    if not method.isalpha() or any(byte <= 0x20 or byte == 0x7F for byte in path):
+        return None
+    if any(byte <= 0x20 or byte == 0x7F for byte in pseudo.get(b":authority", b"")):
+        return None
     head = Head(method, path, tuple(regular))
     head.is_http2 = True
     length = head.get(b"content-length")
@@ -526,5 +531,6 @@ def malformed(name: bytes, value: bytes) -> bool:
         or b"\0" in value
         or b"\r" in value
         or b"\n" in value
+        or b":" in name
         or any(byte <= 0x20 or byte >= 0x7F for byte in name)
     )

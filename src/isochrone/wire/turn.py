@@ -94,10 +94,10 @@ class Turn:
             connection.receive(data)
         finally:
             self._working = False
+            if self._dirty:
+                self._write()
         if connection.out:
             connection.flush()
-        if self._dirty:
-            self._write()
 
     def mark(self, connection: TurnConnection) -> None:
         """A connection has something to write: with everybody else's, when what runs now is done."""

@@ -1,6 +1,6 @@
 """All settings of a gateway's decisions, per model, and the file they are read from.
 
-Read once at the start, and again when the file changes; what comes out is frozen and checked. A model that the file
+Read once at the start; what comes out is frozen and checked. A model that the file
 does not name has the file's defaults. Nothing here is looked at on the way of a request but through ``of``.
 """
 
