@@ -1,7 +1,7 @@
 """How long a batch of each size takes, kept live: the one measure scheduling decisions stand on.
 
-Pure. Fed with every run (warm-up first), asked for estimates. An estimate is cautious: the running mean plus a share
-of the running mean deviation, after TCP's timeouts (RFC 6298), interpolated between measured sizes. Caution costs
+Pure. Fed with every run (warm-up first), asked for estimates. An estimate is cautious: the running mean plus twice the
+running mean deviation, as TCP does for its timeouts (RFC 6298), interpolated between measured sizes. Caution costs
 goodput (a batch planned 20 % too long is 20 % too small), so it is kept to what was seen: one stall of a shared machine
 has bounded weight, and a size that has hardly run takes over the scatter and the drift of the others.
 """
@@ -15,9 +15,6 @@ _REBUILD_EVERY = 32
 _REBUILD_SURPRISED = 8
 #: Weight of one run in mean and deviation, once there are enough for it.
 _GAIN = 1 / 8
-#: Mean deviations an estimate lies above the mean. At 2, TCP's own for timeouts, batches were planned too small under
-#: overload (goodput 83 % of capacity at twice the load, 86 % at 1.25), and no more came in time at 90 % load.
-_CAUTION = 1.25
 #: Relative deviation assumed before anything was measured, and how many runs that assumption is worth.
 _ASSUMED_SCATTER = 1 / 16
 _ASSUMED_RUNS = 8
@@ -157,7 +154,7 @@ class LatencyCurve:
         floor = 0.0
         before, value = 0, 0.0
         for rows in self._known:
-            following = self._mean[rows] + _CAUTION * self._cautious_deviation(rows)
+            following = self._mean[rows] + 2 * self._cautious_deviation(rows)
             # A larger batch is never expected to be faster: noise must not say so.
             following = max(following, floor)
             # Below the smallest size measured, that one's figure; between two, a straight line.
