@@ -102,12 +102,13 @@ class TestDeadlines:
 
 
 def test_a_higher_priority_goes_first(sample_server: ServerProcess, busy: Busy) -> None:
+    # Runs of tens of milliseconds: answers are noted by threads of their own, in the order these get to it.
     busy.send("slow_priorities", 200)
-    busy.send("slow_priorities", 2, priority=2)
-    busy.send("slow_priorities", 3)  # the default is 2
-    busy.send("slow_priorities", 1, priority=1)
+    busy.send("slow_priorities", 50, priority=2)
+    busy.send("slow_priorities", 60)  # the default is 2
+    busy.send("slow_priorities", 40, priority=1)
     busy.join()
-    assert busy.answers == [200, 1, 2, 3]
+    assert busy.answers == [200, 40, 50, 60]
 
 
 def test_a_model_that_is_slow_now_and_then_holds_nobody_up_twice(sample_server: ServerProcess, busy: Busy) -> None:
