@@ -92,7 +92,8 @@ class TestPassedOn:
         infer(gateway, None)
         assert worker.grpc[-1] is None
         infer(gateway, 8)
-        assert 4 < (worker.grpc[-1] or 0) <= 8
+        # The stock client itself rounds up what it sends, by up to a hundredth of a second here.
+        assert 4 < (worker.grpc[-1] or 0) <= 8.02
         infer(gateway, 8, parameter=6_000_000)
         assert 3 < (worker.grpc[-1] or 0) <= 6
 
