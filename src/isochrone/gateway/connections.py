@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from isochrone.errors import ConnectionLost, IsochroneError
 from isochrone.gateway.upstreams import Upstream
 from isochrone.settings import WireLimits
 from isochrone.wire.answers import Receiver
 from isochrone.wire.exchange import Buffer
-from isochrone.wire.http1_client import Http1ClientConnection
+from isochrone.wire.http1_client import Call, Http1ClientConnection
 from isochrone.wire.http2_client import Http2ClientConnection
 from isochrone.wire.response_heads import ResponseHeads
 from isochrone.wire.turn import Turn
@@ -120,7 +120,7 @@ class Connections:
             if sent.launched is None:
                 return
             sent = sent.launched
-        connection = sent.connection  # type: ignore[attr-defined]
+        connection = cast(Call, sent).connection
         if connection.is_reusable:
             self._serve_http1(connection)
 

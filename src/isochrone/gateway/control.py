@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PER_WORKER_HEADER = b"x-isochrone-per-worker"
 #: Seconds a worker gets for a control call; loading a model takes its time.
 _CONTROL_SECONDS = 30.0
-_LOAD_SECONDS = 600.0
+LOAD_SECONDS = 600.0
 _PASSED = frozenset((b"content-type", b"accept", b"authorization"))
 
 
@@ -215,7 +215,7 @@ class GrpcFanOutRoute(Route):
         self._gateway = gateway
         self._path = head.target
         self._merge = merge
-        self._seconds = _LOAD_SECONDS if b"RepositoryModel" in head.target else _CONTROL_SECONDS
+        self._seconds = LOAD_SECONDS if b"RepositoryModel" in head.target else _CONTROL_SECONDS
 
     def handle(self, exchange: Exchange) -> None:
         _Tasks.run(self._ask(cast("ServerStream", exchange)))
@@ -258,6 +258,3 @@ def index_message(messages: Sequence[bytes]) -> bytes:
 def statistics_message(messages: Sequence[bytes]) -> bytes:
     parsed = [service_pb2.ModelStatisticsResponse.FromString(message) for message in messages]
     return bytes(merge_messages(parsed, ("name", "version")).SerializeToString())
-
-
-LOAD_SECONDS = _LOAD_SECONDS

@@ -7,6 +7,7 @@ the loop's thread: no task and no future per request.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from isochrone.clock import NEVER, SECOND, now_ns
@@ -37,7 +38,7 @@ _HIGHEST = 1
 _KNOWN_BY_ANSWERS = 16
 
 
-class Forward:
+class Forward(ABC):
     """One request. Subclasses know its protocol, and make it: their constructors are the hot path.
 
     What most requests leave as it is stands on the class.
@@ -374,39 +375,39 @@ class Forward:
 
     # What protocols fill in.
 
-    def copy_for(self, exchange: DiscardingExchange, group: Group, lane: Lane) -> Forward:
-        raise NotImplementedError
+    @abstractmethod
+    def copy_for(self, exchange: DiscardingExchange, group: Group, lane: Lane) -> Forward: ...
 
-    def transmit(self, attempt: Attempt, now: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def transmit(self, attempt: Attempt, now: int) -> None: ...
 
-    def outcome(self, attempt: Attempt, trailers: Headers) -> int:
-        raise NotImplementedError
+    @abstractmethod
+    def outcome(self, attempt: Attempt, trailers: Headers) -> int: ...
 
+    @abstractmethod
     def lost_version(self, attempt: Attempt, trailers: Headers) -> bool:
         """Whether the worker has not the version that was chosen here, not by the caller."""
-        raise NotImplementedError
 
-    def deliver(self, attempt: Attempt, trailers: Headers) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def deliver(self, attempt: Attempt, trailers: Headers) -> None: ...
 
-    def refuse(self, error: IsochroneError) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def refuse(self, error: IsochroneError) -> None: ...
 
-    def take_report(self, attempt: Attempt, trailers: Headers, now: int) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def take_report(self, attempt: Attempt, trailers: Headers, now: int) -> None: ...
 
-    def streams_answer(self, attempt: Attempt) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def streams_answer(self, attempt: Attempt) -> bool: ...
 
-    def begin_streaming(self, attempt: Attempt) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def begin_streaming(self, attempt: Attempt) -> None: ...
 
-    def pass_on(self, attempt: Attempt, data: Buffer) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def pass_on(self, attempt: Attempt, data: Buffer) -> None: ...
 
-    def end_streaming(self, attempt: Attempt, trailers: Headers) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def end_streaming(self, attempt: Attempt, trailers: Headers) -> None: ...
 
-    def cut_off(self, error: IsochroneError) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def cut_off(self, error: IsochroneError) -> None: ...

@@ -31,6 +31,7 @@ from isochrone.protocol.grpc import CallHead, error_block, fail, message_of
 from isochrone.protocol.timing import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Headers, Route
 from isochrone.wire.grpc_client import grpc_timeout
+from isochrone.wire.hpack import Encoder
 from isochrone.wire.http2_client import request_block
 from isochrone.wire.http2_server import response_block
 
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from isochrone.wire.http2_server import ServerStream
 
 _prefix = Struct(">BI")
+_encode = Encoder().encode
 #: Messages up to this size are copied into one piece with their stamp.
 _JOIN_LIMIT = 65_536
 #: Tag of ``inputs``, the field behind those that are read.
@@ -82,9 +84,7 @@ def returned_block(status: int, fields: Headers, keep_load: bool = False) -> byt
 
 
 def trailer_block(fields: Headers) -> bytes:
-    from isochrone.wire.hpack import Encoder
-
-    return Encoder().encode(list(fields))
+    return _encode(list(fields))
 
 
 def timeout_field(nanoseconds: int) -> bytes:
@@ -96,10 +96,9 @@ def timeout_field(nanoseconds: int) -> bytes:
 class GrpcRoute(Route):
     """Unary calls with one head that go to one worker: ModelInfer, and control calls that name a model."""
 
-    def __init__(self, gateway: Gateway, head: Head, *, names_model: bool = True, idempotent: bool = True) -> None:
+    def __init__(self, gateway: Gateway, head: Head, *, idempotent: bool = True) -> None:
         self.gateway = gateway
         self.call = CallHead(head)
-        self.names_model = names_model
         self.idempotent = idempotent
         self.explains = head.get(EXPLAIN_HEADER) is not None
         self.wants_load = self.call.wants_load

@@ -33,7 +33,9 @@ class PipeRoute(GrpcRoute):
     streaming = True
 
     def __init__(self, gateway: Gateway, head: Head, *, names_model: bool) -> None:
-        super().__init__(gateway, head, names_model=names_model, idempotent=False)
+        super().__init__(gateway, head, idempotent=False)
+        #: Messages begin with a model's name, as inference does.
+        self.names_model = names_model
 
     def open(self, exchange: Exchange) -> Consumer:
         return GrpcPipe(self, cast("ServerStream", exchange))

@@ -91,7 +91,6 @@ class Target:
         "report",
         "reported_at",
         "sent_since",
-        "slot",
         "weight",
         "well",
         "well_ns",
@@ -115,8 +114,6 @@ class Target:
         self.error_rate = 0.0
         #: Of the version it serves; "": not known.
         self.digest = ""
-        #: A policy's own index of it.
-        self.slot = -1
         #: The shell's own: its circuit breaker, while there is trouble; and answers that outliers have not seen yet.
         self.breaker: Any = None
         #: When its load was last asked for.
