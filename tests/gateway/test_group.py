@@ -72,7 +72,7 @@ class TestVersions:
         assert [lane.version for lane in lanes] == [str(number) for number in range(2, 500)]
         assert len(group.lanes) < 100
         fleet.rebuild()
-        assert set(group.lanes) <= {"", "1"}
+        assert {version for version, _ in group.lanes} <= {"", "1"}
 
 
 class TestSequences:

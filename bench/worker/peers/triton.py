@@ -49,7 +49,9 @@ def start(
 
 
 @contextmanager
-def serve_repository(repository: Path, python: Path, directory: Path, models: tuple[str, ...]) -> Iterator[Peer]:
+def serve_repository(
+    repository: Path, python: Path, directory: Path, models: tuple[str, ...], flags: tuple[str, ...] = ()
+) -> Iterator[Peer]:
     """Triton over a repository that is already written; `directory` takes its log and its backend folder."""
     packages = _site_packages(python)
     server = packages / "pytriton" / "tritonserver"
@@ -69,6 +71,7 @@ def serve_repository(repository: Path, python: Path, directory: Path, models: tu
         "--allow-metrics=false",
         "--exit-timeout-secs=5",
         "--disable-auto-complete-config",
+        *flags,
     ]
     environment = _environment(python, packages)
     url = f"http://{HOST}:{http_port}"

@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 import uvloop
 
+from isochrone.cli.gateway_membership import GatewayMembership
 from isochrone.cli.wire_limits import parse_limits
 from isochrone.errors import ConfigError, IsochroneError
 from isochrone.gateway.discovery import read_upstreams
@@ -30,6 +31,7 @@ Examples:
   isochrone gateway --listen 0.0.0.0:9000 --upstream-dns workers.default.svc:8000 --policy prequal
   isochrone gateway --upstream 10.0.0.1:8000,grpc=8001,metrics=8002    (a real Triton)
   isochrone gateway --upstream-file workers.txt --rules traffic.yaml --processes 4
+  isochrone gateway --store sqlite:fleet.db --fleet demo --name gw-1        (as isochrone up starts it)
 
 Point any Triton client at the listening port: it speaks HTTP and gRPC.
 """
@@ -40,6 +42,10 @@ _START_SECONDS = 5.0
 _RESTART_PAUSE = 1.0
 
 
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(epilog=EPILOG)
 def gateway(
     listen: Annotated[str, typer.Option(help="host:port for HTTP and gRPC; port 0 picks a free one.")] = "0.0.0.0:8000",
     upstream: Annotated[
@@ -62,6 +68,22 @@ def gateway(
     probe_interval: Annotated[float, typer.Option(help="Seconds between checks of a silent worker.", min=0.01)] = 0.1,
     probe_timeout: Annotated[float, typer.Option(help="Seconds a check may take.", min=0.01)] = 0.25,
     exit_timeout_secs: Annotated[float, typer.Option(help="Grace for in-flight requests when stopping.", min=0)] = 30.0,
+    store: Annotated[
+        str,
+        typer.Option(
+            help="Be led by a fleet's control plane: sqlite:PATH or etcd:http://HOST:2379.", show_default="off"
+        ),
+    ] = "",
+    fleet: Annotated[str, typer.Option(help="With --store: the fleet's name.")] = "default",
+    name: Annotated[
+        str, typer.Option(help="With --store: this gateway's own name.", show_default="host name and port")
+    ] = "",
+    advertise: Annotated[
+        str, typer.Option(help="With --store: the address others reach it at.", show_default="the listening one")
+    ] = "",
+    lease_seconds: Annotated[
+        float, typer.Option(help="With --store: a gateway not heard of for so long is taken for lost.", min=0.5)
+    ] = 5.0,
     seed: Annotated[int | None, typer.Option(help="Makes random choices repeat.")] = None,
     limit: Annotated[
         list[str] | None, typer.Option(help="A limit of the wire: NAME=VALUE, as in max_body_bytes=1048576.")
@@ -78,8 +100,10 @@ def gateway(
         host, _, port = listen.rpartition(":")
         if not port.isdigit() or int(port) > 65535:
             raise ConfigError("--listen", "port", "host:port", repr(listen))
-        if not (upstream or upstream_dns or upstream_file):
+        if not (upstream or upstream_dns or upstream_file or store):
             raise StartFailed("no upstream; name one: isochrone gateway --upstream host:port")
+        if store and (upstream or upstream_dns or upstream_file or rules or policy):
+            raise StartFailed("--store brings upstreams and rules; --upstream, --rules and --policy do not go with it")
         if policy is not None and policy not in NAMES:
             raise ConfigError("--policy", "name", f"one of {', '.join(NAMES)}", repr(policy))
         if bool(tls_cert) != bool(tls_key):
@@ -106,19 +130,22 @@ def gateway(
             seed=seed,
         )
         if processes > 1:
-            raise typer.Exit(_supervise(processes, int(port)))
+            raise typer.Exit(_supervise(processes, int(port), name))
         logs.configure(json=log_json)
-        raise typer.Exit(uvloop.run(_serve(settings)))
+        raise typer.Exit(uvloop.run(_serve(settings, GatewayMembership(store, fleet, name, advertise, lease_seconds))))
     except (StartFailed, IsochroneError, OSError) as error:
         typer.echo(f"isochrone gateway: {error}", err=True)
         raise typer.Exit(1) from None
 
 
-async def _serve(settings: GatewaySettings) -> int:
-    return await GatewayServer(settings).run()
+async def _serve(settings: GatewaySettings, membership: GatewayMembership) -> int:
+    server = GatewayServer(settings)
+    if membership.store:
+        server.make_link = membership.link
+    return await server.run()
 
 
-def _supervise(processes: int, port: int) -> int:
+def _supervise(processes: int, port: int, name: str) -> int:
     """Runs this command so many times on one port; one that dies is started again."""
     if port == 0:
         raise StartFailed("--processes needs a port in --listen: each process would pick another free one")
@@ -137,7 +164,7 @@ def _supervise(processes: int, port: int) -> int:
     started: dict[int, float] = {}
     for index in range(processes):
         started[index] = time.monotonic()
-        children[index] = subprocess.Popen([*arguments, *_metrics(index)])
+        children[index] = subprocess.Popen([*arguments, *_own(index, name)])
     status = 0
     while children:
         time.sleep(0.1)
@@ -156,13 +183,15 @@ def _supervise(processes: int, port: int) -> int:
             time.sleep(_RESTART_PAUSE)
             if not stopping:
                 started[index] = time.monotonic()
-                children[index] = subprocess.Popen([*arguments, *_metrics(index)])
+                children[index] = subprocess.Popen([*arguments, *_own(index, name)])
     return status
 
 
-def _metrics(index: int) -> list[str]:
-    """One metrics page: two processes on one port would answer for each other."""
-    return [] if index == 0 else ["--metrics-port", "-1"]
+def _own(index: int, name: str) -> list[str]:
+    """What differs from process to process: the name in a fleet; and one metrics page, since two processes on one port
+    would answer for each other."""
+    words = ["--name", f"{name}.{index + 1}"] if name else []
+    return words if index == 0 else [*words, "--metrics-port", "-1"]
 
 
 def _without_processes(words: list[str]) -> list[str]:

@@ -33,6 +33,10 @@ Without --input, inputs are random and shaped as the model's metadata says. JSON
 """
 
 
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(epilog=EPILOG)
 def infer(
     model: Annotated[str, typer.Argument(help="The model's name.", show_default=False)],
     url: Annotated[str, typer.Option(help="http://HOST:PORT or grpc://HOST:PORT.")] = "http://localhost:8000",

@@ -1,13 +1,14 @@
-"""``isochrone``: one file per command group; this one puts them together."""
+"""``isochrone``: one file per command or group of them, listed in ``commands``; this one puts them together."""
 
 from __future__ import annotations
 
 import typer
 
 import isochrone
-from isochrone.cli import gateway, infer, serve, simulate
+from isochrone.cli.commands import CommandsOnDemand
 
 app = typer.Typer(
+    cls=CommandsOnDemand,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -16,10 +17,6 @@ app = typer.Typer(
     help="Low-latency, deadline-first inference for fleets of agents.",
     epilog="\b\nExamples:\n  isochrone serve ./models\n  isochrone infer detector",
 )
-app.command("serve", cls=serve.TritonFlags, epilog=serve.EPILOG)(serve.serve)
-app.command("gateway", epilog=gateway.EPILOG)(gateway.gateway)
-app.command("infer", epilog=infer.EPILOG)(infer.infer)
-app.add_typer(simulate.app, name="simulate")
 
 
 def _version(wanted: bool) -> None:

@@ -10,6 +10,7 @@ import typer
 import uvloop
 from typer.core import TyperCommand
 
+from isochrone.cli.membership import Membership
 from isochrone.cli.wire_limits import parse_limits
 from isochrone.errors import IsochroneError
 from isochrone.observe import logs
@@ -27,6 +28,7 @@ Examples:
   isochrone serve ./models --model-control-mode explicit --load-model detector
   isochrone serve ./models --http-port 9000 --grpc-port 9001 --allow-metrics=false
   isochrone serve ./models --cache-config local,size=104857600
+  isochrone serve ./models --model-control-mode explicit --store sqlite:fleet.db --name cpu-1 --pool cpu
 
 Any Triton client then works unchanged: tritonclient.http on 8000, tritonclient.grpc on 8001, Prometheus on 8002.
 """
@@ -47,6 +49,10 @@ def _switch(word: str, switches: set[str]) -> str:
     return {"true": name, "1": name, "false": f"--no-{name[2:]}", "0": f"--no-{name[2:]}"}.get(value.lower(), word)
 
 
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(cls=TritonFlags, epilog=EPILOG)
 def serve(
     models: Annotated[
         list[Path] | None,
@@ -74,7 +80,10 @@ def serve(
         bool, typer.Option("--exit-on-error/--no-exit-on-error", help="Exit if a model fails to load at start.")
     ] = True,
     strict_readiness: Annotated[
-        bool, typer.Option("--strict-readiness/--no-strict-readiness", help="Ready only if every model is.")
+        bool,
+        typer.Option(
+            "--strict-readiness/--no-strict-readiness", help="Ready only if every model is; never so with --store."
+        ),
     ] = True,
     server_name: Annotated[
         str, typer.Option(help='Name in the metadata; some tools insist on "triton".')
@@ -107,6 +116,21 @@ def serve(
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve HTTP and gRPC over TLS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
     tls_client_ca: Annotated[Path | None, typer.Option(help="Require client certificates signed by this CA.")] = None,
+    store: Annotated[
+        str, typer.Option(help="Register in a fleet's store: sqlite:PATH or etcd:http://HOST:2379.", show_default="off")
+    ] = "",
+    fleet: Annotated[str, typer.Option(help="With --store: the fleet's name.")] = "default",
+    name: Annotated[
+        str, typer.Option(help="With --store: this worker's own name.", show_default="host name and HTTP port")
+    ] = "",
+    pool: Annotated[str, typer.Option(help="With --store: the pool it belongs to.", show_default="none")] = "",
+    tier: Annotated[str, typer.Option(help="With --store: its tier, as edge or cloud.", show_default="none")] = "",
+    device: Annotated[str, typer.Option(help="With --store: what it computes on, as cpu.", show_default="none")] = "",
+    region: Annotated[str, typer.Option(help="With --store: where it stands.", show_default="none")] = "",
+    memory: Annotated[int, typer.Option(help="With --store: bytes it may use for models; 0: not known.", min=0)] = 0,
+    lease_seconds: Annotated[
+        float, typer.Option(help="With --store: a worker not heard of for so long is gone.", min=0.5)
+    ] = 5.0,
     log_verbose: Annotated[
         int, typer.Option(help="More in the log: 1 what happens to models, 2 every request.", min=0, max=3)
     ] = 0,
@@ -126,6 +150,9 @@ def serve(
             raise StartFailed("--load-model needs --model-control-mode explicit")
         if bool(tls_cert) != bool(tls_key):
             raise StartFailed("--tls-cert and --tls-key go together")
+        membership = Membership(store, fleet, name, pool, tier, device, region, memory, lease_seconds)
+        if store:
+            membership.check(model_control_mode, allow_http=allow_http, tls=tls_cert is not None)
         settings = ServeSettings(
             repositories=repositories,
             host=host,
@@ -137,7 +164,8 @@ def serve(
             poll_seconds=repository_poll_secs,
             exit_timeout=exit_timeout_secs,
             exit_on_error=exit_on_error,
-            strict_readiness=strict_readiness,
+            # In a fleet, a version that fails to load beside those that serve must not take the worker away from them.
+            strict_readiness=strict_readiness and not store,
             server_name=server_name,
             allow_shared_memory=allow_shared_memory,
             cache_bytes=_cache_bytes(cache_config),
@@ -157,7 +185,7 @@ def serve(
 
         async def run() -> int:
             try:
-                return await Worker(settings, log_settings).run()
+                return await Worker(settings, log_settings, [membership.link(host)] if store else ()).run()
             finally:
                 _ignore_further_signals()
 

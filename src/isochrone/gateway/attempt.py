@@ -14,7 +14,7 @@ from isochrone.wire.exchange import Buffer, Headers
 if TYPE_CHECKING:
     from isochrone.gateway.connections import Sent
     from isochrone.gateway.forwarding import Forward
-    from isochrone.gateway.group import Lane
+    from isochrone.gateway.lane import Lane
 
 #: A target is asked for its load this often: asking every time would make every answer's
 #: head a new one, to be parsed.

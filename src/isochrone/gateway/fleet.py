@@ -9,8 +9,11 @@ from random import Random
 import structlog
 
 from isochrone.clock import now_ns
+from isochrone.errors import NotFound, Unavailable
+from isochrone.gateway.commitment import Commitment
 from isochrone.gateway.connections import Connections
 from isochrone.gateway.group import Group
+from isochrone.gateway.holding import Held
 from isochrone.gateway.probing import Probe
 from isochrone.gateway.resilience.outliers import Ejection, Outliers
 from isochrone.gateway.targets import Endpoint, LoadReport
@@ -23,6 +26,10 @@ from isochrone.wire.turn import Turn
 
 log = structlog.get_logger()
 
+#: Epochs that callers may ask for, and whose versions keep their lanes.
+_EPOCHS_KEPT = 2
+#: Durations of switches that are remembered.
+_HOLDS_KEPT = 1024
 #: Models a gateway keeps lanes for; more are served without a lane of their own.
 _MAX_GROUPS = 10_000
 
@@ -68,6 +75,15 @@ class Fleet:
         self.agent_header = AGENT_HEADER.encode()
         #: Over all models.
         self.quotas = (Quotas(rules.quota),) if rules.quota.enabled else ()
+        #: Led by a control plane: what it has committed is served, and nothing else.
+        self.is_led = False
+        #: By epoch, the last one last: what is committed of each model. Of the one before, requests may still be under
+        #: way, and callers may ask for it.
+        self.epochs: dict[int, Mapping[str, Commitment]] = {}
+        #: Models that wait for a switch; and how long switches took that are over, in seconds, for the metrics page.
+        self.holding: frozenset[str] = frozenset()
+        self.hold_seconds: list[float] = []
+        self.holds = 0
         #: The listener's, where callers' and workers' connections take turns together.
         self.turn: Turn | None = None
         self._limits = limits
@@ -84,13 +100,121 @@ class Fleet:
         group = self.groups.get(name)
         if group is not None:
             return group
-        members = self.members.values()
-        known = name in self.rules.models or any(member.serves is None or name in member.serves for member in members)
+        if self.is_led:
+            known = name in self.committed
+        else:
+            known = name in self.rules.models or any(
+                member.serves is None or name in member.serves for member in self.members.values()
+            )
         if not known or len(self.groups) >= _MAX_GROUPS:
             return self.unknown
         group = self.groups[name] = self._make_group(name)
+        group.commitment = self.committed.get(name)
+        if name in self.holding:
+            group.held = Held(now_ns())
         group.rebuild(now_ns())
         return group
+
+    # What a control plane says.
+
+    @property
+    def epoch(self) -> int:
+        """0: nothing is committed yet."""
+        return next(reversed(self.epochs), 0)
+
+    @property
+    def committed(self) -> Mapping[str, Commitment]:
+        return self.epochs.get(self.epoch, {})
+
+    def lead(self) -> None:
+        """From now on what is committed is served, and until something is, nothing."""
+        self.is_led = True
+        self.rebuild()
+
+    def commit(self, epoch: int, committed: Mapping[str, Commitment]) -> None:
+        """An epoch, in one turn of the loop: every request before it goes by the last one, every one after by this."""
+        self.epochs[epoch] = committed
+        while len(self.epochs) > _EPOCHS_KEPT:
+            del self.epochs[next(iter(self.epochs))]
+        now = now_ns()
+        for name in committed:
+            self.group(name)
+        for name, group in self.groups.items():
+            group.commit(committed.get(name), now)
+
+    def committed_digest(self, model: str, version: str) -> str:
+        """What a worker must serve as a version; "": whatever it does."""
+        for epoch in reversed(self.epochs.values()):
+            commitment = epoch.get(model)
+            if commitment is not None and version in commitment.digests:
+                return commitment.digests[version]
+        return ""
+
+    def committed_lanes(self, model: str) -> set[tuple[str, bytes]]:
+        """Versions, with their stages, that requests may still go by."""
+        return {
+            (version, commitment.stages.get(version, b""))
+            for epoch in self.epochs.values()
+            if (commitment := epoch.get(model)) is not None
+            for version in commitment.digests
+        }
+
+    def committed_at(self, epoch: bytes, model: str) -> Commitment:
+        """What an epoch that a caller has seen says of a model."""
+        number = int(epoch) if epoch.isdigit() and len(epoch) < 19 else -1
+        if number not in self.epochs:
+            kept = " and ".join(map(str, self.epochs)) or "none"
+            text = epoch[:20].decode("latin-1")
+            if number > self.epoch:
+                raise Unavailable(f"epoch {text} has not reached this gateway yet, which serves {kept}; try again")
+            raise NotFound(f"epoch {text} is not served any more; this gateway serves {kept}")
+        commitment = self.epochs[number].get(model)
+        if commitment is None:
+            raise NotFound(f"Request for unknown model: '{model}' is not found in epoch {number}")
+        return commitment
+
+    def hold(self, models: Iterable[str]) -> None:
+        """Requests of these models that name no version wait until ``release``."""
+        now = now_ns()
+        self.holding = frozenset(models)
+        for name, group in self.groups.items():
+            if name in self.holding and group.held is None:
+                group.hold(Held(now))
+
+    def release(self) -> int:
+        """What waited goes on, by what is committed now; how many requests that were."""
+        self.holding = frozenset()
+        released = [(group, group.held) for group in self.groups.values() if group.held is not None]
+        for group, _ in released:
+            group.hold(None)
+        now = now_ns()
+        count = 0
+        longest = 0
+        for _, held in released:
+            longest = max(longest, now - held.since)
+            count += held.release()
+        if released:
+            self.holds += 1
+            self.hold_seconds.append(longest / 1e9)
+            del self.hold_seconds[:-_HOLDS_KEPT]
+        return count
+
+    def refuse_held(self, reason: str) -> None:
+        """The switch takes too long: what waits is told, and the switch goes on."""
+        for group in self.groups.values():
+            if group.held is not None:
+                group.held.refuse(Unavailable(reason))
+
+    def configure(self, rules: GatewayRules) -> None:
+        """These are the rules from now on; models whose own did not change keep all they have learned."""
+        before, self.rules = self.rules, rules
+        if rules.quota != before.quota:
+            self.quotas = (Quotas(rules.quota),) if rules.quota.enabled else ()
+        for name, group in (("", self.unknown), *self.groups.items()):
+            if rules.of(name) != before.of(name) or rules.quota != before.quota:
+                group.configure(rules.of(name))
+
+    # Members.
 
     def set_members(self, upstreams: Iterable[Upstream]) -> tuple[list[Member], list[Member]]:
         """These are the servers from now on; returns who is new and who went."""

@@ -14,7 +14,8 @@ from isochrone.clock import NEVER, SECOND, now_ns
 from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError, Unavailable
 from isochrone.gateway.admission import Refusal
 from isochrone.gateway.attempt import Attempt
-from isochrone.gateway.group import BROKEN, REFUSED
+from isochrone.gateway.commitment import ANY_EPOCH
+from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.probing import ask
 from isochrone.gateway.resilience.retry_budget import Kind
@@ -25,7 +26,9 @@ from isochrone.wire.exchange import Buffer, Headers
 
 if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
-    from isochrone.gateway.group import Group, Lane
+    from isochrone.gateway.group import Group
+    from isochrone.gateway.lane import Lane
+    from isochrone.gateway.sampling import Samples
     from isochrone.gateway.traffic.quotas import Quotas
     from isochrone.gateway.traffic.shadow import Shadow
     from isochrone.wire.exchange import Exchange
@@ -66,6 +69,8 @@ class Forward(ABC):
     #: The quotas it counts against, and whose; and what it is to pay.
     granted: list[tuple[Quotas, bytes]] | None = None
     compute_ns = 0
+    #: What it was placed by; 0: no control plane says.
+    epoch = 0
     #: The answer of an attempt that another one was to better.
     refusal: Attempt | None = None
 
@@ -78,6 +83,11 @@ class Forward(ABC):
         group.requests += 1
         group.budget.unbooked += 1
         self.gateway.forwards.add(self)
+        if group.commitment is not None:
+            self.epoch = group.commitment.epoch
+        sampled = self.gateway.sampling.on
+        if sampled and group.name in sampled and self.idempotent:
+            self.offer(sampled[group.name])
         try:
             if group.quotas:
                 group.enter(self, self.exchange.head, now)
@@ -210,6 +220,8 @@ class Forward(ABC):
         if self.attempts:
             self._cancel_others()
         group = self.group
+        if group.trial is not None and not self.is_copy:
+            group.trial.ended(attempt.lane.version, now - self.arrived, outcome != ANSWERED)
         if not group.requests & 7:
             # One answer in eight tells enough of how long they take.
             group.hedging.ended(now - self.arrived)
@@ -242,11 +254,17 @@ class Forward(ABC):
             return
         self._cancel_others()
         self._finish()
+        self._count_failure(attempt.lane)
         if self.refusal is not None:
             self.deliver(self.refusal, ())
             return
         # Whatever it was, an answer that is too large included, it was not the caller's fault.
         self.refuse(ConnectionLost(f"worker {target.endpoint.address}: {error}", unprocessed=unprocessed))
+
+    def _count_failure(self, lane: Lane) -> None:
+        """A version that is being tried, or what it is compared with, has cost a caller an answer."""
+        if self.group.trial is not None and not self.is_copy:
+            self.group.trial.ended(lane.version, 0, True)
 
     def _try_again(self, attempt: Attempt, outcome: int, now: int) -> bool:
         """Whether the request goes on: another attempt is under way or has been started."""
@@ -288,6 +306,10 @@ class Forward(ABC):
         """The version it was given here is gone from the worker: sent there again without one, as the caller had it."""
         if now >= self.deadline or not attempt.lane.version or not self.lost_version(attempt, trailers):
             return False
+        if self.gateway.fleet.is_led:
+            # What is committed is served, or nothing: "the newest there" may be what is only being prepared.
+            self.gateway.look_at(attempt.target.endpoint.address, now)
+            return False
         if self.is_copy or not self.group.budget.take(now):
             return False
         address = attempt.target.endpoint.address
@@ -298,6 +320,10 @@ class Forward(ABC):
             return False
         self._send(target, now)
         return True
+
+    def epoch_told(self, asked: bytes) -> bytes:
+        """The epoch an answer was given by: the one that was asked for, or the one that held when it was placed."""
+        return asked if asked != ANY_EPOCH else b"%d" % self.epoch
 
     # Time and the caller.
 
@@ -319,6 +345,7 @@ class Forward(ABC):
             self._hedge(now)
 
     def _time_is_up(self, now: int) -> None:
+        self._count_failure(self.lane)
         begun = any(attempt.streaming for attempt in self.attempts)
         attempts, self.attempts = self.attempts, []
         for attempt in attempts:
@@ -377,6 +404,10 @@ class Forward(ABC):
 
     @abstractmethod
     def copy_for(self, exchange: DiscardingExchange, group: Group, lane: Lane) -> Forward: ...
+
+    @abstractmethod
+    def offer(self, samples: Samples) -> None:
+        """Live requests are being sampled: this may be one of them."""
 
     @abstractmethod
     def transmit(self, attempt: Attempt, now: int) -> None: ...

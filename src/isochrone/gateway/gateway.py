@@ -16,7 +16,9 @@ from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.gateway.fleet import Fleet, Member
 from isochrone.gateway.monitor import Monitor, MonitorRules
 from isochrone.gateway.resilience.outliers import Outliers
+from isochrone.gateway.sampling import SampleReport, Sampling
 from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.gateway.trials import TrialReport
 from isochrone.gateway.upstreams import Upstream
 from isochrone.settings import WireLimits
 
@@ -41,6 +43,8 @@ class Gateway:
         self.limits = limits
         self.outliers = Outliers(rules.outliers)
         self.fleet = Fleet(rules, limits, self.outliers, seed)
+        #: Of live requests, while somebody asks for them.
+        self.sampling = Sampling()
         #: Unary requests and streams under way.
         self.forwards: set[Forward] = set()
         self.pipes: set[GrpcPipe] = set()
@@ -84,6 +88,14 @@ class Gateway:
         for monitor in self._monitors.values():
             monitor.look_now()
 
+    async def read_indexes(self, seconds: float) -> None:
+        """Returns when it is known what every worker serves now, or after so long: one may be hanging."""
+        reading = [asyncio.ensure_future(monitor.read_index()) for monitor in self._monitors.values()]
+        if reading:
+            _, late = await asyncio.wait(reading, timeout=seconds)
+            for task in late:
+                task.cancel()
+
     def look_at(self, address: str, now: int) -> None:
         """A worker answered as if it served something else than is known here."""
         monitor = self._monitors.get(address)
@@ -101,14 +113,29 @@ class Gateway:
 
     @property
     def is_ready(self) -> bool:
-        return not self.stopping and bool(self.fleet.healthy)
+        # Led by a control plane, a gateway is of no use before it knows what is committed.
+        told = self.fleet.epoch or not self.fleet.is_led
+        return not self.stopping and bool(told) and bool(self.fleet.healthy)
 
     def is_model_ready(self, model: str, version: str) -> bool:
+        if self.fleet.is_led:
+            committed = self.fleet.committed.get(model)
+            if committed is None or (version and version not in committed.digests):
+                return False
+            version = version or committed.version
         return any(
             member.serves is None or (version in served if version else bool(served))
             for member in self.fleet.healthy
             for served in ((member.serves or {}).get(model, {}),)
         )
+
+    def trials(self) -> dict[str, TrialReport]:
+        """Counts of versions under trial, by model."""
+        return {name: group.trial.report() for name, group in self.fleet.groups.items() if group.trial is not None}
+
+    def sample(self, model: str) -> SampleReport | None:
+        """Live requests of a model; asking keeps sampling on for a while."""
+        return self.sampling.ask(model, now_ns()) if model in self.fleet.groups else None
 
     @property
     def in_flight(self) -> int:
@@ -133,6 +160,7 @@ class Gateway:
                 self.fleet.refresh(now)
             if now - outliers_at >= SECOND:
                 outliers_at = now
+                self.sampling.sweep(now)
                 for ejection in self.outliers.tick(now):
                     log.warning("a worker is left out", worker=ejection.endpoint.address, reason=ejection.reason)
 

@@ -1,13 +1,13 @@
 """One model behind a gateway: its rules, the lanes that lead to its versions, and what guards each request.
 
-A ``Lane`` is one version: its targets and the balancer that chooses among them. A ``Group`` is the model: which version
-"the model" means now, so that it never means two things; admission, retries, hedging, canary, affinity and quotas; and
-the counts for the metrics page. Kept on the loop's thread.
+Which version "the model" means now, so that it never means two things: the one a control plane has committed, or, where
+there is none, the newest that most workers have. Beside that admission, retries, hedging, canary, affinity and quotas,
+and the counts for the metrics page. Kept on the loop's thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 import structlog
 
 from isochrone.clock import NEVER, now_ns
-from isochrone.errors import IsochroneError, QueueFull, Unavailable
+from isochrone.errors import IsochroneError, NotFound, QueueFull, Unavailable
 from isochrone.gateway.admission import UNTOLD, Admission
 from isochrone.gateway.balancer import Balancer, Placement
-from isochrone.gateway.grpc_messages import version_field
+from isochrone.gateway.commitment import ANY_EPOCH, Commitment
+from isochrone.gateway.holding import Held
+from isochrone.gateway.lane import Lane
 from isochrone.gateway.policies import make
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.resilience.breaker import Breaker
@@ -33,6 +35,7 @@ from isochrone.gateway.traffic.quotas import Quotas
 from isochrone.gateway.traffic.rules import ModelRules
 from isochrone.gateway.traffic.shadow import Shadow
 from isochrone.gateway.traffic.tiers import NOBODY, UNKNOWN, Tiers
+from isochrone.gateway.trials import Trial
 
 if TYPE_CHECKING:
     from isochrone.gateway.attempt import Attempt
@@ -60,68 +63,43 @@ class Alerting(Protocol):
     timer: Callable[[], int] | None
 
 
-class Lane:
-    """One version of one model, and who serves it."""
-
-    __slots__ = ("balancer", "stamp", "targets", "tiers", "version", "whole")
-
-    def __init__(self, version: str, balancer: Balancer) -> None:
-        #: Stamped on every request that goes this way; "": nothing is stamped.
-        self.version = version
-        #: The same as a field of a gRPC message.
-        self.stamp = version_field(version) if version else b""
-        self.balancer = balancer
-        self.targets: dict[str, Target] = {}
-        #: Its parts by tier, nearest first, where tiers matter; and of a part, the whole.
-        self.tiers: tuple[Lane, ...] = ()
-        self.whole: Lane | None = None
-
-    def update(self, members: Iterable[Member], model: str, now: int) -> None:
-        """These members serve it; targets that stay keep what is known of them."""
-        targets: dict[str, Target] = {}
-        for member in members:
-            address = member.upstream.address
-            target = self.targets.get(address)
-            if target is None or target.endpoint is not member.endpoint:
-                target = Target(member.endpoint)
-            target.digest = (member.serves or {}).get(model, {}).get(self.version, "")
-            targets[address] = target
-        if targets == self.targets:
-            self.balancer.refresh(now)
-        else:
-            self.targets = targets
-            self.balancer.update(list(targets.values()), now)
-        for part in self.tiers:
-            # The same targets: what is known of them is known in every part.
-            part.targets = targets
-            part.balancer.update(list(targets.values()), now)
-
-    def refresh(self, now: int) -> None:
-        """Health, ejections and slow start have moved on."""
-        self.balancer.refresh(now)
-        for part in self.tiers:
-            part.balancer.refresh(now)
-
-
 class Group:
     """One model."""
 
     def __init__(self, fleet: Fleet, name: str, rules: ModelRules, outliers: Outliers, random: Random) -> None:
         self.name = name
-        self.rules = rules
         self._fleet = fleet
         self._outliers = outliers
         self._random = random
+        self.sequences = Sequences()
+        self._requests_seen = 0
+        # For the metrics page.
+        self.requests = self.refused = self.retries = self.retries_denied = self.hedges = self.failures = 0
+        #: What a control plane has committed; None: there is none, or it has committed nothing of this model.
+        self.commitment: Commitment | None = None
+        #: Requests that wait for a switch of versions to be over; None: no switch is under way.
+        self.held: Held | None = None
+        #: Counts of a canary and of what it is compared with; None: there is none.
+        self.trial: Trial | None = None
+        #: By version, and the stages an ensemble is to run.
+        self.lanes: dict[tuple[str, bytes], Lane] = {}
+        self.configure(rules)
+        #: What a request without a version goes by.
+        self.current = self._way("")
+        self._settle()
+
+    def configure(self, rules: ModelRules) -> None:
+        """These are its rules from now on. What was learned under others is forgotten."""
+        random = self._random
+        self.rules = rules
         self.admission = Admission(rules.admission)
         self.budget = retry_budget(rules.retries)
         self.hedging = Hedging(rules.hedge, random)
         self.affinity = Affinity(rules.affinity)
-        self.sequences = Sequences()
         self.tiers = Tiers(rules.tiers)
         self.shadow = Shadow(rules.shadow, random) if rules.shadow.share else None
-        self.canary = Canary(rules.canary, name, random) if rules.canary.version else None
         #: The gateway's own over all models, and this model's; mostly none.
-        self.quotas = (*fleet.quotas, *((Quotas(rules.quota),) if rules.quota.enabled else ()))
+        self.quotas = (*self._fleet.quotas, *((Quotas(rules.quota),) if rules.quota.enabled else ()))
         #: A deadline for requests that bring none, in ns; 0: none.
         self.deadline_ns = rules.deadline_ns
         self.priority = rules.priority
@@ -130,43 +108,90 @@ class Group:
         #: After how long a second copy may go, looked up ten times a second; 0: none does.
         self.hedge_delay_ns = 0
         self._hedges = rules.hedge.enabled and rules.retries.idempotent
-        self._requests_seen = 0
         #: Of one model on one worker from here; 0: no limit.
         self.max_in_flight = rules.breaker.max_in_flight if rules.breaker.enabled else 0
-        # For the metrics page.
-        self.requests = self.refused = self.retries = self.retries_denied = self.hedges = self.failures = 0
-        self.lanes: dict[str, Lane] = {}
-        #: What a request without a version goes by.
-        self.current = self.lane("")
+        if self.lanes:
+            # Policies are made anew, under the same targets.
+            self.lanes.clear()
+            self.rebuild(now_ns())
+
+    def _settle(self) -> None:
+        """What follows from the commitment, the rules and a switch under way."""
+        committed = self.commitment
+        rules = self.rules.canary if committed is None else committed.canary
+        self.canary = Canary(rules, self.name, self._random) if rules is not None and rules.version else None
+        if rules is None or not rules.version:
+            self.trial = None
+        else:
+            stable = rules.stable or self.current.version
+            if self.trial is None or (self.trial.stable, self.trial.canary) != (stable, rules.version):
+                self.trial = Trial(stable, rules.version)
+        #: Requests without a version go by ``current``, all of them: nothing else has to be looked at.
+        self.plain = self.canary is None and self.held is None and (committed is not None or not self._fleet.is_led)
 
     # Versions.
 
+    def commit(self, commitment: Commitment | None, now: int) -> None:
+        """What a control plane has committed, in one step: requests before it go by the last, those after by this."""
+        self.commitment = commitment
+        self.rebuild(now)
+
+    def hold(self, held: Held | None) -> None:
+        """Requests without a version wait in it; None: they go on."""
+        self.held = held
+        self._settle()
+
     def lane(self, version: str) -> Lane:
-        """The way to one version; made when it is first asked for."""
-        lane = self.lanes.get(version)
+        """The way to a version that a caller asks for."""
+        if self._fleet.is_led:
+            committed = self.commitment
+            if committed is None or version not in committed.digests:
+                raise self._not_committed(version)
+            return self._way(version, committed.stages.get(version, b""))
+        return self._way(version)
+
+    def _not_committed(self, version: str) -> IsochroneError:
+        if not self._fleet.epoch:
+            return Unavailable("this gateway does not know yet what its fleet has committed; try again")
+        # Clients match the first words.
+        if self.commitment is None:
+            return NotFound(f"Request for unknown model: '{self.name}' is not found")
+        return NotFound(
+            f"Request for unknown model: '{self.name}' version {version} is not found: committed are "
+            f"{', '.join(sorted(self.commitment.digests))}"
+        )
+
+    def _way(self, version: str, stages: bytes = b"") -> Lane:
+        """Made when it is first asked for."""
+        lane = self.lanes.get((version, stages))
         if lane is None:
+            placement = self._placement(version)
+            lane = self._make_lane(version, placement, stages)
             if len(self.lanes) > 64:
                 # Versions nobody serves, by callers who guess: a way of their own, which is not kept.
-                lane = self._make_lane(version, self.rules.placement)
                 lane.update(self._members(version), self.name, now_ns())
                 return lane
-            lane = self.lanes[version] = self._make_lane(version, self.rules.placement)
-            parts = [
-                self._make_lane(version, replace(self.rules.placement, tiers=(tier,))) for tier in self.tiers.names
-            ]
+            self.lanes[version, stages] = lane
+            parts = [self._make_lane(version, replace(placement, tiers=(tier,)), stages) for tier in self.tiers.names]
             for part in parts:
                 part.whole = lane
             lane.tiers = tuple(parts)
             lane.update(self._members(version), self.name, now_ns())
         return lane
 
-    def _make_lane(self, version: str, placement: Placement) -> Lane:
+    def _placement(self, version: str) -> Placement:
+        """The model's row of the routing table; a committed version's digest stands in it."""
+        placement = self.rules.placement
+        digest = self._fleet.committed_digest(self.name, version)
+        return replace(placement, digest=digest) if digest else placement
+
+    def _make_lane(self, version: str, placement: Placement, stages: bytes) -> Lane:
         rules = self.rules
         policy = make(rules.policy, Random(self._random.random()), **rules.policy_options)
         if isinstance(policy, Alerting):
             policy.on_alert = self._alert
             policy.timer = now_ns
-        return Lane(version, Balancer(policy, self._random, placement, rules.balancer))
+        return Lane(version, Balancer(policy, self._random, placement, rules.balancer), stages)
 
     def _alert(self, reason: str) -> None:
         log.error("a policy raised an alert", model=self.name, reason=reason)
@@ -184,14 +209,27 @@ class Group:
         known = [self.admission.expected_ns(target, now) for target in eligible[:_TIER_SAMPLE]]
         return min((expected for expected in known if expected != UNTOLD), default=UNKNOWN)
 
-    def choose_lane(self, head: Head) -> Lane:
-        """The version a request without one gets."""
+    def choose_lane(self, head: Head, epoch: bytes | None = None) -> Lane:
+        """The version a request without one gets. ``epoch``: the one it asks to be served by."""
+        committed = self.commitment
         canary = self.canary
+        if epoch is not None and epoch != ANY_EPOCH and self._fleet.is_led:
+            committed = self._fleet.committed_at(epoch, self.name)
+            rules = committed.canary
+            canary = Canary(rules, self.name, self._random) if rules is not None else None
+        if committed is None:
+            if self._fleet.is_led:
+                raise self._not_committed("")
+            version, current = "", self.current
+        else:
+            version, current = committed.version, self._way(committed.version, _stages(committed))
         if canary is None:
-            return self.current
+            return current
         agent = head.get(self._fleet.agent_header) or b""
-        version = canary.version(agent, (head.get(canary.header) or b"") if canary.header else b"")
-        return self.lane(version) if version else self.current
+        tried = canary.version(agent, (head.get(canary.header) or b"") if canary.header else b"")
+        if not tried or tried == version:
+            return current
+        return self._way(tried, _stages(committed, tried))
 
     def _members(self, version: str) -> list[Member]:
         members = list(self._fleet.members.values())
@@ -201,21 +239,38 @@ class Group:
             if member.serves is None
             or (version in member.serves.get(self.name, ()) if version else bool(member.serves.get(self.name)))
         ]
-        # Nobody is known to serve it: any server says so in its own words.
-        return found or members
+        # Nobody is known to serve it: any server says so in its own words. What is committed waits for its workers.
+        return found if self._fleet.is_led else found or members
 
     def rebuild(self, now: int) -> None:
-        """Members came or went, or serve something else than before."""
-        self.current = self.lane(self._newest())
-        for version, lane in list(self.lanes.items()):
+        """Members came or went or serve something else than before, or something else is committed."""
+        committed = self.commitment
+        if committed is not None:
+            self.current = self._way(committed.version, _stages(committed))
+        else:
+            self.current = self._way(self._newest())
+        self._settle()
+        kept = self._fleet.committed_lanes(self.name)
+        for (version, stages), lane in list(self.lanes.items()):
             members = self._members(version)
-            served = any(version in (member.serves or {}).get(self.name, ()) for member in members)
+            if self._fleet.is_led:
+                served = (version, stages) in kept or not version
+            else:
+                served = any(version in (member.serves or {}).get(self.name, ()) for member in members)
             if version and lane is not self.current and not served:
-                del self.lanes[version]
+                del self.lanes[version, stages]
                 # Sequences that began on it have lost their home.
                 lane.targets = {}
             else:
+                self._place_lane(lane)
                 lane.update(members, self.name, now)
+
+    def _place_lane(self, lane: Lane) -> None:
+        """A digest that was not known when the lane was made may be committed now."""
+        digest = self._fleet.committed_digest(self.name, lane.version)
+        for one in (lane, *lane.tiers):
+            if one.balancer.placement.digest != digest and digest:
+                one.balancer.placement = replace(one.balancer.placement, digest=digest)
 
     def _newest(self) -> str:
         """The version that "the model" means: the highest of those that most members have."""
@@ -334,6 +389,11 @@ def _shown(candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """What fits a header: the one that was chosen, and the first few others."""
     chosen = [row for row in candidates if row["chosen"]]
     return (chosen + [row for row in candidates if not row["chosen"]])[:_EXPLAINED]
+
+
+def _stages(committed: Commitment | None, version: str = "") -> bytes:
+    """The stages an ensemble's version is to run; empty: it has none."""
+    return committed.stages.get(version or committed.version, b"") if committed is not None else b""
 
 
 def _number(version: str) -> int:

@@ -21,12 +21,14 @@ from isochrone.errors import (
     Unavailable,
 )
 from isochrone.gateway.attempt import Attempt
+from isochrone.gateway.commitment import EPOCH_HEADER, STAGES_HEADER
 from isochrone.gateway.forwarding import Forward
 from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED
 from isochrone.gateway.grpc_messages import Opening, name_field, read_opening
 from isochrone.gateway.http_forward import EXPLAIN_HEADER
 from isochrone.gateway.load_reports import relayed_message, report_of_message
 from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.sampling import GRPC
 from isochrone.protocol.grpc import CallHead, error_block, fail, message_of
 from isochrone.protocol.timing import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Headers, Route
@@ -37,7 +39,9 @@ from isochrone.wire.http2_server import response_block
 
 if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
-    from isochrone.gateway.group import Group, Lane
+    from isochrone.gateway.group import Group
+    from isochrone.gateway.lane import Lane
+    from isochrone.gateway.sampling import Samples
     from isochrone.gateway.shadowing import DiscardingExchange
     from isochrone.wire.http2_client import ClientStream
     from isochrone.wire.http2_server import ServerStream
@@ -51,7 +55,17 @@ _FIRST_INPUT = b"\x2a"
 #: An opening that says nothing but the model.
 PLAIN = Opening(b"")
 _NOT_FORWARDED = frozenset(
-    (b"te", b"content-type", b"content-length", b"grpc-timeout", b"grpc-encoding", ORCA_FORMAT_HEADER, EXPLAIN_HEADER)
+    (
+        b"te",
+        b"content-type",
+        b"content-length",
+        b"grpc-timeout",
+        b"grpc-encoding",
+        ORCA_FORMAT_HEADER,
+        EXPLAIN_HEADER,
+        STAGES_HEADER,
+        EPOCH_HEADER,
+    )
 )
 _NOT_RETURNED = frozenset((b"content-length", ORCA_BINARY_HEADER))
 _REFUSALS = frozenset((GRPC_UNAVAILABLE, GRPC_RESOURCE_EXHAUSTED, GRPC_DEADLINE_EXCEEDED))
@@ -103,6 +117,8 @@ class GrpcRoute(Route):
         self.explains = head.get(EXPLAIN_HEADER) is not None
         self.wants_load = self.call.wants_load
         self.timeout_ns = self.call.timeout_ns
+        #: The epoch it asks for; answered with the one it got.
+        self.epoch = head.get(EPOCH_HEADER)
         #: First bytes of messages that name a model and go on with its inputs.
         self._known: dict[bytes, Group] = {}
         passed = tuple(field for field in head.headers if field[0] not in _NOT_FORWARDED)
@@ -117,9 +133,8 @@ class GrpcRoute(Route):
         try:
             if len(body) > 8 and not body[0]:
                 known = self._known.get(bytes(body[5 : 8 + body[6]]))
-                if known is not None and _prefix.unpack_from(body)[1] == len(body) - 5:
-                    lane = known.current if known.canary is None else known.choose_lane(exchange.head)
-                    GrpcForward(self, stream, known, lane, PLAIN, body, 5).begin()
+                if known is not None and known.plain and _prefix.unpack_from(body)[1] == len(body) - 5:
+                    GrpcForward(self, stream, known, known.current, PLAIN, body, 5).begin()
                     return
             body, start = message_of(body, self.call.encoding, self.gateway.limits.max_body_bytes)
             opening = read_opening(body, start)
@@ -128,8 +143,11 @@ class GrpcRoute(Route):
             group = fleet.groups.get(model) or fleet.group(model)
             if opening.version:
                 lane = group.lane(opening.version.decode("utf-8", "replace"))
+            elif group.held is not None:
+                group.held.wait(self, exchange)
+                return
             else:
-                lane = group.current if group.canary is None else group.choose_lane(exchange.head)
+                lane = group.choose_lane(exchange.head, self.epoch)
             if start:
                 self._remember(body, opening, group)
             GrpcForward(self, stream, group, lane, opening, body, start).begin()
@@ -137,12 +155,16 @@ class GrpcRoute(Route):
             stream.owner = None
             fail(stream, error)
 
+    def refuse_held(self, exchange: Exchange, error: IsochroneError) -> None:
+        fail(cast("ServerStream", exchange), error)
+
     def _remember(self, body: Buffer, opening: Opening, group: Group) -> None:
         """Messages with these first bytes name this model, and nothing else before their first input."""
         if len(body) < 8 or body[6] > 0x7F:
             return  # nothing named, or a name so long that its length takes two bytes
         key = bytes(body[5 : 8 + body[6]])
-        if key.endswith(_FIRST_INPUT) and opening == Opening(opening.model) and group is not self.gateway.fleet.unknown:
+        named = opening == Opening(opening.model) and group is not self.gateway.fleet.unknown
+        if key.endswith(_FIRST_INPUT) and named and self.epoch is None:
             if len(self._known) >= 1024:
                 self._known.clear()
             self._known[key] = group
@@ -197,11 +219,16 @@ class GrpcForward(Forward):
             body, start = b"".join((memoryview(body)[start:], name_field(group.name))), 0
         return GrpcForward(self.route, cast("ServerStream", exchange), group, lane, opening, body, start)
 
+    def offer(self, samples: Samples) -> None:
+        samples.offer(GRPC, self.exchange.head.target, (), self.body, self.start)
+
     def transmit(self, attempt: Attempt, now: int) -> None:
         route = self.route
         block = route.asking if attempt.asks or route.wants_load else route.plain
         if self.deadline != NEVER:
             block += timeout_field(self.deadline - now_ns())
+        if attempt.lane.stages:
+            block += attempt.lane.stage_field
         body, start = self.body, self.start
         length = len(body) - start
         stamp = attempt.lane.stamp
@@ -253,7 +280,8 @@ class GrpcForward(Forward):
         stream = cast("ServerStream", self.exchange)
         keep = self.route.wants_load
         good = _good.get(id(trailers))
-        if good is not None and good[0] is trailers and not keep and not self.route.explains:
+        plain = not (keep or self.route.explains or self.route.epoch is not None)
+        if good is not None and good[0] is trailers and plain:
             head = _blocks.get(id(attempt.headers))
             if head is not None and head[0] is attempt.headers and len(attempt.body) == 1 and attempt.status == 200:
                 stream.respond_unary(head[1], attempt.body[0], attempt.size, good[1])
@@ -264,6 +292,9 @@ class GrpcForward(Forward):
         if self.route.explains:
             explanation = json.dumps(self.group.explain(self, attempt)).encode("ascii")
             trailers = (*(trailers or attempt.headers), (b"x-isochrone-placement", explanation))
+            keep = True
+        if self.route.epoch is not None:
+            trailers = (*(trailers or attempt.headers), (EPOCH_HEADER, self.epoch_told(self.route.epoch)))
             keep = True
         if keep and trailers:
             trailers = tuple(self._relayed(field) for field in trailers)

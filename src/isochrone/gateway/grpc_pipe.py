@@ -22,7 +22,8 @@ from isochrone.wire.exchange import Buffer, Consumer, Exchange, Head, Headers
 
 if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
-    from isochrone.gateway.group import Group, Lane
+    from isochrone.gateway.group import Group
+    from isochrone.gateway.lane import Lane
     from isochrone.wire.http2_client import ClientStream
     from isochrone.wire.http2_server import ServerStream
 
@@ -65,6 +66,10 @@ class GrpcPipe:
         #: call: until this one answers, or it is too much. None: from then on.
         self._kept: list[bytes] | None = []
         self._kept_size = 0
+        #: Messages that came while the model's version was being switched, and whether the caller ended meanwhile.
+        #: None: nothing waits.
+        self._parked: list[tuple[int, bytes]] | None = None
+        self._ended_parked = False
         self._ended = False
         self._answer_headers: Headers = ()
         self._headers_sent = False
@@ -87,6 +92,9 @@ class GrpcPipe:
     def ended(self) -> None:
         if self._over:
             return
+        if self._parked is not None:
+            self._ended_parked = True
+            return
         if not self._reader.is_empty:
             self._refuse(MalformedRequest("the stream ends inside a message"))
         elif self._target is None:
@@ -104,7 +112,47 @@ class GrpcPipe:
         if self._upstream is not None:
             self._upstream.cancel()
 
+    def _resume(self) -> None:
+        """The switch of versions is over."""
+        parked, self._parked = self._parked or [], None
+        if self._over:
+            return
+        try:
+            for flag, payload in parked:
+                self._take(flag, payload)
+        except IsochroneError as error:
+            self._refuse(error)
+            return
+        if self._parked is None:
+            self._stream.release_window()
+            if self._ended_parked:
+                self.ended()
+
+    def _refuse_parked(self, error: IsochroneError) -> None:
+        self._parked = None
+        if not self._over:
+            self._refuse(error)
+
+    def _is_parked(self, flag: int, payload: bytes) -> bool:
+        """Whether a message waits for a switch of versions."""
+        if self._parked is None:
+            if self._target is not None or not self._route.names_model:
+                return False
+            opening = read_opening(
+                unpack(flag, payload, self._route.call.encoding, self._gateway.limits.max_body_bytes), 0
+            )
+            held = self._gateway.fleet.group(opening.model.decode("utf-8", "replace")).held
+            if held is None or opening.version:
+                return False
+            held.wait_stream(self._resume, self._refuse_parked)
+            self._parked = []
+            self._stream.hold_window()
+        self._parked.append((flag, payload))
+        return True
+
     def _take(self, flag: int, payload: bytes) -> None:
+        if self._gateway.fleet.holding and self._is_parked(flag, payload):
+            return
         if self._route.names_model:
             # The version is stamped on every message, so compressed ones go on as plain ones.
             payload = unpack(flag, payload, self._route.call.encoding, self._gateway.limits.max_body_bytes)
@@ -161,6 +209,7 @@ class GrpcPipe:
         block = self._route.plain
         if self.deadline != NEVER:
             block += timeout_field(self.deadline - now)
+        block += lane.stage_field
         sent = target.endpoint.handle.connections.open_stream(block, (), self, end=False)
         if isinstance(sent, Waiting):
             sent.on_launched = self.connected
@@ -171,7 +220,8 @@ class GrpcPipe:
         """The version a message without one gets: of its own model, the same for the whole stream."""
         stamp = self._stamps.get(model)
         if stamp is None:
-            lane = self._gateway.fleet.group(model.decode("utf-8", "replace")).current
+            group = self._gateway.fleet.group(model.decode("utf-8", "replace"))
+            lane = group.choose_lane(self._stream.head) if self._gateway.fleet.is_led else group.current
             serves = self._target is not None and self._target.endpoint.address in lane.targets
             stamp = lane.stamp if serves else b""
             if len(self._stamps) < 64:

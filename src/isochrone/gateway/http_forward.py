@@ -17,10 +17,12 @@ import msgspec
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.gateway.attempt import Attempt
+from isochrone.gateway.commitment import EPOCH_HEADER, STAGES_HEADER
 from isochrone.gateway.forwarding import Forward
 from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED, QuotaExceeded
 from isochrone.gateway.load_reports import relayed, report_of_header
 from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.sampling import HTTP
 from isochrone.protocol.rest_answers import JSON, respond_error, timeout_header
 from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
@@ -28,7 +30,9 @@ from isochrone.wire.http2_client import request_block
 
 if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
-    from isochrone.gateway.group import Group, Lane
+    from isochrone.gateway.group import Group
+    from isochrone.gateway.lane import Lane
+    from isochrone.gateway.sampling import Samples
     from isochrone.gateway.shadowing import DiscardingExchange
     from isochrone.wire.http1_client import Call
     from isochrone.wire.http2_client import ClientStream
@@ -50,6 +54,8 @@ _NOT_FORWARDED = frozenset(
         TIMEOUT_HEADER,
         EXPLAIN_HEADER,
         ORCA_FORMAT_HEADER,
+        STAGES_HEADER,
+        EPOCH_HEADER,
     )
 )
 #: Requests in flight on a worker from which on they share HTTP/2 connections: one write and one read then carry many.
@@ -89,12 +95,14 @@ class ForwardRoute(Route):
         self.model = model
         self.version = version
         #: What follows the model and version: ``/infer`` and its query.
-        self._path = path
+        self.path = path
         self._head = head
         self.idempotent = idempotent
         self.timeout_ns = timeout_header(head)
         self.wants_load = head.get(ORCA_FORMAT_HEADER) is not None
         self.explains = head.get(EXPLAIN_HEADER) is not None
+        #: The epoch it asks for; answered with the one it got.
+        self.epoch = head.get(EPOCH_HEADER)
         length = head.get(b"inference-header-content-length")
         #: An answer to HEAD announces a body that does not come, which only HTTP/1.1's own connection can tell.
         self.shareable = head.method != b"HEAD"
@@ -106,8 +114,8 @@ class ForwardRoute(Route):
         self._headers = b"".join(b"%s: %s\r\n" % header for header in self._passed)
         if head.get(b"host") is None:
             self._headers += b"host: isochrone\r\n"
-        self._heads: dict[tuple[str, bool], bytes] = {}
-        self._blocks: dict[tuple[str, bool], bytes] = {}
+        self._heads: dict[tuple[tuple[str, bytes], bool], bytes] = {}
+        self._blocks: dict[tuple[tuple[str, bytes], bool], bytes] = {}
         self._others: dict[str, ForwardRoute] = {}
         #: JSON parts that say nothing a gateway must know.
         self.plain_starts: set[bytes | None] = set()
@@ -118,12 +126,20 @@ class ForwardRoute(Route):
             group = fleet.groups.get(self.model) or fleet.group(self.model)
             if self.version:
                 lane = group.lane(self.version)
+            elif group.plain and self.epoch is None:
+                lane = group.current
+            elif group.held is not None:
+                group.held.wait(self, exchange)
+                return
             else:
-                lane = group.current if group.canary is None else group.choose_lane(exchange.head)
+                lane = group.choose_lane(exchange.head, self.epoch)
             HttpForward(self, exchange, group, lane).begin()
         except IsochroneError as error:
             exchange.owner = None
             respond_error(exchange, error)
+
+    def refuse_held(self, exchange: Exchange, error: IsochroneError) -> None:
+        respond_error(exchange, error)
 
     def for_model(self, model: str) -> ForwardRoute:
         """The same requests for another model: shadow traffic."""
@@ -131,16 +147,18 @@ class ForwardRoute(Route):
             return self
         route = self._others.get(model)
         if route is None:
-            route = ForwardRoute(self.gateway, self._head, model, "", self._path, self.idempotent)
+            route = ForwardRoute(self.gateway, self._head, model, "", self.path, self.idempotent)
             self._others[model] = route
         return route
 
-    def outgoing(self, version: str, asks: bool) -> bytes:
+    def outgoing(self, lane: Lane, asks: bool) -> bytes:
         """The head for a worker, up to what differs from request to request."""
-        key = (version, asks)
+        key = (lane.tag, asks)
         head = self._heads.get(key)
         if head is None:
-            head = b"%s %s HTTP/1.1\r\n%s" % (self._head.method, self._target(version), self._headers)
+            head = b"%s %s HTTP/1.1\r\n%s" % (self._head.method, self._target(lane.version), self._headers)
+            if lane.stages:
+                head += b"%s: %s\r\n" % (STAGES_HEADER, lane.stages)
             if asks or self.wants_load:
                 form = self._head.get(ORCA_FORMAT_HEADER) or b"text"
                 head += b"%s: %s\r\n" % (ORCA_FORMAT_HEADER, form)
@@ -149,16 +167,19 @@ class ForwardRoute(Route):
             self._heads[key] = head
         return head
 
-    def outgoing_block(self, version: str, asks: bool) -> bytes:
+    def outgoing_block(self, lane: Lane, asks: bool) -> bytes:
         """The same as a header block, for a worker whose connection is shared."""
-        key = (version, asks)
+        key = (lane.tag, asks)
         block = self._blocks.get(key)
         if block is None:
             fields = tuple(header for header in self._passed if header[0] != b"host")
             if asks or self.wants_load:
                 fields = (*fields, (ORCA_FORMAT_HEADER, self._head.get(ORCA_FORMAT_HEADER) or b"text"))
             authority = self._head.get(b"host") or b"isochrone"
-            block = request_block(self._head.method, b"http", authority, self._target(version), fields)
+            block = (
+                request_block(self._head.method, b"http", authority, self._target(lane.version), fields)
+                + lane.stage_field
+            )
             if len(self._blocks) > 64:
                 self._blocks.clear()
             self._blocks[key] = block
@@ -168,7 +189,7 @@ class ForwardRoute(Route):
         path = b"/v2/models/" + quote(self.model, safe="").encode()
         if version:
             path += b"/versions/" + quote(version, safe="").encode()
-        return path + self._path
+        return path + self.path
 
 
 def _named_by_connection(head: Head) -> frozenset[bytes]:
@@ -259,13 +280,16 @@ class HttpForward(Forward):
     def copy_for(self, exchange: DiscardingExchange, group: Group, lane: Lane) -> HttpForward:
         return HttpForward(self.route.for_model(group.name), exchange, group, lane)
 
+    def offer(self, samples: Samples) -> None:
+        samples.offer(HTTP, self.route.path, self.exchange.head.headers, self.exchange.body)
+
     def transmit(self, attempt: Attempt, now: int) -> None:
         body = self.exchange.body
         length = len(body)
         endpoint = attempt.target.endpoint
         if endpoint.reports and endpoint.in_flight > _SHARED_FROM and self.route.shareable:
             attempt.shared = True
-            block = self.route.outgoing_block(attempt.lane.version, attempt.asks)
+            block = self.route.outgoing_block(attempt.lane, attempt.asks)
             if self.deadline != NEVER:
                 block += _timeout_field(self.deadline - now_ns())
             if length < _JOIN_LIMIT:
@@ -273,7 +297,7 @@ class HttpForward(Forward):
             else:
                 attempt.sent = endpoint.handle.connections.open_stream(block, (body,), attempt)
             return
-        head = self.route.outgoing(attempt.lane.version, attempt.asks)
+        head = self.route.outgoing(attempt.lane, attempt.asks)
         if self.deadline == NEVER:
             head = b"%scontent-length: %d\r\n\r\n" % (head, length)
         else:
@@ -309,6 +333,8 @@ class HttpForward(Forward):
         headers = self._returned(attempt)
         if self.route.explains:
             headers = (*headers, (b"x-isochrone-placement", self.explanation(attempt)))
+        if self.route.epoch is not None:
+            headers = (*headers, (EPOCH_HEADER, self.epoch_told(self.route.epoch)))
         self.exchange.respond(attempt.status, headers, attempt.body)
 
     def _returned(self, attempt: Attempt) -> Headers:

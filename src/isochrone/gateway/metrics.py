@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from isochrone.clock import now_ns
 from isochrone.errors import MethodNotAllowed, NotFound
+from isochrone.gateway.trial_routes import TrialPages
 from isochrone.protocol.rest import ErrorRoute
 from isochrone.wire.exchange import Exchange, Head, Route
 
@@ -28,6 +29,8 @@ _COUNTERS = (
     ("hedges", "Second copies of slow requests", "hedges"),
     ("failures", "Attempts that broke", "failures"),
 )
+#: Seconds.
+_HOLD_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class GatewayCollector(Collector):
@@ -44,7 +47,26 @@ class GatewayCollector(Collector):
                 family.add_metric((group.name,), getattr(group, attribute))
             yield family
         yield GaugeMetricFamily(_PREFIX + "in_flight", "Requests and streams under way", gateway.in_flight)
+        yield from self._epochs()
         yield from self._workers()
+
+    def _epochs(self) -> Iterator[Metric]:
+        """Of a gateway that is led by a control plane."""
+        fleet = self._gateway.fleet
+        if not fleet.is_led:
+            return
+        yield GaugeMetricFamily(_PREFIX + "epoch", "The committed epoch that is served", fleet.epoch)
+        versions = GaugeMetricFamily(_PREFIX + "version", "The committed version", labels=("model",))
+        for name, committed in fleet.committed.items():
+            if committed.version.isdigit():
+                versions.add_metric((name,), int(committed.version))
+        yield versions
+        held = HistogramMetricFamily(_PREFIX + "hold_seconds", "How long requests were held by strict switches")
+        counts = [sum(each <= limit for each in fleet.hold_seconds) for limit in _HOLD_BUCKETS]
+        total = len(fleet.hold_seconds)
+        buckets = [(str(limit), float(count)) for limit, count in zip(_HOLD_BUCKETS, counts, strict=True)]
+        held.add_metric((), [*buckets, ("+Inf", float(total))], sum(fleet.hold_seconds))
+        yield held
 
     def _workers(self) -> Iterator[Metric]:
         now = now_ns()
@@ -68,8 +90,12 @@ class GatewayMetricsApplication:
         self._registry = CollectorRegistry()
         self._registry.register(GatewayCollector(gateway))
         ProcessCollector(registry=self._registry)
+        self._pages = TrialPages(gateway.trials, gateway.sample)
 
     def route(self, head: Head) -> Route:
+        page = self._pages.route(head)
+        if page is not None:
+            return page
         path = head.target.partition(b"?")[0]
         if path not in (b"/metrics", b"/metrics/"):
             return ErrorRoute(NotFound(f"no such path: {path.decode('latin-1')[:200]}; metrics are under /metrics"))

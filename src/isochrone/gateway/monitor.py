@@ -75,6 +75,11 @@ class Monitor:
         if now - self._index_at > _LOOK_AGAIN_NS:
             self.look_now()
 
+    async def read_index(self) -> None:
+        """Looks at what it serves, and returns when that is known."""
+        if self.member.endpoint.healthy:
+            await self._read_index()
+
     async def stop(self) -> None:
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)

@@ -18,7 +18,7 @@ from isochrone.gateway.policies import hashing
 from isochrone.gateway.targets import Target
 
 if TYPE_CHECKING:
-    from isochrone.gateway.group import Lane
+    from isochrone.gateway.lane import Lane
 
 _PURPOSE = b"sequence"
 #: Sequences of one model that are known at once; one costs some 300 bytes.

@@ -11,9 +11,11 @@ import gc
 import resource
 import signal
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
@@ -60,6 +62,16 @@ class StartFailed(Exception):
     """The gateway cannot start; the message says what to change."""
 
 
+class Link(Protocol):
+    """What tells a gateway which servers and versions there are: a control plane's."""
+
+    async def start(self) -> None:
+        """Returns when the gateway knows what to serve."""
+
+    async def stop(self) -> None:
+        """Called when nothing is admitted any more."""
+
+
 class GatewayServer:
     """One gateway process."""
 
@@ -70,6 +82,9 @@ class GatewayServer:
         self._listeners: list[Listener] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
+        #: Makes what leads this gateway, once its ports are known; None: nothing does.
+        self.make_link: Callable[[GatewayServer], Link] | None = None
+        self._link: Link | None = None
 
     async def run(self) -> int:
         """Serves until told to stop; the process's exit status."""
@@ -102,6 +117,16 @@ class GatewayServer:
         for path in settings.files:
             file = FileSource(path, partial(gateway.set_upstreams, f"file {path}"))
             self._tasks.append(asyncio.ensure_future(file.run()))
+        if self.make_link is not None:
+            self._link = self.make_link(self)
+            starting = asyncio.ensure_future(self._link.start())
+            stopping = asyncio.ensure_future(self._stop.wait())
+            await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            if not starting.done():
+                starting.cancel()
+                return
+            await starting
         await self._first_worker()
         # What start-up made lives as long as the process: a full collection need not walk it again.
         gc.collect()
@@ -141,6 +166,8 @@ class GatewayServer:
         cut = sum(await asyncio.gather(*(listener.stop(self.settings.exit_timeout) for listener in self._listeners)))
         if cut:
             log.warning("connections were cut after the grace period", connections=cut)
+        if self._link is not None:
+            await self._link.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -188,8 +188,9 @@ class Target:
         A target that fails is expected to take longer, in proportion.
         """
         report = self.report
-        if report.run_ns and now - self.reported_at <= NEWS_NS:
-            expected = float(report.wait_ns + report.run_ns)
+        run_ns = report.run_ns
+        if run_ns and now - self.reported_at <= NEWS_NS:
+            expected = float(report.wait_ns + run_ns)
         else:
             index = min((self.in_flight + 1).bit_length(), _LOAD_CLASSES - 1)
             expected = self._by_load[index] or self.latency_ns

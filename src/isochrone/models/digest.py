@@ -3,7 +3,7 @@ configuration.
 
 The worker reports it in metadata, index and metrics; the control plane gives no traffic to a worker whose
 digest differs from the committed one. It must therefore depend on nothing but what changes answers: never on
-mtimes, absolute paths, directory order or Python's caches.
+mtimes, absolute paths, directory order or Python's caches, nor on which versions are loaded beside it.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from typing import TYPE_CHECKING
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
+from isochrone.models.file_stamp import FileStamp, stamp
 
 if TYPE_CHECKING:
     from hashlib import _Hash
 
+_Stamps = dict[Path, FileStamp]
+
 _CHUNK = 1 << 20
 _CACHES = frozenset({"__pycache__"})
+_MAX_REMEMBERED = 1024
 
 
 def digest(config: model_config_pb2.ModelConfig, version_directory: Path) -> str:
@@ -33,12 +37,51 @@ def digest(config: model_config_pb2.ModelConfig, version_directory: Path) -> str
     count too.
     """
     total = hashlib.sha256(b"isochrone model version 1\n")
-    _frame(total, b"config", config.SerializeToString(deterministic=True))
+    _frame(total, b"config", _canonical(config))
     for name in sorted(_named_files(config)):
         _add_file(total, b"named", os.fsencode(name), version_directory.parent / name)
     for relative, path in sorted(regular_files(version_directory)):
         _add_file(total, b"file", relative, path)
     return total.hexdigest()
+
+
+class DigestMemory:
+    """The same digests, without reading again the files that have not changed since.
+
+    A controller asks for what is loaded already, over and over, and hashing takes about a second per gigabyte.
+    """
+
+    def __init__(self) -> None:
+        #: (configuration, directory) → what its files looked like, and the digest they gave.
+        self._known: dict[tuple[bytes, Path], tuple[_Stamps, str]] = {}
+
+    def digest(self, config: model_config_pb2.ModelConfig, version_directory: Path) -> str:
+        # Taken before the files are read: one that changes meanwhile is found changed the next time.
+        stamps = _stamps(config, version_directory)
+        key = (_canonical(config), version_directory)
+        known = self._known.get(key)
+        if known is not None and known[0] == stamps:
+            return known[1]
+        found = digest(config, version_directory)
+        if all(each.is_settled for each in stamps.values()):
+            if len(self._known) >= _MAX_REMEMBERED:
+                self._known.clear()
+            self._known[key] = (stamps, found)
+        return found
+
+
+def _canonical(config: model_config_pb2.ModelConfig) -> bytes:
+    """Its bytes without ``version_policy``: which other versions are loaded changes no answer of this one."""
+    canonical = model_config_pb2.ModelConfig()
+    canonical.CopyFrom(config)
+    canonical.ClearField("version_policy")
+    return bytes(canonical.SerializeToString(deterministic=True))
+
+
+def _stamps(config: model_config_pb2.ModelConfig, version_directory: Path) -> _Stamps:
+    files = {path: stamp(path) for path in (version_directory.parent / name for name in _named_files(config))}
+    files.update((path, stamp(path)) for _, path in regular_files(version_directory))
+    return files
 
 
 def regular_files(directory: Path) -> Iterator[tuple[bytes, Path]]:

@@ -2,15 +2,18 @@
 
 ``completion`` asks this only when a configuration leaves tensors out. onnxruntime reads the file (it also
 infers shapes the file does not state); it is imported inside the one function that needs it, so that a server
-of Python models never pays for it. Nothing is ever computed here.
+of Python models never pays for it. Nothing is ever computed here. A file that has not changed is not read again: that
+takes as long as a load.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from isochrone.errors import ConfigError
+from isochrone.models.file_stamp import FileStamp, stamp
 
 _OIP_NAME_BY_ONNX_TYPE = {
     "tensor(bool)": "BOOL",
@@ -38,8 +41,23 @@ class OnnxTensor:
     """The whole shape as the file has it; -1 where a dimension is free."""
 
 
-def read_onnx_tensors(path: Path) -> tuple[tuple[OnnxTensor, ...], tuple[OnnxTensor, ...]]:
+Declared = tuple[tuple[OnnxTensor, ...], tuple[OnnxTensor, ...]]
+
+
+def read_onnx_tensors(path: Path) -> Declared:
     """Inputs and outputs that ``path`` declares."""
+    if not path.is_file():
+        raise ConfigError(str(path), "file", "an onnx model", "no such file")
+    looks = stamp(path)
+    return _remembered(path, looks) if looks.is_settled else _read(path)
+
+
+@lru_cache(maxsize=256)
+def _remembered(path: Path, looks: FileStamp) -> Declared:
+    return _read(path)
+
+
+def _read(path: Path) -> Declared:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -48,8 +66,6 @@ def read_onnx_tensors(path: Path) -> tuple[tuple[OnnxTensor, ...], tuple[OnnxTen
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = 4
-    if not path.is_file():
-        raise ConfigError(str(path), "file", "an onnx model", "no such file")
     try:
         session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions derive from Exception alone

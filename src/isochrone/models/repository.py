@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -26,6 +26,7 @@ from isochrone.models.versions import find_versions, version_number, versions_to
 
 CONFIG_FILE = "config.pbtxt"
 _CONFIG_PARAMETER = "load parameter 'config'"
+_VERSIONS_PARAMETER = "load parameter 'versions'"
 _LONGEST_NAME = 255
 _SCAN_ATTEMPTS = 3
 
@@ -52,7 +53,7 @@ class ModelDescription:
     name: str
     directory: Path
     config: model_config_pb2.ModelConfig
-    """Completed and validated; not to be changed."""
+    """Completed and validated; not to be changed. Of the newest of the versions: see ``of_version``."""
     signature: Signature
     assumed: tuple[str, ...]
     """Sentences for the log: what the configuration left out and completion filled in."""
@@ -62,6 +63,15 @@ class ModelDescription:
     """Entries of the directory that look like versions but are none, for the log."""
     overrides: OverrideDirectory | None = None
     """Where files from a load request lie; they are removed with the description, or by ``release``."""
+    differing: Mapping[int, tuple[model_config_pb2.ModelConfig, Signature]] = field(default_factory=dict)
+    """Versions whose own files complete the configuration in another way than the newest's do."""
+
+    def of_version(self, version: int) -> ModelDescription:
+        """As if this were the newest version: what is loaded beside a version must not change what it is."""
+        if version not in self.differing:
+            return self
+        config, signature = self.differing[version]
+        return replace(self, config=config, signature=signature)
 
     def release(self) -> None:
         """Remove files that were written for this description alone; nothing of the repository is touched."""
@@ -95,12 +105,17 @@ class Repository:
         return entries
 
     def read(
-        self, name: str, config_json: str | None = None, files: Mapping[str, bytes] | None = None
+        self,
+        name: str,
+        config_json: str | None = None,
+        files: Mapping[str, bytes] | None = None,
+        versions: Sequence[int] | None = None,
     ) -> ModelDescription:
         """The description of one model, or the error that says what is wrong with it.
 
-        ``config_json`` and ``files`` are a load request's parameters: the one stands in for config.pbtxt; the
-        others, keyed ``<version>/<name>`` (a leading ``file:`` is dropped), for the whole directory.
+        The others are a load request's parameters: ``config_json`` stands in for config.pbtxt; ``files``, keyed
+        ``<version>/<name>`` (a leading ``file:`` is dropped), for the whole directory; ``versions`` for the
+        configuration's ``version_policy`` alone.
         """
         validate_model_name(name)
         if files:
@@ -108,7 +123,7 @@ class Repository:
                 raise ConfigError("load request", "config", "a model configuration, since files are given", "none")
             overrides = OverrideDirectory(name, files)
             try:
-                return self._describe(name, overrides.model, config_json, overrides)
+                return self._describe(name, overrides.model, config_json, overrides, versions)
             except BaseException:
                 overrides.remove()
                 raise
@@ -118,7 +133,7 @@ class Repository:
         if len(found) > 1:
             raise _duplicate(name, found)
         try:
-            return self._describe(name, found[0], config_json, None)
+            return self._describe(name, found[0], config_json, None, versions)
         except (OSError, ConfigError) as error:
             if not os.path.isdir(found[0]):
                 raise unknown_model(name) from None
@@ -128,7 +143,12 @@ class Repository:
             raise ConfigError(str(error.filename or found[0]), "file", "a readable file", given) from None
 
     def _describe(
-        self, name: str, directory: Path, config_json: str | None, overrides: OverrideDirectory | None
+        self,
+        name: str,
+        directory: Path,
+        config_json: str | None,
+        overrides: OverrideDirectory | None,
+        wanted: Sequence[int] | None,
     ) -> ModelDescription:
         where = _CONFIG_PARAMETER if config_json is not None else str(directory / CONFIG_FILE)
         if config_json is not None:
@@ -143,25 +163,39 @@ class Repository:
         if config.name not in ("", name):
             raise ConfigError(where, "name", f"'{name}', as the directory is called", f"'{config.name}'")
         found = find_versions(directory)
-        numbers = versions_to_serve(config.version_policy, found.present, where)
+        policy_at = where
+        if wanted is not None:
+            config.version_policy.specific.versions[:] = wanted
+            policy_at = _VERSIONS_PARAMETER
+        numbers = versions_to_serve(config.version_policy, found.present, policy_at)
         if not numbers:
             given = f"none (ignored: {', '.join(found.ignored)})" if found.ignored else "none"
             expected = "at least one version directory named by a positive integer, such as '1'"
             raise ConfigError(str(directory), "versions", expected, given)
         versions = {number: directory / str(number) for number in numbers}
-        completed, assumed = complete(config, directory, versions, max_batch_size_stated=stated, where=where)
-        validate(completed, where)
-        _check_initial_states(completed, directory, where)
-        labels = _read_labels(completed, directory, where)
+
+        def completed(of: Mapping[int, Path]) -> tuple[model_config_pb2.ModelConfig, Signature, tuple[str, ...]]:
+            result, assumed = complete(config, directory, of, max_batch_size_stated=stated, where=where)
+            validate(result, where)
+            _check_initial_states(result, directory, where)
+            return result, signature_of(result, _read_labels(result, directory, where)), assumed
+
+        newest, signature, assumed = completed(versions)
+        differing = {}
+        for number in numbers[:-1]:
+            own, own_signature, _ = completed({number: versions[number]})
+            if own != newest:
+                differing[number] = (own, own_signature)
         return ModelDescription(
             name=name,
             directory=directory,
-            config=completed,
-            signature=signature_of(completed, labels),
+            config=newest,
+            signature=signature,
             assumed=assumed,
             versions=versions,
             ignored=found.ignored,
             overrides=overrides,
+            differing=differing,
         )
 
 

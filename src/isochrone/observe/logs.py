@@ -66,6 +66,9 @@ def configure(verbose: int = 0, json: bool = False, log_file: str = "", stream: 
         )
     )
     root.addHandler(handler)
+    for chatty in ("httpx", "httpcore"):
+        # A line per call at info: the control plane makes several a second.
+        logging.getLogger(chatty).setLevel(logging.WARNING)
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

@@ -15,6 +15,7 @@ import structlog
 from isochrone.clock import NEVER
 from isochrone.errors import GRPC_INTERNAL, Internal, IsochroneError, MalformedRequest, PayloadTooLarge, Unsupported
 from isochrone.protocol import timing
+from isochrone.protocol.stages import stages_of
 from isochrone.wire import compression
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Route
 from isochrone.wire.hpack import Encoder
@@ -80,11 +81,12 @@ def unexpected(error: Exception) -> Internal:
 class CallHead:
     """What a call's header block alone decides."""
 
-    __slots__ = ("encoding", "is_plain", "timeout_ns", "wants_load", "wants_timing")
+    __slots__ = ("encoding", "is_plain", "stages", "timeout_ns", "wants_load", "wants_timing")
 
     def __init__(self, head: Head) -> None:
         self.timeout_ns = parse_timeout(head.get(b"grpc-timeout"))
         self.encoding = head.get(b"grpc-encoding") or b"identity"
+        self.stages = stages_of(head)
         self.wants_timing = head.get(b"x-isochrone-timing") is not None
         self.wants_load = head.get(b"endpoint-load-metrics-format") is not None
         #: Nothing but the answer itself is wanted.

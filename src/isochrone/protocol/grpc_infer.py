@@ -7,7 +7,7 @@ the received buffer. upb would copy them twice. The answer's head is memoised in
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -471,6 +471,10 @@ class GrpcInferRequest(InferRequest):
         self.stream: ServerStream = stream
         self.route = route
         stream.owner = self
+
+    @property
+    def stages(self) -> Mapping[str, str] | None:
+        return self.route.call.stages
 
     def abandoned(self) -> None:
         self.cancelled = True

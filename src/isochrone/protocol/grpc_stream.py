@@ -8,7 +8,7 @@ that sends faster than it is answered gets no more window until it has caught up
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from tritonclient.grpc import service_pb2
@@ -200,6 +200,10 @@ class StreamInferRequest(InferRequest):
         #: Responses not yet sent because earlier requests come first.
         self.ready: list[list[Buffer]] = []
         self.over = False
+
+    @property
+    def stages(self) -> Mapping[str, str] | None:
+        return self.stream.call.stages
 
     def _render(self, outputs: Tensors, parameters: Parameters) -> list[Buffer]:
         parts, size = render(self, self.plan, outputs, parameters, self.stream.service)

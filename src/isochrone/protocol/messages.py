@@ -137,6 +137,14 @@ class InferRequest:
         self.infer_end = 0
         self.compute_end = 0
 
+    @property
+    def stages(self) -> Mapping[str, str] | None:
+        """Model → version for the steps of an ensemble, where the caller says so.
+
+        Transports answer from what the message's head said: no request carries a field that only ensembles ask for.
+        """
+        return None
+
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         """Answers with the outputs; the request is over."""
         raise NotImplementedError

@@ -19,6 +19,7 @@ from isochrone.protocol.rest_answers import respond_error, respond_unexpected, t
 from isochrone.protocol.rest_control import CONTROL_PATHS, ControlRoute
 from isochrone.protocol.rest_generate import GenerateRoute
 from isochrone.protocol.rest_infer import RestInferRequest, RestPlan, decode_plan, read_inputs
+from isochrone.protocol.stages import stages_of
 from isochrone.wire import compression
 from isochrone.wire.exchange import Buffer, Exchange, Head, Route
 
@@ -128,6 +129,7 @@ class InferRoute(Route):
         self.content_encoding = head.get(b"content-encoding")
         self.accept_encoding = compression.choose(head.get(b"accept-encoding"))
         self.timeout_ns = timeout_header(head)
+        self.stages = stages_of(head)
         self.wants_timing = head.get(b"x-isochrone-timing") is not None
         self.load_format = head.get(b"endpoint-load-metrics-format") or b""
         #: Nothing but the answer itself is wanted.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -14,6 +14,7 @@ from isochrone.protocol.generate import read_generate, write_generate
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
 from isochrone.protocol.rest_answers import JSON, respond_error, respond_unexpected, timeout_header
 from isochrone.protocol.rest_infer import read_parameters
+from isochrone.protocol.stages import stages_of
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ class GenerateRoute(Route):
         self._version = version
         self._events = streaming
         self._timeout_ns = timeout_header(head)
+        self.stages = stages_of(head)
 
     def handle(self, exchange: Exchange) -> None:
         service = self._router.service
@@ -51,7 +53,7 @@ class GenerateRoute(Route):
                 {key: value for key, value in generate.parameters.items() if key not in _KNOWN},
                 **read_parameters(generate.parameters),
             )
-            request = GenerateInferRequest(exchange, plan, generate.id, generate.inputs, self._events)
+            request = GenerateInferRequest(exchange, self, plan, generate.id, generate.inputs, self._events)
             timeout = min((given for given in (plan.timeout_ns, self._timeout_ns) if given), default=0)
             request.deadline = exchange.arrived + timeout if timeout else NEVER
             service.infer(request)
@@ -68,10 +70,13 @@ class GenerateInferRequest(InferRequest):
 
     takes_many = True
 
-    __slots__ = ("_answered", "_events", "_exchange", "_waiting")
+    __slots__ = ("_answered", "_events", "_exchange", "_route", "_waiting")
 
-    def __init__(self, exchange: Exchange, plan: Plan, request_id: str, inputs: Tensors, events: bool) -> None:
+    def __init__(
+        self, exchange: Exchange, route: GenerateRoute, plan: Plan, request_id: str, inputs: Tensors, events: bool
+    ) -> None:
         super().__init__(plan, request_id, inputs, exchange.arrived)
+        self._route = route
         self._exchange = exchange
         self._events = events
         self._answered = False
@@ -83,6 +88,10 @@ class GenerateInferRequest(InferRequest):
         self.cancelled = True
         # Nobody will read again: the model that waits has to look at ``cancelled`` now.
         self._tell_waiting()
+
+    @property
+    def stages(self) -> Mapping[str, str] | None:
+        return self._route.stages
 
     def _object(self, outputs: Tensors, parameters: Parameters) -> bytes:
         served = self.served_by

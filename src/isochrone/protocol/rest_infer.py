@@ -7,7 +7,7 @@ the shapes of the outputs. Both transports share the tensor codecs; nothing here
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -284,6 +284,10 @@ class RestInferRequest(InferRequest):
         self.exchange = exchange
         self.route = route
         exchange.owner = self
+
+    @property
+    def stages(self) -> Mapping[str, str] | None:
+        return self.route.stages
 
     def abandoned(self) -> None:
         self.cancelled = True

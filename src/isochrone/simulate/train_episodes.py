@@ -126,14 +126,17 @@ class Lessons:
 
 def study(scenario: Scenario, weights: Weights, lots: float, seed: int, lessons: Lessons) -> None:
     """Runs one episode and adds what it taught."""
-    recorders: list[Recorder] = []
+    trainees: list[tuple[Trainee, Recorder]] = []
 
     def factory(random: Random) -> Policy:
-        recorders.append(Recorder(weights))
-        return Trainee(random, weights, lots, recorders[-1])
+        recorder = Recorder(weights)
+        trainee = Trainee(random, weights, lots, recorder)
+        trainees.append((trainee, recorder))
+        return trainee
 
     Fleet(scenario, factory, seed).run()
-    for recorder in recorders:
+    for trainee, recorder in trainees:
+        trainee.catch_up()
         lessons.add(recorder)
 
 

@@ -18,8 +18,10 @@ import structlog
 
 from isochrone.clock import now_ns
 from isochrone.errors import Internal, InvalidArgument, IsochroneError, NotFound, Unavailable
+from isochrone.models.digest import DigestMemory
 from isochrone.models.repository import ModelEntry, Repository, unknown_model, validate_model_name
 from isochrone.models.versions import version_number
+from isochrone.worker.load_parameters import LoadParameters
 from isochrone.worker.loading import Prepared, prepare, serve
 from isochrone.worker.response_cache import ResponseCache
 from isochrone.worker.watchdog import InlineWatchdog
@@ -53,6 +55,7 @@ class Catalog:
         #: Versions that finish their last requests: no longer found, still looked after.
         self._leaving: set[ServedVersion] = set()
         self._retiring: set[asyncio.Task[None]] = set()
+        self._digests = DigestMemory()
         self._closing = False
 
     # Looking up.
@@ -127,9 +130,9 @@ class Catalog:
                 self._locks.pop(name, None)
 
     async def _load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        config, files = _split_parameters(parameters)
+        asked = LoadParameters.read(parameters)
         try:
-            description = await in_thread(lambda: self.repository.read(name, config, files))
+            description = await in_thread(lambda: self.repository.read(name, asked.config, asked.files, asked.versions))
         except IsochroneError as error:
             if not isinstance(error, NotFound):
                 self.note_failure(name, (), error)
@@ -167,15 +170,15 @@ class Catalog:
 
     def _prepare(self, description: ModelDescription) -> list[Prepared]:
         """On a thread: loads every version that is new or differs; those that stay as they are are not touched."""
-        from isochrone.models.digest import digest
-
         prepared: list[Prepared] = []
         try:
             for version, directory in description.versions.items():
+                own = description.of_version(version)
+                digest = self._digests.digest(own.config, directory)
                 current = self._served.get((description.name, str(version)))
-                if current is not None and current.digest == digest(description.config, directory):
+                if current is not None and current.digest == digest:
                     continue
-                prepared.append(prepare(description, version))
+                prepared.append(prepare(own, version, digest))
         except BaseException:
             _discard(prepared)
             raise
@@ -210,6 +213,10 @@ class Catalog:
         for version in description.versions:
             # Those that stayed as they are too: a failure of an earlier load is no longer what is to be told.
             self._states[(name, str(version))] = (READY, "")
+        for key, (state, reason) in list(self._states.items()):
+            # A version that failed before and is not asked for any more is nobody's trouble.
+            if key[0] == name and state == UNAVAILABLE and reason != "unloaded" and key not in self._served:
+                del self._states[key]
         for served in self.versions(name):
             if served.number not in description.versions:
                 del self._served[(name, served.model_version)]
@@ -353,22 +360,6 @@ def _best(states: dict[str, tuple[str, str]]) -> tuple[str, str]:
 
 def _steps(served: ServedVersion) -> list[Any]:
     return list(served.description.config.ensemble_scheduling.step)
-
-
-def _split_parameters(parameters: Mapping[str, Any]) -> tuple[str | None, dict[str, bytes] | None]:
-    """Triton's load parameters: ``config`` and ``file:…``."""
-    config = parameters.get("config")
-    if config is not None and not isinstance(config, str):
-        raise InvalidArgument(f"load parameter 'config': expected a JSON string, given {type(config).__name__}")
-    files: dict[str, bytes] = {}
-    for key, value in parameters.items():
-        if key.startswith("file:"):
-            if not isinstance(value, bytes):
-                raise InvalidArgument(f"load parameter '{key}': expected bytes, given {type(value).__name__}")
-            files[key] = value
-        elif key != "config":
-            raise InvalidArgument(f"load parameter '{key[:100]}': expected 'config' or 'file:<version>/<name>'")
-    return config, files or None
 
 
 async def in_thread(work: Callable[[], Result]) -> Result:

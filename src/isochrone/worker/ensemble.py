@@ -1,12 +1,13 @@
 """Ensembles: a graph of models run inside the worker, tensors handed from step to step as they are.
 
 A step starts as soon as its inputs are there, so independent steps run at once. Deadline and priority go with every
-step. The versions of the steps are fixed when a request starts, all at once, so one request never mixes two.
+step. The versions of the steps are fixed when a request starts, all at once, so one request never mixes two; a request
+may say itself which they are (``InferRequest.stages``), through ensembles inside ensembles too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from isochrone.clock import now_ns
@@ -64,13 +65,32 @@ class EnsembleRunner:
 
     def submit(self, request: InferRequest) -> None:
         # Resolved together, before anything runs: a version change in the middle is not seen by this request.
-        versions = [self._resolve(step.model, step.version) for step in self.steps]
+        versions = self._versions(request.stages)
         for version in versions:
             # Not freed before its step is over, even if it is replaced while an earlier step runs.
             version.hold()
         run = EnsembleRun(self, request, versions)
         self._running.add(run)
         run.start()
+
+    def _versions(self, stages: Mapping[str, str] | None) -> list[ServedVersion]:
+        if stages is None:
+            return [self._resolve(step.model, step.version) for step in self.steps]
+        return [self._pinned(step, stages) for step in self.steps]
+
+    def _pinned(self, step: Step, stages: Mapping[str, str]) -> ServedVersion:
+        """The version a request asks for; what the ensemble's own configuration states stands above it."""
+        asked = "" if step.version else stages.get(step.model, "")
+        if not asked:
+            return self._resolve(step.model, step.version)
+        try:
+            return self._resolve(step.model, asked)
+        except IsochroneError as error:
+            # Never another version in its place; and not the caller's mistake: another worker may have it.
+            raise Unavailable(
+                f"in ensemble '{self.model_name}': x-isochrone-stages asks for version {asked} of step '{step.model}', "
+                f"which is not served here: {error}"
+            ) from None
 
     def finished(self, run: EnsembleRun, versions: list[ServedVersion]) -> None:
         self._running.discard(run)
@@ -116,8 +136,8 @@ class EnsembleRunner:
                 continue
         return longest
 
-    def steps_digest(self) -> str:
-        return "".join(self._resolve(step.model, step.version).cache_digest() for step in self.steps)
+    def steps_digest(self, stages: Mapping[str, str] | None) -> str:
+        return "".join(version.cache_digest(stages) for version in self._versions(stages))
 
     def check_stuck(self, now: int) -> None:
         """Each step's own runner looks after its runs."""
@@ -241,6 +261,10 @@ class EnsembleRun:
             self._request.fail(error)
 
     @property
+    def stages(self) -> Mapping[str, str] | None:
+        return self._request.stages
+
+    @property
     def is_over(self) -> bool:
         return self._done or self._request.cancelled
 
@@ -265,6 +289,10 @@ class StepRequest(InferRequest):
     @cancelled.setter
     def cancelled(self, value: bool) -> None:
         """Follows the whole run; InferRequest.__init__ sets it once."""
+
+    @property
+    def stages(self) -> Mapping[str, str] | None:
+        return self._run.stages
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         self._run.step_done(self._index, outputs)

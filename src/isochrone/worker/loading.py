@@ -66,12 +66,16 @@ class Prepared:
         _close_all(self.executables, self.description.name)
 
 
-def prepare(description: ModelDescription, version: int) -> Prepared:
-    """Loads every instance of a version and warms it. Raises without leaving anything behind."""
+def prepare(description: ModelDescription, version: int, own_digest: str | None = None) -> Prepared:
+    """Loads every instance of a version and warms it. Raises without leaving anything behind.
+
+    ``own_digest`` is the version's digest, where the caller knows it.
+    """
     config = description.config
     directory = description.versions[version]
     backend = backend_name(config)
-    own_digest = digest(config, directory)
+    if own_digest is None:
+        own_digest = digest(config, directory)
     curve = LatencyCurve(max(1, config.max_batch_size))
     rules = queue_rules(config)
     if backend == "ensemble":

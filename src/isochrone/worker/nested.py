@@ -5,7 +5,7 @@ Between a service, which makes one, and the transport's own request, which write
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -44,6 +44,10 @@ class StandIn(InferRequest):
         original: Any = getattr(self, "_original", None)
         if original is not None:
             original.cancelled = value
+
+    @property
+    def stages(self) -> Mapping[str, str] | None:
+        return self._original.stages
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         self._hand_over()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from isochrone.clock import MILLISECOND, now_ns
@@ -67,7 +67,7 @@ class QueuedRunner(ABC):
     def pending(self) -> int:
         return self.queue.pending
 
-    def steps_digest(self) -> str:
+    def steps_digest(self, stages: Mapping[str, str] | None) -> str:
         return ""
 
     def estimated_wait(self, now: int) -> int:

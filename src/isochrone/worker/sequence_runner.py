@@ -7,7 +7,7 @@ request of such a sequence is told to start anew. All on the loop's thread but f
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from isochrone.clock import MILLISECOND, now_ns
@@ -71,7 +71,7 @@ class SequenceRunner:
     def pending(self) -> int:
         return self._batcher.pending()
 
-    def steps_digest(self) -> str:
+    def steps_digest(self, stages: Mapping[str, str] | None) -> str:
         return ""
 
     def estimated_wait(self, now: int) -> int:

@@ -7,6 +7,7 @@ the last one.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Protocol
 
@@ -41,8 +42,8 @@ class RequestRunner(Protocol):
         """ns its run would take alone: the least there can be; 0: not known."""
         ...
 
-    def steps_digest(self) -> str:
-        """Digests of the versions a request would run through inside an ensemble; "" for a model."""
+    def steps_digest(self, stages: Mapping[str, str] | None) -> str:
+        """Digests of the versions a request with these stages would run through in an ensemble; "" for a model."""
         ...
 
     def check_stuck(self, now: int) -> None: ...
@@ -111,9 +112,9 @@ class ServedVersion:
         """Somebody will send a request later: until ``over`` is called, the version is not freed."""
         self.in_flight += 1
 
-    def cache_digest(self) -> str:
+    def cache_digest(self, stages: Mapping[str, str] | None = None) -> str:
         """What decides an answer beside the request: this version, and for an ensemble those its steps run."""
-        return self.digest + self.runner.steps_digest()
+        return self.digest + self.runner.steps_digest(stages)
 
     def over(self) -> None:
         """A request is over, however it ended."""
@@ -142,7 +143,7 @@ class ServedVersion:
     def _look_up(self, request: InferRequest, cache: ResponseCache) -> InferRequest | None:
         """Answers from the cache; otherwise the request to run instead, which puts its answer there."""
         started = now_ns()
-        key = response_key(request, self.model_name, self.model_version, self.cache_digest())
+        key = response_key(request, self.model_name, self.model_version, self.cache_digest(request.stages))
         outputs = cache.lookup(key)
         now = now_ns()
         if outputs is None:

@@ -1,7 +1,7 @@
 """The worker process: listeners, models, signals, and an orderly end.
 
-Start: listen (live, not ready), load and warm the models, be ready. SIGTERM: say not ready, stop accepting, finish what
-is in flight within the grace period, free the models, exit 0.
+Start: listen (live, not ready), load and warm the models, be ready, start the companions. SIGTERM: stop the companions,
+say not ready, stop accepting, finish what is in flight within the grace period, free the models, exit 0.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import resource
 import signal
 import ssl
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import structlog
 
@@ -70,11 +72,26 @@ class StartFailed(Exception):
     """The server cannot start; the message says what to change."""
 
 
+class Companion(Protocol):
+    """Something that runs beside a worker while it takes requests: tells others of it, for one."""
+
+    async def start(self, ports: Mapping[str, int]) -> None:
+        """The worker is ready, on these ports by service."""
+        ...
+
+    async def stop(self) -> None:
+        """The worker is about to stop; it takes requests until this returns."""
+        ...
+
+
 class Worker:
     """One worker process."""
 
-    def __init__(self, settings: ServeSettings, log_settings: LogSettings) -> None:
+    def __init__(
+        self, settings: ServeSettings, log_settings: LogSettings, companions: Sequence[Companion] = ()
+    ) -> None:
         self.settings = settings
+        self._companions = companions
         cache = ResponseCache(settings.cache_bytes) if settings.cache_bytes else None
         self.catalog = Catalog(Repository(settings.repositories), cache, settings.exit_timeout)
         self.service = WorkerService(
@@ -125,6 +142,8 @@ class Worker:
         if self.settings.control_mode == "poll":
             self._background.append(asyncio.ensure_future(self._poll()))
         log.info("ready", **self.ports)
+        for companion in self._companions:
+            await companion.start(self.ports)
 
     async def _listen(self) -> None:
         settings = self.settings
@@ -199,6 +218,9 @@ class Worker:
         """Finishes in-flight work within the grace period; what is left after it is cut."""
         if self.service.stopping:
             return
+        for problem in await asyncio.gather(*(each.stop() for each in self._companions), return_exceptions=True):
+            if problem is not None:
+                log.error("a companion of the worker did not stop well", error=str(problem))
         self.service.stopping = True
         log.info("stopping", in_flight=self.service.in_flight, grace_seconds=self.settings.exit_timeout)
         for task in self._background:

@@ -228,6 +228,26 @@ def test_a_large_fleet_is_re_ranked_by_probes() -> None:
     assert policy.moved > 100
 
 
+@pytest.mark.parametrize("event", ["choice", "end", "probe"])
+def test_an_end_that_was_put_off_is_accounted_for_at_the_next_event(event: str) -> None:
+    stage = Stage(size=24)
+    policy = stage.policy
+    policy._control = 1.0
+    stage.place()
+    control = policy.slices.control
+    assert control.ended + len(control.pending) == 0, "by probes, the sums are not the request's"
+    if event == "choice":
+        stage.choose()
+    elif event == "end":
+        stage.targets[0].sent()
+        stage.targets[0].ended(1, MS, False, stage.now)
+        policy.ended(stage.targets[0], MS, False, stage.now)
+    else:
+        (asked, *_) = policy.probes(stage.now)
+        stage.tell(asked)
+    assert control.ended == 1
+
+
 def test_an_end_that_never_comes_costs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("isochrone.gateway.policies.learned._MOST_UNDER_WAY", 100)
     stage = Stage()

@@ -14,7 +14,7 @@ from learned_fleet import START, weights
 from policy_queues import MS, fleet
 
 from isochrone.errors import ConfigError
-from isochrone.gateway.policies.learned_features import KEPT, NAMES, View, kept_figures
+from isochrone.gateway.policies.learned_features import KEPT, NAMES, View, figures, seen
 from isochrone.gateway.policies.learned_model import SHIPPED, UNKNOWN, Lot, Model, read, write
 from isochrone.gateway.targets import LoadReport
 
@@ -77,7 +77,7 @@ def test_a_look_scores_what_the_figures_say(values: list[float], state: tuple[in
     target.reported(LoadReport(load, 0, wait_ms * MS, 2 * MS), START)
     now = START + age_ms * MS
     model.look(view, target, now)
-    assert view.base == pytest.approx(sum(map(mul, values[: len(KEPT)], kept_figures(target, now))))
+    assert view.base == pytest.approx(sum(map(mul, values[: len(KEPT)], figures(seen(target, view, now), 0.0, 0.0))))
 
 
 def test_time_that_passes_shortens_the_outlook() -> None:

@@ -51,6 +51,25 @@ def test_a_shorter_tail_is_no_alarm() -> None:
     assert play(Slices(), Random(3), 40_000, slowness=0.2) == ""
 
 
+@pytest.mark.parametrize("count", [5_000, 130_000])
+def test_the_tails_that_are_kept_are_those_of_the_counts(count: int) -> None:
+    """Also after the counts were halved, which happens at 100,000."""
+    slices = Slices()
+    assert play(slices, Random(4), count) == ""
+    slices.settle()
+    learned, control = slices.learned, slices.control
+    assert learned.answered == sum(learned.counts)
+    assert (learned.answered + control.answered < count) == (count > 100_000)
+    for tail in slices._tails:
+        assert tail.learned == sum(learned.counts[tail.place :])
+        assert tail.control == sum(control.counts[tail.place :])
+        tail.move(learned, control)
+        total = learned.answered + control.answered
+        below = sum(learned.counts[: tail.place]) + sum(control.counts[: tail.place])
+        inside = learned.counts[tail.place] + control.counts[tail.place]
+        assert below < tail.quantile * total <= below + inside
+
+
 def test_nothing_is_said_of_a_few_requests() -> None:
     slices = Slices()
     for _ in range(300):

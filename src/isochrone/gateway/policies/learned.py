@@ -24,8 +24,8 @@ from pathlib import Path
 from random import Random
 
 from isochrone.gateway.policies.base import NEVER, Demand
-from isochrone.gateway.policies.learned_features import View, kept_figures
-from isochrone.gateway.policies.learned_model import SHIPPED, UNKNOWN, Lot, Model, Weights, read
+from isochrone.gateway.policies.learned_features import View, seen
+from isochrone.gateway.policies.learned_model import SHIPPED, UNKNOWN, Draw, Model, Weights, read
 from isochrone.gateway.policies.learned_shadow import ShadowChoice, ShadowLog
 from isochrone.gateway.policies.learned_shares import Shares
 from isochrone.gateway.policies.learned_slices import CONTROL, LEARNED, NEITHER, Slices
@@ -90,15 +90,19 @@ class Learned(Prequal):
         self.moved = self.agreed = self.unsure = self.out_of_range = self.explored = 0
         self.floored = self.capped = self.over_budget = self.switched_off = 0
         self._views: dict[Target, View] = {}
-        #: Requests of a slice, by the instant they were sent: whom to, and which slice or record they belong to.
-        self._under_way: dict[int, tuple[Target, int | Lot | ShadowChoice]] = {}
+        #: Requests of a slice, by the instant they were sent: whom to, and which slice or record they belong to. Those
+        #: of the learned slice are most, and need no more than whom to.
+        self._under_way: dict[int, Target | tuple[Target, int | Draw | ShadowChoice]] = {}
+        #: An end that is not accounted for yet: what it belongs to, its latency, whether it failed, and when.
+        self._put_off: tuple[int | Draw | ShadowChoice, int, bool, int] | None = None
         self._rest = 0
         #: The last choice: whom it fell on, and which slice it belongs to, or its record.
         self._chosen: Target | None = None
-        self._tag: int | Lot | ShadowChoice = NEITHER
+        self._tag: int | Draw | ShadowChoice = NEITHER
 
     def switch_on(self) -> None:
         """After an alert has been looked into: begins anew, with empty slices."""
+        self.catch_up()
         self.alert = ""
         self.slices = Slices()
 
@@ -112,8 +116,10 @@ class Learned(Prequal):
     # The choice.
 
     def choose(self, demand: Demand, now: int) -> Target:
-        self._tag = NEITHER
+        if self._put_off is not None:
+            self.catch_up()
         if self.alert or demand.avoid:
+            self._tag = NEITHER
             # Retries and hedges are left alone: few, and of no slice.
             chosen = super().choose(demand, now)
         elif self._random.random() < self._control:
@@ -121,8 +127,9 @@ class Learned(Prequal):
             chosen = super().choose(demand, now)
         elif self._whole:
             self._tag = self._own_slice
-            chosen = self._fleet.choose((), now)
-            safe = self._fleet.safe(now)
+            fleet = self._fleet
+            chosen = fleet.choose((), now)
+            safe = fleet.safe(now)
             if len(safe) > 1:
                 chosen = self._rerank(chosen, safe, demand, now)
         else:
@@ -133,23 +140,27 @@ class Learned(Prequal):
 
     def _of_probes(self, demand: Demand, now: int) -> Target:
         pool = self._pool
-        pool.expire(now)
-        probe = pool.best(()) if len(pool.probes) >= FEWEST_PROBES else None
+        probes = pool.probes
+        if probes and now - probes[0].received > pool.max_age_ns:
+            pool.expire(now)
+        probe = pool.best(()) if len(probes) >= FEWEST_PROBES else None
         if probe is None:
             return super().choose(demand, now)
-        usual, in_flight, latency = probe.target, pool.safe_in_flight, pool.safe_latency
+        target, in_flight, latency = probe.target, pool.safe_in_flight, pool.safe_latency
         # The newest few: their news is the best there is, and the rest would cost more than they bring.
-        safe = [
-            one.target
-            for one in pool.probes[-_NEWEST:]
-            if one.in_flight <= in_flight and one.latency <= latency and one is not probe
-        ]
+        safe = []
+        for one in probes[-_NEWEST:]:
+            if one.in_flight <= in_flight and one.latency <= latency and one is not probe:
+                safe.append(one.target)  # noqa: PERF401 - of three, a comprehension's own call costs more than it saves
         if safe:
-            safe.append(usual)
-            target = self._rerank(usual, safe, demand, now)
-            if target is not usual:
-                probe = pool.of(target)
-        return self._take(probe)
+            safe.append(target)
+            better = self._rerank(target, safe, demand, now)
+            if better is not target:
+                target, probe = better, pool.by_target[better]
+        pool.use(probe)
+        if len(probes) > FEWEST_PROBES:
+            pool.thin()
+        return target
 
     def _rerank(self, usual: Target, safe: Sequence[Target], demand: Demand, now: int) -> Target:
         """The model's choice among the safe ones, inside the budget."""
@@ -158,34 +169,26 @@ class Learned(Prequal):
             self._tag = NEITHER
             return usual
         timer = self.timer
-        if timer is None:
-            return self._best(usual, safe, demand, now)
-        begun = timer()
-        chosen = self._best(usual, safe, demand, now)
-        if timer() - begun <= self._budget_ns:
-            return chosen
-        self.over_budget += 1
-        self._rest = _REST
-        self._tag = NEITHER
-        return usual
-
-    def _best(self, usual: Target, safe: Sequence[Target], demand: Demand, now: int) -> Target:
+        begun = timer() if timer is not None else 0
         model, views = self.model, self._views
         slope, large = model.outlook, 0.0
         if demand.deadline != NEVER:
             slope += model.outlook_when_tight * self._tightness(demand.deadline - now)
         if demand.rows > 1:
             large = model.speed_when_large * log(demand.rows)
-        best, lowest, floor = usual, UNKNOWN, self._shares.floor
+        best, lowest = usual, UNKNOWN
         forgotten: Target | None = None
         for target in safe:
             view = views[target]
             if now >= view.due:
                 model.look(view, target, now)
-                if view.share < floor:
+                if view.share < self._shares.floor:
                     forgotten = target
+            base = view.base
+            if base == UNKNOWN:
+                continue
             left, speed = view.free_at - now, view.speed
-            score = view.base + slope * (log(left + view.run_ns) if left > 0 else speed) + large * speed
+            score = base + slope * (log(left + view.run_ns) if left > 0 else speed) + large * speed
             if score < lowest:
                 lowest, best = score, target
         gain = 0.0
@@ -209,14 +212,19 @@ class Learned(Prequal):
         if self._shadow:
             self._tag = record = ShadowChoice(now, usual, best, len(safe), gain, self._explore)
             self.shadow_log.add(record)
-            return usual
-        if forgotten is not None:
+            best = usual
+        elif forgotten is not None:
             self.floored += 1
-            return forgotten
-        if self._random.random() < self._explore:
-            return self._by_lot(best, safe, demand, now)
-        if best is not usual:
+            best = forgotten
+        elif self._random.random() < self._explore:
+            best = self._by_lot(best, safe, demand, now)
+        elif best is not usual:
             self.moved += 1
+        if timer is not None and timer() - begun > self._budget_ns:
+            self.over_budget += 1
+            self._rest = _REST
+            self._tag = NEITHER
+            return usual
         return best
 
     def _tightness(self, slack_ns: int) -> float:
@@ -224,28 +232,22 @@ class Learned(Prequal):
         return min(1.0, self.model.typical_ns / slack_ns) if slack_ns > 0 else 1.0
 
     def _by_lot(self, best: Target, safe: Sequence[Target], demand: Demand, now: int) -> Target:
-        known = [target for target in safe if self._views[target].base != UNKNOWN]
+        views = self._views
+        known = [target for target in safe if views[target].base != UNKNOWN]
         if len(known) < 2:
             return best
         self.explored += 1
         place = int(self._random.random() * len(known))
-        rows = [self._figures(target, demand, now) for target in known]
-        means = [sum(column) / len(rows) for column in zip(*rows, strict=True)]
-        self._tag = Lot([own - mean for own, mean in zip(rows[place], means, strict=True)], means, demand.deadline)
+        tightness = self._tightness(demand.deadline - now) if demand.deadline != NEVER else 0.0
+        candidates = [seen(target, views[target], now) for target in known]
+        self._tag = Draw(candidates, place, demand.deadline, tightness, log(demand.rows) if demand.rows > 1 else 0.0)
         return known[place]
-
-    def _figures(self, target: Target, demand: Demand, now: int) -> list[float]:
-        """All figures of a candidate that has been looked at, in the order of the weights."""
-        view = self._views[target]
-        outlook = view.outlook(now)
-        tight = self._tightness(demand.deadline - now) if demand.deadline != NEVER else 0.0
-        return [*kept_figures(target, now), outlook, outlook * tight, view.speed * log(max(1, demand.rows))]
 
     # What happens to requests.
 
     def sent(self, target: Target, now: int) -> None:
         if self._whole:
-            super().sent(target, now)
+            self._fleet.sent(target, now)
         view = self._views.get(target)
         if view is not None:
             view.due = 0
@@ -253,61 +255,84 @@ class Learned(Prequal):
         if target is self._chosen:
             # Admission may have sent it elsewhere: then it is of no slice.
             self._chosen = None
-            if self._tag is not NEITHER:
-                if len(self._under_way) >= _MOST_UNDER_WAY:
+            tag, under_way = self._tag, self._under_way
+            if tag is not NEITHER:
+                if len(under_way) >= _MOST_UNDER_WAY:
                     # Ends that never came: a shell at fault must not cost memory.
-                    self._under_way.clear()
-                self._under_way[now] = (target, self._tag)
+                    under_way.clear()
+                under_way[now] = target if tag is LEARNED else (target, tag)
 
     def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
         if self._whole:
             # By probes, what is known of a target is as of its probe.
-            super().ended(target, latency_ns, failed, now)
+            self._fleet.ended(target, latency_ns, failed, now)
             view = self._views.get(target)
             if view is not None:
                 view.due = 0
+        if self._put_off is not None:
+            self.catch_up()
         # What was sent at one instant is one request: that is how an end finds its beginning.
         found = self._under_way.pop(now - latency_ns, None)
-        if found is not None and found[0] is target:
-            tag = found[1]
-            if tag is LEARNED and not failed:
-                self.slices.learned.pending.append(latency_ns)
+        if found is target:
+            if failed:
+                self._count(LEARNED, latency_ns, True)
             else:
-                self._over(tag, latency_ns, failed, now)
+                self.slices.learned.pending.append(latency_ns)
+        elif isinstance(found, tuple) and found[0] is target:
+            if self._whole:
+                self._over(found[1], latency_ns, failed, now)
+            else:
+                self._put_off = (found[1], latency_ns, failed, now)
 
     def dropped(self, target: Target, now: int) -> None:
+        self.catch_up()
         super().dropped(target, now)
         view = self._views.get(target)
         if view is not None:
             view.due = 0
         # Which one is not told. The oldest there, most likely.
-        for sent_at, (other, tag) in self._under_way.items():
+        for sent_at, found in self._under_way.items():
+            other, tag = found if isinstance(found, tuple) else (found, LEARNED)
             if other is target:
                 del self._under_way[sent_at]
-                if isinstance(tag, Lot):
+                if isinstance(tag, Draw):
                     # Given up at its deadline, most likely: that is a miss.
-                    self.model.refine(tag, now - sent_at, now + 1)
+                    self.model.refine(tag.lot(), now - sent_at, now + 1)
                     tag = LEARNED
                 self._over(tag, now - sent_at, True, now)
                 return
 
     def reported(self, target: Target, now: int) -> None:
-        super().reported(target, now)
         if self._whole:
+            self._fleet.reported(target, now)
             view = self._views.get(target)
             if view is not None:
                 view.due = 0
-        elif target in self._pool.by_target and not self.alert:
+            return
+        asked = target in self._asked
+        if self._heard(target, now):
             # A probe's answer comes apart from any decision: what can be computed here is not computed there.
-            self.model.look(self._views[target], target, now)
+            if self._put_off is not None:
+                self.catch_up()
+            if not self.alert:
+                self.model.look(self._views[target], target, now)
+                if asked and self.slices.learned.pending:
+                    self.slices.settle()
 
-    def _over(self, tag: int | Lot | ShadowChoice, latency_ns: int, failed: bool, now: int) -> None:
+    def catch_up(self) -> None:
+        """Accounts for the last end. By probes that is put off until the next probe's answer, which comes apart from
+        any request; and no longer than until the next choice or end, so that nothing is decided without it."""
+        if self._put_off is not None:
+            put_off, self._put_off = self._put_off, None
+            self._over(*put_off)
+
+    def _over(self, tag: int | Draw | ShadowChoice, latency_ns: int, failed: bool, now: int) -> None:
         if isinstance(tag, ShadowChoice):
             tag.latency_ns, tag.failed = latency_ns, failed
             return
-        if isinstance(tag, Lot):
+        if isinstance(tag, Draw):
             if not failed:
-                self.model.refine(tag, latency_ns, now)
+                self.model.refine(tag.lot(), latency_ns, now)
             tag = LEARNED
         self._count(tag, latency_ns, failed)
 

@@ -24,6 +24,8 @@ NAMES = KEPT + MOMENTARY
 TIMES = frozenset(("expected", "latency", "peak", "speed", "outlook"))
 
 _GIB = float(1 << 30)
+#: What ``seen`` returns.
+Seen = tuple[float, int, int, float, float, int, float, int, int, float, float, float]
 
 
 class View:
@@ -50,24 +52,61 @@ class View:
         return log(left + self.run_ns) if left > 0 else self.speed
 
 
-def kept_figures(target: Target, now: int) -> list[float]:
-    """Those of ``KEPT``, of a target that has answered. ``Model.look`` computes the same, as far as it needs them."""
-    fresh = target.report.run_ns and now - target.reported_at <= NEWS_NS
-    expected = target.expected_ns(now)
-    return [
-        log(expected),
-        log(1 + target.load(now)),
-        log(1 + target.in_flight),
-        log(target.latency_ns),
-        log(target.peak_ns),
-        log(target.report.run_ns if fresh else expected),
+def seen(target: Target, view: View, now: int) -> Seen:
+    """All that the figures are made of, as of now: they can be made of it later."""
+    # Raw values in one tuple: a choice that is placed by lot pays for this, and is rare enough to run on cold caches.
+    return (
+        target.expected_ns(now),
+        target.load(now),
+        target.in_flight,
+        target.latency_ns,
+        target.peak_ns,
+        target.report.run_ns,
         target.error_rate,
-        (now - target.reported_at) / NEWS_NS if fresh else 1.0,
-        lack_of_memory(target),
+        now - target.reported_at,
+        target.endpoint.free_memory,
+        view.free_at - now,
+        view.run_ns,
+        view.speed,
+    )
+
+
+def figures(what: Seen, tightness: float, size: float) -> list[float]:
+    """All of a target that has answered, in the order of ``NAMES``. ``tightness``: how near the deadline is; ``size``:
+    logarithm of the rows. ``Model.look`` computes the same, as far as it needs them."""
+    (
+        expected_ns,
+        load,
+        in_flight,
+        latency_ns,
+        peak_ns,
+        told_run_ns,
+        error_rate,
+        age,
+        free_memory,
+        left,
+        run_ns,
+        speed,
+    ) = what
+    expected = log(expected_ns)
+    fresh = told_run_ns and age <= NEWS_NS
+    outlook = log(left + run_ns) if left > 0 else speed
+    return [
+        expected,
+        log(1 + load),
+        log(1 + in_flight),
+        log(latency_ns),
+        log(peak_ns),
+        log(told_run_ns) if fresh else expected,
+        error_rate,
+        age / NEWS_NS if fresh else 1.0,
+        lack_of_memory(free_memory),
+        outlook,
+        outlook * tightness,
+        speed * size,
     ]
 
 
-def lack_of_memory(target: Target) -> float:
+def lack_of_memory(free: int) -> float:
     """From 0 (plenty, or not told) to 1 (none left); a half at 1 GiB."""
-    free = target.endpoint.free_memory
     return 1 / (1 + free / _GIB) if free >= 0 else 0.0

@@ -8,14 +8,14 @@ refinement moves them by small steps and never further than ``drift`` from what 
 from __future__ import annotations
 
 from math import exp, log
-from operator import mul
+from operator import mul, sub
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from isochrone.errors import ConfigError
-from isochrone.gateway.policies.learned_features import NAMES, View, lack_of_memory
+from isochrone.gateway.policies.learned_features import NAMES, Seen, View, figures, lack_of_memory
 from isochrone.gateway.targets import NEWS_NS, Target
 
 #: Trained by ``isochrone simulate train``; docs/learned.md has the command and the figures.
@@ -42,6 +42,25 @@ class Lot(NamedTuple):
     centred: list[float]
     means: list[float]
     deadline: int
+
+
+class Draw:
+    """What a request placed at random was drawn from: enough for its ``Lot``, which is made when it is over. The
+    logarithms and the means would cost the choice more than all the rest of it."""
+
+    __slots__ = ("candidates", "deadline", "place", "size", "tightness")
+
+    def __init__(self, candidates: list[Seen], place: int, deadline: int, tightness: float, size: float) -> None:
+        self.candidates = candidates
+        self.place = place
+        self.deadline = deadline
+        self.tightness = tightness
+        self.size = size
+
+    def lot(self) -> Lot:
+        rows = [figures(what, self.tightness, self.size) for what in self.candidates]
+        means = [total / len(rows) for total in map(sum, zip(*rows, strict=True))]
+        return Lot(list(map(sub, rows[self.place], means)), means, self.deadline)
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -105,10 +124,9 @@ class Model:
         self._step = step
         ranges = given.ranges
         self._expected_range, self._peak_range = ranges["expected"], ranges["peak"]
-        self._fastest, self._slowest = ranges["speed"]
-        self._quickest, self._longest = ranges["latency"]
-        self._most_load = int(exp(min(ranges["load"][1], log(len(_LOGS))))) - 1
-        self._most_errors = min(ranges["errors"][1], _MOST_ERRORS)
+        most_load = int(exp(min(ranges["load"][1], log(len(_LOGS))))) - 1
+        #: Together, as are the factors below: one read in place of many.
+        self._bounds = (most_load, *ranges["latency"], *ranges["speed"], min(ranges["errors"][1], _MOST_ERRORS))
         self._split()
         #: The fleet's typical latency, as a logarithm: mean over the targets as they are looked at; 0: nothing yet.
         self.typical = 0.0
@@ -118,8 +136,9 @@ class Model:
     def _split(self) -> None:
         """Weights by name, for the paths on which a loop would cost more than the sum."""
         weights = self.weights
-        self._expected, self._load, self._in_flight, self._latency, self._peak = weights[:5]
-        self._speed, self._errors, self._age, self._memory = weights[5:9]
+        self._expected, load, in_flight, latency, self._peak = weights[:5]
+        speed, errors, age, self._memory = weights[5:9]
+        self._factors = (load, in_flight, latency, speed, errors, age)
         self.outlook, self.outlook_when_tight, self.speed_when_large = weights[9:]
         self._seldom = bool(self._expected or self._peak or self._memory)
 
@@ -154,14 +173,16 @@ class Model:
         latency = log(latency_ns)
         errors, typical = target.error_rate, self.typical
         self.typical = typical = typical + (latency - typical) * _GAIN if typical else latency
+        most_load, quickest, longest, fastest, slowest, most_errors = self._bounds
         if (
-            load <= self._most_load
-            and self._quickest <= latency - typical <= self._longest
-            and self._fastest <= speed - typical <= self._slowest
-            and errors <= self._most_errors
+            load <= most_load
+            and quickest <= latency - typical <= longest
+            and fastest <= speed - typical <= slowest
+            and errors <= most_errors
         ):
-            base = self._load * _LOGS[load] + self._in_flight * _LOGS[in_flight]
-            base += self._latency * latency + self._speed * speed + self._errors * errors + self._age * news
+            by_load, by_in_flight, by_latency, by_speed, by_errors, by_age = self._factors
+            base = by_load * _LOGS[load] + by_in_flight * _LOGS[in_flight]
+            base += by_latency * latency + by_speed * speed + by_errors * errors + by_age * news
             view.base = base + self._seldom_used(target, now) if self._seldom else base
         else:
             view.base = UNKNOWN
@@ -172,7 +193,9 @@ class Model:
         (low, high), (lowest, highest) = self._expected_range, self._peak_range
         if not (low <= expected - self.typical <= high and lowest <= peak - self.typical <= highest):
             return UNKNOWN
-        return self._expected * expected + self._peak * peak + self._memory * lack_of_memory(target)
+        return (
+            self._expected * expected + self._peak * peak + self._memory * lack_of_memory(target.endpoint.free_memory)
+        )
 
     def refine(self, lot: Lot, latency_ns: int, now: int) -> None:
         """A request that was placed by lot took this long.
@@ -186,15 +209,16 @@ class Model:
         if not self.refinements:
             self._baseline = paid
         self.refinements += 1
-        residual = paid - self._baseline - sum(map(mul, self.weights, lot.centred))
+        centred = lot.centred
+        residual = paid - self._baseline - sum(map(mul, self.weights, centred))
         self._baseline += (paid - self._baseline) / 16
         residual = max(-_CLIPPED, min(_CLIPPED, residual))
         # Normalised, so that a request with extreme figures moves the weights no further than another.
-        pull = self._step * residual / (1 + sum(map(mul, lot.centred, lot.centred)))
-        bounds = zip(self._lowest, self._highest, strict=True)
+        pull = self._step * residual / (1 + sum(map(mul, centred, centred)))
+        rows = zip(self.weights, centred, self._lowest, self._highest, strict=True)
         self.weights = [
-            max(lowest, min(highest, weight + pull * figure))
-            for weight, figure, (lowest, highest) in zip(self.weights, lot.centred, bounds, strict=True)
+            lowest if (moved := weight + pull * figure) < lowest else highest if moved > highest else moved
+            for weight, figure, lowest, highest in rows
         ]
         self._split()
 

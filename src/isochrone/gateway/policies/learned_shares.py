@@ -44,10 +44,10 @@ class Shares:
 
     def sent(self, view: View) -> None:
         """A request goes to one."""
-        self._unit *= self._growth
-        view.share += self._unit
-        self._total += self._unit
-        if self._unit > _RESCALE_AT:
+        self._unit = unit = self._unit * self._growth
+        view.share += unit
+        self._total += unit
+        if unit > _RESCALE_AT:
             self._rescale()
 
     @property

@@ -9,6 +9,7 @@ Introducing Prequal", NSDI'24.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import floor
 from random import Random
 
 from isochrone.gateway.policies.base import Demand, Policy
@@ -128,7 +129,11 @@ class Prequal(Policy):
     def reported(self, target: Target, now: int) -> None:
         if self._whole:
             self._fleet.reported(target, now)
-            return
+        else:
+            self._heard(target, now)
+
+    def _heard(self, target: Target, now: int) -> bool:
+        """Its word came; whether the pool has it now."""
         if target in self._asked:
             self._asked.discard(target)
         elif target not in self._pool.by_target and (
@@ -136,7 +141,7 @@ class Prequal(Policy):
         ):
             # News that comes with an answer is of a worker that was chosen: in a full pool it would crowd out the
             # random ones, and the choice would go round among a few.
-            return
+            return False
         # Errors make the latency look longer (``Target.expected_ns``): who fails fast must not look fast.
         latency = target.expected_ns(now)
         if latency:
@@ -145,6 +150,7 @@ class Prequal(Policy):
             # Never answered: like the others, unless it failed.
             latency = self._typical * (1 + 8 * target.error_rate)
         self._pool.add(target, target.load(now), latency, now)
+        return True
 
     def probes(self, now: int) -> Sequence[Target]:
         if self._whole:
@@ -152,13 +158,16 @@ class Prequal(Policy):
             if silent:
                 self._fleet.silent = []
             return silent
-        self._owed += self._probes_per_query
-        asked = []
-        targets, random = self.targets, self._random
-        while self._owed >= 1:
-            self._owed -= 1
-            target = targets[int(random.random() * len(targets))]
-            if target not in asked:
+        owed = self._owed + self._probes_per_query
+        asked: list[Target] = []
+        targets, random, waiting = self.targets, self._random.random, self._asked
+        members = len(targets)
+        while owed >= 1:
+            owed -= 1
+            target = targets[floor(random() * members)]
+            # The set is quicker to look into than the list, and nearly always enough.
+            if target not in waiting or target not in asked:
                 asked.append(target)
-        self._asked.update(asked)
+                waiting.add(target)
+        self._owed = owed
         return asked

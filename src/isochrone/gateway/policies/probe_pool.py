@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Sequence
+from math import floor
 from random import Random
 
 from isochrone.gateway.targets import Target
@@ -18,6 +19,7 @@ _RECENT = 64
 #: Uses of one probe when there are too few to go by the formula.
 _MOST_USES = 8.0
 _NEVER = float("inf")
+_MANY = 1 << 62
 
 
 class Probe:
@@ -64,7 +66,7 @@ class ProbePool:
         self._tolerance = tolerance
         self._slack_ns = slack_ns
         self._size = size
-        self._max_age_ns = max_age_ns
+        self.max_age_ns = max_age_ns
         self._quantile = quantile
         self._removals = removals
         #: Queries one probe serves; not whole, so that it is rounded up or down at random.
@@ -76,30 +78,33 @@ class ProbePool:
         self.by_target: dict[Target, Probe] = {}
         self._recent: deque[int] = deque()
         self._sorted: list[int] = []
+        #: Kept as probes come, which is apart from any request.
+        self._hot_above = 0
         self._owed = 0.0
         self._worst_next = True
 
     def __len__(self) -> int:
         return len(self.probes)
 
-    def of(self, target: Target) -> Probe:
-        """The probe of a worker that has one."""
-        return self.by_target[target]
-
     def add(self, target: Target, in_flight: int, latency: float, now: int) -> None:
         """A probe came back. It takes the place of an older one of the same worker, or of the oldest of all."""
-        if target in self.by_target:
-            self._remove(self.by_target[target])
-        elif len(self.probes) >= self._size:
-            self._remove(self.probes[0])
-        uses = int(self.uses + self._random.random())
-        probe = Probe(target, in_flight, latency, now, uses)
-        self.probes.append(probe)
-        self.by_target[target] = probe
-        self._recent.append(in_flight)
-        insort(self._sorted, in_flight)
-        if len(self._recent) > _RECENT:
-            del self._sorted[bisect_left(self._sorted, self._recent.popleft())]
+        probes, by_target = self.probes, self.by_target
+        uses = floor(self.uses + self._random.random())
+        probe = by_target.get(target)
+        if probe is not None:
+            probes.remove(probe)
+            probe.in_flight, probe.latency, probe.received, probe.uses = in_flight, latency, now, uses
+        else:
+            if len(probes) >= self._size:
+                del by_target[probes.pop(0).target]
+            by_target[target] = probe = Probe(target, in_flight, latency, now, uses)
+        probes.append(probe)
+        recent, in_order = self._recent, self._sorted
+        recent.append(in_flight)
+        insort(in_order, in_flight)
+        if len(recent) > _RECENT:
+            del in_order[bisect_left(in_order, recent.popleft())]
+        self._hot_above = in_order[floor(self._quantile * (len(in_order) - 1))]
 
     def keep_only(self, members: set[Target]) -> None:
         """Others are no members any more."""
@@ -109,64 +114,79 @@ class ProbePool:
     def expire(self, now: int) -> None:
         """What is too old is forgotten."""
         probes = self.probes
-        while probes and now - probes[0].received > self._max_age_ns:
+        while probes and now - probes[0].received > self.max_age_ns:
             self._remove(probes[0])
 
     def hot_above(self) -> int:
         """Requests in flight above which a worker is hot."""
-        recent = self._sorted
-        return recent[int(self._quantile * (len(recent) - 1))] if recent else 0
+        return self._hot_above
 
     def best(self, avoid: Sequence[Target]) -> Probe | None:
         """Of the cold ones about as quick as the quickest, the one with the fewest in flight; all hot: the one with the
         fewest in flight. None: nobody is left."""
-        limit = self.hot_above()
+        limit = self._hot_above
         probes = [probe for probe in self.probes if probe.target not in avoid] if avoid else self.probes
-        lowest = _NEVER
-        for probe in probes:
-            if probe.in_flight <= limit and probe.latency < lowest:
-                lowest = probe.latency
-        # All hot: then everybody's latency will do.
-        if lowest < _NEVER:
-            enough = lowest * self._tolerance + self._slack_ns
-            self.safe_in_flight, self.safe_latency = limit, enough
-        else:
-            enough, limit = _NEVER, 1 << 62
-            self.safe_in_flight = -1
-        best, fewest = None, 0
+        # One round finds the lowest latency of the cold ones and the fewest in flight of all: the answer, mostly.
+        best, fewest, lowest = None, _MANY, _NEVER
         for probe in probes:
             in_flight = probe.in_flight
-            if in_flight <= limit and probe.latency <= enough and (best is None or in_flight < fewest):
+            if in_flight < fewest:
                 best, fewest = probe, in_flight
+            if in_flight <= limit and probe.latency < lowest:
+                lowest = probe.latency
+        if lowest == _NEVER:
+            # All hot: then everybody's latency will do.
+            self.safe_in_flight = -1
+            return best
+        enough = lowest * self._tolerance + self._slack_ns
+        self.safe_in_flight, self.safe_latency = limit, enough
+        if best is not None and best.latency > enough:
+            fewest = limit + 1
+            for probe in probes:
+                if probe.in_flight < fewest and probe.latency <= enough:
+                    best, fewest = probe, probe.in_flight
         return best
 
     def worst(self) -> Probe:
         """The hot one with the most in flight; all cold: the one with the highest latency."""
-        probes = self.probes
-        hottest = slowest = probes[0]
+        probes, most = self.probes, self._hot_above
+        worst = None
         for probe in probes:
-            if probe.in_flight > hottest.in_flight:
-                hottest = probe
-            if probe.latency > slowest.latency:
-                slowest = probe
-        return hottest if hottest.in_flight > self.hot_above() else slowest
+            if probe.in_flight > most:
+                worst, most = probe, probe.in_flight
+        if worst is not None:
+            return worst
+        worst = probes[0]
+        longest = worst.latency
+        for probe in probes:
+            if probe.latency > longest:
+                worst, longest = probe, probe.latency
+        return worst
 
     def use(self, probe: Probe) -> None:
         """A request goes to its worker: that one has one more in flight, and one use of the probe is gone."""
         probe.in_flight += 1
         probe.uses -= 1
         if probe.uses <= 0:
-            self._remove(probe)
+            self.probes.remove(probe)
+            del self.by_target[probe.target]
 
     def thin(self) -> None:
         """Once per query: the worst and the oldest leave in turn, so that what is left is neither stale nor picked
         over."""
-        self._owed += self._removals
-        while self._owed >= 1:
-            self._owed -= 1
-            if self.probes:
-                self._remove(self.worst() if self._worst_next else self.probes[0])
-                self._worst_next = not self._worst_next
+        owed, probes = self._owed + self._removals, self.probes
+        while owed >= 1:
+            owed -= 1
+            if probes:
+                if self._worst_next:
+                    worst = self.worst()
+                    probes.remove(worst)
+                    del self.by_target[worst.target]
+                    self._worst_next = False
+                else:
+                    del self.by_target[probes.pop(0).target]
+                    self._worst_next = True
+        self._owed = owed
 
     def _remove(self, probe: Probe) -> None:
         self.probes.remove(probe)

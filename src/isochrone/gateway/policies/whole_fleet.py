@@ -72,6 +72,8 @@ class WholeFleet:
         self._turn = 0
         self._looked_at = -_NEVER
         self._trial = -1
+        #: The last choice was among all: nobody was late, and all about as quick.
+        self._all_safe = False
         #: Whose news is old, for the shell to ask.
         self.silent: list[Target] = []
         #: Requests sent to see whether a passed-over worker is well again.
@@ -115,25 +117,27 @@ class WholeFleet:
                 self._update(slot, self._targets[slot], now)
             self._changed.clear()
         expected, rank = self._expected, self._rank
+        self._all_safe = False
         if avoid or self._trial >= 0 or self._first_late < now:
             self._first_late = min(self._late)
             if avoid or self._trial >= 0 or self._first_late < now:
                 return self._targets[self._choose_with_care(avoid, now)]
         limit = min(expected) * self._tolerance + self._slack_ns
         if max(expected) <= limit:
+            self._all_safe = True
             return self._targets[rank.index(min(rank))]
         return self._targets[self._least_loaded(expected, limit)]
 
     def safe(self, now: int) -> Sequence[Target]:
         """Who else would have done, right after a ``choose`` that had nobody to avoid: not late, and about as quick as
         the quickest. Nobody, where the choice was a trial."""
+        if self._all_safe:
+            return self._targets
         if self._trial >= 0:
             return []
         targets, expected = self._targets, self._expected
         limit = min(expected) * self._tolerance + self._slack_ns
         if self._first_late >= now:
-            if max(expected) <= limit:
-                return targets
             return [target for target, value in zip(targets, expected, strict=True) if value <= limit]
         rows = zip(targets, expected, self._late, strict=True)
         return [target for target, value, late in rows if value <= limit and late >= now]
@@ -202,21 +206,21 @@ class WholeFleet:
             self._suspects.add(slot)
 
     def _update(self, slot: int, target: Target, now: int) -> None:
-        load = target.in_flight
+        load = in_flight = target.in_flight
         if self._others[slot] > 0.5 and now - self._told_at[slot] <= NEWS_NS:
             load += int(self._others[slot] + 0.5)
         self._rank[slot] = load * _LOAD + self._turns[slot]
         expected = target.expected_ns(now) or self._stand_in(target)
-        if target.report.run_ns and now - target.reported_at <= NEWS_NS:
+        since = target.sent_since
+        if since and now - target.reported_at <= NEWS_NS:
             # Its word knows nothing of what was sent since, of which no more is there than is in flight.
-            since = target.sent_since
-            expected += (since if since < target.in_flight else target.in_flight) * target.report.run_ns
+            expected += (since if since < in_flight else in_flight) * target.report.run_ns
         seen = target.latency_ns * _BELIEVED
         if seen > expected:
             expected = seen
         self._expected[slot] = expected
         late: float = _NEVER
-        if target.in_flight or slot in self._suspects:
+        if in_flight or slot in self._suspects:
             late = self._heard[slot] + expected + self._slack_ns
         self._late[slot] = late
         if late < self._first_late:

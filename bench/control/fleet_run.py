@@ -1,0 +1,215 @@
+"""A fleet through ``isochrone up``, as users run it: one supervisor, its processes found below it.
+
+Kill one, and the supervisor starts it again. The ports are chosen here, so that a process is found again at its
+address. Must never leave a process behind: the supervisor gets SIGTERM, then what is left of its tree is killed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from bench.control.etcd_cluster import EtcdCluster
+from bench.control.models import MODELS, PIPELINES
+from bench.control.running_fleet import CONTROLLER, ETCD, GATEWAY, WORKER, Part, RunningFleet
+from bench.worker.peers.process import HOST, free_ports
+
+_STOP_SECONDS = 40.0
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How large a fleet is, and what its file says beyond that."""
+
+    workers: int = 4
+    gateways: int = 2
+    controllers: int = 2
+    store: str = ""
+    lease_seconds: float = 2.0
+    #: Keys laid over each model's.
+    models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: Keys laid over each pool's.
+    pool: Mapping[str, Any] = field(default_factory=dict)
+    #: Further pools, by name, each as fleet.yaml has it.
+    pools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    version: str = "1"
+
+
+def ports_in_a_row(count: int) -> int:
+    """The first of so many free ports that follow each other."""
+    for _ in range(100):
+        (first,) = free_ports(1)
+        if first + count < 65_000 and all(_is_free(port) for port in range(first, first + count)):
+            return first
+    raise RuntimeError(f"no {count} free ports in a row")
+
+
+def fleet_yaml(shape: Shape, repository: Path, ports: Mapping[str, int]) -> str:
+    """The file. ``ports``: the first of the controllers, gateways, metrics pages and workers."""
+    pool = {"workers": shape.workers, "device": "cpu", "first_port": ports[WORKER], **shape.pool}
+    document: dict[str, Any] = {
+        "name": "proof",
+        "repository": str(repository),
+        "store": {"url": shape.store or "sqlite:fleet.db", "lease_seconds": shape.lease_seconds},
+        "control": {"listen": f"{HOST}:{ports[CONTROLLER]}", "count": shape.controllers},
+        "gateways": {
+            "gw": {
+                "listen": f"{HOST}:{ports[GATEWAY]}",
+                "count": shape.gateways,
+                "metrics_port": ports["metrics"],
+            }
+        },
+        "pools": {"cpu": pool, **{name: dict(keys) for name, keys in shape.pools.items()}},
+        "models": {model: _model(model, shape) for model in MODELS},
+    }
+    return yaml.safe_dump(document, sort_keys=False)
+
+
+def _model(name: str, shape: Shape) -> dict[str, Any]:
+    keys: dict[str, Any] = {"version": shape.version}
+    if name in PIPELINES:
+        keys["with"] = list(PIPELINES[name])
+    return {**keys, **shape.models.get(name, {})}
+
+
+class SupervisedFleet(RunningFleet):
+    """``with SupervisedFleet(directory, repository, shape) as fleet``: serving when the block begins."""
+
+    def __init__(
+        self, directory: Path, repository: Path, shape: Shape | None = None, etcd: EtcdCluster | None = None
+    ) -> None:
+        shape = shape or Shape()
+        self.shape = replace(shape, store=etcd.url) if etcd is not None else shape
+        self._etcd = etcd
+        self._directory = directory
+        counts = {CONTROLLER: self.shape.controllers, GATEWAY: self.shape.gateways, "metrics": self.shape.gateways}
+        counts[WORKER] = 3 * self.shape.workers
+        first = ports_in_a_row(sum(counts.values()))
+        self.ports: dict[str, int] = {}
+        for role, count in counts.items():
+            self.ports[role] = first
+            first += count
+        self.file = directory / "fleet.yaml"
+        self.text = fleet_yaml(self.shape, repository, self.ports)
+        self.log_path = directory / "up.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pids: dict[str, psutil.Process] = {}
+        super().__init__([*_parts(self.shape, self.ports), *(etcd.parts if etcd is not None else ())])
+
+    def __enter__(self) -> SupervisedFleet:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self.file.write_text(self.text)
+        command = [sys.executable, "-m", "isochrone", "up", str(self.file), "--state", str(self._directory / "state")]
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        try:
+            self.wait_serving()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+        process, self._process = self._process, None
+        if process is None:
+            return
+        tree = psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []
+        process.terminate()
+        try:
+            process.wait(_STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            pass
+        for one in psutil.wait_procs(tree, timeout=2)[1]:
+            one.kill()
+        process.kill()
+        process.wait()
+
+    def wait_serving(self, timeout_seconds: float = 60.0) -> None:
+        process = self._process
+        ends = time.monotonic() + timeout_seconds
+        while process is not None and not self.responds(self.of(CONTROLLER)[0].name):
+            if process.poll() is not None:
+                raise RuntimeError(f"isochrone up ended with {process.returncode}:\n{self.log_tail()}")
+            if time.monotonic() > ends:
+                raise TimeoutError(f"no controller answers after {timeout_seconds:.0f} s:\n{self.log_tail()}")
+            time.sleep(0.05)
+        super().wait_serving(timeout_seconds)
+
+    def log_tail(self, lines: int = 40) -> str:
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def pid(self, name: str) -> int | None:
+        if self._etcd is not None and self.parts[name].role == ETCD:
+            return self._etcd.pid(name)
+        known = self._pids.get(name)
+        if known is None or not _is_running(known):
+            found = self._find(name)
+            if found is None:
+                return None
+            self._pids[name] = known = found
+        return known.pid
+
+    def revive(self, name: str) -> None:
+        """The supervisor does it; an etcd member is not its own."""
+        if self._etcd is not None and self.parts[name].role == ETCD and self._etcd.pid(name) is None:
+            self._etcd.start(name)
+
+    def _find(self, name: str) -> psutil.Process | None:
+        """The first below the supervisor that was told this name: its own children, if any, come after it."""
+        if self._process is None:
+            return None
+        try:
+            children = psutil.Process(self._process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return None
+        return next((child for child in children if _is_running(child) and _is_named(child, name)), None)
+
+
+def _parts(shape: Shape, ports: Mapping[str, int]) -> list[Part]:
+    gateways = ["gw"] if shape.gateways == 1 else [f"gw-{number}" for number in range(1, shape.gateways + 1)]
+    return [
+        *(
+            Part(f"control-{index + 1}", CONTROLLER, f"{HOST}:{ports[CONTROLLER] + index}")
+            for index in range(shape.controllers)
+        ),
+        *(Part(name, GATEWAY, f"{HOST}:{ports[GATEWAY] + index}") for index, name in enumerate(gateways)),
+        *(Part(f"cpu-{index + 1}", WORKER, f"{HOST}:{ports[WORKER] + 3 * index}") for index in range(shape.workers)),
+    ]
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as candidate:
+        try:
+            candidate.bind((HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def _is_running(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _is_named(process: psutil.Process, name: str) -> bool:
+    try:
+        words = process.cmdline()
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return False
+    # While it is still the tether it is not yet the process: a signal then would hit only its start.
+    return ("--name", name) in itertools.pairwise(words) and not any("tether.py" in word for word in words)

@@ -1,0 +1,146 @@
+"""The command line's way to a controller: the control API over HTTP, typed, with failures in one sentence.
+
+Blocking, one request at a time. Raises ``ApiFailed`` and nothing else for whatever a controller or the network does.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Annotated, Any, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+import typer
+
+from isochrone.control.api.messages import in_full
+from isochrone.errors import IsochroneError
+
+Answer = TypeVar("Answer")
+
+DEFAULT_API = "http://127.0.0.1:8003"
+ApiOption = Annotated[str, typer.Option("--api", help="Where a controller answers.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+#: Seconds for an answer. A controller may wait for a slow disk; nothing else takes long.
+_PATIENCE = 30.0
+#: Seconds without a byte on a stream: the controller sends a comment every ten.
+_SILENCE = 30.0
+
+
+class ApiFailed(Exception):
+    """The sentence says what happened and what to do. ``status`` 0: nobody answered."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ApiClient:
+    """``with ApiClient(url) as client``."""
+
+    def __init__(self, url: str) -> None:
+        self.url = (url if "://" in url else f"http://{url}").rstrip("/")
+        try:
+            # No proxies from the environment: controllers are on this machine or in this network.
+            self._client = httpx.Client(
+                base_url=self.url, timeout=_PATIENCE, trust_env=False, headers={"x-isochrone-user": user()}
+            )
+        except (httpx.InvalidURL, ValueError):
+            raise ApiFailed(f"--api: expected http://HOST:PORT, given '{url}'") from None
+
+    def __enter__(self) -> ApiClient:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._client.close()
+
+    def get(self, path: str, kind: type[Answer], **query: int) -> Answer:
+        return self._ask("GET", path, kind, query=query)
+
+    def send(self, method: str, path: str, kind: type[Answer], body: Any = None, **query: int) -> Answer:
+        return self._ask(method, path, kind, body, query)
+
+    def follow(self, path: str, kind: type[Answer], **query: int) -> Iterator[Answer]:
+        """What a stream of server-sent events tells, until it ends."""
+        try:
+            timeout = httpx.Timeout(_PATIENCE, read=_SILENCE)
+            with self._client.stream("GET", path, params=query, timeout=timeout) as response:
+                if response.status_code != 200:
+                    response.read()
+                    raise self._refusal(response)
+                for line in response.iter_lines():
+                    if line.startswith("data: "):
+                        yield self._decoded(line[6:].encode(), kind, path)
+        except httpx.HTTPError as error:
+            raise self._unreachable(error) from None
+
+    def _ask(self, method: str, path: str, kind: type[Answer], body: Any = None, query: Any = None) -> Answer:
+        content = None if body is None else msgspec.json.encode(body)
+        headers = {"content-type": "application/json"} if content is not None else {}
+        try:
+            response = self._client.request(method, path, content=content, headers=headers, params=query or {})
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise self._unreachable(error) from None
+        if response.status_code >= 300:
+            raise self._refusal(response)
+        return self._decoded(response.content, kind, path)
+
+    def _decoded(self, content: bytes, kind: type[Answer], path: str) -> Answer:
+        try:
+            return msgspec.json.decode(content, type=kind)
+        except msgspec.DecodeError as error:
+            raise ApiFailed(f"{self.url}{path} gave no answer of a controller ({error}); is it one?") from None
+
+    def _refusal(self, response: httpx.Response) -> ApiFailed:
+        try:
+            said = str(response.json()["error"])
+        except (ValueError, KeyError, TypeError):
+            said = f"{response.url} answered {response.status_code} without an explanation; is it a controller?"
+        return ApiFailed(said, response.status_code)
+
+    def _unreachable(self, error: Exception) -> ApiFailed:
+        if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
+            return ApiFailed(f"the controller at {self.url} gave no answer in time; try another with --api")
+        if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
+            return ApiFailed(f"--api: expected http://HOST:PORT, given '{self.url}'")
+        return ApiFailed(
+            f"no controller answers at {self.url} ({error}); start one with 'isochrone up', or name it with --api"
+        )
+
+
+def user() -> str:
+    """Who sits at this terminal: user@host."""
+    try:
+        name = getpass.getuser()
+    except (KeyError, OSError):
+        # A container's user often has no name.
+        name = f"uid{os.getuid()}"
+    return f"{name}@{socket.gethostname()}"
+
+
+def part(name: str) -> str:
+    """A name as one part of a path."""
+    return quote(name, safe="")
+
+
+def print_json(record: Any) -> None:
+    typer.echo(json.dumps(in_full(record)))
+
+
+@contextmanager
+def failing_as(command: str) -> Iterator[None]:
+    """Failures end the command with one sentence and status 1."""
+    try:
+        yield
+    except (ApiFailed, IsochroneError, OSError) as error:
+        typer.secho(f"isochrone {command}: {error}", fg="red", err=True)
+        raise typer.Exit(1) from None
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None

@@ -1,0 +1,74 @@
+"""``isochrone apply``: make the fleet as a file says; what that does is shown first."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from isochrone.cli.api_client import DEFAULT_API, ApiClient, ApiFailed, ApiOption, JsonOption, failing_as, print_json
+from isochrone.cli.console import make_console, table
+from isochrone.control.api.messages import FleetRequest, PlanAnswer
+
+EPILOG = """
+\b
+Examples:
+  isochrone apply fleet.yaml
+  isochrone apply fleet.yaml --dry-run
+  isochrone apply fleet.yaml --yes --json
+
+What did not change is not restarted. If somebody else applied a file since the plan was shown, nothing is done.
+"""
+
+_STYLES = {"start": "green", "rollout": "cyan", "change": "cyan", "restart": "yellow", "stop": "red", "retire": "red"}
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(epilog=EPILOG)
+def apply(
+    file: Annotated[Path, typer.Argument(help="The fleet.yaml.", show_default=False)],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would follow, and do nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    api: ApiOption = DEFAULT_API,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the fleet as a file says."""
+    with failing_as("apply"), ApiClient(api) as client:
+        try:
+            text = file.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            raise ApiFailed(f"{file}: expected UTF-8 text, given bytes that are not") from None
+        request = FleetRequest(text, str(file.resolve().parent), str(file))
+        plan = client.send("PUT", "/v1/fleet", PlanAnswer, request, dry_run=1)
+        if not as_json:
+            _print(plan)
+        if dry_run:
+            if as_json:
+                print_json(plan)
+            return
+        if plan.steps and not yes and sys.stdin.isatty() and not typer.confirm("Apply?", default=False):
+            raise ApiFailed("nothing was applied")
+        # What is applied is what was shown, or nothing.
+        request = FleetRequest(request.text, request.directory, request.file, plan.generation)
+        applied = client.send("PUT", "/v1/fleet", PlanAnswer, request)
+        if as_json:
+            print_json(applied)
+        else:
+            typer.echo(f"Applied as generation {applied.generation}. Watch it with: isochrone status")
+
+
+def _print(plan: PlanAnswer) -> None:
+    console = make_console()
+    if not plan.steps:
+        console.print("Nothing changes.")
+        return
+    shown = table(f"plan, from generation {plan.generation}", "action", "of", "name", "what")
+    for step in plan.steps:
+        shown.add_row(
+            Text(step.action, style=_STYLES.get(step.action, "")), step.kind, Text(step.name), Text(step.detail)
+        )
+    console.print(shown)

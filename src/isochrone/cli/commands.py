@@ -1,0 +1,79 @@
+"""The commands of ``isochrone``, each imported only when it is asked for.
+
+A worker must not pay for the simulator's imports: all commands together take a second of CPU to import, most of them
+alone a fifth of it. Every command's module has an ``app``, a Typer with one command or a group of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from importlib import import_module
+from typing import Any
+
+import typer.main
+from typer.core import TyperGroup
+
+#: In the order of the help: name, module, what it does. A new command is one line here.
+COMMANDS = {
+    "up": ("isochrone.cli.up", "Start a whole fleet on this machine, and keep it as its file says."),
+    "serve": ("isochrone.cli.serve", "Serve the models of a repository: one worker."),
+    "gateway": (
+        "isochrone.cli.gateway",
+        "Serve in front of workers: each request goes to the one that answers soonest.",
+    ),
+    "control": ("isochrone.cli.control", "Run one controller of a fleet."),
+    "apply": ("isochrone.cli.apply", "Make the fleet as a file says; shows the plan first."),
+    "status": ("isochrone.cli.status", "Show the fleet, once."),
+    "top": ("isochrone.cli.top", "Show what every gateway and worker does, live."),
+    "rollout": ("isochrone.cli.rollout", "Change versions: all at once, or not."),
+    "canary": ("isochrone.cli.canary", "New versions tried on a part of traffic."),
+    "drain": ("isochrone.cli.drain", "Send no new work to a worker or gateway."),
+    "undrain": ("isochrone.cli.undrain", "Send work to a worker or gateway again."),
+    "scale": ("isochrone.cli.scale", "Give a pool so many workers."),
+    "forget": ("isochrone.cli.forget", "Forget a gateway that is dead for sure."),
+    "events": ("isochrone.cli.events", "Show who changed what, when."),
+    "infer": ("isochrone.cli.infer", "Send one request and show where its time went."),
+    "simulate": ("isochrone.cli.simulate", "What-if: simulate a fleet."),
+}
+
+
+class _Imported(MutableMapping[str, Any]):
+    """Commands by name; reading one imports it."""
+
+    def __init__(self) -> None:
+        self._made: dict[str, Any] = {}
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._made:
+            self._made[name] = typer.main.get_command(import_module(COMMANDS[name][0]).app)
+        return self._made[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in COMMANDS
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        self._made[name] = command
+
+    def __delitem__(self, name: str) -> None:
+        del self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class CommandsOnDemand(TyperGroup):
+    """The group of all commands; its help imports none of them."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = _Imported()
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(COMMANDS)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])

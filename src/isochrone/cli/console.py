@@ -1,0 +1,40 @@
+"""How control commands print: tables that fit a terminal, and that are whole where there is none. Times for people."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from rich.console import Console
+from rich.table import Table
+
+#: Characters of a line where no terminal says its width: nothing is cut.
+_WIDE = 200
+
+
+def make_console() -> Console:
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=_WIDE)
+
+
+def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
+    made = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, header_style="dim")
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return made
+
+
+def clock(at: float) -> str:
+    """Local time of an instant in seconds since 1970."""
+    return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S") if at else "–"
+
+
+def span(seconds: float) -> str:
+    """A duration: ``12 ms``, ``3.4 s``, ``5 min 20 s``, ``2 h 05 min``."""
+    if seconds < 0.9995:
+        return f"{max(0.0, seconds) * 1000:.0f} ms"
+    if seconds < 99.95:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"

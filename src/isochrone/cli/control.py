@@ -1,0 +1,116 @@
+"""``isochrone control``: one controller: it leads when it is its turn, and answers the control API in any case."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from typing import Annotated
+
+import structlog
+import typer
+import uvloop
+
+from isochrone.cli.api_client import failing_as
+from isochrone.control.api.application import create_app
+from isochrone.control.api.serving import serve_api
+from isochrone.control.applied import read_fleet
+from isochrone.control.controller import Controller
+from isochrone.control.keys import Keys
+from isochrone.errors import ConfigError
+from isochrone.observe import logs
+from isochrone.store.base import Store, StoreUnavailable
+from isochrone.store.mirror import Mirror
+from isochrone.store.opening import open_store
+
+EPILOG = """
+\b
+Examples:
+  isochrone control --store sqlite:state/fleet.db --fleet demo
+  isochrone control --store etcd:http://10.0.0.1:2379 --fleet plant --name c2 --listen 0.0.0.0:8003
+
+'isochrone up' starts controllers itself. Several share the work of none: one leads, the others wait to.
+"""
+
+log = structlog.get_logger()
+
+#: Seconds between tries to reach the store at the start.
+_PAUSE = 1.0
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(epilog=EPILOG)
+def control(
+    store: Annotated[str, typer.Option(help="Where the fleet's state is: sqlite:PATH or etcd:URL.")],
+    fleet: Annotated[str, typer.Option(help="The fleet's name.")],
+    name: Annotated[str, typer.Option(help="This controller's name; no other may have it.")] = "c1",
+    listen: Annotated[str, typer.Option(help="host:port of the API; port 0 picks a free one.")] = "127.0.0.1:8003",
+    lease_seconds: Annotated[
+        float, typer.Option(help="Another one leads when this one is not heard of for so long.", min=1.0)
+    ] = 5.0,
+    log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
+) -> None:
+    """Run one controller of a fleet."""
+    with failing_as("control"):
+        host, _, port = listen.rpartition(":")
+        if not (port.isascii() and port.isdigit()) or int(port) > 65535:
+            raise ConfigError("--listen", "port", "host:port", repr(listen))
+        opened = open_store(store)
+        logs.configure(json=log_json)
+        host = (host or "127.0.0.1").removeprefix("[").removesuffix("]")
+        uvloop.run(_run(opened, Keys(fleet), name, host, int(port), lease_seconds))
+
+
+async def _run(store: Store, keys: Keys, name: str, host: str, port: int, lease_seconds: float) -> None:
+    """Until SIGTERM or SIGINT, or until one of the parts fails."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    mirror = Mirror(store, keys.prefix)
+    stopping = asyncio.ensure_future(stop.wait())
+    try:
+        if not await _reach(mirror, stop):
+            return
+        controller = Controller(store, keys, mirror, name, read_fleet, lease_seconds)
+        parts = [
+            asyncio.ensure_future(controller.run()),
+            asyncio.ensure_future(
+                serve_api(create_app(store, mirror, keys), host, port, lambda bound: _listening(host, bound))
+            ),
+        ]
+        try:
+            done, _ = await asyncio.wait((stopping, *parts), return_when=asyncio.FIRST_COMPLETED)
+            for part in done:
+                part.result()
+        finally:
+            for part in parts:
+                part.cancel()
+            await asyncio.gather(*parts, return_exceptions=True)
+    finally:
+        stopping.cancel()
+        await mirror.stop()
+        await store.close()
+        log.info("stopped")
+
+
+async def _reach(mirror: Mirror, stop: asyncio.Event) -> bool:
+    """Waits for the store: it may start later than its controllers. False: told to stop meanwhile."""
+    said = ""
+    while not stop.is_set():
+        try:
+            await mirror.start()
+            return True
+        except StoreUnavailable as error:
+            if error.message != said:
+                said = error.message
+                log.warning("waiting for the store", error=said)
+            try:
+                await asyncio.wait_for(stop.wait(), _PAUSE)
+            except TimeoutError:
+                pass
+    return False
+
+
+def _listening(host: str, port: int) -> None:
+    log.info("listening", service="control", host=host, port=port)

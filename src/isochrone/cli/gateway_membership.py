@@ -1,0 +1,48 @@
+"""A gateway's place in a fleet, as ``isochrone gateway`` was told, and its link to the store.
+
+The control plane is imported here alone, and only for a gateway that belongs to a fleet.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from isochrone.gateway.server import GatewayServer
+
+if TYPE_CHECKING:
+    from isochrone.control.gateway_link import GatewayLink
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayMembership:
+    """As the command line has it. ``store`` "": the gateway is nobody's member."""
+
+    store: str
+    fleet: str
+    name: str
+    advertise: str
+    lease_seconds: float
+
+    def link(self, server: GatewayServer) -> GatewayLink:
+        """Once the ports are known."""
+        from isochrone.control.applied import read_rules
+        from isochrone.control.gateway_link import GatewayLink, LinkRules
+        from isochrone.control.keys import Keys
+        from isochrone.control.records import GatewayRecord
+        from isochrone.control.worker_link import advertised_host, new_incarnation
+        from isochrone.store.opening import open_store
+
+        port = server.ports["gateway"]
+        record = GatewayRecord(
+            name=self.name or f"{socket.gethostname()}-{port}",
+            host=self.advertise or advertised_host(server.settings.host, self.store),
+            port=port,
+            metrics_port=server.ports.get("metrics", 0),
+            incarnation=new_incarnation(),
+            pid=os.getpid(),
+        )
+        rules = LinkRules(lease=self.lease_seconds)
+        return GatewayLink(open_store(self.store), Keys(self.fleet), server.gateway, record, read_rules, rules)

@@ -1,0 +1,79 @@
+"""A worker's place in a fleet, as ``isochrone serve`` was told: its checks, and its link to the store.
+
+The control plane is imported here alone, and only for a worker that belongs to a fleet.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from isochrone.worker.server import StartFailed
+
+if TYPE_CHECKING:
+    from isochrone.control.records import WorkerRecord
+    from isochrone.control.worker_link import WorkerLink
+
+#: Names are parts of keys in the store, and of lines on a terminal.
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The flags of that part."""
+
+    store: str
+    fleet: str
+    name: str
+    pool: str
+    tier: str
+    device: str
+    region: str
+    memory: int
+    lease_seconds: float
+
+    def check(self, control_mode: str, *, allow_http: bool, tls: bool) -> None:
+        if control_mode != "explicit":
+            raise StartFailed(
+                "--store needs --model-control-mode explicit: the fleet's controller says what is loaded, "
+                f"given {control_mode!r}"
+            )
+        if not allow_http:
+            raise StartFailed("--store needs HTTP: the fleet's controller drives workers over it")
+        if tls:
+            raise StartFailed("--store and --tls-cert: the fleet's controller speaks plain HTTP to its workers")
+        for flag, given in (("--fleet", self.fleet), ("--name", self.name or "worker")):
+            if not _NAME.fullmatch(given):
+                raise StartFailed(f"{flag}: expected letters, digits, '.', '_' and '-', given {given!r}")
+
+    def link(self, host: str) -> WorkerLink:
+        """Raises ``ConfigError`` for a store that makes no sense; one that does not answer is waited for."""
+        from isochrone.control.keys import Keys
+        from isochrone.control.records import WorkerRecord
+        from isochrone.control.worker_link import WorkerLink, advertised_host, new_incarnation
+        from isochrone.store.opening import open_store
+
+        incarnation = new_incarnation()
+
+        def record_of(ports: Mapping[str, int]) -> WorkerRecord:
+            return WorkerRecord(
+                name=self.name or f"{socket.gethostname()}-{ports['http']}",
+                host=advertised_host(host, self.store),
+                port=ports["http"],
+                # Each port of a worker speaks both protocols.
+                grpc_port=ports.get("grpc", ports["http"]),
+                metrics_port=ports.get("metrics", 0),
+                pool=self.pool,
+                tier=self.tier,
+                device=self.device,
+                region=self.region,
+                memory=self.memory,
+                incarnation=incarnation,
+                pid=os.getpid(),
+            )
+
+        return WorkerLink(open_store(self.store), Keys(self.fleet), record_of, self.lease_seconds)

@@ -1,0 +1,91 @@
+"""What a person can do with a fleet that has just come up: commands that work as they are printed. Reads, no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from isochrone.control.fleet.catalog import available_versions
+from isochrone.control.fleet.quantities import split_address
+from isochrone.control.fleet.reading import fleet_of
+from isochrone.control.fleet.spec import Fleet
+from isochrone.control.records import FleetRecord
+from isochrone.control.view import View
+from isochrone.errors import IsochroneError
+
+#: Where commands look if they are not told.
+_USUAL_GATEWAYS = frozenset(("127.0.0.1:8000", "0.0.0.0:8000", "localhost:8000"))
+_USUAL_CONTROLLERS = frozenset(("127.0.0.1:8003", "0.0.0.0:8003", "localhost:8003"))
+
+
+def next_steps(view: View, record: FleetRecord, logs: Path) -> list[str]:
+    """Lines for a terminal."""
+    fleet = fleet_of(record.spec)
+    gateways = [f"{_reachable(each.host)}:{each.port}" for each in view.gateways.values()]
+    gateway = _usual_first(gateways, _USUAL_GATEWAYS)
+    url = f" --url http://{gateway}" if gateway and gateway not in _USUAL_GATEWAYS else ""
+    api = f" --api http://{_controller(fleet)}" if fleet.control.listen not in _USUAL_CONTROLLERS else ""
+    # A port that a controller picked itself is in its log alone.
+    is_known = not fleet.control.listen.endswith(":0")
+    lines = ["", f"Fleet {fleet.name} is up: {_count(view)}."]
+    if gateway:
+        lines += [f"Any Triton client can use it: http://{gateway} (HTTP and gRPC)."]
+    lines += ["", "Try:"]
+    if gateway and (model := _first_model(view)):
+        lines.append(f"  isochrone infer {model}{url}")
+    if is_known and (changes := _newer(view, fleet, Path(record.directory))):
+        words = " ".join(f"{model}={version}" for model, version in changes.items())
+        lines += [f"  isochrone rollout start {words}{api}", f"  isochrone rollout rollback {next(iter(changes))}{api}"]
+    if is_known:
+        lines += [f"  isochrone status{api}", f"  isochrone top{api}"]
+    else:
+        lines.append("  isochrone status --api http://HOST:PORT    (control.listen has port 0: see a controller's log)")
+    lines += ["", f"Logs: {logs}. Ctrl-C stops everything; the state stays."]
+    return lines
+
+
+def _controller(fleet: Fleet) -> str:
+    host, port = split_address(fleet.control.listen)
+    return f"{_reachable(host)}:{port}"
+
+
+def _count(view: View) -> str:
+    workers, gateways = len(view.workers), len(view.gateways)
+    models = ", ".join(f"{name} {each.version}" for name, each in sorted(view.assignments.items()))
+    return f"{_many(gateways, 'gateway')}, {_many(workers, 'worker')}, serving {models or 'no model yet'}"
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+
+
+def _first_model(view: View) -> str:
+    """A pipeline if there is one: it shows more."""
+    models = view.assignments
+    return next((name for name in models if models[name].stages), next(iter(models), ""))
+
+
+def _newer(view: View, fleet: Fleet, directory: Path) -> dict[str, str]:
+    """A change of version that the repositories allow: of one model, and of those that change with it."""
+    versions: dict[str, str] = {}
+    for name, assignment in view.assignments.items():
+        try:
+            there = available_versions(fleet, name, directory)
+        except IsochroneError:
+            continue
+        if there and there[-1] > int(assignment.version):
+            versions[name] = str(there[-1])
+    if not versions:
+        return {}
+    first = _first_model(view) if _first_model(view) in versions else next(iter(versions))
+    together = [first, *fleet.of(first).changes_with]
+    together += [name for name in versions if first in fleet.of(name).changes_with]
+    return {name: versions[name] for name in dict.fromkeys(together) if name in versions}
+
+
+def _usual_first(addresses: list[str], usual: frozenset[str]) -> str:
+    return next((address for address in addresses if address in usual), addresses[0] if addresses else "")
+
+
+def _reachable(host: str) -> str:
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(host, host)
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,140 @@
+"""A rollout for people: one picture for a terminal, one line per change elsewhere. Pure: records in, text out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from isochrone.cli.console import clock, span, table
+from isochrone.control.records import ABORTED, ABORTING, CANARY, COMPARING, DONE, RolloutRecord
+
+#: What happens in each state, in the order they are gone through.
+PHASES = {
+    "pending": "waiting for the leading controller",
+    "preparing": "every worker loads the new version beside the old",
+    "comparing": "outputs of both versions on live requests",
+    "canary": "the new version for a part of the traffic",
+    "switching": "the commit",
+    "draining": "committed; last requests of the old version",
+    "done": "served everywhere",
+    "aborting": "taking the new version away",
+    "aborted": "nothing of it is visible",
+}
+_MARKS = {"waiting": "·", "loading": "…", "ready": "✓", "failed": "✗"}
+_STYLES = {"waiting": "dim", "loading": "cyan", "ready": "green", "failed": "red"}
+
+
+def changes_text(record: RolloutRecord) -> str:
+    return ", ".join(
+        f"{model} {change.before or 'none'} → {change.version}" for model, change in record.changes.items()
+    )
+
+
+def outcome_text(record: RolloutRecord) -> str:
+    """One sentence for a rollout that is over, or where it stands."""
+    if record.state == ABORTED:
+        return f"rollout {record.identity} was aborted: {record.reason or record.abort_asked or 'no reason told'}"
+    if record.state == DONE:
+        took = span(record.since.get(DONE, record.at) - record.at)
+        return f"rollout {record.identity} is done in {took}: {changes_text(record)} (epoch {record.epoch})"
+    return f"rollout {record.identity} is {record.state}: {changes_text(record)}"
+
+
+def new_lines(before: RolloutRecord | None, after: RolloutRecord) -> list[str]:
+    """What happened between two sights of a rollout, a line each."""
+    lines = []
+    if before is None:
+        rules = [after.cutover, *(["canary"] if after.canary else []), *(["compare"] if after.compare else [])]
+        lines.append(f"{after.identity} {after.kind}: {changes_text(after)} ({', '.join(rules)}) by {after.by or '?'}")
+    known = set() if before is None else set(before.since)
+    for state, at in sorted(after.since.items(), key=lambda item: item[1]):
+        if state not in known:
+            lines.append(f"{after.identity} {state} at {span(at - after.at)}: {PHASES.get(state, '')}")
+    seen = before.workers if before is not None else {}
+    for name, progress in sorted(after.workers.items()):
+        if name not in seen or seen[name] != progress:
+            lines.append(f"{after.identity} worker {name} {progress.state}{_detail(progress.detail)}")
+    if after.note and (before is None or (before.note, before.step) != (after.note, after.step)):
+        lines.append(f"{after.identity} {_step(after)}{after.note}")
+    if after.is_over and not (before is not None and before.is_over):
+        lines.append(outcome_text(after))
+    return lines
+
+
+def picture(record: RolloutRecord, now: float) -> RenderableType:
+    """Phases with their times, the workers, the canary's figures, and the reason when it was aborted."""
+    head = Text.assemble((f"{record.identity} ", "bold"), f"{changes_text(record)}  ", (_rules(record), "dim"))
+    parts: list[RenderableType] = [head, _phases(record, now)]
+    if record.workers:
+        parts.append(_workers(record))
+    if record.note:
+        parts.append(Text(f"{_step(record)}{record.note}", style="cyan"))
+    if record.state in (ABORTED, ABORTING) and (record.reason or record.abort_asked):
+        parts.append(Text(f"aborted: {record.reason or record.abort_asked}", style="red"))
+    elif record.abort_asked:
+        parts.append(Text(f"abort asked: {record.abort_asked}", style="yellow"))
+    return Group(*parts)
+
+
+def listing(records: Sequence[RolloutRecord]) -> Table:
+    made = table("rollouts", "id", "started", "kind", "state", "changes", "by", "reason")
+    for record in records:
+        state = Text(record.state, style={DONE: "green", ABORTED: "red"}.get(record.state, "cyan"))
+        cells = (clock(record.at), record.kind, state, escape(changes_text(record)), escape(record.by))
+        made.add_row(record.identity, *cells, escape(record.reason or record.note))
+    return made
+
+
+def _rules(record: RolloutRecord) -> str:
+    rules = [record.cutover]
+    if record.canary is not None:
+        rules.append("canary " + " ".join(f"{weight:.0%}" for weight in record.canary.weights))
+    return f"({record.kind}, {', '.join(rules)}, by {record.by or '?'})"
+
+
+def _phases(record: RolloutRecord, now: float) -> Table:
+    made = Table(box=None, pad_edge=False, show_header=False)
+    entered = sorted(record.since.items(), key=lambda item: item[1]) or [(record.state, record.at)]
+    for index, (state, at) in enumerate(entered):
+        is_last = index == len(entered) - 1
+        until = now if is_last and not record.is_over else entered[index + 1][1] if not is_last else at
+        style = "red" if state in (ABORTED, ABORTING) else "green" if not is_last or state == DONE else "cyan"
+        took = "" if is_last and record.is_over else span(until - at)
+        made.add_row(Text(state, style=style), took, Text(PHASES.get(state, ""), style="dim"))
+    if not record.is_over and record.state not in (ABORTING,):
+        for state in _ahead(record):
+            made.add_row(Text(state, style="dim"), "", "")
+    return made
+
+
+def _ahead(record: RolloutRecord) -> list[str]:
+    """The states still to come."""
+    left_out = {COMPARING: record.compare is None, CANARY: record.canary is None}
+    states = [state for state in PHASES if state not in (ABORTING, ABORTED) and not left_out.get(state)]
+    return states[states.index(record.state) + 1 :] if record.state in states else []
+
+
+def _workers(record: RolloutRecord) -> Table:
+    made = Table(box=None, pad_edge=False, show_header=False)
+    for name, progress in sorted(record.workers.items()):
+        style = _STYLES.get(progress.state, "")
+        mark = Text(f"  {_MARKS.get(progress.state, '?')}", style=style)
+        made.add_row(mark, name, Text(progress.state, style=style), escape(progress.detail))
+    return made
+
+
+def _step(record: RolloutRecord) -> str:
+    if record.state != CANARY or record.canary is None or record.step >= len(record.canary.weights):
+        return ""
+    if record.note.startswith("step "):
+        return "canary "
+    weights = record.canary.weights
+    return f"canary step {record.step + 1} of {len(weights)} ({weights[record.step]:.0%}): "
+
+
+def _detail(text: str) -> str:
+    return f": {text}" if text else ""

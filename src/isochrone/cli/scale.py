@@ -1,0 +1,39 @@
+"""``isochrone scale``: give a pool another number of workers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from isochrone.cli.api_client import DEFAULT_API, ApiClient, ApiOption, JsonOption, failing_as, part, print_json
+from isochrone.control.api.messages import PlanAnswer, ScaleRequest
+
+EPILOG = """
+\b
+Examples:
+  isochrone scale cpu 4
+
+It stands until a fleet.yaml is applied again, and keeps to the pool's min and max.
+"""
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(epilog=EPILOG)
+def scale(
+    pool: Annotated[str, typer.Argument(help="The pool.", show_default=False)],
+    workers: Annotated[int, typer.Argument(help="How many workers it is to have.", min=0, show_default=False)],
+    api: ApiOption = DEFAULT_API,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a pool so many workers."""
+    with failing_as("scale"), ApiClient(api) as client:
+        plan = client.send("POST", f"/v1/pools/{part(pool)}/scale", PlanAnswer, ScaleRequest(workers))
+        if as_json:
+            print_json(plan)
+            return
+        for step in plan.steps:
+            typer.echo(f"{step.action} {step.kind} {step.name}: {step.detail}")
+        if not plan.steps:
+            typer.echo(f"pool {pool} has {workers} workers already")

@@ -1,0 +1,75 @@
+"""The fleet for people, as tables. Pure: a status in, text out."""
+
+from __future__ import annotations
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from isochrone.cli import rollout_view
+from isochrone.cli.console import span, table
+from isochrone.control.api.messages import GatewayStatus, Status, WorkerStatus
+
+
+def picture(status: Status, now: float) -> RenderableType:
+    parts: list[RenderableType] = [_head(status)]
+    if not status.store.connected:
+        said = f"the store is away ({status.store.error or status.store.url}): this is what was known last"
+        parts.append(Text(said, style="red"))
+    if not status.generation:
+        parts.append(Text("no fleet.yaml is applied yet; do it with: isochrone apply FILE", style="yellow"))
+    parts += [_models(status), _workers(status, now), _gateways(status, now)]
+    for record in status.rollouts:
+        parts += [Text(""), rollout_view.picture(record, now)]
+    return Group(*parts)
+
+
+def _head(status: Status) -> Text:
+    leader = (status.leader, "green") if status.leader else ("none", "red")
+    return Text.assemble(
+        ("fleet ", "dim"),
+        (status.fleet, "bold"),
+        (f"  generation {status.generation}  epoch {status.epoch}  leader ", "dim"),
+        leader,
+        (f"  store {status.store.url}", "dim"),
+    )
+
+
+def _models(status: Status) -> Table:
+    made = table("models", "model", "version", "previous", "canary", "state", "pools")
+    for model in status.models:
+        canary = f"{model.canary.version} at {model.canary.weight:.0%}" if model.canary is not None else "–"
+        state = f"{model.state} ({model.rollout})" if model.rollout else model.state
+        style = "green" if model.state == "serving" else "red" if model.state == "not served" else "cyan"
+        made.add_row(
+            model.name,
+            model.version or "–",
+            model.previous or "–",
+            canary,
+            Text(state, style=style),
+            ", ".join(model.pools) or "–",
+        )
+    return made
+
+
+def _workers(status: Status, now: float) -> Table:
+    made = table("workers", "worker", "address", "pool", "kind", "state")
+    for worker in status.workers:
+        made.add_row(worker.name, worker.address, worker.pool or "–", worker.kind, _state(worker, now))
+    return made
+
+
+def _gateways(status: Status, now: float) -> Table:
+    made = table("gateways", "gateway", "address", "epoch", "state", right=("epoch",))
+    for gateway in status.gateways:
+        state = _state(gateway, now) if gateway.registered else Text("not heard of", style="red")
+        behind = gateway.registered and gateway.epoch != status.epoch
+        epoch = Text(str(gateway.epoch or "–"), style="yellow" if behind else "")
+        made.add_row(gateway.name, gateway.address or "–", epoch, state)
+    return made
+
+
+def _state(process: WorkerStatus | GatewayStatus, now: float) -> Text:
+    if process.draining:
+        return Text(f"draining for {span(now - process.draining_since)}", style="yellow")
+    return Text("serving", style="green")

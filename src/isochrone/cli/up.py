@@ -1,0 +1,139 @@
+"""``isochrone up``: a whole fleet on this machine, in the foreground, until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import uvloop
+
+from isochrone.cli.next_steps import next_steps
+from isochrone.control.keys import Keys
+from isochrone.control.records import FleetRecord
+from isochrone.engines.base import Exit
+from isochrone.engines.launching import Launch, alone, check_ports, launch_of_file, launch_of_state, record_of
+from isochrone.engines.local import LocalEngine
+from isochrone.engines.log_files import LogFiles
+from isochrone.engines.progress import exit_lines
+from isochrone.engines.supervisor import Supervisor, wanted_of
+from isochrone.errors import ConfigError, IsochroneError
+from isochrone.observe import logs as observed_logs
+from isochrone.store.opening import open_store
+
+EPILOG = """
+\b
+Examples:
+  isochrone up
+  isochrone up fleet.yaml
+  isochrone up --state ./my-first-fleet
+
+Without a file: the fleet in ./isochrone-state as it was left; the bundled one is written there if there is none.
+With a file: the fleet becomes what the file says, as by isochrone apply. Ctrl-C stops everything; the state stays.
+"""
+
+_ENGINES = ("local",)
+_STATE = Path("isochrone-state")
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(epilog=EPILOG)
+def up(
+    fleet: Annotated[
+        Path | None, typer.Argument(metavar="[FLEET.yaml]", help="The fleet, see docs/fleet.md.", show_default=False)
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of a fleet without a file; with a file: where logs go.",
+            show_default="./isochrone-state; beside the store's file",
+        ),
+    ] = None,
+    engine: Annotated[str, typer.Option(help=f"Where processes run: {', '.join(_ENGINES)}.")] = "local",
+) -> None:
+    """Start a whole fleet: controllers, gateways and workers, and keep it as fleet.yaml says."""
+    try:
+        if engine not in _ENGINES:
+            raise ConfigError("isochrone up", "--engine", f"one of {', '.join(_ENGINES)}", repr(engine))
+        launch = launch_of_file(fleet, state) if fleet is not None else launch_of_state(state or _STATE)
+        # Events of the store, such as its loss; what is for people is printed.
+        observed_logs.configure()
+        with alone(launch.state):
+            uvloop.run(_run(launch))
+    except (IsochroneError, OSError) as error:
+        typer.secho(f"isochrone up: {error}", fg="red", err=True)
+        raise typer.Exit(1) from None
+
+
+async def _run(launch: Launch) -> None:
+    stopping, hurry = _told_to_stop()
+    store = open_store(launch.store_url, launch.directory)
+    try:
+        record, before = await record_of(store, launch)
+        _tell_what_is_applied(launch, record, before)
+        await check_ports(record, launch.where)
+        files = LogFiles(launch.state / "logs")
+
+        def ended(exit: Exit) -> None:
+            # Why a process gave up at its first try is in its last words; of later ones, the log is the place to look.
+            name = exit.spec.name
+            first = exit.status > 0 and supervisor.restarts_of(name) == 0
+            for line in exit_lines(exit, str(files.path(name)), files.last_lines(name) if first else ()):
+                typer.secho(line, fg="yellow", err=True)
+
+        supervisor = Supervisor(
+            LocalEngine(files), store, Keys(launch.fleet.name), typer.echo, ended, before=_names(before)
+        )
+        work = asyncio.create_task(supervisor.run(stopping, hurry))
+        shown = asyncio.create_task(_show_next_steps(supervisor, files))
+        try:
+            await work
+        finally:
+            shown.cancel()
+            await asyncio.gather(shown, return_exceptions=True)
+        typer.echo("stopped")
+    finally:
+        await store.close()
+
+
+async def _show_next_steps(supervisor: Supervisor, files: LogFiles) -> None:
+    await supervisor.up.wait()
+    record = supervisor.view.fleet
+    if record is not None:
+        for line in next_steps(supervisor.view, record, files.directory):
+            typer.echo(line)
+
+
+def _told_to_stop() -> tuple[asyncio.Event, asyncio.Event]:
+    """Set by the first Ctrl-C or SIGTERM, and by the second one: then nothing is waited for any more."""
+    stopping, hurry = asyncio.Event(), asyncio.Event()
+
+    def told() -> None:
+        if stopping.is_set():
+            hurry.set()
+        stopping.set()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, told)
+    return stopping, hurry
+
+
+def _tell_what_is_applied(launch: Launch, record: FleetRecord, before: FleetRecord | None) -> None:
+    if before is None:
+        typer.echo(f"fleet {launch.fleet.name} from {launch.where}")
+    elif launch.applies and record.generation != before.generation:
+        typer.echo(f"fleet {launch.fleet.name}: applied {launch.where} as generation {record.generation}")
+    else:
+        typer.echo(f"fleet {launch.fleet.name} goes on at generation {record.generation}")
+        if not launch.applies and launch.text != record.text:
+            typer.echo(f"  {launch.where} says something else by now; apply it with: isochrone up {launch.where}")
+
+
+def _names(record: FleetRecord | None) -> tuple[str, ...]:
+    try:
+        return tuple(wanted_of(record)) if record is not None else ()
+    except IsochroneError:
+        return ()

@@ -1,0 +1,77 @@
+"""The starlette application: the operations as routes, and every failure as JSON with a sentence and a code."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from isochrone.control.api.messages import ErrorAnswer
+from isochrone.control.api.openapi import document
+from isochrone.control.api.operation import Operation, answer
+from isochrone.control.api.routes import OPERATIONS
+from isochrone.control.api.service import ControlService
+from isochrone.control.keys import Keys
+from isochrone.errors import Internal, IsochroneError
+from isochrone.store.base import Store
+from isochrone.store.mirror import Mirror
+
+log = structlog.get_logger()
+
+
+def create_app(store: Store, mirror: Mirror, keys: Keys) -> Starlette:
+    """The API of one fleet. The mirror must be running; neither it nor the store is closed here."""
+    service = ControlService(store, mirror, keys)
+    described = document(OPERATIONS)
+
+    async def openapi(request: Request) -> Response:
+        return answer(described)
+
+    app = Starlette(
+        routes=[
+            Route("/v1/openapi.json", openapi, methods=["GET"]),
+            *(Route(each.path, _endpoint(service, each), methods=[each.method]) for each in OPERATIONS),
+        ],
+        exception_handlers={IsochroneError: _refused, HTTPException: _no_such_route, Exception: _broken},
+    )
+    # What ``serve_api`` sets before it stops.
+    app.state.stopping = service.stopping
+    return app
+
+
+def _endpoint(service: ControlService, operation: Operation) -> Callable[[Request], Awaitable[Response]]:
+    async def endpoint(request: Request) -> Response:
+        return await operation.handler(service, request)
+
+    return endpoint
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, IsochroneError)
+    return answer(ErrorAnswer(error.message, error.code), error.http_status)
+
+
+def _no_such_route(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:200]
+    if error.status_code == 405:
+        said = ErrorAnswer(f"{path}: {request.method} is not one of its methods", "method_not_allowed")
+    elif error.status_code == 404:
+        said = ErrorAnswer(f"no such path: {path}; /v1/openapi.json lists them", "not_found")
+    else:
+        said = ErrorAnswer(error.detail, "malformed")
+    return Response(
+        msgspec.json.encode(said), status_code=error.status_code, headers=error.headers, media_type="application/json"
+    )
+
+
+def _broken(request: Request, error: Exception) -> Response:
+    """A fault of ours. What it was stands in the log, not in the answer."""
+    log.error("control API failed", path=request.url.path, exc_info=error)
+    return answer(ErrorAnswer(f"{type(error).__name__} in the controller; its log says more", Internal.code), 500)

@@ -1,0 +1,76 @@
+"""One operation of the API: its path, what it takes and answers, and who handles it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from isochrone.control.api.messages import in_full
+from isochrone.control.api.service import ControlService
+from isochrone.errors import InvalidArgument, MalformedRequest, PayloadTooLarge
+
+Body = TypeVar("Body", bound=msgspec.Struct)
+Handler = Callable[[ControlService, Request], Awaitable[Response]]
+
+#: Bytes of a request's body. A fleet.yaml of a thousand models is a tenth of it.
+_MAX_BODY = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    method: str
+    #: With ``{name}`` for its parameters.
+    path: str
+    summary: str
+    handler: Handler
+    answer: Any
+    body: type[msgspec.Struct] | None = None
+    #: Name of each query parameter, with its JSON type and what it does.
+    query: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    #: It may answer as server-sent events: always, or when ``follow=1`` asks for it.
+    streams: bool = False
+    status: int = 200
+
+
+def answer(record: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(in_full(record)), status_code=status, media_type="application/json")
+
+
+def who_asks(request: Request) -> str:
+    return request.headers.get("x-isochrone-user", "").strip()[:200] or "unknown"
+
+
+async def body_of(request: Request, kind: type[Body]) -> Body:
+    """The request's body; none at all counts as an empty object."""
+    content = bytearray()
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > _MAX_BODY:
+            raise PayloadTooLarge(f"the body is over {_MAX_BODY} bytes")
+    try:
+        return msgspec.json.decode(bytes(content) or b"{}", type=kind)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"the request's body: {error}") from None
+    except msgspec.DecodeError as error:
+        raise MalformedRequest(f"the request's body is no JSON: {error}") from None
+
+
+def flag(request: Request, name: str) -> bool:
+    value = request.query_params.get(name, "0").lower()
+    if value not in ("0", "1", "false", "true", ""):
+        raise InvalidArgument(f"{name}: expected 0 or 1, given {value!r}")
+    return value in ("1", "true")
+
+
+def count(request: Request, name: str, default: int, largest: int) -> int:
+    value = request.query_params.get(name)
+    if value is None:
+        return default
+    if not (value.isascii() and value.isdigit() and len(value) < 20 and int(value) <= largest):
+        raise InvalidArgument(f"{name}: expected a number from 0 to {largest}, given {value[:40]!r}")
+    return int(value)

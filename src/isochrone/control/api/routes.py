@@ -1,0 +1,237 @@
+"""Every operation of the API, in one list: handlers only translate between HTTP and what decides or reads."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from isochrone.control import requests, rollout_requests
+from isochrone.control.api.messages import (
+    AbortRequest,
+    Done,
+    Events,
+    FleetRequest,
+    Health,
+    PlanAnswer,
+    PlanStep,
+    RolloutRequest,
+    Rollouts,
+    ScaleRequest,
+    Status,
+)
+from isochrone.control.api.operation import Operation, answer, body_of, count, flag, who_asks
+from isochrone.control.api.service import ControlService
+from isochrone.control.api.status import fleet_status
+from isochrone.control.api.streams import event_changes, event_stream, rollout_changes, told
+from isochrone.control.fleet.catalog import catalog
+from isochrone.control.fleet.reading import parse_fleet
+from isochrone.control.records import FleetRecord, RolloutRecord
+from isochrone.control.requests import Applied, Asking, Decision, FleetFile
+from isochrone.control.view import View
+from isochrone.errors import InvalidArgument, NotFound
+
+_MOST_EVENTS = 1000
+_MOST_REVISION = 2**63 - 1
+
+
+async def _health(service: ControlService, request: Request) -> Response:
+    return answer(Health(True, service.view().leader, service.store_state()))
+
+
+async def _status(service: ControlService, request: Request) -> Response:
+    return answer(fleet_status(service.view(), service.store_state()))
+
+
+async def _read_fleet(service: ControlService, request: Request) -> Response:
+    record = service.view().fleet
+    if record is None:
+        raise NotFound("no fleet.yaml has been applied yet; do it with 'isochrone apply FILE'")
+    return answer(record)
+
+
+async def _write_fleet(service: ControlService, request: Request) -> Response:
+    body = await body_of(request, FleetRequest)
+    dry_run = flag(request, "dry_run")
+    # Looks into the repositories, which may be far: not on the loop.
+    file = await asyncio.to_thread(_read_file, body)
+
+    def decide(view: View, asking: Asking) -> Decision[Applied]:
+        return requests.apply_fleet(view, file, asking, body.generation)
+
+    if not dry_run:
+        return _planned(await service.change(who_asks(request), decide))
+    before, applied = await service.look(lambda view: (view.fleet, decide(view, Asking("", 0.0, "")).answer))
+    return answer(PlanAnswer(before.generation if before is not None else 0, False, _steps(applied)))
+
+
+def _read_file(body: FleetRequest) -> FleetFile:
+    directory = Path(body.directory)
+    if not directory.is_absolute():
+        raise InvalidArgument(f"directory: expected an absolute path, given '{body.directory}'")
+    fleet = parse_fleet(body.text, body.file, directory)
+    models = catalog(fleet, directory, body.file, body.text)
+    versions = {name: model.version for name, model in models.items()}
+    return FleetFile(fleet, body.text, str(directory), versions, {name: each.stages for name, each in models.items()})
+
+
+def _planned(applied: Applied) -> Response:
+    return answer(PlanAnswer(applied.record.generation, True, _steps(applied)))
+
+
+def _steps(applied: Applied) -> tuple[PlanStep, ...]:
+    return tuple(PlanStep(step.action, step.kind, step.name, step.detail) for step in applied.steps)
+
+
+async def _list_rollouts(service: ControlService, request: Request) -> Response:
+    return answer(Rollouts(tuple(service.view().rollouts)))
+
+
+async def _read_rollout(service: ControlService, request: Request) -> Response:
+    return answer(requests.find_rollout(service.view(), request.path_params["id"]))
+
+
+async def _watch_rollout(service: ControlService, request: Request) -> Response:
+    identity = request.path_params["id"]
+    requests.find_rollout(service.view(), identity)
+    return event_stream(rollout_changes(service, identity))
+
+
+async def _start_rollout(service: ControlService, request: Request) -> Response:
+    body = await body_of(request, RolloutRequest)
+
+    def decide(view: View, asking: Asking) -> Decision[RolloutRecord]:
+        return rollout_requests.start_rollout(
+            view, body.changes, asking, cutover=body.cutover, canary=body.canary, compare=body.compare
+        )
+
+    return answer(await service.change(body.by.strip()[:200] or who_asks(request), decide), 201)
+
+
+async def _abort(service: ControlService, request: Request) -> Response:
+    body = await body_of(request, AbortRequest)
+
+    def decide(view: View, asking: Asking) -> Decision[RolloutRecord]:
+        return requests.abort(view, request.path_params["id"], body.reason, asking)
+
+    return answer(await service.change(who_asks(request), decide))
+
+
+async def _promote(service: ControlService, request: Request) -> Response:
+    def decide(view: View, asking: Asking) -> Decision[RolloutRecord]:
+        return requests.promote(view, request.path_params["id"], asking)
+
+    return answer(await service.change(who_asks(request), decide))
+
+
+async def _rollback(service: ControlService, request: Request) -> Response:
+    def decide(view: View, asking: Asking) -> Decision[RolloutRecord]:
+        return rollout_requests.rollback(view, request.path_params["model"], asking)
+
+    return answer(await service.change(who_asks(request), decide), 201)
+
+
+async def _scale(service: ControlService, request: Request) -> Response:
+    body = await body_of(request, ScaleRequest)
+
+    def decide(view: View, asking: Asking) -> Decision[Applied]:
+        return requests.scale(view, request.path_params["pool"], body.workers, asking)
+
+    return _planned(await service.change(who_asks(request), decide))
+
+
+async def _drain(service: ControlService, request: Request) -> Response:
+    def decide(view: View, asking: Asking) -> Decision[str]:
+        return requests.drain(view, request.path_params["name"], asking)
+
+    return answer(Done(await service.change(who_asks(request), decide)))
+
+
+async def _undrain(service: ControlService, request: Request) -> Response:
+    def decide(view: View, asking: Asking) -> Decision[str]:
+        return requests.undrain(view, request.path_params["name"], asking)
+
+    return answer(Done(await service.change(who_asks(request), decide)))
+
+
+async def _forget_gateway(service: ControlService, request: Request) -> Response:
+    def decide(view: View, asking: Asking) -> Decision[str]:
+        return requests.forget_gateway(view, request.path_params["name"], asking)
+
+    return answer(Done(await service.change(who_asks(request), decide)))
+
+
+async def _events(service: ControlService, request: Request) -> Response:
+    after = count(request, "after", 0, _MOST_REVISION)
+    limit = count(request, "limit", 100, _MOST_EVENTS)
+    following = "after" in request.query_params
+    events = [told(revision, record) for revision, record in service.view().events(after)]
+    if flag(request, "follow"):
+        earlier = [] if following else events[: max(0, len(events) - limit)]
+        return event_stream(event_changes(service, earlier[-1].revision if earlier else after))
+    # Those of one revision were written together: a page that ended between them would lose the rest.
+    kept = events[:limit] if following else events[max(0, len(events) - limit) :]
+    if following and kept:
+        kept = [each for each in events if each.revision <= kept[-1].revision]
+    return answer(Events(tuple(kept)))
+
+
+_get, _post = partial(Operation, "GET"), partial(Operation, "POST")
+_put, _delete = partial(Operation, "PUT"), partial(Operation, "DELETE")
+
+OPERATIONS: tuple[Operation, ...] = (
+    _get("/v1/health", "Whether this controller is alive, and whether it reaches the store.", _health, Health),
+    _get("/v1/status", "The whole fleet at one moment.", _status, Status),
+    _get("/v1/fleet", "The fleet.yaml that was applied last.", _read_fleet, FleetRecord),
+    _put(
+        "/v1/fleet",
+        "Apply a fleet.yaml; answers with what follows.",
+        _write_fleet,
+        PlanAnswer,
+        FleetRequest,
+        query={"dry_run": ("integer", "1: only tell what would follow.")},
+    ),
+    _get("/v1/rollouts", "All rollouts, the newest last.", _list_rollouts, Rollouts),
+    _post("/v1/rollouts", "Start a rollout.", _start_rollout, RolloutRecord, RolloutRequest, status=201),
+    _get("/v1/rollouts/{id}", "One rollout.", _read_rollout, RolloutRecord),
+    _get(
+        "/v1/rollouts/{id}/watch",
+        "One rollout whenever it changes, until it is over.",
+        _watch_rollout,
+        None,
+        streams=True,
+    ),
+    _post("/v1/rollouts/{id}/abort", "Abort a rollout.", _abort, RolloutRecord, AbortRequest),
+    _post("/v1/rollouts/{id}/promote", "End the canary: the new version for all, now.", _promote, RolloutRecord),
+    _post(
+        "/v1/models/{model}/rollback",
+        "Back to the version before, with what changed together with it; a canary is aborted.",
+        _rollback,
+        RolloutRecord,
+        status=201,
+    ),
+    _post("/v1/pools/{pool}/scale", "Give a pool so many workers.", _scale, PlanAnswer, ScaleRequest),
+    _post("/v1/drains/{name}", "No new work for a worker or gateway.", _drain, Done),
+    _delete("/v1/drains/{name}", "Work again for a worker or gateway.", _undrain, Done),
+    _delete(
+        "/v1/known-gateways/{name}",
+        "Forget a gateway that is dead for sure: strict switches no longer wait for it.",
+        _forget_gateway,
+        Done,
+    ),
+    _get(
+        "/v1/events",
+        "Who changed what, when: the latest, or those after a revision.",
+        _events,
+        Events,
+        query={
+            "after": ("integer", "A revision: the events written after it, the oldest first."),
+            "limit": ("integer", f"How many, at most {_MOST_EVENTS}; 100 if left out."),
+            "follow": ("integer", "1: as server-sent events, without end."),
+        },
+        streams=True,
+    ),
+)

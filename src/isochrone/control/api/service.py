@@ -1,0 +1,84 @@
+"""What every route works with: reading from the mirror, writing by compare-and-swap.
+
+Reads answer from this controller's mirror, also while the store is away. Writes are decided on a fresh listing, so
+that what another controller wrote a moment ago counts, and are tried again when a record changed in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from isochrone.control.api.messages import StoreState
+from isochrone.control.keys import Keys
+from isochrone.control.requests import Asking, Decision
+from isochrone.control.view import View
+from isochrone.errors import Unavailable
+from isochrone.store.base import Store, StoreUnavailable
+from isochrone.store.mirror import Mirror
+
+Answer = TypeVar("Answer")
+
+#: Times a write is decided anew. Records change a few times a second at most.
+_ATTEMPTS = 10
+#: Seconds an answer waits for the mirror to show what was just written.
+_CATCH_UP_SECONDS = 2.0
+
+
+class ControlService:
+    """One controller's view of the fleet, and its way to change it."""
+
+    def __init__(self, store: Store, mirror: Mirror, keys: Keys) -> None:
+        self.store = store
+        self.mirror = mirror
+        self.keys = keys
+        #: Set when the controller ends: streams end with it, in good order.
+        self.stopping = asyncio.Event()
+
+    def view(self) -> View:
+        return View(self.keys, self.mirror.entries)
+
+    def store_state(self) -> StoreState:
+        mirror = self.mirror
+        return StoreState(self.store.url, mirror.connected, mirror.error, mirror.revision)
+
+    async def changed(self, after: int, seconds: float) -> bool:
+        """Whether the mirror has come past a revision; waits for it, or for the controller's end."""
+        waiting = [
+            asyncio.ensure_future(self.mirror.changed(after, seconds)),
+            asyncio.ensure_future(self.stopping.wait()),
+        ]
+        try:
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            return waiting[0].done() and waiting[0].result()
+        finally:
+            for each in waiting:
+                each.cancel()
+
+    async def look(self, decide: Callable[[View], Answer]) -> Answer:
+        """Decides on the store as it is now, and writes nothing."""
+        return decide(View(self.keys, (await self.store.list(self.keys.prefix)).entries))
+
+    async def change(self, who: str, decide: Callable[[View, Asking], Decision[Answer]]) -> Answer:
+        """Decides, writes, and answers when this controller's own reads show it."""
+        asking = Asking(who, time.time(), secrets.token_hex(4))
+        for _ in range(_ATTEMPTS):
+            decision = await self.look(lambda view: decide(view, asking))
+            if not decision.operations:
+                return decision.answer
+            outcome = await self.store.transact(decision.compares, decision.operations)
+            if outcome.succeeded:
+                await self._catch_up(outcome.revision)
+                return decision.answer
+        raise Unavailable(f"the fleet's records changed {_ATTEMPTS} times while this was decided; ask again")
+
+    async def _catch_up(self, revision: int) -> None:
+        """It is written whether or not the mirror sees it in time."""
+        try:
+            async with asyncio.timeout(_CATCH_UP_SECONDS):
+                await self.mirror.catch_up(revision)
+        except (TimeoutError, StoreUnavailable):
+            pass

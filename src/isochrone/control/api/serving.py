@@ -1,0 +1,72 @@
+"""Listens for the API: uvicorn in the controller's own event loop, which keeps its signals to itself."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+
+import uvicorn
+from starlette.applications import Starlette
+
+from isochrone.errors import Unavailable
+
+#: Seconds that requests under way get when it stops. Streams end by themselves then.
+_GRACE_SECONDS = 1
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The command decides what a signal ends."""
+        yield
+
+
+async def serve_api(app: Starlette, host: str, port: int, listening: Callable[[int], None] | None = None) -> None:
+    """Serves what ``create_app`` made until it is cancelled.
+
+    ``listening`` is told the port, which matters where 0 asks for a free one.
+    """
+    bound = _bind(host, port)
+    if listening is not None:
+        listening(bound.getsockname()[1])
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )
+    server = _Server(config)
+    serving = asyncio.ensure_future(server.serve(sockets=[bound]))
+    try:
+        await asyncio.shield(serving)
+    finally:
+        app.state.stopping.set()
+        server.should_exit = True
+        await asyncio.gather(serving, return_exceptions=True)
+        bound.close()
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    """Bound here: uvicorn would end the process where the port is taken."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        bound = socket.socket(family, kind, protocol)
+        try:
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            bound.bind(address)
+            bound.setblocking(False)
+        except OSError:
+            bound.close()
+            raise
+    except OSError as error:
+        raise Unavailable(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; choose another with --listen"
+        ) from None
+    return bound

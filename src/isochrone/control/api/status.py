@@ -1,0 +1,82 @@
+"""The whole fleet at one moment, from its records: what ``isochrone status`` shows. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isochrone.control.api.messages import GatewayStatus, ModelStatus, Status, StoreState, WorkerStatus
+from isochrone.control.keys import PREFIX
+from isochrone.control.records import Assignment, EventRecord, GatewayRecord, RolloutRecord, WorkerRecord
+from isochrone.control.view import View
+
+
+def fleet_status(view: View, store: StoreState) -> Status:
+    fleet, epoch, drains, rollouts = view.fleet, view.epoch, view.drains, view.open_rollouts
+    assignments = epoch.models if epoch is not None else {}
+    wanted: dict[str, Any] = fleet.spec.get("models") or {} if fleet is not None else {}
+    changing = {model: record for record in rollouts for model in record.changes}
+    gateways = view.gateways
+    names = sorted({*gateways, *view.known_gateways})
+    return Status(
+        fleet=view.keys.prefix.removeprefix(PREFIX).rstrip("/"),
+        generation=fleet.generation if fleet is not None else 0,
+        epoch=epoch.epoch if epoch is not None else 0,
+        leader=view.leader,
+        store=store,
+        models=tuple(
+            _model(name, assignments.get(name), changing.get(name))
+            for name in sorted({*assignments, *wanted, *changing})
+        ),
+        workers=tuple(_worker(record, drains.get(name)) for name, record in view.workers.items()),
+        gateways=tuple(_gateway(name, gateways.get(name), drains.get(name)) for name in names),
+        rollouts=tuple(rollouts),
+    )
+
+
+def _model(name: str, assignment: Assignment | None, rollout: RolloutRecord | None) -> ModelStatus:
+    served = assignment or Assignment(version="")
+    return ModelStatus(
+        name=name,
+        version=served.version,
+        digest=served.digest,
+        previous=served.previous,
+        canary=served.canary,
+        stages=served.stages,
+        pools=served.pools,
+        state=rollout.state if rollout is not None else "serving" if assignment is not None else "not served",
+        rollout=rollout.identity if rollout is not None else "",
+    )
+
+
+def _worker(record: WorkerRecord, drain: EventRecord | None) -> WorkerStatus:
+    return WorkerStatus(
+        name=record.name,
+        address=record.address,
+        metrics=_address(record.host, record.metrics_port),
+        pool=record.pool,
+        tier=record.tier,
+        device=record.device,
+        kind=record.kind,
+        draining=drain is not None,
+        draining_since=drain.at if drain is not None else 0.0,
+    )
+
+
+def _gateway(name: str, record: GatewayRecord | None, drain: EventRecord | None) -> GatewayStatus:
+    there = record or GatewayRecord(name=name, host="", port=0)
+    return GatewayStatus(
+        name=name,
+        address=_address(there.host, there.port),
+        metrics=_address(there.host, there.metrics_port),
+        registered=record is not None,
+        epoch=there.epoch,
+        draining=drain is not None,
+        draining_since=drain.at if drain is not None else 0.0,
+    )
+
+
+def _address(host: str, port: int) -> str:
+    """ "" where there is no port."""
+    if not port:
+        return ""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,62 @@
+"""The applied fleet.yaml as processes read it from the store: what it asks for of models, its servers, its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from isochrone.control.fleet.catalog import CatalogModel, catalog
+from isochrone.control.fleet.gateway_rules import SOURCE, gateway_rules
+from isochrone.control.fleet.processes import outside_servers
+from isochrone.control.fleet.spec import Fleet
+from isochrone.control.following import Asked
+from isochrone.control.records import FleetRecord, WorkerRecord, decode
+from isochrone.gateway.traffic.rules import GatewayRules, parse_rules
+
+#: Where other workers tell one start from the next: this one was registered for its address alone.
+BY_ADDRESS = "address"
+
+
+def read_fleet(record: FleetRecord) -> tuple[Mapping[str, Asked], tuple[WorkerRecord, ...]]:
+    """What is asked for of each model, and servers that run already. Looks into the repositories: it may take a while,
+    and raises what is wrong there."""
+    fleet = Fleet.model_validate(record.spec)
+    models = catalog(fleet, Path(record.directory), "fleet.yaml", record.text)
+    servers = tuple(
+        WorkerRecord(
+            name=server.name,
+            host=server.upstream.host,
+            port=server.upstream.port,
+            grpc_port=server.upstream.grpc_port,
+            metrics_port=server.upstream.metrics_port,
+            pool=server.pool,
+            tier=server.upstream.tier or fleet.pools[server.pool].tier,
+            device=server.upstream.device or fleet.pools[server.pool].device,
+            region=server.upstream.region or fleet.pools[server.pool].region,
+            memory=fleet.pools[server.pool].memory,
+            kind=server.kind,
+            incarnation=BY_ADDRESS,
+        )
+        for server in outside_servers(fleet).values()
+    )
+    return {name: _asked(model) for name, model in models.items()}, servers
+
+
+def _asked(model: CatalogModel) -> Asked:
+    rollout = model.spec.rollout
+    return Asked(
+        model.version,
+        model.pools,
+        model.stages,
+        model.spec.changes_with,
+        model.spec.memory,
+        rollout.cutover,
+        rollout.canary.rule() if rollout.canary is not None else None,
+        rollout.compare.rule() if rollout.compare is not None else None,
+        rollout.prepare_seconds,
+    )
+
+
+def read_rules(value: bytes) -> GatewayRules:
+    """The gateways' rules that a fleet record means."""
+    return parse_rules(gateway_rules(Fleet.model_validate(decode(value, FleetRecord).spec)), SOURCE)

@@ -1,0 +1,265 @@
+"""One controller: waits to lead, and while it leads takes every rollout and every worker one step further.
+
+What to do is decided elsewhere (``rollout``, ``following``); here it is seen, written and done. All it writes is
+written on the condition that it still leads. It holds nothing that the store does not: a controller that dies is
+replaced by another that reads the same records.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from isochrone.control.election import Candidate
+from isochrone.control.events import event, trimmed
+from isochrone.control.following import Asked, Steps, follow
+from isochrone.control.keys import Keys
+from isochrone.control.records import (
+    ConvergedRecord,
+    EpochRecord,
+    EventRecord,
+    FleetRecord,
+    RolloutRecord,
+    WorkerRecord,
+    encode,
+)
+from isochrone.control.rollout.decision import Decision
+from isochrone.control.rollout.machine import advance
+from isochrone.control.rollout.wanted import wanted
+from isochrone.control.rollout.world import World
+from isochrone.control.seeing import loading_order, see
+from isochrone.control.trying import Trying
+from isochrone.control.view import View
+from isochrone.control.worker_watch import WorkerWatch
+from isochrone.errors import IsochroneError
+from isochrone.store.base import Compare, Delete, Put, Store, StoreUnavailable
+from isochrone.store.mirror import Mirror
+
+log = structlog.get_logger()
+
+#: Seconds between looks when nothing is heard: while a rollout is under way, and otherwise.
+_BUSY, _IDLE = 0.1, 0.5
+#: Rollouts that are over and kept, for people to look at.
+_KEPT_ROLLOUTS = 200
+
+#: What the applied file asks for, and its servers that run already: reads the repositories, so it may fail.
+ReadFleet = Callable[[FleetRecord], tuple[Mapping[str, Asked], tuple[WorkerRecord, ...]]]
+
+
+class Controller:
+    """Leads when it is its turn."""
+
+    def __init__(
+        self, store: Store, keys: Keys, mirror: Mirror, name: str, read_fleet: ReadFleet, lease_seconds: float = 5.0
+    ) -> None:
+        self.name = name
+        self._store = store
+        self._keys = keys
+        self._mirror = mirror
+        self._read_fleet = read_fleet
+        self._candidate = Candidate(store, keys, mirror, name, lease_seconds)
+        self._wake = asyncio.Event()
+        self._watches: dict[str, WorkerWatch] = {}
+        self._trying = Trying(self._wake.set)
+        #: When the switch under way was first seen in its phase.
+        self._switch_seen: tuple[str, str, float] = ("", "", 0.0)
+        self._asked: Mapping[str, Asked] = {}
+        self._servers: tuple[WorkerRecord, ...] = ()
+        self._read_generation = 0
+
+    @property
+    def leads(self) -> bool:
+        return self._candidate.leads
+
+    async def run(self) -> None:
+        """Until cancelled. The mirror must have been started."""
+        self._mirror.on_change.append(self._wake.set)
+        try:
+            while True:
+                await self._candidate.campaign()
+                try:
+                    await self._lead()
+                finally:
+                    await self._let_go()
+                log.warning("leads no more", controller=self.name)
+        finally:
+            self._mirror.on_change.remove(self._wake.set)
+            await self._candidate.resign()
+
+    async def _lead(self) -> None:
+        while self._candidate.leads:
+            self._wake.clear()
+            busy = False
+            try:
+                busy = await self._step()
+            except StoreUnavailable as error:
+                # The mirror has said so in the log, once.
+                log.debug("the store does not take what the leader writes", error=str(error))
+                await asyncio.sleep(0.2)
+            except Exception as error:
+                # One record that makes no sense must not end the control of all others.
+                log.error("the leader failed unexpectedly", exc_info=error)
+                await asyncio.sleep(1.0)
+            try:
+                await asyncio.wait_for(self._wake.wait(), _BUSY if busy else _IDLE)
+            except TimeoutError:
+                pass
+
+    async def _let_go(self) -> None:
+        watches, self._watches = self._watches, {}
+        await asyncio.gather(*(watch.stop() for watch in watches.values()))
+        await self._trying.stop()
+        self._read_generation = 0
+
+    # One step.
+
+    async def _step(self) -> bool:
+        """Everything one step further; whether anything is under way."""
+        view = View(self._keys, self._mirror.entries)
+        await self._follow_watches(view)
+        await self._follow_fleet(view)
+        view = View(self._keys, self._mirror.entries)
+        open_rollouts = view.open_rollouts
+        self._trying.keep_only({record.identity for record in open_rollouts})
+        for record in open_rollouts:
+            world = self._see(View(self._keys, self._mirror.entries))
+            decision = advance(record, world)
+            self._trying.follow(decision, world)
+            await self._carry_out(record, decision)
+        self._want(View(self._keys, self._mirror.entries))
+        await self._tidy(view)
+        return bool(open_rollouts)
+
+    def _see(self, view: View) -> World:
+        switch = view.switch
+        if switch is not None and self._switch_seen[:2] != (switch.identity, switch.phase):
+            self._switch_seen = (switch.identity, switch.phase, time.time())
+        views = {name: watch.view for name, watch in self._watches.items()}
+        stages = {name: asked.stages for name, asked in self._asked.items()}
+        return see(view, views, self._trying, stages, self._switch_seen[2], time.time())
+
+    async def _carry_out(self, record: RolloutRecord, decision: Decision) -> None:
+        """One transaction, on the condition that all it was decided by still stands."""
+        keys, entries = self._keys, self._mirror.entries
+        view = View(keys, entries)
+        after = decision.record
+        compares = [self._candidate.condition(), view.unchanged(keys.rollout(record.identity))]
+        operations: list[Put | Delete] = []
+        if after != record:
+            operations.append(Put(keys.rollout(record.identity), encode(after)))
+        if decision.commit is not None:
+            # Nobody may have come, gone or switched since.
+            compares += [view.unchanged(key) for key in (keys.epoch, keys.switch, keys.gateway_set)]
+            operations.append(Put(keys.epoch, encode(decision.commit)))
+        if decision.switch is not None:
+            compares += [view.unchanged(key) for key in (keys.switch, keys.epoch) if decision.commit is None]
+            operations.append(Put(keys.switch, encode(decision.switch)))
+        elif decision.ends_switch:
+            if decision.commit is None:
+                compares.append(view.unchanged(keys.switch))
+            operations.append(Delete(keys.switch))
+            operations += [Delete(key) for key in entries if key.startswith(keys.acknowledgements)]
+        if decision.event:
+            operations.append(self._event(record.by, f"rollout {decision.event}", record.identity, _changes(record)))
+        if operations:
+            outcome = await self._store.transact(compares, operations)
+            await self._mirror.catch_up(outcome.revision)
+            self._wake.set()
+            if outcome.succeeded and decision.event:
+                log.info("rollout", rollout=record.identity, state=after.state, what=decision.event)
+
+    def _event(self, who: str, what: str, about: str, detail: str = "") -> Put:
+        return event(self._keys, EventRecord(time.time(), who, what, about, detail), secrets.token_hex(4))
+
+    # Workers.
+
+    async def _follow_watches(self, view: View) -> None:
+        workers = view.workers
+        for name in [name for name, watch in self._watches.items() if workers.get(name) != watch.record]:
+            await self._watches.pop(name).stop()
+        for name, record in workers.items():
+            if name not in self._watches:
+                self._watches[name] = WorkerWatch(record, self._wake.set)
+
+    def _want(self, view: View) -> None:
+        epoch = view.epoch or EpochRecord(0)
+        rollouts = view.open_rollouts
+        order = loading_order(epoch, rollouts)
+        for watch in self._watches.values():
+            if epoch.epoch or rollouts:
+                watch.want(wanted(watch.record, epoch, rollouts), order)
+
+    # The fleet record.
+
+    async def _follow_fleet(self, view: View) -> None:
+        fleet = view.fleet
+        if fleet is None:
+            return
+        if fleet.generation != self._read_generation:
+            try:
+                self._asked, self._servers = await asyncio.to_thread(self._read_fleet, fleet)
+            except IsochroneError as error:
+                log.error("the applied fleet cannot be followed", generation=fleet.generation, error=str(error))
+                await asyncio.sleep(1.0)
+                return
+            self._read_generation = fleet.generation
+        await self._register_servers(view)
+        converged = view.read(self._keys.converged, ConvergedRecord) or ConvergedRecord(0)
+        if converged.generation >= fleet.generation:
+            return
+        counter = view.entries.get(self._keys.rollout_number)
+        number = int(counter.value) if counter is not None else 0
+        epoch = view.epoch or EpochRecord(0)
+        steps = follow(fleet.generation, self._asked, converged, epoch, view.open_rollouts, number + 1, time.time())
+        if steps is not None and (steps.epoch is None or view.switch is None):
+            await self._write(view, steps, number)
+
+    async def _write(self, view: View, steps: Steps, number: int) -> None:
+        keys = self._keys
+        compares = [self._candidate.condition()]
+        compares += [view.unchanged(key) for key in (keys.fleet, keys.converged, keys.epoch, keys.rollout_number)]
+        compares.append(view.unchanged(keys.switch))
+        operations: list[Put | Delete] = [Put(keys.converged, encode(steps.converged))]
+        if steps.rollouts:
+            operations.append(Put(keys.rollout_number, str(number + len(steps.rollouts)).encode()))
+        for rollout in steps.rollouts:
+            operations.append(Put(keys.rollout(rollout.identity), encode(rollout)))
+            operations.append(self._event("fleet.yaml", "rollout asked for", rollout.identity, _changes(rollout)))
+        if steps.epoch is not None:
+            operations.append(Put(keys.epoch, encode(steps.epoch)))
+        operations += [self._event(one.who, one.what, one.about, one.detail) for one in steps.events]
+        outcome = await self._store.transact(compares, operations)
+        await self._mirror.catch_up(outcome.revision)
+        self._wake.set()
+
+    async def _register_servers(self, view: View) -> None:
+        """Servers that run already and register nowhere: the leader does it for them, under its own lease."""
+        wanted_servers = {record.name: record for record in self._servers}
+        present = {name: record for name, record in view.workers.items() if record.incarnation == "address"}
+        if present == wanted_servers and all(
+            view.entries[self._keys.worker(name)].lease == self._candidate.lease for name in present
+        ):
+            return
+        lease = self._candidate.lease
+        operations: list[Put | Delete] = [
+            Put(self._keys.worker(name), encode(record), lease) for name, record in wanted_servers.items()
+        ]
+        operations += [Delete(self._keys.worker(name)) for name in present if name not in wanted_servers]
+        outcome = await self._store.transact((self._candidate.condition(),), operations)
+        await self._mirror.catch_up(outcome.revision)
+
+    async def _tidy(self, view: View) -> None:
+        operations: list[Put | Delete] = list(trimmed(self._keys, view.entries))
+        over = [record for record in view.rollouts if record.is_over]
+        operations += [Delete(self._keys.rollout(record.identity)) for record in over[:-_KEPT_ROLLOUTS][:50]]
+        if operations:
+            compares: tuple[Compare, ...] = (self._candidate.condition(),)
+            await self._store.transact(compares, operations)
+
+
+def _changes(record: RolloutRecord) -> str:
+    return ", ".join(f"{name} {change.before or 'none'} → {change.version}" for name, change in record.changes.items())

@@ -1,0 +1,73 @@
+"""Which controller leads: the one that holds the leader's key, by lease. The others wait for it to go.
+
+Everything a leader writes is written on the condition that it still leads, so one that was stopped for a while and does
+not know it yet can do no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from isochrone.control.keys import Keys
+from isochrone.store.base import Compare, Lease, Put, Store, StoreUnavailable
+from isochrone.store.mirror import Mirror
+
+log = structlog.get_logger()
+
+
+class Candidate:
+    """One controller in the election."""
+
+    def __init__(self, store: Store, keys: Keys, mirror: Mirror, name: str, seconds: float) -> None:
+        self._store = store
+        self._keys = keys
+        self._mirror = mirror
+        self._name = name
+        self._seconds = seconds
+        self._lease: Lease | None = None
+        self._revision = 0
+
+    @property
+    def leads(self) -> bool:
+        """As far as is known here."""
+        if self._lease is None or self._lease.lost or not self._revision:
+            return False
+        entry = self._mirror.entries.get(self._keys.leader)
+        return entry is not None and entry.revision == self._revision
+
+    @property
+    def lease(self) -> int:
+        return self._lease.id if self._lease is not None else 0
+
+    def condition(self) -> Compare:
+        """That this controller still leads."""
+        return Compare(self._keys.leader, self._revision)
+
+    async def campaign(self) -> None:
+        """Returns when this controller leads. Waits out the store's absences."""
+        while True:
+            try:
+                if self._lease is None or self._lease.lost:
+                    self._lease = await self._store.grant(self._seconds)
+                seen = self._mirror.revision
+                if self._keys.leader not in self._mirror.entries:
+                    put = Put(self._keys.leader, self._name.encode(), self._lease.id)
+                    outcome = await self._store.transact((Compare(self._keys.leader, 0),), (put,))
+                    if outcome.succeeded:
+                        self._revision = outcome.revision
+                        await self._mirror.catch_up(outcome.revision)
+                        log.info("leads", controller=self._name)
+                        return
+                await self._mirror.changed(seen, 1.0)
+            except StoreUnavailable as error:
+                log.debug("no election while the store is away", error=str(error))
+                await asyncio.sleep(0.5)
+
+    async def resign(self) -> None:
+        """The next one may lead at once."""
+        self._revision = 0
+        if self._lease is not None:
+            lease, self._lease = self._lease, None
+            await lease.revoke()

@@ -1,0 +1,43 @@
+"""The fleet that a bare ``isochrone up`` runs: shipped with the package as plain text, written where it is to live.
+
+The models are in Python and need numpy alone. Their files are shipped as ``model.py.txt``: they are data of this
+package, not modules of it.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_SHIPPED = Path(__file__).parent / "bundled"
+_DISGUISE = ".py.txt"
+
+
+def bundled_fleet() -> Path:
+    """The shipped fleet.yaml, to be read. Its models are not beside it in a form that can be served: see ``write``."""
+    return _SHIPPED / "fleet.yaml"
+
+
+def files() -> dict[str, bytes]:
+    """Every file of the fleet, by its path beside fleet.yaml."""
+    found = {}
+    for path in sorted(_SHIPPED.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            name = path.relative_to(_SHIPPED).as_posix()
+            found[name.removesuffix(".txt") if name.endswith(_DISGUISE) else name] = path.read_bytes()
+    return found
+
+
+def write_bundled(directory: Path) -> Path:
+    """Writes the fleet and its models; returns its fleet.yaml. What is there already is left as it is: it may be
+    somebody's by now."""
+    for name, content in files().items():
+        path = directory / name
+        if path.exists():
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Whole or not at all: a worker may be reading the repository, and this process may die.
+        unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+        unfinished.write_bytes(content)
+        unfinished.replace(path)
+    return directory / "fleet.yaml"

@@ -1,0 +1,176 @@
+"""Which models and versions a fleet's repositories hold, on the machine that asks. Reads directories, writes nothing.
+
+Asked when a file is applied: ``latest`` becomes a number here, once, so that it never means two things. An outside
+server's repository cannot be looked into: for models that only such servers have, the file must name a version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from isochrone.control.fleet.checks import Problem
+from isochrone.control.fleet.lines import Lines, parse_yaml
+from isochrone.control.fleet.model_spec import Model
+from isochrone.control.fleet.processes import absolute, repositories_of
+from isochrone.control.fleet.reading import fleet_error
+from isochrone.control.fleet.spec import Fleet
+from isochrone.errors import ConfigError
+from isochrone.models.config import parse_text
+from isochrone.models.config_keys import suggestion
+from isochrone.models.repository import CONFIG_FILE
+from isochrone.models.versions import find_versions
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogModel:
+    """One model of the fleet, with all that the file leaves to the repository."""
+
+    name: str
+    version: str
+    pools: tuple[str, ...]
+    #: Of an ensemble: the models its steps run.
+    stages: tuple[str, ...]
+    spec: Model
+
+
+def catalog(fleet: Fleet, directory: Path, where: str = "fleet.yaml", text: str = "") -> dict[str, CatalogModel]:
+    """Every model that the fleet serves, by name: those it names and their stages; none named: all there are.
+
+    Raises ``FleetError`` with all that is wrong; with the file's ``text``, by line.
+    """
+    found: dict[str, CatalogModel] = {}
+    problems: list[Problem] = []
+    waiting = list(fleet.models or _all_models(fleet, directory))
+    while waiting:
+        name = waiting.pop(0)
+        if name in found:
+            continue
+        try:
+            stages = stages_of(fleet, name, directory)
+            version = resolve_version(fleet, name, directory)
+        except _Wrong as wrong:
+            problems.append(wrong.problem)
+            continue
+        found[name] = CatalogModel(name, version, fleet.pools_of(name), stages, fleet.of(name))
+        waiting += stages
+    if problems:
+        raise fleet_error(list(dict.fromkeys(problems)), where, _lines(text))
+    return found
+
+
+def available_versions(fleet: Fleet, model: str, directory: Path) -> list[int]:
+    """The versions that every pool of the model has, ascending; none: only outside servers have it."""
+    try:
+        return _versions(fleet, model, directory)
+    except _Wrong as wrong:
+        raise fleet_error([wrong.problem], f"fleet {fleet.name}", None) from None
+
+
+class _Wrong(Exception):
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+
+def resolve_version(fleet: Fleet, model: str, directory: Path) -> str:
+    """The version that the file means, which is there."""
+    wanted = fleet.of(model).version
+    versions = _versions(fleet, model, directory)
+    at = ("models", model, "version") if model in fleet.models else ("defaults", "version")
+    if wanted == "latest":
+        if not versions:
+            expected = "a number, since its servers' own repositories cannot be looked into"
+            raise _Wrong(Problem(("models", model, "version"), expected, "latest"))
+        return str(versions[-1])
+    if versions and int(wanted) not in versions:
+        there = ", ".join(map(str, versions))
+        raise _Wrong(Problem(at, f"a version of {model} that is there ({there})", wanted))
+    return wanted
+
+
+def stages_of(fleet: Fleet, model: str, directory: Path) -> tuple[str, ...]:
+    """The models that an ensemble's steps run, each once; of any other model none."""
+    if stages := fleet.of(model).stages:
+        return stages
+    for place in _directories(fleet, model, directory):
+        path = place / CONFIG_FILE
+        if path.is_file():
+            try:
+                config, _ = parse_text(path.read_bytes(), str(path))
+            except ConfigError as error:
+                raise _Wrong(
+                    Problem(("models", model), f"a right configuration: {error.expected}", str(error))
+                ) from None
+            return tuple(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
+    return ()
+
+
+def _versions(fleet: Fleet, model: str, directory: Path) -> list[int]:
+    common: set[int] | None = None
+    for place in _directories(fleet, model, directory):
+        try:
+            there = set(find_versions(place).present)
+        except ConfigError as error:
+            raise _Wrong(Problem(("models", model), "a readable directory", error.given)) from None
+        if not there:
+            expected = f"at least one version directory such as '1' in {place}"
+            raise _Wrong(Problem(("models", model), expected, "none"))
+        common = there if common is None else common & there
+    if common is not None and not common:
+        raise _Wrong(Problem(("models", model), "a version that all its pools have", "none"))
+    return sorted(common or ())
+
+
+def _directories(fleet: Fleet, model: str, directory: Path) -> list[Path]:
+    """The model's directory in each repository that its pools use; none: only outside servers have it."""
+    source = fleet.of(model).source
+    if source is not None:
+        place = absolute(source, directory)
+        if not place.is_dir():
+            raise _Wrong(Problem(("models", model, "source"), f"a directory at {place}", "nothing there"))
+        return [place]
+    found: dict[Path, None] = {}
+    for pool in fleet.pools_of(model):
+        if fleet.pools[pool].addresses:
+            continue
+        repositories = repositories_of(fleet, pool, directory)
+        places = [path / model for path in repositories if (path / model).is_dir()]
+        if not places:
+            raise _Wrong(_not_there(fleet, model, pool, directory))
+        found.update(dict.fromkeys(places))
+    return list(found)
+
+
+def _not_there(fleet: Fleet, model: str, pool: str, directory: Path) -> Problem:
+    own = fleet.pools[pool].repository
+    for path in (absolute(text, directory) for text in own or fleet.repository):
+        if not path.is_dir():
+            key = ("pools", pool, "repository") if own else ("repository",)
+            return Problem(key, f"a directory at {path}", "nothing there")
+    repositories = repositories_of(fleet, pool, directory)
+    known = sorted({name for path in repositories for name in _models_in(path)})
+    expected = suggestion(model, known, "model") if known else "a model of the repository, which is empty"
+    return Problem(("models", model), f"{expected} in {', '.join(map(str, repositories))}", f"'{model}'")
+
+
+def _all_models(fleet: Fleet, directory: Path) -> list[str]:
+    pools = [pool for pool in fleet.pools_of("") if not fleet.pools[pool].addresses]
+    paths = dict.fromkeys(path for pool in pools for path in repositories_of(fleet, pool, directory))
+    return sorted({name for path in paths for name in _models_in(path)})
+
+
+def _models_in(path: Path) -> Iterator[str]:
+    if path.is_dir():
+        for entry in path.iterdir():
+            if not entry.name.startswith(".") and entry.is_dir():
+                yield entry.name
+
+
+def _lines(text: str) -> Lines | None:
+    try:
+        return parse_yaml(text)[1] if text else None
+    except yaml.YAMLError:
+        return None

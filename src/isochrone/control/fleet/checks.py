@@ -1,0 +1,167 @@
+"""What one setting's type cannot say: names that must exist, settings that need or exclude each other. Pure.
+
+Asked once for every fleet that is made, from a file or from the store. Problems are told by their path, which
+``reading`` turns into a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import PurePath
+from typing import TYPE_CHECKING, NamedTuple
+
+from isochrone.control.fleet.processes import OWN_FLAGS, controller_ports, gateway_ports, names_of, worker_ports
+from isochrone.gateway.upstreams import parse_upstream
+from isochrone.models.config_keys import suggestion
+
+if TYPE_CHECKING:
+    from isochrone.control.fleet.model_spec import Canary, ModelDefaults
+    from isochrone.control.fleet.spec import Fleet, Pool
+
+#: Listening on these is listening everywhere.
+_EVERYWHERE = ("0.0.0.0", "::", "")
+#: Keys of the gateway's rules for a model that have a place of their own in fleet.yaml.
+_PLACES = {
+    "policy": "policy",
+    "policy_options": "policy_options",
+    "affinity": "affinity",
+    "deadline_ms": "slo.deadline_ms",
+    "priority": "slo.priority",
+    "canary": "rollout.canary",
+}
+
+Path = tuple[str | int, ...]
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong, and where."""
+
+    path: Path
+    expected: str
+    given: str
+
+
+def problems(fleet: Fleet) -> list[Problem]:
+    """All that is wrong with a fleet whose parts are right."""
+    found: list[Problem] = []
+    for pool, spec in fleet.pools.items():
+        found += _of_pool(("pools", pool), spec)
+    found += _of_defaults(("defaults",), fleet.defaults, fleet)
+    # What a model has from the defaults was told there.
+    said = {(problem.path[1:], problem.given) for problem in found if problem.path[0] == "defaults"}
+    found += [each for each in _of_models(fleet) if (each.path[2:], each.given) not in said]
+    tls = fleet.security.tls
+    if bool(tls.cert) != bool(tls.key):
+        missing = "key" if tls.cert else "cert"
+        found.append(Problem(("security", "tls", missing), "a file, since cert and key go together", "nothing"))
+    found += _same_address_twice(fleet)
+    # Names and ports are worth counting only where the counts are right.
+    return found or [*_same_name_twice(fleet), *_ports(fleet)]
+
+
+def _of_pool(at: Path, pool: Pool) -> Iterator[Problem]:
+    if pool.max is not None and pool.min > pool.max:
+        yield Problem((*at, "min"), f"at most max, which is {pool.max}", str(pool.min))
+    elif pool.addresses:
+        if pool.workers:
+            yield Problem((*at, "workers"), "0, since addresses names servers that run already", str(pool.workers))
+        for name in ("first_port", "arguments"):
+            if value := getattr(pool, name):
+                yield Problem((*at, name), "nothing, since addresses names servers that run already", repr(value))
+    elif pool.kind == "triton":
+        expected = "addresses of running servers, since kind is triton: only our own workers can be started"
+        yield Problem((*at, "addresses"), expected, "none")
+    elif pool.workers < pool.min:
+        yield Problem((*at, "workers"), f"at least min, which is {pool.min}", str(pool.workers))
+    elif pool.max is not None and pool.workers > pool.max:
+        yield Problem((*at, "workers"), f"at most max, which is {pool.max}", str(pool.workers))
+    elif pool.max is not None and pool.warm > pool.max:
+        yield Problem((*at, "warm"), f"at most max, which is {pool.max}", str(pool.warm))
+    for index, word in enumerate(pool.arguments):
+        if word.partition("=")[0] in OWN_FLAGS:
+            yield Problem((*at, "arguments", index), "a flag that the fleet does not set itself", repr(word))
+
+
+def _of_models(fleet: Fleet) -> Iterator[Problem]:
+    for name, model in fleet.models.items():
+        at: Path = ("models", name)
+        yield from _of_defaults(at, model, fleet)
+        if model.source is not None and PurePath(model.source).name != name:
+            yield Problem((*at, "source"), f"a directory called '{name}', as the model is", repr(model.source))
+        for index, other in enumerate(model.changes_with):
+            if other == name or other not in fleet.models:
+                known = [each for each in fleet.models if each != name]
+                yield Problem((*at, "with", index), _one_of(other, known, "model"), repr(other))
+        for index, stage in enumerate(model.stages):
+            if stage == name:
+                yield Problem((*at, "stages", index), "a model other than the ensemble itself", repr(stage))
+
+
+def _of_defaults(at: Path, model: ModelDefaults, fleet: Fleet) -> Iterator[Problem]:
+    for index, pool in enumerate(model.pools):
+        if pool not in fleet.pools:
+            yield Problem((*at, "pools", index), _one_of(pool, list(fleet.pools), "pool"), repr(pool))
+    for key in model.traffic:
+        if key in _PLACES:
+            yield Problem((*at, "traffic", key), f"this in its own place, {_PLACES[key]}", "it here")
+        elif key == "digest":
+            yield Problem((*at, "traffic", key), "nothing: a digest is agreed by the workers in a rollout", "it here")
+    if model.rollout.canary is not None:
+        yield from _of_canary((*at, "rollout", "canary"), model.rollout.canary)
+
+
+def _of_canary(at: Path, canary: Canary) -> Iterator[Problem]:
+    steps = canary.steps
+    if not steps or any(not 0 < step < 1 for step in steps) or list(steps) != sorted(set(steps)):
+        given = ", ".join(f"{step:.4g}" for step in steps) or "none"
+        yield Problem((*at, "steps"), "growing shares above 0% and below 100%, such as [5%, 25%, 50%]", given)
+    for name in ("quantile", "significance"):
+        if not 0 < (share := getattr(canary, name)) < 1:
+            yield Problem((*at, name), "a share above 0 and below 1", f"{share:g}")
+    if canary.min_seconds > canary.max_seconds:
+        given = f"{canary.min_seconds:g}"
+        yield Problem((*at, "min_seconds"), f"at most max_seconds, which is {canary.max_seconds:g}", given)
+
+
+def _one_of(word: str, known: Sequence[str], kind: str) -> str:
+    return suggestion(word, list(known), kind) if known else f"no {kind}: there is none to name"
+
+
+def _same_name_twice(fleet: Fleet) -> Iterator[Problem]:
+    seen: dict[str, Path] = {}
+    for path, names in names_of(fleet):
+        for name in names:
+            if name in seen:
+                expected = f"a name whose processes are called otherwise than those of {dotted(seen[name])}"
+                yield Problem(path, expected, f"a second '{name}'")
+                break
+            seen[name] = path
+
+
+def _same_address_twice(fleet: Fleet) -> Iterator[Problem]:
+    seen: dict[str, str] = {}
+    for pool, spec in fleet.pools.items():
+        for index, text in enumerate(spec.addresses):
+            address = parse_upstream(text).address
+            if address in seen:
+                yield Problem(("pools", pool, "addresses", index), f"another address than in {seen[address]}", address)
+            seen.setdefault(address, f"pools.{pool}.addresses[{index}]")
+
+
+def _ports(fleet: Fleet) -> Iterator[Problem]:
+    """Two processes on one port, or a port that counted up too far."""
+    taken: dict[int, list[tuple[str, Path]]] = {}
+    for path, host, port in [*controller_ports(fleet), *gateway_ports(fleet), *worker_ports(fleet)]:
+        if port > 65535:
+            yield Problem(path, "ports that count up to at most 65535", str(port))
+            return
+        for other, where in taken.get(port, ()):
+            if host == other or host in _EVERYWHERE or other in _EVERYWHERE:
+                yield Problem(path, f"ports that {dotted(where)} does not take", f"port {port} again")
+                return
+        taken.setdefault(port, []).append((host, path))
+
+
+def dotted(path: Path) -> str:
+    """``models.detector.pools[0]``."""
+    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")

@@ -1,0 +1,200 @@
+"""Which processes a fleet has on this machine, and the command line of each. Pure.
+
+The supervisor compares what it runs with this: a process whose spec is equal is left alone, one that differs is
+restarted. So nothing belongs on a command line that can change without a restart: models, versions and rules reach the
+processes through the store.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from isochrone.control.fleet.quantities import join_address, split_address
+from isochrone.gateway.upstreams import Upstream, parse_upstream
+
+if TYPE_CHECKING:
+    from isochrone.control.fleet.spec import Fleet, Pool
+
+#: Flags of ``isochrone serve`` that a pool's ``arguments`` must not name.
+OWN_FLAGS = frozenset(
+    (
+        "--http-port",
+        "--grpc-port",
+        "--metrics-port",
+        "--model-control-mode",
+        "--model-repository",
+        "--load-model",
+        "--store",
+        "--fleet",
+        "--name",
+        "--pool",
+        "--tier",
+        "--device",
+        "--memory",
+        "--region",
+        "--lease-seconds",
+    )
+)
+#: Workers are talked to by gateways of the same machine, unless a pool's arguments name another --host.
+_WORKER_HOST = "127.0.0.1"
+_PORTS_PER_WORKER = 3
+
+_Step = str | int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One process. Equal specs mean: nothing to restart."""
+
+    name: str
+    role: Literal["controller", "gateway", "worker"]
+    #: Words for the ``isochrone`` command.
+    arguments: tuple[str, ...]
+    #: Of a worker: its pool.
+    pool: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideServer:
+    """A server that runs already: it is not started, only used."""
+
+    name: str
+    pool: str
+    upstream: Upstream
+    kind: str
+
+
+def processes(fleet: Fleet, directory: Path) -> dict[str, ProcessSpec]:
+    """Every process by name, controllers first. ``directory`` is the file's."""
+    lease = f"{fleet.store.lease_seconds:g}"
+    identity = ("--store", store_url(fleet, directory), "--fleet", fleet.name, "--lease-seconds", lease)
+    specs = [
+        ProcessSpec(name, "controller", ("control", *identity, "--name", name, "--listen", listen))
+        for name, listen in _counted(controller_names(fleet), fleet.control.listen)
+    ]
+    for group, gateway in fleet.gateways.items():
+        for index, (name, listen) in enumerate(_counted(gateway_names(fleet, group), gateway.listen)):
+            metrics = gateway.metrics_port + index if gateway.metrics_port > 0 else gateway.metrics_port
+            words = ["gateway", "--listen", listen, "--metrics-port", str(metrics), *identity, "--name", name]
+            words += ["--processes", str(gateway.processes)] if gateway.processes > 1 else []
+            specs.append(ProcessSpec(name, "gateway", tuple(words)))
+    for pool in fleet.pools:
+        specs += _workers(fleet, pool, directory, identity)
+    return {spec.name: spec for spec in specs}
+
+
+def _workers(fleet: Fleet, pool: str, directory: Path, identity: tuple[str, ...]) -> Iterator[ProcessSpec]:
+    spec = fleet.pools[pool]
+    repositories = tuple(str(path) for path in repositories_of(fleet, pool, directory))
+    for index, name in enumerate(worker_names(fleet, pool)):
+        http, grpc, metrics = _ports_of_worker(spec, index)
+        words = ["serve", *repositories, "--host", _WORKER_HOST, "--http-port", str(http), "--grpc-port", str(grpc)]
+        words += ["--metrics-port", str(metrics), "--model-control-mode", "explicit", *identity]
+        words += ["--name", name, "--pool", pool]
+        words += _given("--tier", spec.tier) + _given("--device", spec.device)
+        words += ["--memory", str(spec.memory)] if spec.memory else []
+        words += _given("--region", spec.region)
+        yield ProcessSpec(name, "worker", (*words, *spec.arguments), pool)
+
+
+def _given(flag: str, value: str) -> list[str]:
+    return [flag, value] if value else []
+
+
+def outside_servers(fleet: Fleet) -> dict[str, OutsideServer]:
+    """The servers of all ``addresses``, by name. The name is the address's, so that it stays when others go."""
+    found = {}
+    for pool, spec in fleet.pools.items():
+        for text in spec.addresses:
+            upstream = parse_upstream(text)
+            name = f"{pool}-{upstream.host}-{upstream.port}"
+            found[name] = OutsideServer(name, pool, upstream, spec.kind)
+    return found
+
+
+def store_url(fleet: Fleet, directory: Path) -> str:
+    """The same whatever directory a process runs in."""
+    scheme, _, rest = fleet.store.url.partition(":")
+    return f"sqlite:{absolute(rest, directory)}" if scheme == "sqlite" else fleet.store.url
+
+
+def repositories_of(fleet: Fleet, pool: str, directory: Path) -> tuple[Path, ...]:
+    """The model repositories of a pool's workers: its own or the fleet's, and those that hold its models' sources."""
+    found = [absolute(path, directory) for path in fleet.pools[pool].repository or fleet.repository]
+    for name, model in fleet.models.items():
+        if model.source is not None and pool in fleet.pools_of(name):
+            found.append(absolute(model.source, directory).parent)
+    return tuple(dict.fromkeys(found))
+
+
+def absolute(path: str, directory: Path) -> Path:
+    """A path of the file. Links are left as they are: a deployment may move what they point to."""
+    return Path(os.path.abspath(directory / Path(path).expanduser()))
+
+
+def controller_names(fleet: Fleet) -> list[str]:
+    return [f"control-{number}" for number in range(1, fleet.control.count + 1)]
+
+
+def gateway_names(fleet: Fleet, group: str) -> list[str]:
+    """``gw``; or ``gw-1``, ``gw-2`` where there are several."""
+    count = fleet.gateways[group].count
+    return [group] if count == 1 else [f"{group}-{number}" for number in range(1, count + 1)]
+
+
+def worker_names(fleet: Fleet, pool: str) -> list[str]:
+    return [f"{pool}-{number}" for number in range(1, fleet.pools[pool].workers + 1)]
+
+
+def names_of(fleet: Fleet) -> Iterator[tuple[tuple[_Step, ...], list[str]]]:
+    """The names of all processes, and the key each comes from."""
+    yield ("control",), controller_names(fleet)
+    for group in fleet.gateways:
+        yield ("gateways", group), gateway_names(fleet, group)
+    for pool in fleet.pools:
+        yield ("pools", pool), worker_names(fleet, pool)
+
+
+def _counted(names: list[str], listen: str) -> Iterator[tuple[str, str]]:
+    """Each name with its address; ports count up, and 0 stays 0."""
+    host, port = split_address(listen)
+    for index, name in enumerate(names):
+        yield name, join_address(host, port + index if port else 0)
+
+
+# Ports that are fixed, each with the key it comes from.
+
+
+def controller_ports(fleet: Fleet) -> Iterator[tuple[tuple[_Step, ...], str, int]]:
+    for _, listen in _counted(controller_names(fleet), fleet.control.listen):
+        host, port = split_address(listen)
+        if port:
+            yield ("control", "listen"), host, port
+
+
+def gateway_ports(fleet: Fleet) -> Iterator[tuple[tuple[_Step, ...], str, int]]:
+    for group, gateway in fleet.gateways.items():
+        for index, (_, listen) in enumerate(_counted(gateway_names(fleet, group), gateway.listen)):
+            host, port = split_address(listen)
+            if port:
+                yield ("gateways", group, "listen"), host, port
+            if gateway.metrics_port > 0:
+                yield ("gateways", group, "metrics_port"), host, gateway.metrics_port + index
+
+
+def worker_ports(fleet: Fleet) -> Iterator[tuple[tuple[_Step, ...], str, int]]:
+    for pool, spec in fleet.pools.items():
+        for index in range(spec.workers):
+            for port in _ports_of_worker(spec, index):
+                if port:
+                    yield ("pools", pool, "first_port"), _WORKER_HOST, port
+
+
+def _ports_of_worker(pool: Pool, index: int) -> tuple[int, int, int]:
+    """HTTP, gRPC, metrics."""
+    first = pool.first_port + _PORTS_PER_WORKER * index
+    return (first, first + 1, first + 2) if pool.first_port else (0, 0, 0)

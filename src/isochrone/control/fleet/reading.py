@@ -1,0 +1,96 @@
+"""Makes a ``Fleet`` of a fleet.yaml. What is wrong is told with file, line, key, what was expected and what was given.
+
+All that is wrong is told at once, one line each. The file is only read: whether its directories and models are there is
+``catalog``'s to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from isochrone.control.fleet.checks import Problem, dotted
+from isochrone.control.fleet.gateway_rules import rule_problems
+from isochrone.control.fleet.lines import Lines, parse_yaml
+from isochrone.control.fleet.pydantic_problems import problems_of
+from isochrone.control.fleet.spec import Fleet
+from isochrone.errors import ConfigError
+
+
+class FleetError(ConfigError):
+    """Everything that is wrong with one fleet. As a ``ConfigError`` it is the first of its problems."""
+
+    def __init__(self, problems: Sequence[ConfigError]) -> None:
+        first = problems[0]
+        super().__init__(first.where, first.key, first.expected, first.given)
+        self.problems = tuple(problems)
+        self.args = ("\n".join(str(problem) for problem in problems),)
+
+
+def fleet_error(problems: Sequence[Problem], where: str, lines: Lines | None) -> FleetError:
+    """Problems by their paths, told by file and line."""
+    errors = []
+    for problem in problems:
+        place = f"{where}:{lines.of(problem.path)}" if lines is not None else where
+        errors.append(ConfigError(place, dotted(problem.path) or "file", problem.expected, problem.given))
+    return FleetError(errors)
+
+
+def load_fleet(path: Path | str) -> Fleet:
+    """The fleet in a file."""
+    where = str(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (IsADirectoryError, NotADirectoryError, FileNotFoundError) as error:
+        raise FleetError([ConfigError(where, "file", "a fleet.yaml", error.strerror or str(error))]) from None
+    except OSError as error:
+        raise FleetError([ConfigError(where, "file", "a readable file", error.strerror or str(error))]) from None
+    except UnicodeDecodeError:
+        raise FleetError([ConfigError(where, "file", "UTF-8 text", "bytes that are not")]) from None
+    return parse_fleet(text, where, Path(path).parent)
+
+
+def parse_fleet(text: str, where: str, directory: Path) -> Fleet:
+    """The fleet in a text; ``where`` names it in errors, ``directory`` is what relative paths in it are of."""
+    try:
+        data, lines = parse_yaml(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{where}:{mark.line + 1}" if mark is not None else where
+        given = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise FleetError([ConfigError(place, "file", "valid YAML", given)]) from None
+    except ValueError as error:
+        raise FleetError([ConfigError(where, "file", "valid YAML", str(error))]) from None
+    if not isinstance(data, dict):
+        given = "nothing" if data is None else repr(data)[:60]
+        raise FleetError([ConfigError(where, "file", "a mapping with name, pools, models ...", given)])
+    return _checked(data, where, lines)
+
+
+def fleet_of(spec: dict[str, Any], where: str = "fleet") -> Fleet:
+    """The fleet in a ``FleetRecord``, or in what an API was given."""
+    return _checked(spec, where, None)
+
+
+def with_workers(fleet: Fleet, pool: str, workers: int) -> Fleet:
+    """The same with another number of workers in one pool."""
+    spec = fleet.model_dump(mode="json")
+    if pool not in spec["pools"]:
+        known = ", ".join(fleet.pools) or "none"
+        raise ConfigError(f"fleet {fleet.name}", f"pools.{pool}", f"a pool of the fleet ({known})", repr(pool))
+    spec["pools"][pool]["workers"] = workers
+    return fleet_of(spec, f"fleet {fleet.name}")
+
+
+def _checked(data: dict[str, Any], where: str, lines: Lines | None) -> Fleet:
+    try:
+        fleet = Fleet.model_validate(data)
+    except ValidationError as error:
+        raise fleet_error(problems_of(error, Fleet), where, lines) from None
+    if problems := rule_problems(fleet):
+        raise fleet_error(problems, where, lines)
+    return fleet

@@ -1,0 +1,325 @@
+"""Stands in a gateway's process between the store and what the gateway serves by.
+
+It registers the gateway, keeps its upstreams, rules and commitments as the store has them, and takes part in strict
+switches: it stops admitting before it says so, and lets go only when the store says how the switch ended. While the
+store is away the gateway serves on by its last epoch; what waits inside a switch is told after a while. Must never let
+a request through that names no version while a switch is held.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from isochrone.control.commitments import commitments
+from isochrone.control.keys import Keys
+from isochrone.control.records import (
+    ANNOUNCED,
+    CANCELLED,
+    HOLDING,
+    AcknowledgementRecord,
+    EpochRecord,
+    GatewayRecord,
+    SwitchRecord,
+    WorkerRecord,
+    decode,
+    encode,
+)
+from isochrone.errors import IsochroneError
+from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.gateway.upstreams import Upstream
+from isochrone.store.base import Compare, Delete, Entry, Lease, Put, Store, StoreUnavailable
+from isochrone.store.mirror import Mirror
+
+log = structlog.get_logger()
+
+SOURCE = "control plane"
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRules:
+    """How long things may take, in seconds."""
+
+    lease: float = 5.0
+    #: A switch that is held longer is cancelled, by whichever gateway notices first.
+    longest_hold: float = 1.0
+    #: Held requests are told after so long, when not even that could be written.
+    tell_held: float = 3.0
+    #: Looking at what every worker serves may take so long; then those that do not answer are left out.
+    look: float = 0.5
+    #: A worker that vanished from the store, and still answers here, is kept so long: the store may have lost it alone.
+    linger: float = 10.0
+
+
+class GatewayLink:
+    """One gateway's. ``read_rules``: the fleet record's gateway rules."""
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        gateway: Gateway,
+        record: GatewayRecord,
+        read_rules: Callable[[bytes], GatewayRules],
+        rules: LinkRules | None = None,
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._gateway = gateway
+        self._record = record
+        self._read_rules = read_rules
+        self._rules = rules or LinkRules()
+        self.mirror = Mirror(store, keys.prefix)
+        self._lease: Lease | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: Revisions of what has been applied: nothing is done twice.
+        self._epoch_revision = self._fleet_revision = 0
+        self._members: tuple[object, ...] = ()
+        self._vanished: dict[str, tuple[WorkerRecord, float]] = {}
+        self._known: dict[str, WorkerRecord] = {}
+        self._acknowledged: tuple[str, str] = ("", "")
+        self._held_since = 0.0
+        self._registered = False
+        gateway.fleet.lead()
+
+    # Life.
+
+    async def start(self) -> None:
+        """Returns when the gateway is registered and serves by what is committed; waits for the store if need be."""
+        pause = 0.1
+        while True:
+            try:
+                await self.mirror.start()
+                break
+            except StoreUnavailable as error:
+                log.warning("the store does not answer; the gateway is not ready until it does", error=str(error))
+                await asyncio.sleep(pause)
+                pause = min(2.0, pause * 2)
+        while not self._registered:
+            try:
+                await self._register()
+            except StoreUnavailable as error:
+                log.warning("the gateway cannot register", error=str(error))
+                await asyncio.sleep(0.5)
+        self.mirror.on_change.append(self._apply)
+        self._apply()
+        # Their first word on what they serve comes with their health.
+        await asyncio.gather(*self._tasks)
+        self._run(self._keep())
+
+    async def stop(self) -> None:
+        """Says farewell: nobody need wait for this gateway any more. Only when it admits nothing any more itself."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        try:
+            async with asyncio.timeout(3):
+                await self._farewell()
+        except (TimeoutError, StoreUnavailable) as error:
+            log.warning("the gateway could not say farewell to the store", error=str(error))
+        await self.mirror.stop()
+        await self._store.close()
+
+    async def _register(self) -> None:
+        """One transaction: whoever commits a strict switch after it has to wait for this gateway too."""
+        keys, record = self._keys, self._record
+        if self._lease is None or self._lease.lost:
+            self._lease = await self._store.grant(self._rules.lease)
+        outcome = await self._store.transact(
+            (),
+            (
+                Put(keys.gateway(record.name), encode(self._current()), self._lease.id),
+                Put(keys.known_gateway(record.name), record.incarnation.encode()),
+                Put(keys.gateway_set, f"{record.name} {record.incarnation}".encode()),
+            ),
+        )
+        # Nothing is admitted before all that was written earlier has been seen.
+        await self.mirror.catch_up(outcome.revision)
+        self._registered = True
+
+    async def _farewell(self) -> None:
+        keys, record = self._keys, self._record
+        known = await self._store.get(keys.known_gateway(record.name))
+        if known is not None and known.value.decode() == record.incarnation:
+            await self._store.transact(
+                (Compare(known.key, known.revision),),
+                (
+                    Delete(keys.gateway(record.name)),
+                    Delete(known.key),
+                    Put(keys.gateway_set, f"{record.name} left".encode()),
+                ),
+            )
+        if self._lease is not None:
+            await self._lease.revoke()
+
+    def _current(self) -> GatewayRecord:
+        return msgspec.structs.replace(self._record, epoch=self._gateway.fleet.epoch)
+
+    async def _keep(self) -> None:
+        """Registers again when the lease was lost, and tells which epoch is served."""
+        told = -1
+        while True:
+            try:
+                lost = self._lease is None or self._lease.lost
+                key = self._keys.gateway(self._record.name)
+                if self.mirror.connected and (lost or key not in self.mirror.entries):
+                    await self._register()
+                    told = -1
+                epoch = self._gateway.fleet.epoch
+                if epoch != told and self._lease is not None:
+                    await self._store.transact((), (Put(key, encode(self._current()), self._lease.id),))
+                    told = epoch
+            except StoreUnavailable:
+                pass  # the mirror says so in the log
+            self._drop_vanished()
+            self._look_at_hold()
+            before = self.mirror.revision
+            await self.mirror.changed(before, 0.1)
+
+    # What the store says.
+
+    def _apply(self) -> None:
+        """After every change: whole revisions only, so what belongs together is seen together."""
+        entries = self.mirror.entries
+        try:
+            self._apply_rules(entries.get(self._keys.fleet))
+            self._apply_members()
+            self._apply_epoch(entries.get(self._keys.epoch))
+        except (IsochroneError, msgspec.MsgspecError) as error:
+            log.error("a record of the control plane makes no sense; what was served stays", error=str(error))
+        self._apply_switch(entries.get(self._keys.switch))
+
+    def _apply_rules(self, entry: Entry | None) -> None:
+        if entry is None or entry.revision == self._fleet_revision:
+            return
+        self._fleet_revision = entry.revision
+        self._gateway.fleet.configure(self._read_rules(entry.value))
+
+    def _apply_members(self) -> None:
+        keys = self._keys
+        found = {entry.key: decode(entry.value, WorkerRecord) for entry in self.mirror.under(keys.workers)}
+        drained = {entry.key.removeprefix(keys.drains) for entry in self.mirror.under(keys.drains)}
+        now = time.monotonic()
+        for key, record in self._known.items():
+            if key not in found:
+                self._vanished[key] = (record, now + self._rules.linger)
+        for key in found:
+            self._vanished.pop(key, None)
+        self._known = found
+        records = [*found.values(), *(record for record, _ in self._vanished.values())]
+        self._set_members([record for record in records if record.name not in drained])
+
+    def _drop_vanished(self) -> None:
+        now = time.monotonic()
+        overdue = [key for key, (_, until) in self._vanished.items() if now >= until]
+        # Nobody is dropped while the store is away: what it does not tell is no news.
+        if overdue and self.mirror.connected:
+            for key in overdue:
+                del self._vanished[key]
+            self._apply_members()
+
+    def _set_members(self, records: Sequence[WorkerRecord]) -> None:
+        upstreams: dict[str, Upstream] = {}
+        for record in records:
+            upstream = Upstream(
+                record.host,
+                record.port,
+                record.grpc_port,
+                0 if record.kind == "isochrone" else record.metrics_port,
+                record.tier,
+                record.device,
+                record.region,
+            )
+            upstreams.setdefault(upstream.address, upstream)
+        members = tuple(upstreams.values())
+        if members != self._members:
+            self._members = members
+            self._gateway.set_upstreams(SOURCE, members)
+
+    def _apply_epoch(self, entry: Entry | None) -> None:
+        if entry is None or entry.revision == self._epoch_revision:
+            return
+        record = decode(entry.value, EpochRecord)
+        self._epoch_revision = entry.revision
+        if record.epoch <= self._gateway.fleet.epoch:
+            return
+        self._gateway.fleet.commit(record.epoch, commitments(record))
+        # Workers have what is committed; a look at once, for those that joined a moment ago.
+        self._gateway.look_now()
+        log.info("epoch", epoch=record.epoch, versions={name: model.version for name, model in record.models.items()})
+
+    # Strict switches.
+
+    def _apply_switch(self, entry: Entry | None) -> None:
+        fleet = self._gateway.fleet
+        switch = decode(entry.value, SwitchRecord) if entry is not None else None
+        if entry is None or switch is None or switch.phase == CANCELLED or switch.epoch < fleet.epoch:
+            self._release()
+            return
+        if switch.phase == HOLDING and not fleet.holding:
+            # First nothing is let through any more, then this is said.
+            fleet.hold(switch.models)
+            self._held_since = time.monotonic()
+        if switch.phase in (ANNOUNCED, HOLDING) and self._acknowledged != (switch.identity, switch.phase):
+            self._acknowledged = (switch.identity, switch.phase)
+            self._run(self._acknowledge(entry, switch))
+
+    def _release(self) -> None:
+        fleet = self._gateway.fleet
+        if fleet.holding:
+            held = time.monotonic() - self._held_since
+            released = fleet.release()
+            log.info("switch over", epoch=fleet.epoch, requests_held=released, held_ms=round(held * 1e3, 2))
+
+    async def _acknowledge(self, entry: Entry, switch: SwitchRecord) -> None:
+        keys, record = self._keys, self._record
+        word = encode(AcknowledgementRecord(switch.phase, record.incarnation))
+        if switch.phase == ANNOUNCED:
+            # What is about to be committed is loaded: once it is, requests wait, and there is no time to look.
+            await self._gateway.read_indexes(self._rules.look)
+        try:
+            # Only while the switch stands as it was seen: a late word must not count for another one.
+            await self._store.transact(
+                (Compare(entry.key, entry.revision),), (Put(keys.acknowledgement(switch.identity, record.name), word),)
+            )
+        except StoreUnavailable as error:
+            log.warning("a switch could not be acknowledged", switch=switch.identity, error=str(error))
+            if self._acknowledged == (switch.identity, switch.phase):
+                self._acknowledged = ("", "")
+                await asyncio.sleep(0.05)
+                self._apply_switch(self.mirror.entries.get(keys.switch))
+
+    def _look_at_hold(self) -> None:
+        """A switch whose leader died is not waited for: any gateway may cancel it, unless it was committed."""
+        if not self._gateway.fleet.holding:
+            return
+        held = time.monotonic() - self._held_since
+        entry = self.mirror.entries.get(self._keys.switch)
+        if held > self._rules.tell_held:
+            self._gateway.fleet.refuse_held(
+                f"a version is being switched and the store does not say how it ended, for {held:.1f} s now; try again"
+            )
+        if held > self._rules.longest_hold and entry is not None:
+            self._run(self._cancel(entry, held))
+
+    async def _cancel(self, entry: Entry, held: float) -> None:
+        switch = decode(entry.value, SwitchRecord)
+        if switch.phase != HOLDING:
+            return
+        reason = f"gateway {self._record.name} held requests for {held:.1f} s without a commit"
+        cancelled = msgspec.structs.replace(switch, phase=CANCELLED, reason=reason)
+        try:
+            await self._store.transact((Compare(entry.key, entry.revision),), (Put(entry.key, encode(cancelled)),))
+        except StoreUnavailable:
+            pass  # tried again at the next look
+
+    def _run(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

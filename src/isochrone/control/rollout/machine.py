@@ -1,0 +1,294 @@
+"""One rollout, one step further: the record and what is seen in, the next record and what goes with it out. Pure.
+
+Prepare: every registered worker of the pools has the new versions beside the old, and all agree on their digests. Then,
+where asked for, outputs are compared and a canary is watched. Then the cutover (``switching``), and at last the old
+goes. Any failure before the cutover ends in ``aborted`` with its reason, and nothing was visible.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import msgspec
+
+from isochrone.control.records import (
+    ABORTED,
+    ABORTING,
+    CANARY,
+    COMPARING,
+    DONE,
+    DRAINING,
+    PENDING,
+    PREPARING,
+    SWITCHING,
+    Assignment,
+    Change,
+    EpochRecord,
+    Progress,
+    RolloutRecord,
+    Split,
+)
+from isochrone.control.rollout.decision import Decision, enter
+from isochrone.control.rollout.switching import switch
+from isochrone.control.rollout.wanted import lack_of_memory, needed
+from isochrone.control.rollout.world import WorkerView, World
+
+#: Seconds for gateways to see a commit and for old versions to go before the rollout is called done anyway.
+DRAIN_SECONDS = 60.0
+#: Seconds for workers to let go of what was prepared.
+ABORT_SECONDS = 60.0
+
+
+def advance(record: RolloutRecord, world: World) -> Decision:
+    """What is to be done now. The same record and nothing else: wait."""
+    if record.abort_asked and record.state in (PENDING, PREPARING, COMPARING, CANARY, SWITCHING):
+        return _abort(record, world, record.abort_asked)
+    if record.state == PENDING:
+        return _begin(record, world)
+    if record.state == PREPARING:
+        return _prepare(record, world)
+    if record.state == COMPARING:
+        return _compare(record, world)
+    if record.state == CANARY:
+        return _try(record, world)
+    if record.state == SWITCHING:
+        return _switch(record, world)
+    if record.state == DRAINING:
+        return _drain(record, world)
+    if record.state == ABORTING:
+        return _undo(record, world)
+    return Decision(record)
+
+
+def _begin(record: RolloutRecord, world: World) -> Decision:
+    for other in world.rollouts:
+        if other.identity != record.identity and other.state != PENDING and set(other.changes) & set(record.changes):
+            return Decision(msgspec.structs.replace(record, note=f"waits for rollout {other.identity}"))
+    for name in record.changes:
+        for worker in world.of_pools(record.changes[name].pools).values():
+            lack = lack_of_memory(worker.record, world.epoch, world.rollouts, record)
+            if lack:
+                return _abort(record, world, lack)
+    changes = {
+        name: change if change.stages else msgspec.structs.replace(change, stages=world.stages.get(name, ()))
+        for name, change in record.changes.items()
+    }
+    return Decision(enter(record, PREPARING, world.now, note="", changes=changes), event="prepares")
+
+
+# Prepare.
+
+
+def _prepare(record: RolloutRecord, world: World) -> Decision:
+    workers = {
+        name: worker for change in record.changes.values() for name, worker in world.of_pools(change.pools).items()
+    }
+    progress = {name: _progress(record, worker) for name, worker in workers.items()}
+    record = msgspec.structs.replace(record, workers=progress)
+    failed = [(name, each.detail) for name, each in progress.items() if each.state == "failed"]
+    if failed:
+        reasons = "; ".join(f"worker {name}: {detail}" for name, detail in failed)
+        return _abort(record, world, f"not every worker could load it: {reasons}")
+    # A worker that joined since may not have room.
+    for worker in workers.values():
+        lack = lack_of_memory(worker.record, world.epoch, world.rollouts, record)
+        if lack:
+            return _abort(record, world, lack)
+    unserved = [name for name, change in record.changes.items() if not world.of_pools(change.pools)]
+    waiting = [name for name, each in progress.items() if each.state != "ready"]
+    if unserved or waiting:
+        if world.now - record.since.get(PREPARING, world.now) > record.prepare_seconds:
+            what = f"no worker is registered for {', '.join(unserved)}" if unserved else ""
+            what = what or f"worker {', '.join(waiting)} did not get ready"
+            return _abort(record, world, f"{what} within {record.prepare_seconds:g} s")
+        return Decision(record)
+    changes: dict[str, Change] = {}
+    for name, change in record.changes.items():
+        digests = {
+            worker: view.ready(name)[change.version].digest for worker, view in world.of_pools(change.pools).items()
+        }
+        told = {worker: digest for worker, digest in digests.items() if digest}
+        if len(set(told.values())) > 1:
+            return _abort(record, world, _disagreement(name, change.version, told))
+        changes[name] = msgspec.structs.replace(change, digest=next(iter(told.values()), ""))
+    return _onward(msgspec.structs.replace(record, changes=changes), world)
+
+
+def _progress(record: RolloutRecord, worker: WorkerView) -> Progress:
+    """How far one worker is with all that concerns it."""
+    details = []
+    for name, change in record.changes.items():
+        if worker.record.pool not in change.pools:
+            continue
+        failure = worker.failures.get(name)
+        loaded = (worker.models or {}).get(name, {}).get(change.version)
+        if change.version in worker.ready(name):
+            continue
+        if failure is not None and change.version in failure.versions:
+            return Progress("failed", failure.reason)
+        details.append(f"{name} {change.version} {loaded.state.lower() if loaded is not None else ''}".strip())
+    if not details:
+        return Progress("ready")
+    return Progress("waiting" if worker.models is None else "loading", ", ".join(details))
+
+
+def _disagreement(model: str, version: str, digests: dict[str, str]) -> str:
+    """Who differs from whom: artifact or configuration is not the same everywhere."""
+    counts = Counter(digests.values())
+    usual = counts.most_common(1)[0][0]
+    odd = {worker: digest for worker, digest in digests.items() if digest != usual}
+    shown = ", ".join(f"worker {worker} has {digest[:12]}" for worker, digest in sorted(odd.items()))
+    return (
+        f"{model} version {version} is not the same everywhere: {shown}, {counts[usual]} other(s) have {usual[:12]}; "
+        "its files or its config.pbtxt differ there"
+    )
+
+
+def _onward(record: RolloutRecord, world: World) -> Decision:
+    """Prepared: what comes next of what was asked for."""
+    if record.compare is not None and record.state == PREPARING and any(c.before for c in record.changes.values()):
+        return Decision(enter(record, COMPARING, world.now), compares=True, event="compares outputs")
+    if record.canary is not None and record.state in (PREPARING, COMPARING) and record.canary.weights:
+        return Decision(enter(record, CANARY, world.now, step=0), event="begins its canary")
+    return Decision(enter(record, SWITCHING, world.now), event="switches")
+
+
+# Comparison and canary.
+
+
+def _compare(record: RolloutRecord, world: World) -> Decision:
+    word = world.compared.get(record.identity)
+    if word is None or word.kind == "wait":
+        note = word.reason if word is not None else "gathers requests to compare"
+        return Decision(msgspec.structs.replace(record, note=note), compares=True)
+    if word.kind == "stop":
+        return _abort(record, world, word.reason)
+    return _onward(msgspec.structs.replace(record, note=word.reason), world)
+
+
+def _try(record: RolloutRecord, world: World) -> Decision:
+    rule = record.canary
+    if rule is None:
+        return Decision(enter(record, SWITCHING, world.now))
+    weight = rule.weights[record.step]
+    if not _is_tried(record, world, weight):
+        if world.switch is not None:
+            return Decision(record)
+        epoch = _split(record, world, weight)
+        note = f"step {record.step + 1} of {len(rule.weights)}: {weight:.0%} of the traffic"
+        since = {**record.since, f"step {record.step + 1}": world.now}
+        after = msgspec.structs.replace(record, note=note, since=since, epoch=epoch.epoch)
+        return Decision(after, commit=epoch, event=f"canary at {weight:.0%}")
+    word = world.judged.get(record.identity)
+    if record.promote_asked:
+        return Decision(enter(record, SWITCHING, world.now, note="promoted by hand"), event="promoted by hand")
+    if word is None or word.kind == "wait":
+        note = word.reason if word is not None and word.reason else record.note
+        return Decision(msgspec.structs.replace(record, note=note), observes=True)
+    if word.kind == "stop":
+        return _abort(record, world, f"the canary at {weight:.0%} is worse: {word.reason}")
+    if record.step + 1 < len(rule.weights):
+        return Decision(msgspec.structs.replace(record, step=record.step + 1, note=word.reason))
+    return Decision(enter(record, SWITCHING, world.now, note=word.reason), event="passed its canary")
+
+
+def _is_tried(record: RolloutRecord, world: World, weight: float) -> bool:
+    for name, change in record.changes.items():
+        assignment = world.epoch.models.get(name)
+        canary = assignment.canary if assignment is not None else None
+        if canary is None or canary.version != change.version or canary.weight != weight:
+            return False
+    return True
+
+
+def _split(record: RolloutRecord, world: World, weight: float) -> EpochRecord:
+    """An epoch in which a part of the traffic gets the new versions."""
+    rule = record.canary
+    assert rule is not None
+    number = world.epoch.epoch + 1
+    models = dict(world.epoch.models)
+    for name, change in record.changes.items():
+        split = Split(change.version, change.digest, weight, rule.sticky, rule.header)
+        before = models.get(name)
+        if before is not None:
+            models[name] = msgspec.structs.replace(before, canary=split, epoch=number)
+    return EpochRecord(number, models, record.identity, record.by, world.now)
+
+
+# The end.
+
+
+def _switch(record: RolloutRecord, world: World) -> Decision:
+    for name, change in record.changes.items():
+        workers = world.of_pools(change.pools)
+        having = [worker for worker in workers.values() if change.version in worker.ready(name)]
+        if 2 * len(having) < len(workers) or not workers:
+            # Too many came or went since: those that are there now have to have it first.
+            return Decision(enter(record, PREPARING, world.now), ends_switch=_owns_switch(record, world))
+    return switch(record, world)
+
+
+def _owns_switch(record: RolloutRecord, world: World) -> bool:
+    return world.switch is not None and world.switch.identity.partition(".")[0] == record.identity
+
+
+def _drain(record: RolloutRecord, world: World) -> Decision:
+    late = world.lagging(record.epoch)
+    leaving = _superfluous(record, world)
+    waited = world.now - record.since.get(DRAINING, world.now)
+    if (late or leaving) and waited < DRAIN_SECONDS:
+        note = f"gateway {', '.join(late)} has yet to see epoch {record.epoch}" if late else f"drains {leaving[0]}"
+        return Decision(msgspec.structs.replace(record, note=note))
+    return Decision(enter(record, DONE, world.now, note=""), event="done")
+
+
+def _superfluous(record: RolloutRecord, world: World) -> list[str]:
+    """Versions of the rollout's models that workers still have and nobody wants."""
+    found = []
+    for worker in world.workers.values():
+        kept = needed(worker.record, world.epoch, world.rollouts)
+        for name in record.changes:
+            found += [
+                f"{name} {version} on {worker.record.name}"
+                for version in worker.ready(name)
+                if (name, version) not in kept
+            ]
+    return found
+
+
+def _abort(record: RolloutRecord, world: World, reason: str) -> Decision:
+    """From now on nobody wants the new versions; a canary's share goes back in the same transaction."""
+    after = enter(record, ABORTING, world.now, reason=reason, note="")
+    ends_switch = _owns_switch(record, world)
+    if any(_canary_of(record, name, world.epoch.models.get(name)) for name in record.changes):
+        if world.switch is not None and not ends_switch:
+            return Decision(record)
+        number = world.epoch.epoch + 1
+        models = {
+            name: msgspec.structs.replace(assignment, canary=None, epoch=number)
+            if _canary_of(record, name, assignment)
+            else assignment
+            for name, assignment in world.epoch.models.items()
+        }
+        epoch = EpochRecord(number, models, record.identity, record.by, world.now)
+        after = msgspec.structs.replace(after, epoch=number)
+        return Decision(after, commit=epoch, ends_switch=ends_switch, event=f"rolled back: {reason}")
+    return Decision(after, ends_switch=ends_switch, event=f"aborted: {reason}")
+
+
+def _canary_of(record: RolloutRecord, name: str, assignment: Assignment | None) -> bool:
+    change = record.changes.get(name)
+    if assignment is None or assignment.canary is None or change is None:
+        return False
+    return assignment.canary.version == change.version
+
+
+def _undo(record: RolloutRecord, world: World) -> Decision:
+    if any(_canary_of(record, name, world.epoch.models.get(name)) for name in record.changes):
+        return _abort(record, world, record.reason)
+    if _owns_switch(record, world):
+        return Decision(record, ends_switch=True)
+    waited = world.now - record.since.get(ABORTING, world.now)
+    if _superfluous(record, world) and waited < ABORT_SECONDS:
+        return Decision(record)
+    return Decision(enter(record, ABORTED, world.now), event=f"aborted: {record.reason}")

@@ -1,0 +1,113 @@
+"""Which versions of which models each worker should have, and whether they fit into its memory. Pure.
+
+What is committed, what was before it (for an instant way back, where memory allows), what is tried, and what is being
+prepared. Everything else may go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from isochrone.control.records import (
+    CANARY,
+    COMPARING,
+    PREPARING,
+    SWITCHING,
+    EpochRecord,
+    RolloutRecord,
+    WorkerRecord,
+)
+
+_LOADED_IN = frozenset((PREPARING, COMPARING, CANARY, SWITCHING))
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One version of one model."""
+
+    model: str
+    version: str
+    memory: int
+    #: Can go when there is no room.
+    spare: bool = False
+
+
+def wanted(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> dict[str, frozenset[str]]:
+    """By model: the versions a worker should have, no more and no less."""
+    needs = needed(worker, epoch, rollouts)
+    if worker.memory:
+        over = sum(need.memory for need in needs.values()) - worker.memory
+        # The largest first, so that as few as possible go.
+        for need in sorted((need for need in needs.values() if need.spare), key=lambda need: -need.memory):
+            if over <= 0:
+                break
+            over -= need.memory
+            del needs[need.model, need.version]
+    found: dict[str, set[str]] = {}
+    for model, version in needs:
+        found.setdefault(model, set()).add(version)
+    return {model: frozenset(versions) for model, versions in found.items()}
+
+
+def needed(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> dict[tuple[str, str], Need]:
+    """The same, with what each takes, whether or not it fits."""
+    needs: dict[tuple[str, str], Need] = {}
+
+    def add(model: str, version: str, memory: int, spare: bool = False) -> None:
+        known = needs.get((model, version))
+        if version and (known is None or known.spare):
+            needs[model, version] = Need(model, version, memory, spare)
+
+    for model, assignment in epoch.models.items():
+        if worker.pool not in assignment.pools:
+            continue
+        add(model, assignment.version, assignment.memory)
+        if assignment.canary is not None:
+            add(model, assignment.canary.version, assignment.memory)
+        if assignment.previous and (model, assignment.previous) not in needs:
+            add(model, assignment.previous, assignment.memory, spare=True)
+    for rollout in rollouts:
+        if rollout.state not in _LOADED_IN:
+            continue
+        for model, change in rollout.changes.items():
+            if worker.pool in change.pools:
+                add(model, change.version, change.memory)
+    return needs
+
+
+def lack_of_memory(
+    worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord], rollout: RolloutRecord
+) -> str:
+    """Why what a rollout brings does not fit on a worker; "": it does, as far as is known."""
+    if not worker.memory:
+        return ""
+    preparing = _as_if_preparing(rollout)
+    others = [other for other in rollouts if other.identity != rollout.identity]
+    needs = needed(worker, epoch, [*others, preparing])
+    total = sum(need.memory for need in needs.values() if not need.spare)
+    if total <= worker.memory:
+        return ""
+    new = ", ".join(
+        f"{model} version {change.version} needs {_size(change.memory)}"
+        for model, change in rollout.changes.items()
+        if worker.pool in change.pools
+    )
+    return (
+        f"{new}; with what is served that makes {_size(total)} on worker {worker.name}, "
+        f"which has {_size(worker.memory)} (memory of pool {worker.pool} and of the models in fleet.yaml)"
+    )
+
+
+def _as_if_preparing(rollout: RolloutRecord) -> RolloutRecord:
+    return RolloutRecord(rollout.identity, rollout.changes, PREPARING)
+
+
+def differing(models: Mapping[str, Iterable[str]], present: Mapping[str, Iterable[str]]) -> list[str]:
+    """Models whose versions on a worker are not those wanted."""
+    names = {*models, *present}
+    return sorted(name for name in names if set(models.get(name, ())) != set(present.get(name, ())))
+
+
+def _size(amount: int) -> str:
+    return f"{amount / 2**30:.1f} GiB" if amount >= 2**30 else f"{amount / 2**20:.0f} MiB"

@@ -1,0 +1,160 @@
+"""What must be settled before a supervisor can start processes: which fleet, whose state, free ports, one supervisor.
+
+``isochrone up FILE`` applies the file as ``isochrone apply`` would; without a file, what was applied last goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import fcntl
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from isochrone.control.fleet.bundled import write_bundled
+from isochrone.control.fleet.catalog import catalog
+from isochrone.control.fleet.processes import controller_ports, gateway_ports, store_url, worker_ports
+from isochrone.control.fleet.reading import fleet_of, load_fleet
+from isochrone.control.fleet.spec import Fleet
+from isochrone.control.keys import Keys
+from isochrone.control.records import FleetRecord
+from isochrone.control.requests import Asking, FleetFile, apply_fleet
+from isochrone.control.view import View
+from isochrone.errors import AlreadyExists, ConfigError, Unavailable
+from isochrone.store.base import Store
+
+#: Who applied a file that ``isochrone up`` was given.
+_WHO = "isochrone up"
+#: Seconds to wait for ports that processes of a supervisor before this one may be about to give back.
+_PORT_SECONDS = 3.0
+_ATTEMPTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A fleet that is to be started."""
+
+    fleet: Fleet
+    text: str
+    #: Of the file: what its relative paths are of.
+    directory: Path
+    #: Names the file in errors.
+    where: str
+    #: Logs and the lock are here.
+    state: Path
+    #: Whether the file is applied even if the store holds a fleet already.
+    applies: bool
+
+    @property
+    def store_url(self) -> str:
+        return store_url(self.fleet, self.directory)
+
+
+def launch_of_file(path: Path, state: Path | None = None) -> Launch:
+    """``isochrone up FILE``."""
+    fleet = load_fleet(path)
+    directory = Path(os.path.abspath(path)).parent
+    return Launch(
+        fleet, path.read_text(encoding="utf-8"), directory, str(path), state or _state_of(fleet, directory), True
+    )
+
+
+def launch_of_state(root: Path) -> Launch:
+    """``isochrone up`` without a file: the fleet in a directory; the bundled one is written there if there is none."""
+    path = root / "fleet.yaml"
+    if not path.exists():
+        try:
+            write_bundled(root)
+        except OSError as error:
+            raise ConfigError("isochrone up", "--state", "a directory that can be written to", str(error)) from None
+    launch = launch_of_file(path)
+    return Launch(launch.fleet, launch.text, launch.directory, launch.where, launch.state, False)
+
+
+def _state_of(fleet: Fleet, directory: Path) -> Path:
+    """Beside the store's file, so that one store has one lock, however the fleet is named on the command line."""
+    scheme, _, path = store_url(fleet, directory).partition(":")
+    return Path(path).parent if scheme == "sqlite" else directory / "state"
+
+
+@contextmanager
+def alone(state: Path) -> Iterator[None]:
+    """Only one supervisor at a time has a state; the lock goes with the process."""
+    path = state / "supervisor.lock"
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise ConfigError("isochrone up", "state", "a directory that can be written to", str(error)) from None
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            pid = os.pread(lock, 32, 0).decode(errors="replace").strip() or "unknown"
+            raise AlreadyExists(
+                f"this fleet is up already, by process {pid}; change it with 'isochrone apply', or stop that process"
+            ) from None
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+async def record_of(store: Store, launch: Launch) -> tuple[FleetRecord, FleetRecord | None]:
+    """The fleet record to go by, written if need be, and the one before it. Raises ``StoreUnavailable``."""
+    keys = Keys(launch.fleet.name)
+    for _ in range(_ATTEMPTS):
+        view = View(keys, (await store.list(keys.prefix)).entries)
+        before = view.fleet
+        if before is not None and (not launch.applies or _says_the_same(before, launch)):
+            return before, before
+        # A model or version that is not there is told now, not by a rollout that fails later.
+        models = catalog(launch.fleet, launch.directory, launch.where, launch.text)
+        versions = {name: model.version for name, model in models.items()}
+        stages = {name: model.stages for name, model in models.items()}
+        file = FleetFile(launch.fleet, launch.text, str(launch.directory), versions, stages)
+        decision = apply_fleet(view, file, Asking(_WHO, time.time(), secrets.token_hex(4)))
+        if not decision.operations or (await store.transact(decision.compares, decision.operations)).succeeded:
+            return decision.answer.record, before
+    raise Unavailable(f"the fleet record changed {_ATTEMPTS} times while the file was applied; try again")
+
+
+def _says_the_same(record: FleetRecord, launch: Launch) -> bool:
+    """A file that was applied already is not applied again: it would undo rollouts made since."""
+    spec = launch.fleet.model_dump(mode="json")
+    return (record.text, record.spec, record.directory) == (launch.text, spec, str(launch.directory))
+
+
+async def check_ports(record: FleetRecord, where: str) -> None:
+    """Raises ``ConfigError`` for a port that somebody else has: it names the key to change."""
+    fleet = fleet_of(record.spec)
+    wanted = [*controller_ports(fleet), *gateway_ports(fleet), *worker_ports(fleet)]
+    ends = time.monotonic() + _PORT_SECONDS
+    for key, host, port in wanted:
+        while (problem := _problem(host, port)) is not None:
+            if problem != "taken" or time.monotonic() >= ends:
+                expected = "a free port" if problem == "taken" else "an address of this machine"
+                given = f"{host}:{port}, which another process has" if problem == "taken" else f"{host} ({problem})"
+                raise ConfigError(where, ".".join(map(str, key)), expected, given)
+            await asyncio.sleep(0.1)
+
+
+def _problem(host: str, port: int) -> str | None:
+    """Why nobody can listen there now."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As servers do: connections of the past that linger in TIME_WAIT are in nobody's way.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            return "taken" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+    return None

@@ -1,0 +1,73 @@
+"""What a process says of itself over HTTP: whether it answers, and how much it has in flight.
+
+Asked by the supervisor a few times a second, of processes that come up or are to go. Never on the way of a request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from urllib.parse import quote
+
+from isochrone.errors import MalformedRequest
+from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
+
+_SECONDS = 1.0
+#: Of the name of a figure in a worker's load report.
+_IN_FLIGHT = "in_flight"
+
+
+async def answers(host: str, port: int) -> bool:
+    """Whether somebody listens there."""
+    try:
+        async with asyncio.timeout(_SECONDS):
+            _, writer = await asyncio.open_connection(_reachable(host), port)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
+
+
+async def in_flight(host: str, port: int) -> int | None:
+    """Requests that a worker has not answered yet; None: it does not say."""
+    try:
+        return _read(await _head(host, port, "/v2/health/live"))
+    except MalformedRequest:
+        return None
+
+
+async def serves(host: str, port: int, model: str) -> bool:
+    """Whether a gateway or worker would answer a request for a model now."""
+    status_line = (await _head(host, port, f"/v2/models/{quote(model, safe='')}/ready")).partition(b"\r\n")[0]
+    return status_line.split(b" ")[1:2] == [b"200"]
+
+
+async def _head(host: str, port: int, path: str) -> bytes:
+    """The head of the answer to a GET; empty: there was none."""
+    try:
+        async with asyncio.timeout(_SECONDS):
+            reader, writer = await asyncio.open_connection(_reachable(host), port)
+            try:
+                writer.write(
+                    b"GET %b HTTP/1.1\r\nhost: %b\r\nconnection: close\r\n%b: text\r\n\r\n"
+                    % (path.encode(), host.encode(), ORCA_FORMAT_HEADER)
+                )
+                return await reader.readuntil(b"\r\n\r\n")
+            finally:
+                writer.close()
+    except (OSError, TimeoutError, EOFError, asyncio.LimitOverrunError):
+        return b""
+
+
+def _read(head: bytes) -> int | None:
+    for line in head.split(b"\r\n")[1:]:
+        name, _, value = line.partition(b":")
+        if name.strip().lower() == ORCA_HEADER:
+            report = parse_orca_header(value)
+            found = report.get(_IN_FLIGHT, report.get(f"named_metrics.{_IN_FLIGHT}"))
+            return None if found is None else int(found)
+    return None
+
+
+def _reachable(host: str) -> str:
+    """An address to connect to, of one to listen on."""
+    return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

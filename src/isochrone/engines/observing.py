@@ -1,0 +1,44 @@
+"""Makes of what the store and the engine say what ``convergence`` decides on. Pure.
+
+A process is ready when the record it registered is of its present pid: a record of the process before it, whose lease
+has not run out yet, does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from isochrone.control.view import View
+from isochrone.engines.base import Running
+from isochrone.engines.convergence import Observed
+
+#: Who asks for a drain in the name of the supervisor: other people's drains it leaves alone.
+SUPERVISOR = "supervisor"
+
+
+def observe(
+    view: View,
+    running: Mapping[str, Running],
+    drained_since: Mapping[str, float],
+    idle: Collection[str],
+    answering: Mapping[str, int],
+) -> dict[str, Observed]:
+    """``answering``: pid of each controller that was seen to answer; controllers have no record of their own."""
+    pids = {name: record.pid for name, record in view.workers.items()}
+    pids |= {name: record.pid for name, record in view.gateways.items()}
+    return {
+        name: Observed(
+            each.spec,
+            _is_ready(each, answering.get(name, -1) if each.spec.role == "controller" else pids.get(name, -1)),
+            each.stopping,
+            drained_since.get(name),
+            name in idle,
+        )
+        for name, each in running.items()
+    }
+
+
+def _is_ready(each: Running, pid: int) -> bool:
+    # With several processes behind one name, it is one of theirs that registers.
+    several = each.spec.role == "gateway" and "--processes" in each.spec.arguments
+    return each.pid > 0 and (pid == each.pid or (several and pid > 0))

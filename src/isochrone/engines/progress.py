@@ -1,0 +1,59 @@
+"""What a person at the terminal is told about a fleet as it comes up and changes: one line per event. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from isochrone.control.records import ABORTED, EpochRecord
+from isochrone.control.view import View
+from isochrone.engines.base import Exit
+from isochrone.engines.convergence import Observed
+
+
+class Progress:
+    """Remembers what has been told."""
+
+    def __init__(self, view: View) -> None:
+        """What is in the store already is no news."""
+        self._epoch = view.epoch
+        self._aborted = {record.identity for record in view.rollouts if record.state == ABORTED}
+        self._ready: set[str] = set()
+
+    def lines(self, view: View, observed: Mapping[str, Observed]) -> list[str]:
+        """What is new since the last call."""
+        ready = {name for name, each in observed.items() if each.ready}
+        lines = [f"{observed[name].spec.role} {name} ready" for name in sorted(ready - self._ready)]
+        # One that dies is told of by its exit, and again when it is back.
+        self._ready = ready
+        for record in view.rollouts:
+            if record.state == ABORTED and record.identity not in self._aborted:
+                self._aborted.add(record.identity)
+                lines.append(f"rollout {record.identity} aborted: {record.reason}")
+        epoch = view.epoch
+        if epoch is not None and (self._epoch is None or epoch.epoch != self._epoch.epoch):
+            lines.append(f"models committed: epoch {epoch.epoch} ({_versions(epoch, self._epoch)})")
+            self._epoch = epoch
+        return lines
+
+
+def _versions(epoch: EpochRecord, before: EpochRecord | None) -> str:
+    """What it changed; of the first one, everything."""
+    old = before.models if before is not None else {}
+    changed = {name: model for name, model in sorted(epoch.models.items()) if model != old.get(name)}
+    words = []
+    for name, model in changed.items():
+        split = f" with {model.canary.weight:.0%} on {model.canary.version}" if model.canary is not None else ""
+        words.append(f"{name} {model.version}{split}")
+    words += [f"{name} no longer" for name in sorted(old) if name not in epoch.models]
+    return ", ".join(words[:6]) + (f" and {len(words) - 6} more" if len(words) > 6 else "") or "nothing changed"
+
+
+def exit_lines(ended: Exit, log: str, last: Iterable[str]) -> list[str]:
+    """Of a process that nobody told to stop."""
+    if ended.again_in is None:
+        return []
+    spec = ended.spec
+    return [
+        f"{spec.role} {spec.name} {ended.how}; starting it again in {ended.again_in:g} s; log: {log}",
+        *(f"  | {line}" for line in last),
+    ]

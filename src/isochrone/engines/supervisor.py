@@ -1,0 +1,261 @@
+"""Keeps the processes of one machine as the fleet record says: watches it, decides (``convergence``), acts.
+
+The thin shell around decisions made elsewhere. Only the engine can end a process, and only the fleet record makes it
+do so: while the store is away everything goes on running as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Coroutine, Mapping
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import msgspec
+
+from isochrone.control.fleet.processes import ProcessSpec, processes
+from isochrone.control.fleet.reading import fleet_of
+from isochrone.control.keys import Keys
+from isochrone.control.records import FleetRecord, decode
+from isochrone.control.view import View
+from isochrone.engines import load
+from isochrone.engines.base import Engine, Exit
+from isochrone.engines.convergence import Drain, Observed, Start, Stop, Undrain, decide, stopping_order
+from isochrone.engines.farewells import Farewells, is_own
+from isochrone.engines.observing import observe
+from isochrone.engines.ports import listening
+from isochrone.engines.progress import Progress
+from isochrone.errors import IsochroneError
+from isochrone.store.base import Store, StoreUnavailable
+from isochrone.store.mirror import Mirror
+
+#: Seconds a process has to end after SIGTERM. Its own grace for requests in flight, 30 s, must fit.
+GRACE = 35.0
+#: Seconds between two looks while something is on its way: coming up, draining.
+_SOON = 0.1
+#: While only the models are not served yet, which may take minutes.
+_SERVING = 0.25
+#: And while all is as it should be: everything that changes it tells of itself.
+_LATER = 5.0
+#: Seconds that deaths may still be told of when everything is being stopped.
+_LAST_WORDS = 2.0
+
+
+def wanted_of(record: FleetRecord) -> dict[str, ProcessSpec]:
+    """The processes that a fleet record asks for."""
+    return processes(fleet_of(record.spec), Path(record.directory))
+
+
+class Supervisor:
+    """``tell`` gets every line for people; ``wanted`` makes the processes of a fleet record.
+
+    ``before``: names of the processes that ran here last, of the fleet record before this one.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        keys: Keys,
+        tell: Callable[[str], None],
+        on_exit: Callable[[Exit], None] = lambda ended: None,
+        wanted: Callable[[FleetRecord], Mapping[str, ProcessSpec]] = wanted_of,
+        before: Collection[str] = (),
+    ) -> None:
+        self._engine = engine
+        self._keys = keys
+        self._tell = tell
+        self._on_exit = on_exit
+        self._read = wanted
+        self._before = frozenset(before)
+        self.mirror = Mirror(store, keys.prefix)
+        self.view = View(keys, self.mirror.entries)
+        self._farewells = Farewells(store, keys)
+        self._wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        #: The record that ``_wanted`` was made of.
+        self._revision = 0
+        self._wanted: Mapping[str, ProcessSpec] = {}
+        self._drained_since: dict[str, float] = {}
+        self._idle: set[str] = set()
+        #: Controller → pid that was seen to answer.
+        self._answering: dict[str, int] = {}
+        self.observed: dict[str, Observed] = {}
+        #: Set once, as soon as everything wanted is ready and every gateway serves what is committed.
+        self.up = asyncio.Event()
+
+    async def run(self, stopping: asyncio.Event, hurry: asyncio.Event) -> None:
+        """Until ``stopping`` is set; then everything is stopped in order. ``hurry`` leaves no grace."""
+        await self.mirror.start()
+        try:
+            progress = Progress(self.view)
+            await self._clear_up()
+            self.mirror.on_change.append(self._wake.set)
+            self._engine.on_exit(self._ended)
+            while not stopping.is_set():
+                self._wake.clear()
+                await self._converge(progress)
+                await self._rest(stopping)
+            await self._stop_all(hurry)
+        finally:
+            for task in list(self._tasks):
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._engine.close()
+            await self.mirror.stop()
+
+    def restarts_of(self, name: str) -> int:
+        """How often a process has been started again."""
+        running = self._engine.running().get(name)
+        return running.restarts if running is not None else 0
+
+    async def _rest(self, stopping: asyncio.Event) -> None:
+        settled = all(each.serves and self._wanted.get(name) == each.spec for name, each in self.observed.items())
+        if not settled or self.observed.keys() != self._wanted.keys():
+            pause = _SOON
+        else:
+            pause = _LATER if self.up.is_set() else _SERVING
+        waiting = [asyncio.ensure_future(self._wake.wait()), asyncio.ensure_future(stopping.wait())]
+        await asyncio.wait(waiting, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+        for each in waiting:
+            each.cancel()
+
+    async def _clear_up(self) -> None:
+        """No process runs yet: what a supervisor before this one left in the store is of the dead.
+
+        Gateways of other names may run elsewhere; they are left alone.
+        """
+        self._follow_record()
+        for entry in self.mirror.under(self._keys.drains):
+            if is_own(entry):
+                self._run(self._undrain(entry.key.removeprefix(self._keys.drains)))
+        self._farewells.notice(self.view)
+        registered = self.view.gateways
+        for name in self.view.known_gateways:
+            pid = registered[name].pid if name in registered else 0
+            # One that still runs has been told to end, and says farewell itself.
+            if (name in self._wanted or name in self._before) and not _is_alive(pid):
+                self._run(self._farewells.forget_gateway(name, pid))
+
+    # One turn.
+
+    async def _converge(self, progress: Progress) -> None:
+        self._follow_record()
+        self._farewells.notice(self.view)
+        await self._look()
+        self.observed = observe(self.view, self._engine.running(), self._drained_since, self._idle, self._answering)
+        for line in progress.lines(self.view, self.observed):
+            self._tell(line)
+        if not self.up.is_set() and await self._is_up():
+            self.up.set()
+        for action in decide(self._wanted, self.observed, monotonic()):
+            match action:
+                case Start(spec):
+                    await self._start(spec)
+                case Drain(name):
+                    await self._drain(name)
+                case Undrain(name):
+                    self._drained_since.pop(name, None)
+                    self._run(self._undrain(name))
+                case Stop(name):
+                    self._run(self._stop(name))
+
+    def _follow_record(self) -> None:
+        entry = self.mirror.entries.get(self._keys.fleet)
+        if entry is None or entry.revision == self._revision:
+            return
+        self._revision = entry.revision
+        try:
+            self._wanted = self._read(decode(entry.value, FleetRecord))
+        except (IsochroneError, msgspec.MsgspecError) as error:
+            self._tell(f"the applied fleet makes no sense to this release; everything stays as it is: {error}")
+
+    async def _is_up(self) -> bool:
+        epoch = self.view.epoch
+        if epoch is None or not all(name in self.observed and self.observed[name].ready for name in self._wanted):
+            return False
+        for gateway in self.view.gateways.values():
+            for model in epoch.models:
+                if not await load.serves(gateway.host, gateway.port, model):
+                    return False
+        return bool(self._wanted)
+
+    async def _look(self) -> None:
+        """Asks the processes that are on their way how far they are."""
+        workers = self.view.workers
+        for name, each in self._engine.running().items():
+            if each.spec.role == "controller" and each.pid and self._answering.get(name) != each.pid:
+                places = listening(each.spec)
+                if not places or await load.answers(places[0].host, places[0].port):
+                    self._answering[name] = each.pid
+            elif name in self._drained_since and name in workers:
+                record = workers[name]
+                if await load.in_flight(record.host, record.port) == 0:
+                    self._idle.add(name)
+                else:
+                    self._idle.discard(name)
+
+    # Actions.
+
+    async def _start(self, spec: ProcessSpec) -> None:
+        self._drained_since.pop(spec.name, None)
+        try:
+            await self._engine.start(spec)
+        except OSError as error:
+            self._tell(f"{spec.role} {spec.name} could not be started: {error}")
+
+    async def _drain(self, name: str) -> None:
+        try:
+            await self._farewells.drain(name)
+        except StoreUnavailable:
+            return  # decided again at the next turn
+        self._drained_since[name] = monotonic()
+
+    async def _undrain(self, name: str) -> None:
+        while True:
+            try:
+                await self._farewells.undrain((name,))
+                return
+            except StoreUnavailable:
+                await asyncio.sleep(1.0)
+
+    async def _stop(self, name: str) -> None:
+        await self._engine.stop(name, GRACE)
+        self._wake.set()
+
+    def _ended(self, ended: Exit) -> None:
+        name = ended.spec.name
+        if ended.spec.role == "gateway" and ended.pid:
+            self._run(self._farewells.forget_gateway(name, ended.pid))
+        self._answering.pop(name, None)
+        self._idle.discard(name)
+        if self._drained_since.pop(name, None) is not None:
+            # Whoever has the name next is to get work.
+            self._run(self._undrain(name))
+        self._on_exit(ended)
+        self._wake.set()
+
+    async def _stop_all(self, hurry: asyncio.Event) -> None:
+        """Gateways first, while the workers behind them still answer; controllers last."""
+        for kind in stopping_order(each.spec for each in self._engine.running().values()):
+            names = [spec.name for spec in kind]
+            self._tell(f"stopping {', '.join(names)}")
+            ends = asyncio.gather(*(self._engine.stop(name, GRACE) for name in names))
+            forced = asyncio.ensure_future(hurry.wait())
+            await asyncio.wait((ends, forced), return_when=asyncio.FIRST_COMPLETED)
+            forced.cancel()
+            if not ends.done():
+                await asyncio.gather(*(self._engine.stop(name, 0.0) for name in names))
+            await ends
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=_LAST_WORDS)
+
+    def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _is_alive(pid: int) -> bool:
+    return pid > 0 and Path(f"/proc/{pid}").exists()

@@ -1,0 +1,64 @@
+"""The way to one version of one model: who serves it, and what is stamped on requests that go there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from isochrone.gateway.balancer import Balancer
+from isochrone.gateway.commitment import STAGES_HEADER
+from isochrone.gateway.grpc_messages import version_field
+from isochrone.gateway.targets import Target
+from isochrone.wire.hpack import encode_literal
+
+if TYPE_CHECKING:
+    from isochrone.gateway.fleet import Member
+
+
+class Lane:
+    """One version of one model, and who serves it."""
+
+    __slots__ = ("balancer", "stage_field", "stages", "stamp", "tag", "targets", "tiers", "version", "whole")
+
+    def __init__(self, version: str, balancer: Balancer, stages: bytes = b"") -> None:
+        #: Stamped on every request that goes this way; "": nothing is stamped.
+        self.version = version
+        #: The same as a field of a gRPC message.
+        self.stamp = version_field(version) if version else b""
+        #: The versions of an ensemble's stages, told to the worker with every request; and that as a header field
+        #: (RFC 7541 §6.2.2, without indexing) that can follow any encoded block. Empty: nothing is told.
+        self.stages = stages
+        self.stage_field = encode_literal(STAGES_HEADER, stages) if stages else b""
+        #: What of a request's head differs from lane to lane.
+        self.tag = version, stages
+        self.balancer = balancer
+        self.targets: dict[str, Target] = {}
+        #: Its parts by tier, nearest first, where tiers matter; and of a part, the whole.
+        self.tiers: tuple[Lane, ...] = ()
+        self.whole: Lane | None = None
+
+    def update(self, members: Iterable[Member], model: str, now: int) -> None:
+        """These members serve it; targets that stay keep what is known of them."""
+        targets: dict[str, Target] = {}
+        for member in members:
+            address = member.upstream.address
+            target = self.targets.get(address)
+            if target is None or target.endpoint is not member.endpoint:
+                target = Target(member.endpoint)
+            target.digest = (member.serves or {}).get(model, {}).get(self.version, "")
+            targets[address] = target
+        if targets == self.targets:
+            self.balancer.refresh(now)
+        else:
+            self.targets = targets
+            self.balancer.update(list(targets.values()), now)
+        for part in self.tiers:
+            # The same targets: what is known of them is known in every part.
+            part.targets = targets
+            part.balancer.update(list(targets.values()), now)
+
+    def refresh(self, now: int) -> None:
+        """Health, ejections and slow start have moved on."""
+        self.balancer.refresh(now)
+        for part in self.tiers:
+            part.balancer.refresh(now)

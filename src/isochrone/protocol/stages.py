@@ -1,0 +1,59 @@
+"""``x-isochrone-stages: preprocess=2,detector=2``: which version each step of an ensemble runs, for one request.
+
+The gateway writes it on requests of ensembles, as the committed epoch says, so that no two stages come from different
+epochs whatever a worker has loaded meanwhile; the transports read it, once per distinct message head, as a header or as
+gRPC metadata. Model names are percent-encoded where they are not plain.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote, unquote
+
+from isochrone.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    from isochrone.wire.exchange import Head
+
+STAGES_HEADER: Final = b"x-isochrone-stages"
+
+#: Model → version.
+Stages = Mapping[str, str]
+
+_VERSION = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
+
+
+def stages_of(head: Head) -> Stages | None:
+    """What a message's head says; None: nothing."""
+    value = head.get(STAGES_HEADER)
+    return None if value is None else parse_stages(value)
+
+
+def parse_stages(value: bytes) -> dict[str, str]:
+    stages: dict[str, str] = {}
+    for part in value.decode("latin-1").split(","):
+        name, equals, version = (word.strip() for word in part.partition("="))
+        if not name or not equals or not _VERSION.fullmatch(version):
+            raise _refusal("model=version pairs as in preprocess=2,detector=2", part)
+        model = _unquoted(name)
+        if stages.setdefault(model, version) != version:
+            raise _refusal(f"one version of '{model}'", f"{stages[model]} and {version}")
+    return stages
+
+
+def _unquoted(name: str) -> str:
+    try:
+        return unquote(name, errors="strict")
+    except UnicodeDecodeError:
+        raise _refusal("model names in UTF-8, percent-encoded", name) from None
+
+
+def _refusal(expected: str, given: str) -> InvalidArgument:
+    return InvalidArgument(f"header x-isochrone-stages: expected {expected}, given {given[:100]!r}")
+
+
+def stages_value(stages: Stages) -> bytes:
+    """The header's value; equal maps give equal bytes, so that heads repeat."""
+    return ",".join(f"{quote(model, safe='')}={version}" for model, version in sorted(stages.items())).encode("ascii")

@@ -1,0 +1,26 @@
+"""Makes a store from its URL. Does not touch it: the first call does, and says what is wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from isochrone.errors import ConfigError
+from isochrone.store.base import Store
+from isochrone.store.sqlite import SqliteStore
+
+ACCEPTED = "sqlite:PATH, or etcd:http://HOST:2379 with several endpoints parted by commas"
+
+
+def open_store(url: str, directory: Path | None = None) -> Store:
+    """``sqlite:path/to/file.db``, relative to ``directory`` or else to the working one, or ``etcd:http://h1:2379,…``."""
+    kind, _, rest = url.partition(":")
+    if kind == "sqlite" and rest:
+        # sqlite:///absolute is how other programs write it.
+        path = Path(rest[2:] if rest.startswith("///") else rest)
+        return SqliteStore(url, (directory or Path.cwd()) / path.expanduser())
+    if kind == "etcd" and rest:
+        # Imported here: httpx takes a tenth of a second, which a fleet on one machine need not wait for.
+        from isochrone.store.etcd import EtcdStore
+
+        return EtcdStore(url)
+    raise ConfigError("store", "url", ACCEPTED, repr(url))

@@ -1,0 +1,42 @@
+"""What SQLite's errors mean for the person who runs the fleet, and what to do."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from isochrone.store.base import StoreUnavailable
+
+#: By primary result code (https://www.sqlite.org/rescode.html): what it is, and what mends it.
+_SENTENCES = {
+    "SQLITE_FULL": "the disk is full, nothing was written; free some space, and it goes on by itself",
+    "SQLITE_READONLY": "the file or its directory is read-only; make both writable for this user",
+    "SQLITE_PERM": "this user may not open the file; make it and its directory writable for this user",
+    "SQLITE_CANTOPEN": "the file cannot be opened; its directory must exist and be writable for this user",
+    "SQLITE_BUSY": "another process has held it locked for too long; look for one that is stopped or hangs",
+    "SQLITE_LOCKED": "another process has held it locked for too long; look for one that is stopped or hangs",
+    "SQLITE_IOERR": "the disk does not read or write; look at its free space and at the kernel's log",
+    "SQLITE_CORRUPT": "the file is damaged; stop the fleet, move the file away, and put a backup there or apply "
+    "fleet.yaml to a new one",
+    "SQLITE_NOTADB": "the file is not an SQLite database; give another path, or move the file away",
+    "SQLITE_PROTOCOL": "its locks do not work; the file must lie on a local file system",
+}
+
+#: After these the connection itself may be what is wrong: it is closed, and opened again on the next use.
+_BREAKING = frozenset(
+    ("SQLITE_IOERR", "SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PROTOCOL")
+)
+
+
+def _primary(error: sqlite3.Error) -> str:
+    """SQLITE_IOERR of SQLITE_IOERR_WRITE."""
+    return "_".join(getattr(error, "sqlite_errorname", "SQLITE_ERROR").split("_")[:2])
+
+
+def breaks_connection(error: sqlite3.Error) -> bool:
+    return _primary(error) in _BREAKING
+
+
+def told(url: str, error: sqlite3.Error) -> StoreUnavailable:
+    name = getattr(error, "sqlite_errorname", type(error).__name__)
+    sentence = _SENTENCES.get(_primary(error), "SQLite failed; its own words follow")
+    return StoreUnavailable(f"store {url}: {sentence} ({name}: {error})")

@@ -1,0 +1,71 @@
+"""What is printed when a fleet is up: only what works."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from isochrone.cli.next_steps import next_steps
+from isochrone.control.fleet.bundled import write_bundled
+from isochrone.control.fleet.reading import parse_fleet
+from isochrone.control.keys import Keys
+from isochrone.control.records import Assignment, EpochRecord, FleetRecord, GatewayRecord, WorkerRecord, encode
+from isochrone.control.view import View
+from isochrone.store.base import Entry
+
+KEYS = Keys("demo")
+STAGES = ("preprocess", "detector")
+
+
+def steps(directory: Path, version: str = "1", port: int = 8000, text: str = "") -> list[str]:
+    text = text or write_bundled(directory).read_text()
+    records = {
+        KEYS.epoch: EpochRecord(
+            1,
+            {
+                "detector": Assignment(version),
+                "pipeline": Assignment(version, stages=STAGES),
+                "preprocess": Assignment(version),
+            },
+        ),
+        KEYS.gateway("gw"): GatewayRecord("gw", "0.0.0.0", port),
+        KEYS.worker("cpu-1"): WorkerRecord("cpu-1", "127.0.0.1", 1, 2),
+    }
+    view = View(KEYS, {key: Entry(key, encode(record), 1) for key, record in records.items()})
+    fleet = parse_fleet(text, "fleet.yaml", directory)
+    return next_steps(view, FleetRecord(1, text, fleet.model_dump(mode="json"), str(directory)), Path("logs"))
+
+
+def commands(lines: list[str]) -> list[str]:
+    return [line.strip() for line in lines if line.startswith("  isochrone ")]
+
+
+def test_the_bundled_fleet_where_everything_is_as_usual(tmp_path: Path) -> None:
+    lines = steps(tmp_path)
+    assert "Fleet demo is up: 1 gateway, 1 worker, serving detector 1, pipeline 1, preprocess 1." in lines
+    assert commands(lines) == [
+        "isochrone infer pipeline",
+        "isochrone rollout start pipeline=2 preprocess=2 detector=2",
+        "isochrone rollout rollback pipeline",
+        "isochrone status",
+        "isochrone top",
+    ]
+
+
+def test_no_rollout_is_offered_where_there_is_no_newer_version(tmp_path: Path) -> None:
+    assert not any("rollout" in command for command in commands(steps(tmp_path, version="2")))
+
+
+def test_unusual_addresses_are_in_the_commands(tmp_path: Path) -> None:
+    text = write_bundled(tmp_path).read_text().replace("127.0.0.1:8003", "0.0.0.0:9003")
+    found = commands(steps(tmp_path, port=9000, text=text))
+    assert found[0] == "isochrone infer pipeline --url http://127.0.0.1:9000"
+    assert found[1].endswith(" detector=2 --api http://127.0.0.1:9003")
+    assert "isochrone status --api http://127.0.0.1:9003" in found
+
+
+def test_nothing_is_said_of_a_port_that_is_not_known(tmp_path: Path) -> None:
+    text = write_bundled(tmp_path).read_text().replace("127.0.0.1:8003", "127.0.0.1:0")
+    found = commands(steps(tmp_path, text=text))
+    assert found[0] == "isochrone infer pipeline"
+    assert all("HOST:PORT" in command for command in found[1:])
+    assert len(found) == 2

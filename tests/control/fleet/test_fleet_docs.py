@@ -1,0 +1,87 @@
+"""docs/fleet.md: its examples are read, its mistakes are told as shown, and every key is in it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from fleets import parse
+
+from isochrone.control.fleet.model_spec import Canary, Compare, Model, Rollout, Section, Slo
+from isochrone.control.fleet.plan import plan
+from isochrone.control.fleet.reading import FleetError
+from isochrone.control.fleet.spec import (
+    Control,
+    Fleet,
+    Gateway,
+    Log,
+    Metrics,
+    Observability,
+    Pool,
+    Security,
+    Store,
+    Tls,
+    Token,
+    Tracing,
+    Traffic,
+)
+
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "fleet.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+
+
+def test_the_examples_are_read() -> None:
+    names = [parse(text).name for text in blocks("yaml")]
+    assert names == ["demo", "demo", "demo", "careful", "mixed", "plant", "guarded"]
+
+
+def test_the_mistakes_are_told_as_shown() -> None:
+    text = blocks("yaml")[1].replace("memory: 2GiB", "memroy: 2GiB")
+    shown = blocks("text")[0].splitlines()
+    with pytest.raises(FleetError) as caught:
+        parse(text)
+    assert str(caught.value) == shown[0]
+    with pytest.raises(FleetError) as caught:
+        parse(blocks("yaml")[1].replace("concurrency", "concurency"))
+    assert str(caught.value) == shown[1]
+
+
+def test_the_plan_is_as_shown() -> None:
+    before = blocks("yaml")[1]
+    after = before.replace("workers: 3", "workers: 4").replace("version: 1", "version: 2")
+    after = after.replace("    memory: 200MiB\n", "    memory: 200MiB\n    slo: {deadline_ms: 50}\n")
+    assert [str(step) for step in plan(parse(before), parse(after))] == blocks("text")[1].splitlines()
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        Fleet,
+        Store,
+        Control,
+        Gateway,
+        Pool,
+        Model,
+        Slo,
+        Rollout,
+        Canary,
+        Compare,
+        Traffic,
+        Security,
+        Tls,
+        Token,
+        Observability,
+        Metrics,
+        Tracing,
+        Log,
+    ],
+    ids=lambda section: section.__name__,
+)
+def test_every_key_is_in_the_reference(section: type[Section]) -> None:
+    cells = [row.split(" | ")[0] for row in PAGE.splitlines() if row.startswith("| `")]
+    named = {part for cell in cells for key in re.findall(r"`([\w.]+)`", cell) for part in key.split(".")}
+    assert {field.alias or name for name, field in section.model_fields.items()} <= named

@@ -1,0 +1,163 @@
+"""What an apply would do: told step by step, and nothing for what does not change."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fleets import TEXT, changed, parse
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isochrone.control.fleet.plan import Step, VersionChange, is_refused, plan, rollout_groups
+from isochrone.control.fleet.reading import with_workers
+
+
+def steps(*changes: tuple[str, str]) -> list[str]:
+    return [str(step) for step in plan(parse(TEXT), parse(changed(*changes)))]
+
+
+def test_nothing_changes_nothing() -> None:
+    assert plan(parse(TEXT), parse(TEXT)) == []
+    assert plan(parse(TEXT), parse(TEXT + "# a comment\n")) == []
+
+
+def test_the_first_time() -> None:
+    found = plan(None, parse(TEXT), resolved={"preprocess": "2", "detector": "1", "pipeline": "1"})
+    assert [str(step) for step in found] == [
+        "start controller control: control-1",
+        "start gateway gw: gw-1, gw-2",
+        "start pool cpu: cpu-1, cpu-2, cpu-3",
+        "start pool gpu: gpu-1",
+        "rollout model preprocess, detector, pipeline: preprocess 2 (new), detector 1 (new), pipeline 1 (new); strict",
+    ]
+    assert found[1].processes == ("gw-1", "gw-2")
+    assert found[-1].versions[0] == VersionChange("preprocess", "", "2")
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("workers: 3", "workers: 5", ["start pool cpu: cpu-4, cpu-5"]),
+        ("workers: 3", "workers: 2", ["stop pool cpu: cpu-3"]),
+        ("count: 2}", "count: 3}", ["start gateway gw: gw-3"]),
+        ("8003\", count: 1", "8003\", count: 2", ["start controller control: control-2"]),
+        ("8003", "8004", ["restart controller control: control-1 (listen: 127.0.0.1:8003 → 127.0.0.1:8004)"]),
+        ("2GiB", "3GiB", ["restart pool cpu: cpu-1, cpu-2, cpu-3 (memory: 2GiB → 3GiB)"]),
+        ("max: 8", "max: 9", ["change pool cpu: max: 8 → 9"]),
+        ("distance_ms: 4", "distance_ms: 5", ["change pool gpu: distance_ms: 4 → 5"]),
+        ("./models", "./others", [
+            "restart pool cpu: cpu-1, cpu-2, cpu-3 (repository)", "restart pool gpu: gpu-1 (repository)",
+        ]),
+        ("pools: [cpu]", "pools: [cpu, gpu]", ["change model detector: serve it in cpu, gpu (was cpu)"]),
+        ("concurrency: 8", "concurrency: 9", [
+            "change model detector: traffic: retries: ratio: 0.2, quota: concurrency: 8"
+            " → retries: ratio: 0.2, quota: concurrency: 9"
+        ]),
+        ("strict", "fast", ["change model pipeline: rollout.cutover: strict → fast"]),
+        (", canary: {steps: [5%, 0.25]}", "", ["change model pipeline: rollout.canary: steps: 0.05, 0.25 → none"]),
+        ("200MiB", "1GiB", ["change model detector: memory: 200MiB → 1GiB"]),
+        ("  preprocess:\n", "", ["retire model preprocess: no longer served"]),
+        ("fleet.db\"", "fleet.db\", lease_seconds: 9", [
+            "restart controller control: control-1 (store.lease_seconds: 5 → 9)",
+            "restart gateway gw: gw-1, gw-2 (store.lease_seconds: 5 → 9)",
+            "restart pool cpu: cpu-1, cpu-2, cpu-3 (store.lease_seconds: 5 → 9)",
+            "restart pool gpu: gpu-1 (store.lease_seconds: 5 → 9)",
+        ]),
+        ("    version: 1\n    pools", "    source: /else/detector\n    version: 1\n    pools", [
+            "restart pool cpu: cpu-1, cpu-2, cpu-3 (model sources)",
+        ]),
+        ("    version: 1\n    with", "    version: 2\n    with", [
+            "rollout model pipeline: pipeline 1 → 2; strict, canary"
+        ]),
+        ("  preprocess:\n", "  preprocess:\n  tracker: {version: 4}\n", [
+            "rollout model tracker: tracker 4 (new); fast"
+        ]),
+    ],
+)  # fmt: skip
+def test_one_change(before: str, after: str, expected: list[str]) -> None:
+    assert steps((before, after)) == expected
+
+
+def test_changed_defaults_are_told_of_the_models_that_have_them() -> None:
+    assert steps(("deadline_ms: 100", "deadline_ms: 50")) == [
+        "change model preprocess: slo.deadline_ms: 100 → 50",
+        "change model detector: slo.deadline_ms: 100 → 50",
+        "change model pipeline: slo.deadline_ms: 100 → 50",
+        "change fleet defaults: slo.deadline_ms: 100 → 50",
+    ]
+
+
+def test_models_that_are_tied_change_as_one() -> None:
+    found = plan(parse(TEXT), parse(TEXT.replace("version: 1", "version: 2")))
+    assert [str(step) for step in found] == [
+        "rollout model detector, pipeline: detector 1 → 2, pipeline 1 → 2; strict, canary"
+    ]
+    assert found[0].versions == (VersionChange("detector", "1", "2"), VersionChange("pipeline", "1", "2"))
+
+
+def test_what_is_served_counts_where_it_is_known() -> None:
+    fleet = parse(TEXT)
+    served = {"preprocess": "3", "detector": "1", "pipeline": "1"}
+    assert plan(fleet, fleet, served=served, resolved={"preprocess": "3"}) == []
+    (step,) = plan(fleet, fleet, served=served, resolved={"preprocess": "4"})
+    assert str(step) == "rollout model preprocess: preprocess 3 → 4; fast"
+
+
+def test_a_fleet_keeps_its_name_and_its_store() -> None:
+    found = plan(
+        parse(TEXT), parse(changed(("name: demo", "name: other"), ("fleet.db", "b.db"), ("workers: 3", "workers: 4")))
+    )
+    assert is_refused(found)
+    assert [str(step) for step in found] == [
+        "refuse fleet name: cannot change from 'demo' to 'other' while the fleet runs; stop it and start the new one",
+        "refuse fleet store.url: cannot change from 'sqlite:state/fleet.db' to 'sqlite:state/b.db' while the fleet"
+        " runs; stop it and start the new one",
+    ]
+    assert not is_refused(plan(None, parse(TEXT)))
+
+
+def test_a_pool_that_goes_or_comes() -> None:
+    gone = changed(("  gpu: {workers: 1, tier: core, device: gpu, distance_ms: 4}\n", ""))
+    assert next(str(step) for step in plan(parse(TEXT), parse(gone))) == "stop pool gpu: gpu-1"
+    assert next(str(step) for step in plan(parse(gone), parse(TEXT))) == "start pool gpu: gpu-1"
+
+
+def test_one_gateway_more_renames_the_first() -> None:
+    found = plan(parse("name: a"), parse("name: a\ngateways: {gw: {count: 2}}"))
+    assert [str(step) for step in found] == ["start gateway gw: gw-1, gw-2", "stop gateway gw: gw"]
+
+
+def test_outside_servers() -> None:
+    one, two = (parse(f"name: a\npools: {{t: {{addresses: ['{host}:1']}}}}") for host in ("g", "h"))
+    assert [str(step) for step in plan(one, two)] == [
+        "change pool t: use the server at h:1",
+        "change pool t: no longer use the server at g:1",
+    ]
+
+
+def test_a_moved_file_moves_its_paths() -> None:
+    fleet = parse(TEXT)
+    found = plan(fleet, fleet, directory=Path("/new"), directory_before=Path("/old"))
+    assert {step.action for step in found} == {"restart"}
+    assert {name for step in found for name in step.processes} == {
+        *("control-1", "gw-1", "gw-2", "cpu-1", "cpu-2", "cpu-3", "gpu-1"),
+    }
+
+
+@given(st.integers(1, 8), st.integers(1, 8))
+def test_there_and_back(one: int, other: int) -> None:
+    fleet = parse(TEXT)
+    a, b = with_workers(fleet, "cpu", one), with_workers(fleet, "cpu", other)
+    there, back = plan(a, b), plan(b, a)
+    opposite = {"start": "stop", "stop": "start"}
+    assert [Step(opposite[step.action], step.kind, step.name, step.detail, step.processes) for step in there] == back
+    assert bool(there) == (one != other)
+
+
+def test_groups() -> None:
+    fleet = parse("name: a\nmodels: {a: {with: [b]}, b: {}, c: {stages: [d]}, d: {}, e: {}}")
+    assert rollout_groups(fleet, ["a", "b", "c", "d", "e"]) == [("a", "b"), ("c", "d"), ("e",)]
+    assert rollout_groups(fleet, ["b", "e"]) == [("b",), ("e",)]
+    assert rollout_groups(fleet, ["b", "e"], {"e": ["b"]}) == [("b", "e")]
+    assert rollout_groups(fleet, ["e", "d", "b"], {"e": ["b", "d"]}) == [("e", "d", "b")]

@@ -1,0 +1,129 @@
+"""What runs: names, ports and command lines of a fleet's processes, and when they are equal."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from fleets import DIRECTORY, TEXT, changed, parse
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isochrone.control.fleet.processes import outside_servers, processes, repositories_of, store_url
+from isochrone.control.fleet.reading import with_workers
+
+IDENTITY = ("--store", "sqlite:/srv/demo/state/fleet.db", "--fleet", "demo", "--lease-seconds", "5")
+
+
+def test_every_process_has_a_name_and_a_role() -> None:
+    found = processes(parse(TEXT), DIRECTORY)
+    assert {name: spec.role for name, spec in found.items()} == {
+        "control-1": "controller",
+        "gw-1": "gateway",
+        "gw-2": "gateway",
+        "cpu-1": "worker",
+        "cpu-2": "worker",
+        "cpu-3": "worker",
+        "gpu-1": "worker",
+    }
+    assert all(name == spec.name for name, spec in found.items())
+    assert found["gpu-1"].pool == "gpu"
+
+
+def test_command_lines() -> None:
+    found = processes(parse(TEXT), DIRECTORY)
+    assert found["control-1"].arguments == ("control", *IDENTITY, "--name", "control-1", "--listen", "127.0.0.1:8003")
+    assert found["gw-2"].arguments == (
+        *("gateway", "--listen", "127.0.0.1:8001", "--metrics-port", "9001"),
+        *(*IDENTITY, "--name", "gw-2"),
+    )
+    assert found["gpu-1"].arguments == (
+        *("serve", "/srv/demo/models", "--host", "127.0.0.1"),
+        *("--http-port", "0", "--grpc-port", "0", "--metrics-port", "0", "--model-control-mode", "explicit"),
+        *(*IDENTITY, "--name", "gpu-1", "--pool", "gpu", "--tier", "core", "--device", "gpu"),
+    )
+    assert found["cpu-1"].arguments[-4:] == ("--device", "cpu", "--memory", str(2 << 30))
+
+
+def test_ports_count_up_and_free_ones_stay_free() -> None:
+    fleet = parse(
+        "name: a\ncontrol: {listen: '[::1]:9100', count: 2}\n"
+        "gateways: {edge: {listen: 'h:0', count: 2, metrics_port: -1, tier: edge, processes: 4}}\n"
+        "pools: {cpu: {workers: 2, first_port: 7000, region: eu, arguments: [--log-json]}}"
+    )
+    found = processes(fleet, DIRECTORY)
+    assert found["control-2"].arguments[-1] == "[::1]:9101"
+    assert found["edge-2"].arguments[1:5] == ("--listen", "h:0", "--metrics-port", "-1")
+    assert found["edge-2"].arguments[-2:] == ("--processes", "4")
+    words = found["cpu-2"].arguments
+    assert words[4:10] == ("--http-port", "7003", "--grpc-port", "7004", "--metrics-port", "7005")
+    assert words[-3:] == ("--region", "eu", "--log-json")
+
+
+def test_one_gateway_is_called_as_its_group() -> None:
+    assert "gw" in processes(parse("name: a"), DIRECTORY)
+    assert "gw" not in processes(parse("name: a\ngateways: {gw: {count: 0}}"), DIRECTORY)
+
+
+@given(st.integers(1, 8), st.integers(1, 8))
+def test_scaling_leaves_the_others_equal(before: int, after: int) -> None:
+    fleet = parse(TEXT)
+    old = processes(with_workers(fleet, "cpu", before), DIRECTORY)
+    new = processes(with_workers(fleet, "cpu", after), DIRECTORY)
+    assert all(old[name] == new[name] for name in old.keys() & new.keys())
+    assert len(new) - len(old) == after - before
+
+
+def test_what_reaches_processes_through_the_store_is_on_no_command_line() -> None:
+    other = changed(
+        ("version: 1", "version: 2"),
+        ("deadline_ms: 100", "deadline_ms: 5"),
+        ("ratio: 0.2", "ratio: 0.1"),
+        ("strict", "fast"),
+        ("max: 8", "max: 9"),
+        ("pools: [cpu]", "pools: [gpu]"),
+        ("distance_ms: 4", "distance_ms: 5"),
+    )
+    assert processes(parse(TEXT), DIRECTORY) == processes(parse(other), DIRECTORY)
+
+
+def test_a_changed_setting_changes_only_its_pool() -> None:
+    old, new = processes(parse(TEXT), DIRECTORY), processes(parse(changed(("2GiB", "3GiB"))), DIRECTORY)
+    assert [name for name in old if old[name] != new[name]] == ["cpu-1", "cpu-2", "cpu-3"]
+    assert replace(old["cpu-1"], arguments=()) == replace(new["cpu-1"], arguments=())
+
+
+def test_stores() -> None:
+    def at(url: str) -> str:
+        return store_url(parse(f"name: a\nstore: {{url: '{url}'}}"), DIRECTORY)
+
+    assert at("sqlite:../fleet.db") == "sqlite:/srv/fleet.db"
+    assert at("sqlite:/var/fleet.db") == at("sqlite:///var/fleet.db") == "sqlite:/var/fleet.db"
+    assert at("etcd:http://h1:2379,http://h2:2379") == "etcd:http://h1:2379,http://h2:2379"
+
+
+def test_repositories_are_those_of_the_pool_and_of_its_models_sources() -> None:
+    fleet = parse(
+        "name: a\nrepository: [models, /shared]\npools: {cpu: {}, gpu: {repository: ../gpu-models}}\n"
+        "models: {m: {source: ./trained/m, pools: [gpu]}, n: {source: /shared/n}}"
+    )
+    assert repositories_of(fleet, "cpu", DIRECTORY) == (Path("/srv/demo/models"), Path("/shared"))
+    assert repositories_of(fleet, "gpu", DIRECTORY) == (
+        Path("/srv/gpu-models"),
+        Path("/srv/demo/trained"),
+        Path("/shared"),
+    )
+
+
+def test_outside_servers_are_named_by_their_address() -> None:
+    fleet = parse("name: a\npools: {t: {kind: triton, addresses: ['10.0.0.7:8000,grpc=8001,metrics=8002', 'h:1']}}")
+    assert not [spec for spec in processes(fleet, DIRECTORY).values() if spec.role == "worker"]
+    found = outside_servers(fleet)
+    assert list(found) == ["t-10.0.0.7-8000", "t-h-1"]
+    server = found["t-10.0.0.7-8000"]
+    assert (server.pool, server.kind, server.upstream.grpc_port, server.upstream.metrics_port) == (
+        "t",
+        "triton",
+        8001,
+        8002,
+    )

@@ -1,0 +1,186 @@
+"""Reading fleet.yaml: what is right is whole and survives JSON; what is wrong is told by file, line, key and value."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from fleets import DIRECTORY, TEXT, changed, parse
+from hypothesis import given
+from hypothesis import strategies as st
+from mistakes import MISTAKES
+
+from isochrone.control.fleet.reading import FleetError, fleet_of, load_fleet, parse_fleet, with_workers
+from isochrone.control.fleet.spec import Fleet
+from isochrone.errors import ConfigError
+
+
+def told(text: str) -> list[str]:
+    with pytest.raises(FleetError) as caught:
+        parse(text)
+    assert isinstance(caught.value, ConfigError)
+    assert str(caught.value).splitlines() == [str(problem) for problem in caught.value.problems]
+    return str(caught.value).splitlines()
+
+
+# What is right.
+
+
+def test_a_name_alone_is_a_fleet() -> None:
+    fleet = parse("name: small")
+    assert list(fleet.gateways) == ["gw"]
+    assert fleet.pools["cpu"].workers == 1
+    assert fleet.repository == ("models",)
+    assert fleet.store.url == "sqlite:state/fleet.db"
+    assert fleet.store.lease_seconds == 5
+    assert fleet.models == {}
+
+
+def test_models_are_laid_over_the_defaults() -> None:
+    fleet = parse(TEXT)
+    assert fleet.models["preprocess"].slo.deadline_ms == 100
+    assert fleet.models["detector"].traffic == {"retries": {"ratio": 0.2}, "quota": {"concurrency": 8}}
+    assert fleet.models["detector"].memory == 200 << 20
+    assert fleet.models["pipeline"].rollout.canary is not None
+    assert fleet.models["pipeline"].rollout.canary.rule().weights == (0.05, 0.25)
+    assert fleet.models["pipeline"].changes_with == ("detector",)
+    assert fleet.of("another").traffic == {"retries": {"ratio": 0.2}}
+    assert fleet.pools_of("detector") == ("cpu",)
+    assert fleet.pools_of("another") == ("cpu", "gpu")
+
+
+def test_options_belong_to_the_policy_they_were_written_for() -> None:
+    fleet = parse(
+        "name: a\ndefaults: {policy: prequal, policy_options: {quantile: 0.5}}\n"
+        "models: {same: {slo: {priority: 1}}, other: {policy: random}}"
+    )
+    assert fleet.models["same"].policy_options == {"quantile": 0.5}
+    assert fleet.models["other"].policy_options == {}
+
+
+def test_a_model_can_drop_what_the_defaults_have() -> None:
+    fleet = parse(
+        "name: a\ndefaults: {rollout: {canary: true, compare: {samples: 9}}}\nmodels: {m: {rollout: {canary: false}}}"
+    )
+    assert fleet.models["m"].rollout.canary is None
+    assert fleet.models["m"].rollout.compare is not None
+    assert fleet.models["m"].rollout.compare.rule().samples == 9
+    assert fleet.of("unnamed").rollout.canary is not None
+
+
+def test_a_fleet_survives_json() -> None:
+    fleet = parse(TEXT)
+    stored = json.loads(json.dumps(fleet.model_dump(mode="json")))
+    assert Fleet.model_validate(stored) == fleet == fleet_of(stored)
+    assert fleet_of(stored).model_dump(mode="json") == stored
+    assert stored["models"]["pipeline"]["with"] == ["detector"]
+
+
+@given(st.integers(1, 8), st.integers(0, 2**40), st.floats(0, 1e6), st.sampled_from(["fast", "strict"]), st.booleans())
+def test_any_fleet_survives_json(workers: int, memory: int, deadline: float, cutover: str, canary: bool) -> None:
+    spec = {
+        "name": "any",
+        "pools": {"cpu": {"workers": workers, "max": 8, "memory": memory}},
+        "defaults": {"slo": {"deadline_ms": deadline}, "rollout": {"canary": canary}},
+        "models": {"m": {"rollout": {"cutover": cutover}}, "n": None},
+    }
+    fleet = fleet_of(spec)
+    assert Fleet.model_validate(json.loads(json.dumps(fleet.model_dump(mode="json")))) == fleet
+
+
+def test_anchors_and_merges_are_understood() -> None:
+    text = "name: a\nmodels:\n  one: &base {version: 2, slo: {deadline_ms: 5}}\n  two: {<<: *base, version: 3}"
+    fleet = parse(text)
+    assert (fleet.models["two"].version, fleet.models["two"].slo.deadline_ms) == ("3", 5)
+
+
+def test_dates_stay_text() -> None:
+    assert parse("name: a\npools: {cpu: {region: 2024-05-01}}").pools["cpu"].region == "2024-05-01"
+
+
+def test_workers_can_be_changed_within_their_bounds() -> None:
+    fleet = parse(TEXT)
+    assert with_workers(fleet, "cpu", 5).pools["cpu"].workers == 5
+    assert with_workers(with_workers(fleet, "cpu", 5), "cpu", 3) == fleet
+    with pytest.raises(ConfigError, match=r"fleet demo: pools.cpu.workers: expected at most max, which is 8, given 9"):
+        with_workers(fleet, "cpu", 9)
+    with pytest.raises(ConfigError, match=r"pools.disk: expected a pool of the fleet \(cpu, gpu\), given 'disk'"):
+        with_workers(fleet, "disk", 1)
+
+
+# What is wrong, in one place.
+
+
+@pytest.mark.parametrize(("before", "after", "message"), MISTAKES)
+def test_a_mistake_is_told(before: str, after: str, message: str) -> None:
+    assert f"fleet.yaml:{message}" in told(changed((before, after)))
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    assert told(changed(("name: demo", "name: Demo"), ("workers: 3", "workers: x"), ("strict", "slow"))) == [
+        "fleet.yaml:1: name: expected a name of a-z, 0-9 and -, at most 63 characters, that starts and ends with a"
+        " letter or digit, given 'Demo'",
+        "fleet.yaml:9: pools.cpu.workers: expected an integer, given 'x'",
+        "fleet.yaml:28: models.pipeline.rollout.cutover: expected fast or strict, given 'slow'",
+    ]
+
+
+def test_a_mistake_in_the_defaults_is_told_once() -> None:
+    lines = told(changed(("traffic: {retries: {ratio: 0.2}}", "pools: [tpu]")))
+    assert [line.partition(":")[2].partition(": expected")[0] for line in lines] == ["16: defaults.pools[0]"]
+
+
+def test_mistakes_in_the_rules_of_several_models_are_all_told() -> None:
+    lines = told("name: a\nmodels:\n  b: {policy: x}\n  c.d: {traffic: {hedge: {ratio: 9}}}")
+    assert [line.partition(": expected")[0] for line in lines] == [
+        "fleet.yaml:3: models.b.policy",
+        "fleet.yaml:4: models.c.d.traffic.hedge.ratio",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "fleet.yaml: file: expected a mapping with name, pools, models ..., given nothing"),
+        ("- a", "fleet.yaml: file: expected a mapping with name, pools, models ..., given ['a']"),
+        ("name: [", "fleet.yaml:1: file: expected valid YAML, given "),
+        ("name: a\n\tb: c", "fleet.yaml:2: file: expected valid YAML, given "),
+        (
+            "name: a\ndefaults: &a {traffic: *a}",
+            "fleet.yaml:2: file: expected valid YAML, given an anchor that holds itself",
+        ),
+        ("name: !!python/object:os.system a", "fleet.yaml:1: file: expected valid YAML, given "),
+        ("name: a\x00", "fleet.yaml: file: expected valid YAML, given "),
+        ("a: " + "[" * 2000 + "]" * 2000, "fleet.yaml: file: expected valid YAML, given it is nested too deeply"),
+    ],
+)
+def test_what_is_no_fleet_at_all_is_told(text: str, message: str) -> None:
+    (line, *_) = told(text)
+    assert line.startswith(message)
+
+
+@given(st.text(max_size=60))
+def test_no_text_brings_it_down(text: str) -> None:
+    try:
+        parse(text)
+    except FleetError:
+        pass
+
+
+def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
+    with pytest.raises(FleetError, match=r"none\.yaml: file: expected a fleet.yaml, given No such file"):
+        load_fleet(tmp_path / "none.yaml")
+    with pytest.raises(FleetError, match=r"expected a fleet.yaml, given Is a directory"):
+        load_fleet(tmp_path)
+    (tmp_path / "fleet.yaml").write_bytes(b"name: \xff")
+    with pytest.raises(FleetError, match="expected UTF-8 text, given bytes that are not"):
+        load_fleet(tmp_path / "fleet.yaml")
+    (tmp_path / "fleet.yaml").write_text(TEXT)
+    assert load_fleet(tmp_path / "fleet.yaml") == parse_fleet(TEXT, "x", DIRECTORY)
+
+
+def test_a_wrong_record_is_told_without_a_line() -> None:
+    with pytest.raises(FleetError) as caught:
+        fleet_of({"name": "a", "pools": {"cpu": {"workers": "x"}}}, "store")
+    assert str(caught.value) == "store: pools.cpu.workers: expected an integer, given 'x'"

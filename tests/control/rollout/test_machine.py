@@ -1,0 +1,233 @@
+"""A rollout's steps: what is prepared, what is aborted and why, what is committed and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from worlds import POOL, assignment, rollout, settle, with_state, worker, world
+
+from isochrone.control.records import (
+    ABORTED,
+    ABORTING,
+    CANARY,
+    COMPARING,
+    DONE,
+    DRAINING,
+    PREPARING,
+    SWITCHING,
+    CanaryRule,
+    Change,
+    CompareRule,
+    EpochRecord,
+    GatewayRecord,
+    Split,
+)
+from isochrone.control.rollout.machine import ABORT_SECONDS, DRAIN_SECONDS, advance
+from isochrone.control.rollout.world import Failure, Word
+
+ONE = {"m": {"1": "old"}}
+BOTH = {"m": {"1": "old", "2": "new"}}
+
+
+class TestPreparing:
+    def test_it_begins_and_waits_for_every_worker(self) -> None:
+        record = settle(rollout(), world(worker("w1", BOTH), worker("w2", ONE)))
+        assert record.state == PREPARING
+        assert record.workers["w1"].state == "ready"
+        assert record.workers["w2"].state == "loading"
+
+    def test_a_worker_that_has_not_answered_is_waited_for(self) -> None:
+        record = settle(rollout(), world(worker("w1", BOTH), worker("w2", None)))
+        assert record.workers["w2"].state == "waiting"
+
+    def test_all_ready_and_of_one_digest_goes_on(self) -> None:
+        decision = advance(with_state(rollout(), PREPARING), world(worker("w1", BOTH), worker("w2", BOTH)))
+        assert decision.record.state == SWITCHING
+        assert decision.record.changes["m"].digest == "new"
+
+    def test_a_digest_that_differs_on_one_worker_aborts_and_is_named(self) -> None:
+        odd = {"m": {"1": "old", "2": "0ther"}}
+        seen = world(worker("w1", BOTH), worker("w2", BOTH), worker("w3", odd))
+        decision = advance(with_state(rollout(), PREPARING), seen)
+        assert decision.record.state == ABORTING
+        assert "worker w3 has 0ther" in decision.record.reason
+        assert "2 other(s) have new" in decision.record.reason
+        assert decision.commit is None
+
+    def test_a_refused_load_aborts_with_the_workers_words(self) -> None:
+        broken = worker("w2", ONE, failures={"m": Failure(frozenset({"2"}), "the file is cut off")})
+        decision = advance(with_state(rollout(), PREPARING), world(worker("w1", BOTH), broken))
+        assert decision.record.state == ABORTING
+        assert decision.record.reason == "not every worker could load it: worker w2: the file is cut off"
+
+    def test_a_failure_of_other_versions_is_not_its_affair(self) -> None:
+        other = worker("w2", BOTH, failures={"m": Failure(frozenset({"9"}), "gone")})
+        assert advance(with_state(rollout(), PREPARING), world(worker("w1", BOTH), other)).record.state == SWITCHING
+
+    def test_time_runs_out(self) -> None:
+        record = with_state(rollout(prepare_seconds=10.0), PREPARING)
+        seen = world(worker("w1", ONE), now=111.0)
+        assert "worker w1 did not get ready within 10 s" in advance(record, seen).record.reason
+
+    def test_without_any_worker_it_waits_and_then_says_so(self) -> None:
+        record = with_state(rollout(prepare_seconds=10.0), PREPARING)
+        assert advance(record, world()).record.state == PREPARING
+        assert "no worker is registered for m" in advance(record, world(now=111.0)).record.reason
+
+    def test_a_worker_of_another_pool_does_not_matter(self) -> None:
+        record = rollout(changes={"m": Change("2", "1", pools=("gpu",))})
+        assert settle(record, world(worker("w1", BOTH))).state == PREPARING
+
+    def test_one_that_does_not_fit_is_aborted_before_anything_is_loaded(self) -> None:
+        record = rollout(changes={"m": Change("2", "1", pools=(POOL,), memory=8 << 30)})
+        seen = world(worker("w1", ONE, memory=2 << 30), epoch=EpochRecord(1, {"m": assignment(memory=1 << 30)}))
+        decision = advance(record, seen)
+        assert decision.record.state == ABORTING
+        assert "m version 2 needs 8.0 GiB" in decision.record.reason
+        assert "worker w1, which has 2.0 GiB" in decision.record.reason
+
+    def test_another_rollout_of_the_same_model_is_waited_for(self) -> None:
+        other = with_state(rollout("3"), PREPARING)
+        mine = rollout()
+        seen = world(worker("w1", ONE), rollouts=(mine, type(other)("r0", other.changes, PREPARING)))
+        decision = advance(mine, seen)
+        assert decision.record.state == "pending"
+        assert decision.record.note == "waits for rollout r0"
+
+    def test_servers_that_tell_no_digest_are_taken_as_they_are(self) -> None:
+        silent = {"m": {"1": "", "2": ""}}
+        decision = advance(with_state(rollout(), PREPARING), world(worker("t1", silent), worker("t2", silent)))
+        assert decision.record.state == SWITCHING
+        assert decision.record.changes["m"].digest == ""
+
+
+class TestFast:
+    def test_the_commit_is_one_write_with_the_rollout(self) -> None:
+        record = with_state(rollout(changes={"m": Change("2", "1", "new", (POOL,))}), SWITCHING)
+        decision = advance(record, world(worker("w1", BOTH)))
+        assert decision.commit is not None
+        assert decision.commit.epoch == 2
+        served = decision.commit.models["m"]
+        assert (served.version, served.digest, served.previous) == ("2", "new", "1")
+        assert decision.record.state == DRAINING
+        assert decision.record.epoch == 2
+
+    def test_a_gateway_that_missed_the_last_change_is_waited_for(self) -> None:
+        record = with_state(rollout(), SWITCHING)
+        late = {"a": GatewayRecord("a", "h", 1, epoch=1)}
+        assert advance(record, world(worker("w1", BOTH))).commit is not None
+        decision = advance(record, replace(world(worker("w1", BOTH)), gateways=late))
+        assert decision.commit is None
+        assert "gateway b" in decision.record.note
+
+    def test_too_few_workers_left_means_preparing_again(self) -> None:
+        record = with_state(rollout(), SWITCHING)
+        decision = advance(record, world(worker("w1", ONE), worker("w2", ONE), worker("w3", BOTH)))
+        assert decision.record.state == PREPARING
+        assert decision.commit is None
+
+    def test_the_end(self) -> None:
+        epoch = EpochRecord(2, {"m": assignment("2", previous="1", epoch=2)})
+        gateways = {name: GatewayRecord(name, "h", 1, epoch=2) for name in ("a", "b")}
+        record = with_state(rollout(epoch=2), DRAINING)
+        seen = world(worker("w1", BOTH))
+        assert advance(record, replace(seen, epoch=epoch)).record.state == DRAINING
+        done = advance(record, replace(seen, epoch=epoch, gateways=gateways))
+        assert done.record.state == DONE
+
+    def test_an_older_version_must_go_first(self) -> None:
+        epoch = EpochRecord(3, {"m": assignment("3", previous="2", epoch=3)})
+        gateways = {name: GatewayRecord(name, "h", 1, epoch=3) for name in ("a", "b")}
+        three = worker("w1", {"m": {"1": "o", "2": "n", "3": "x"}})
+        record = with_state(rollout("3", epoch=3), DRAINING)
+        seen = replace(world(three, epoch=epoch), gateways=gateways)
+        decision = advance(record, seen)
+        assert decision.record.state == DRAINING
+        assert decision.record.note == "drains m 1 on w1"
+        late = replace(seen, now=100.0 + DRAIN_SECONDS + 1)
+        assert advance(record, late).record.state == DONE
+
+
+class TestAborting:
+    def test_asked_for(self) -> None:
+        record = with_state(rollout(abort_asked="changed my mind (by me)"), PREPARING)
+        decision = advance(record, world(worker("w1", BOTH)))
+        assert decision.record.state == ABORTING
+        assert decision.record.reason == "changed my mind (by me)"
+
+    def test_it_ends_when_no_worker_has_the_new_version(self) -> None:
+        record = with_state(rollout(reason="bad"), ABORTING)
+        assert advance(record, world(worker("w1", BOTH))).record.state == ABORTING
+        assert advance(record, world(worker("w1", ONE))).record.state == ABORTED
+        late = world(worker("w1", BOTH), now=100.0 + ABORT_SECONDS + 1)
+        assert advance(record, late).record.state == ABORTED
+
+    def test_what_is_committed_is_not_aborted_any_more(self) -> None:
+        record = with_state(rollout(abort_asked="too late", epoch=2), DRAINING)
+        assert advance(record, world(worker("w1", BOTH))).record.state != ABORTING
+
+
+class TestCanary:
+    RULE = CanaryRule(weights=(0.1, 0.5))
+
+    def test_each_step_is_an_epoch(self) -> None:
+        record = with_state(rollout(canary=self.RULE, changes={"m": Change("2", "1", "new", (POOL,))}), PREPARING)
+        seen = world(worker("w1", BOTH))
+        begun = advance(record, seen)
+        assert begun.record.state == CANARY
+        committed = advance(begun.record, seen).commit
+        assert committed is not None
+        assert committed.models["m"].canary == Split("2", "new", 0.1)
+        assert committed.models["m"].version == "1"
+
+    def test_a_good_one_goes_on_to_the_next_step_and_then_switches(self) -> None:
+        record = with_state(rollout(canary=self.RULE), CANARY)
+        tried = EpochRecord(2, {"m": assignment(canary=Split("2", "", 0.1))})
+        seen = world(worker("w1", BOTH), epoch=tried, judged={"r1": Word("go", "fine")})
+        assert advance(record, seen).record.step == 1
+        tried = EpochRecord(3, {"m": assignment(canary=Split("2", "", 0.5))})
+        seen = world(worker("w1", BOTH), epoch=tried, judged={"r1": Word("go", "fine")})
+        last = with_state(rollout(canary=self.RULE, step=1), CANARY)
+        assert advance(last, seen).record.state == SWITCHING
+
+    def test_without_a_word_it_is_observed(self) -> None:
+        record = with_state(rollout(canary=self.RULE), CANARY)
+        tried = EpochRecord(2, {"m": assignment(canary=Split("2", "", 0.1))})
+        decision = advance(record, world(worker("w1", BOTH), epoch=tried))
+        assert decision.observes
+        assert decision.commit is None
+
+    def test_a_bad_one_goes_back_in_the_same_write(self) -> None:
+        record = with_state(rollout(canary=self.RULE), CANARY)
+        tried = EpochRecord(2, {"m": assignment(canary=Split("2", "", 0.1))})
+        seen = world(worker("w1", BOTH), epoch=tried, judged={"r1": Word("stop", "p95 13 ms against 10")})
+        decision = advance(record, seen)
+        assert decision.record.state == ABORTING
+        assert "p95 13 ms against 10" in decision.record.reason
+        assert decision.commit is not None
+        assert decision.commit.models["m"].canary is None
+        assert decision.commit.models["m"].version == "1"
+
+    def test_promotion_by_hand_does_not_wait_for_figures(self) -> None:
+        record = with_state(rollout(canary=self.RULE, promote_asked=True), CANARY)
+        tried = EpochRecord(2, {"m": assignment(canary=Split("2", "", 0.1))})
+        assert advance(record, world(worker("w1", BOTH), epoch=tried)).record.state == SWITCHING
+
+
+class TestComparing:
+    def test_it_comes_before_anything_is_visible(self) -> None:
+        record = with_state(rollout(compare=CompareRule(), canary=CanaryRule()), PREPARING)
+        decision = advance(record, world(worker("w1", BOTH)))
+        assert decision.record.state == COMPARING
+        assert decision.compares
+        assert decision.commit is None
+
+    def test_equal_outputs_go_on_to_the_canary(self) -> None:
+        record = with_state(rollout(compare=CompareRule(), canary=CanaryRule()), COMPARING)
+        seen = world(worker("w1", BOTH), compared={"r1": Word("go", "m: 0 of 50 answers differ")})
+        assert advance(record, seen).record.state == CANARY
+
+    def test_different_ones_abort(self) -> None:
+        record = with_state(rollout(compare=CompareRule()), COMPARING)
+        seen = world(worker("w1", BOTH), compared={"r1": Word("stop", "m: 50 of 50 answers differ")})
+        assert advance(record, seen).record.state == ABORTING

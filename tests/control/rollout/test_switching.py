@@ -1,0 +1,319 @@
+"""The strict switch against every order of events: gateways that are slow, die, come back, cancel; a leader that dies.
+
+The leader's decisions are the real ones. Gateways and the store are played by the rules they keep: a gateway holds
+before it says so and lets go only by what the store says; the store takes a write whole, and only if nothing it was
+decided by has changed. After every step no gateway may be admitting the old version once the new one is committed,
+unless the store has yet to tell it of a fast change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
+from worlds import assignment, rollout, with_state, words, worker, world
+
+from isochrone.control.records import (
+    ABORTING,
+    ANNOUNCED,
+    CANCELLED,
+    DRAINING,
+    HOLDING,
+    STRICT,
+    SWITCHING,
+    AcknowledgementRecord,
+    EpochRecord,
+    GatewayRecord,
+    RolloutRecord,
+    SwitchRecord,
+)
+from isochrone.control.rollout.machine import advance
+from isochrone.control.rollout.switching import ATTEMPTS, HOLD_SECONDS, affected
+from isochrone.control.rollout.world import World
+
+BOTH = {"m": {"1": "old", "2": "new"}}
+
+
+def switching(**fields: object) -> RolloutRecord:
+    return with_state(rollout(cutover=STRICT, **fields), SWITCHING)
+
+
+def switch(phase: str, attempt: int = 1) -> SwitchRecord:
+    return SwitchRecord(f"r1.{attempt}", phase, ("m",), 1)
+
+
+class TestSteps:
+    def test_it_is_announced_first_and_nobody_waits(self) -> None:
+        decision = advance(switching(), world(worker("w1", BOTH)))
+        assert decision.switch == switch(ANNOUNCED)
+        assert decision.commit is None
+
+    def test_holding_needs_every_known_gateway(self) -> None:
+        seen = world(worker("w1", BOTH), switch=switch(ANNOUNCED), switch_since=100.0)
+        assert advance(switching(), replace(seen, acknowledgements=words(ANNOUNCED, "a"))).switch is None
+        decision = advance(switching(), replace(seen, acknowledgements=words(ANNOUNCED, "a", "b")))
+        assert decision.switch == switch(HOLDING)
+
+    def test_the_commit_needs_every_known_gateway_to_hold(self) -> None:
+        seen = world(worker("w1", BOTH), switch=switch(HOLDING), switch_since=100.0)
+        assert advance(switching(), replace(seen, acknowledgements=words(ANNOUNCED, "a", "b"))).commit is None
+        decision = advance(switching(), replace(seen, acknowledgements=words(HOLDING, "a", "b")))
+        assert decision.commit is not None
+        assert decision.ends_switch
+        assert decision.record.state == DRAINING
+
+    def test_the_word_of_an_earlier_start_does_not_count(self) -> None:
+        told = words(HOLDING, "a") | words(HOLDING, "b", incarnation="zeroth")
+        seen = world(worker("w1", BOTH), switch=switch(HOLDING), switch_since=100.0, acknowledgements=told)
+        assert advance(switching(), seen).commit is None
+
+    def test_a_gateway_that_does_not_answer_ends_the_switch_and_it_is_tried_again(self) -> None:
+        seen = world(worker("w1", BOTH), switch=switch(HOLDING), switch_since=90.0)
+        decision = advance(switching(attempts=1), replace(seen, acknowledgements=words(HOLDING, "a")))
+        assert decision.ends_switch
+        assert f"gateway b did not answer within {HOLD_SECONDS:g} s" in decision.record.note
+        again = advance(decision.record, world(worker("w1", BOTH)))
+        assert again.switch is None, "there is a pause first"
+        later = advance(decision.record, world(worker("w1", BOTH), now=200.0))
+        assert later.switch is None or later.switch.identity == "r1.2"
+
+    def test_after_many_tries_it_is_aborted_with_the_reason(self) -> None:
+        seen = world(worker("w1", BOTH), switch=switch(HOLDING, ATTEMPTS), switch_since=90.0)
+        decision = advance(switching(attempts=ATTEMPTS), seen)
+        assert decision.record.state == ABORTING
+        assert "gateway a, b did not answer" in decision.record.reason
+        assert decision.ends_switch
+
+    def test_a_cancelled_one_is_over(self) -> None:
+        cancelled = msgspec.structs.replace(switch(CANCELLED), reason="gateway a held requests for 1.2 s")
+        seen = world(worker("w1", BOTH), switch=cancelled, acknowledgements=words(HOLDING, "a", "b"))
+        decision = advance(switching(attempts=1), seen)
+        assert decision.commit is None
+        assert "gateway a held requests" in decision.record.note
+
+    def test_another_rollouts_switch_is_waited_for(self) -> None:
+        other = SwitchRecord("r9.1", HOLDING, ("n",), 1)
+        decision = advance(switching(), world(worker("w1", BOTH), switch=other))
+        assert decision.switch is None
+        assert not decision.ends_switch
+
+    def test_a_fast_commit_waits_for_a_strict_switch(self) -> None:
+        other = SwitchRecord("r9.1", HOLDING, ("n",), 1)
+        fast = with_state(rollout(), SWITCHING)
+        assert advance(fast, world(worker("w1", BOTH), switch=other)).commit is None
+
+    def test_ensembles_that_run_the_model_are_held_too(self) -> None:
+        epoch = EpochRecord(
+            1, {"m": assignment(), "e": assignment(stages=("m",)), "f": assignment(stages=("e",)), "n": assignment()}
+        )
+        assert affected(rollout(), epoch) == {"m", "e", "f"}
+
+    def test_what_nobody_has_seen_needs_no_switch(self) -> None:
+        first = with_state(rollout(cutover=STRICT), SWITCHING)
+        decision = advance(first, world(worker("w1", BOTH), epoch=EpochRecord(0)))
+        assert decision.commit is not None
+
+
+@dataclass
+class Gateway:
+    """By the rules of ``control.gateway_link``."""
+
+    name: str
+    incarnation: int = 0
+    alive: bool = True
+    registered: bool = False
+    epoch: int = 0
+    holding: bool = False
+    #: The revision of the store it has seen.
+    seen: int = 0
+
+
+@dataclass
+class Held:
+    """The store at one revision."""
+
+    epoch: EpochRecord
+    switch: SwitchRecord | None
+    acknowledgements: dict[str, AcknowledgementRecord]
+    known: dict[str, str]
+    record: RolloutRecord
+
+
+class StrictSwitches(RuleBasedStateMachine):
+    """Version 1, 2, 1, 2 … by strict rollouts."""
+
+    gateways = Bundle("gateways")
+
+    @initialize(target=gateways)
+    def begin(self) -> Any:
+        record = with_state(rollout(cutover=STRICT), SWITCHING)
+        self.history = [Held(EpochRecord(1, {"m": assignment()}), None, {}, {}, record)]
+        self.all: dict[str, Gateway] = {}
+        self.now = 100.0
+        self.switch_since = 100.0
+        #: Of the highest epoch that any gateway has begun to admit by.
+        self.shown = 1
+        return multiple(self.starts("a"), self.starts("b"))
+
+    @property
+    def store(self) -> Held:
+        return self.history[-1]
+
+    def write(self, held: Held) -> None:
+        self.history.append(held)
+
+    @rule(target=gateways, name=st.sampled_from("abc"))
+    def starts(self, name: str) -> str:
+        """A gateway starts, or starts again: it registers in one write, and admits by what it then sees."""
+        gateway = self.all.setdefault(name, Gateway(name))
+        if gateway.registered and gateway.alive:
+            return name
+        gateway.incarnation += 1
+        known = {**self.store.known, name: f"{name}-{gateway.incarnation}"}
+        self.write(replace_held(self.store, known=known))
+        gateway.alive = gateway.registered = True
+        gateway.holding = False
+        gateway.epoch = 0
+        self.sees(name, len(self.history) - 1)
+        return name
+
+    @rule(name=gateways)
+    def dies(self, name: str) -> None:
+        """Killed, and nobody knows yet."""
+        self.all[name].alive = False
+
+    @rule(name=gateways)
+    def is_found_dead(self, name: str) -> None:
+        """Its supervisor tells."""
+        gateway = self.all[name]
+        if not gateway.alive and name in self.store.known:
+            known = {other: word for other, word in self.store.known.items() if other != name}
+            self.write(replace_held(self.store, known=known))
+            gateway.registered = False
+
+    @rule(name=gateways, steps=st.integers(1, 4))
+    def looks(self, name: str, steps: int) -> None:
+        """The store's news reach it, some at a time."""
+        gateway = self.all[name]
+        if gateway.alive:
+            self.sees(name, min(len(self.history) - 1, gateway.seen + steps))
+
+    def sees(self, name: str, revision: int) -> None:
+        gateway, held = self.all[name], self.history[revision]
+        gateway.seen = revision
+        if held.epoch.epoch > gateway.epoch:
+            gateway.epoch = held.epoch.epoch
+        switching = held.switch
+        if switching is None or switching.phase == CANCELLED or switching.epoch < gateway.epoch:
+            gateway.holding = False
+        elif switching.phase == HOLDING:
+            gateway.holding = True
+        if not gateway.holding:
+            self.admits(gateway)
+
+    def admits(self, gateway: Gateway) -> None:
+        """A request comes and is answered at once."""
+        if gateway.epoch:
+            assert gateway.epoch >= self.shown, f"{gateway.name} admits by epoch {gateway.epoch}, {self.shown} was seen"
+            self.shown = gateway.epoch
+
+    @rule(name=gateways)
+    def acknowledges(self, name: str) -> None:
+        """It says what it has done, if the switch still stands as it was seen."""
+        gateway = self.all[name]
+        seen = self.history[gateway.seen].switch
+        if not gateway.alive or seen is None or seen != self.store.switch or seen.phase == CANCELLED:
+            return
+        if seen.phase == HOLDING and not gateway.holding:
+            return
+        word = AcknowledgementRecord(seen.phase, f"{name}-{gateway.incarnation}")
+        self.write(replace_held(self.store, acknowledgements={**self.store.acknowledgements, name: word}))
+
+    @rule(but=st.sampled_from(("", "", "a", "b")))
+    def most_answer(self, but: str) -> None:
+        """The usual course: the news come at once, and are answered."""
+        for name, gateway in self.all.items():
+            if not gateway.alive:
+                self.is_found_dead(name)
+            elif name != but:
+                self.sees(name, len(self.history) - 1)
+                self.acknowledges(name)
+
+    @rule(steps=st.integers(1, 5))
+    def goes_on(self, steps: int) -> None:
+        """Without trouble for a while, so that trouble comes at every point of a switch."""
+        for _ in range(steps):
+            self.leads(0, 0.0)
+            self.most_answer("")
+
+    @rule(name=gateways)
+    def cancels(self, name: str) -> None:
+        gateway = self.all[name]
+        seen = self.history[gateway.seen].switch
+        if gateway.alive and gateway.holding and seen is not None and seen == self.store.switch:
+            self.write(replace_held(self.store, switch=msgspec.structs.replace(seen, phase=CANCELLED)))
+
+    @rule(lag=st.sampled_from((0, 0, 0, 1, 2, 3)), seconds=st.sampled_from((0.0, 0.0, 0.0, 0.1, 0.6, 1.5, 4.0)))
+    def leads(self, lag: int, seconds: float) -> None:
+        """A leader, this one or the next, decides by what it has seen; a write by old news is refused."""
+        self.now += seconds
+        revision = max(0, len(self.history) - 1 - lag)
+        held = self.history[revision]
+        decision = advance(held.record, self.world(held))
+        current = self.store
+        stale = held.record != current.record
+        if decision.commit is not None or decision.switch is not None or decision.ends_switch:
+            stale = stale or held.epoch != current.epoch or held.switch != current.switch
+        if decision.commit is not None:
+            stale = stale or held.known != current.known
+        if stale:
+            return
+        record = decision.record
+        if record.state in (DRAINING, ABORTING):
+            # On to the next one, back and forth.
+            served = (decision.commit or current.epoch).models["m"].version
+            record = with_state(rollout("2" if served == "1" else "1", cutover=STRICT), SWITCHING)
+        after = Held(
+            decision.commit or current.epoch,
+            decision.switch if decision.switch is not None else None if decision.ends_switch else current.switch,
+            {} if decision.ends_switch else current.acknowledgements,
+            current.known,
+            record,
+        )
+        if after != current:
+            if after.switch != current.switch:
+                self.switch_since = self.now
+            self.write(after)
+
+    def world(self, held: Held) -> World:
+        gateways = {
+            name: GatewayRecord(name, "h", 1, epoch=self.all[name].epoch) for name in held.known if self.all[name].alive
+        }
+        return replace(
+            world(worker("w1", {"m": {"1": "", "2": ""}}), now=self.now, epoch=held.epoch),
+            gateways=gateways,
+            known_gateways=held.known,
+            switch=held.switch,
+            switch_since=self.switch_since,
+            acknowledgements=held.acknowledgements,
+        )
+
+    @invariant()
+    def everybody_who_admits_agrees(self) -> None:
+        if not hasattr(self, "all"):
+            return
+        for gateway in self.all.values():
+            if gateway.alive and not gateway.holding:
+                self.admits(gateway)
+
+
+def replace_held(held: Held, **fields: object) -> Held:
+    return replace(held, **fields)  # type: ignore[arg-type]
+
+
+StrictSwitches.TestCase.settings = settings(max_examples=120, stateful_step_count=50)
+TestStrictSwitches = StrictSwitches.TestCase

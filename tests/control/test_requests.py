@@ -1,0 +1,217 @@
+"""Applying a file, scaling, draining, aborting, promoting, forgetting: what is written, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from fleet_records import ASKING, FLEET, KEYS, Records, file_of, read_rollout, served
+
+from isochrone.control.records import (
+    ABORTED,
+    ABORTING,
+    CANARY,
+    DONE,
+    DRAINING,
+    PREPARING,
+    Change,
+    ConvergedRecord,
+    GatewayRecord,
+    WorkerRecord,
+)
+from isochrone.control.requests import (
+    Conflict,
+    abort,
+    apply_fleet,
+    drain,
+    forget_gateway,
+    promote,
+    scale,
+    undrain,
+)
+from isochrone.errors import InvalidArgument, IsochroneError, NotFound
+
+CHANGES = {"detector": Change("2", "1")}
+
+
+# The file.
+
+
+def test_the_first_file_is_generation_one_and_tells_what_it_starts() -> None:
+    records = Records(text=None)
+    decision = apply_fleet(records.view, file_of(FLEET), ASKING)
+    assert decision.answer.record.generation == 1
+    assert ("start", "pool", "cpu") in {(step.action, step.kind, step.name) for step in decision.answer.steps}
+    assert records.apply(decision)
+    fleet = records.view.fleet
+    assert fleet is not None
+    assert (fleet.text, fleet.directory, fleet.by) == (FLEET, "/fleet", "ada@desk")
+    assert fleet.spec["pools"]["cpu"]["workers"] == 2
+    assert records.last_event()[:3] == ("ada@desk", "fleet applied", "generation 1")
+
+
+def test_the_same_file_again_writes_nothing() -> None:
+    records = Records(versions=served(detector="1", tracker="1", pipeline="1", embedder="1", reranker="1"))
+    assert apply_fleet(records.view, file_of(FLEET), ASKING).operations == ()
+
+
+def test_a_version_that_was_rolled_out_by_hand_stands_while_the_file_asks_for_the_same() -> None:
+    versions = served(detector="2", tracker="1", pipeline="1", embedder="1", reranker="1")
+    records = Records(versions=versions)
+    records.put(KEYS.converged, ConvergedRecord(1, {"detector": "1", "tracker": "1"}))
+    decision = apply_fleet(records.view, file_of(FLEET), ASKING)
+    assert not any(step.action == "rollout" for step in decision.answer.steps)
+    changed = FLEET.replace("    version: 1\n", "    version: 3\n")
+    steps = apply_fleet(records.view, file_of(changed), ASKING).answer.steps
+    assert next(step.detail for step in steps if step.action == "rollout").startswith("detector 2 → 3")
+
+
+def test_a_plan_that_somebody_else_overtook_is_not_applied() -> None:
+    records = Records()
+    changed = file_of(FLEET.replace("workers: 2", "workers: 3"))
+    with pytest.raises(Conflict, match=r"at generation 1 \(by bob@desk\), not 0"):
+        apply_fleet(records.view, changed, ASKING, generation=0)
+    decision = apply_fleet(records.view, changed, ASKING, generation=1)
+    records.put(KEYS.fleet, records.entries[KEYS.fleet].value)
+    assert not records.apply(decision)
+
+
+def test_another_fleet_or_store_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match=r"name: expected 'plant'.*given 'other'"):
+        apply_fleet(Records().view, file_of(FLEET.replace("name: plant", "name: other")), ASKING)
+    with pytest.raises(Conflict, match=r"store.url: cannot change"):
+        apply_fleet(Records().view, file_of(FLEET + "store: {url: 'sqlite:elsewhere.db'}\n"), ASKING)
+
+
+def test_scaling_changes_one_number_within_the_pools_limits() -> None:
+    records = Records()
+    decision = scale(records.view, "cpu", 4, ASKING)
+    assert decision.answer.record.generation == 2
+    assert [(step.action, step.processes) for step in decision.answer.steps] == [("start", ("cpu-3", "cpu-4"))]
+    assert records.apply(decision)
+    fleet = records.view.fleet
+    assert fleet is not None
+    assert fleet.spec["pools"]["cpu"]["workers"] == 4
+    assert records.last_event()[1:] == ("scaled", "generation 2", "cpu from 2 to 4 workers")
+    assert scale(records.view, "cpu", 4, ASKING).operations == ()
+
+
+@pytest.mark.parametrize(
+    ("pool", "workers", "error", "said"),
+    [
+        ("cpu", 0, InvalidArgument, "workers: expected 1 to 4, the pool's limits, given 0"),
+        ("cpu", 5, InvalidArgument, "given 5"),
+        ("cpus", 2, NotFound, "did you mean 'cpu'"),
+        ("outside", 2, Conflict, "servers that run already"),
+    ],
+)
+def test_scaling_past_what_can_be_is_refused(pool: str, workers: int, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        scale(Records().view, pool, workers, ASKING)
+
+
+# Rollouts under way.
+
+
+def test_aborting_asks_the_leader_and_asking_twice_changes_nothing() -> None:
+    records = Records()
+    records.rollout("r1", PREPARING, CHANGES)
+    decision = abort(records.view, "r1", "wrong artifact", ASKING)
+    assert records.apply(decision)
+    record = read_rollout(records, "r1")
+    assert (record.state, record.abort_asked) == (PREPARING, "wrong artifact (by ada@desk)")
+    assert records.last_event() == ("ada@desk", "rollout abort asked", "r1", "wrong artifact")
+    assert abort(records.view, "r1", "again", ASKING).operations == ()
+    records.rollout("r1", ABORTING, CHANGES)
+    assert abort(records.view, "r1", "again", ASKING).operations == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "said"), [(DONE, "rollback MODEL"), (ABORTED, "aborted already"), (DRAINING, "rollback' of detector")]
+)
+def test_what_is_committed_or_over_cannot_be_aborted(state: str, said: str) -> None:
+    records = Records()
+    records.rollout("r1", state, CHANGES)
+    with pytest.raises(Conflict, match=said):
+        abort(records.view, "r1", "", ASKING)
+
+
+def test_a_rollout_that_moved_meanwhile_is_looked_at_again() -> None:
+    records = Records()
+    records.rollout("r1", PREPARING, CHANGES)
+    decision = abort(records.view, "r1", "", ASKING)
+    records.rollout("r1", DRAINING, CHANGES)
+    assert not records.apply(decision)
+
+
+def test_only_a_canary_can_be_promoted() -> None:
+    records = Records()
+    records.rollout("r1", CANARY, CHANGES, step=1)
+    assert records.apply(promote(records.view, "r1", ASKING))
+    assert read_rollout(records, "r1").promote_asked
+    assert records.last_event()[1:] == ("canary promoted", "r1", "at step 2")
+    assert promote(records.view, "r1", ASKING).operations == ()
+    records.rollout("r1", PREPARING, CHANGES)
+    with pytest.raises(Conflict, match="r1 is preparing; only one in canary"):
+        promote(records.view, "r1", ASKING)
+    records.rollout("r1", CANARY, CHANGES, abort_asked="no")
+    with pytest.raises(Conflict, match="being aborted: no"):
+        promote(records.view, "r1", ASKING)
+    with pytest.raises(NotFound, match=r"'r9'.*the latest: r1"):
+        promote(records.view, "r9", ASKING)
+
+
+# Processes.
+
+
+def with_processes() -> Records:
+    records = Records()
+    records.put(KEYS.worker("cpu-1"), WorkerRecord("cpu-1", "127.0.0.1", 1, 2))
+    records.put(KEYS.gateway("gw-1"), GatewayRecord("gw-1", "127.0.0.1", 3))
+    records.put(KEYS.known_gateway("gw-1"), b"x")
+    records.put(KEYS.known_gateway("gw-2"), b"y")
+    return records
+
+
+@pytest.mark.parametrize("name", ["cpu-1", "gw-1", "gw-2"])
+def test_draining_and_back(name: str) -> None:
+    records = with_processes()
+    assert records.apply(drain(records.view, name, ASKING))
+    assert records.view.drains[name].at == ASKING.at
+    assert drain(records.view, name, ASKING).operations == ()
+    assert records.apply(undrain(records.view, name, ASKING))
+    assert records.view.drains == {}
+    assert records.last_event()[1:3] == ("undrain", name)
+
+
+def test_draining_what_is_not_there_is_refused() -> None:
+    records = with_processes()
+    with pytest.raises(NotFound, match="did you mean 'cpu-1'"):
+        drain(records.view, "cpu1", ASKING)
+    with pytest.raises(NotFound, match="cpu-1 is not draining; draining: nothing"):
+        undrain(records.view, "cpu-1", ASKING)
+
+
+def test_only_a_gateway_that_is_not_heard_of_is_forgotten() -> None:
+    records = with_processes()
+    records.put(KEYS.gateway_set, b"before")
+    decision = forget_gateway(records.view, "gw-2", ASKING)
+    seen = records.entries[KEYS.gateway_set].revision
+    assert records.apply(decision)
+    assert records.view.known_gateways == ["gw-1"]
+    # A commit compares this record: it must notice.
+    assert records.entries[KEYS.gateway_set].revision > seen
+    with pytest.raises(Conflict, match="gw-1 is registered"):
+        forget_gateway(records.view, "gw-1", ASKING)
+    with pytest.raises(NotFound, match="gateway 'gw-2'"):
+        forget_gateway(records.view, "gw-2", ASKING)
+
+
+def test_a_gateway_that_comes_back_meanwhile_is_not_forgotten() -> None:
+    records = with_processes()
+    decision = forget_gateway(records.view, "gw-2", ASKING)
+    records.put(KEYS.gateway("gw-2"), GatewayRecord("gw-2", "127.0.0.1", 4))
+    assert not records.apply(decision)
+
+
+def test_every_refusal_has_a_status_of_its_own_kind() -> None:
+    assert issubclass(Conflict, IsochroneError)
+    assert (Conflict.http_status, Conflict.code) == (409, "conflict")

@@ -1,0 +1,102 @@
+"""Before anything is started: which fleet, one supervisor, free ports."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from isochrone.control.fleet.reading import FleetError
+from isochrone.control.records import FleetRecord
+from isochrone.engines import launching
+from isochrone.engines.launching import Launch, alone, check_ports, launch_of_file, launch_of_state, record_of
+from isochrone.errors import AlreadyExists, ConfigError
+from isochrone.store.opening import open_store
+
+
+async def _record(launch: Launch) -> tuple[FleetRecord, FleetRecord | None]:
+    store = open_store(launch.store_url)
+    try:
+        return await record_of(store, launch)
+    finally:
+        await store.close()
+
+
+def _applied(launch: Launch) -> tuple[FleetRecord, FleetRecord | None]:
+    return asyncio.run(_record(launch))
+
+
+def test_without_a_file_the_bundled_fleet_is_written_and_goes_on_as_it_was_left(tmp_path: Path) -> None:
+    launch = launch_of_state(tmp_path / "s")
+    assert (tmp_path / "s" / "fleet.yaml").exists()
+    assert launch.state == tmp_path / "s" / "state"
+    first, before = _applied(launch)
+    assert (first.generation, before, first.directory) == (1, None, str(tmp_path / "s"))
+    # Somebody changes it: by the file it would be another one, but without it what was applied goes on.
+    path = tmp_path / "s" / "fleet.yaml"
+    path.write_text(path.read_text().replace("workers: 3", "workers: 2"))
+    again, before = _applied(launch_of_state(tmp_path / "s"))
+    assert again == before == first
+    changed, before = _applied(launch_of_file(path))
+    assert (changed.generation, before) == (2, first)
+    assert changed.spec["pools"]["cpu"]["workers"] == 2
+    # The same once more is no change.
+    assert _applied(launch_of_file(path)) == (changed, changed)
+
+
+def test_a_version_that_is_not_there_is_told_before_anything_starts(tmp_path: Path) -> None:
+    launch_of_state(tmp_path)
+    path = tmp_path / "fleet.yaml"
+    path.write_text(path.read_text().replace("version: 1", "version: 7"))
+    with pytest.raises(FleetError, match=r"models\.preprocess\.version: expected a version .* given 7"):
+        _applied(launch_of_file(path))
+
+
+def test_logs_go_where_they_are_wanted(tmp_path: Path) -> None:
+    launch_of_state(tmp_path)
+    assert launch_of_file(tmp_path / "fleet.yaml", tmp_path / "here").state == tmp_path / "here"
+    path = tmp_path / "fleet.yaml"
+    path.write_text(path.read_text().replace('"sqlite:state/fleet.db"', '"etcd:http://127.0.0.1:1"'))
+    assert launch_of_file(path).state == tmp_path / "state"
+
+
+def test_only_one_supervisor_has_a_state(tmp_path: Path) -> None:
+    refused = pytest.raises(AlreadyExists, match=f"process {os.getpid()};")
+    with alone(tmp_path / "s"), refused, alone(tmp_path / "s"):
+        raise AssertionError("two at once")
+    with alone(tmp_path / "s"):
+        pass
+
+
+def test_a_state_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="a directory that can be written to"), alone(tmp_path / "file" / "s"):
+        pass
+    with pytest.raises(ConfigError, match="--state: expected a directory"):
+        launch_of_state(tmp_path / "file" / "s")
+
+
+def test_a_port_that_is_taken_names_the_key_to_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launching, "_PORT_SECONDS", 0.0)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen(1)
+        port = taken.getsockname()[1]
+        spec = {
+            "name": "plant",
+            "control": {"listen": "127.0.0.1:0"},
+            "gateways": {"edge": {"listen": f"127.0.0.1:{port}", "metrics_port": -1}},
+        }
+        message = rf"fleet\.yaml: gateways\.edge\.listen: expected a free port, given 127\.0\.0\.1:{port}, which"
+        with pytest.raises(ConfigError, match=message):
+            asyncio.run(check_ports(FleetRecord(1, "", spec), "fleet.yaml"))
+    asyncio.run(check_ports(FleetRecord(1, "", spec), "fleet.yaml"))
+
+
+def test_an_address_of_another_machine_is_told_as_such() -> None:
+    spec = {"name": "plant", "control": {"listen": "192.0.2.1:8003"}}
+    with pytest.raises(ConfigError, match=r"control\.listen: expected an address of this machine, given 192\.0\.2\.1"):
+        asyncio.run(check_ports(FleetRecord(1, "", spec), "fleet.yaml"))

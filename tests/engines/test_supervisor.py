@@ -1,0 +1,318 @@
+"""The supervisor with a real store and real, small processes. They register as the real ones do, through the test."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.keys import Keys
+from isochrone.control.records import (
+    EpochRecord,
+    EventRecord,
+    FleetRecord,
+    GatewayRecord,
+    WorkerRecord,
+    encode,
+)
+from isochrone.engines.base import Exit
+from isochrone.engines.local import LocalEngine
+from isochrone.engines.log_files import LogFiles
+from isochrone.engines.observing import SUPERVISOR
+from isochrone.engines.supervisor import Supervisor
+from isochrone.store.base import Compare, Delete, Outcome, Put, Snapshot, StoreUnavailable
+from isochrone.store.sqlite import SqliteStore
+
+SECONDS = 30.0
+KEYS = Keys("plant")
+SLEEPS = "import time; time.sleep(600)"
+#: Says, as a worker does, that nothing is in flight; its port is in its log.
+IDLE_WORKER = """
+from http.server import BaseHTTPRequestHandler, HTTPServer
+class Idle(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("endpoint-load-metrics", "TEXT named_metrics.in_flight=0.0")
+        self.end_headers()
+server = HTTPServer(("127.0.0.1", 0), Idle)
+print(server.server_address[1], flush=True)
+server.serve_forever()
+"""
+
+
+class CuttableStore(SqliteStore):
+    """Away whenever the test says so."""
+
+    away = False
+
+    def _look(self) -> None:
+        if self.away:
+            raise StoreUnavailable("cut off")
+
+    async def list(self, prefix: str) -> Snapshot:
+        self._look()
+        return await super().list(prefix)
+
+    async def transact(self, compares: Sequence[Compare], operations: Sequence[Put | Delete]) -> Outcome:
+        self._look()
+        return await super().transact(compares, operations)
+
+
+class Plant:
+    """A supervisor at work, and its store."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = CuttableStore("sqlite:test.db", directory / "test.db")
+        self.logs = LogFiles(directory / "logs")
+        self.engine = LocalEngine(self.logs, (sys.executable, "-c"))
+        self.lines: list[str] = []
+        self.ends: list[Exit] = []
+        self.stopping, self.hurry = asyncio.Event(), asyncio.Event()
+        self.supervisor = Supervisor(
+            self.engine, self.store, KEYS, self.lines.append, self.ends.append, wanted=_wanted, before=("before",)
+        )
+        self.work: asyncio.Task[None] | None = None
+
+    async def want(self, *specs: ProcessSpec) -> None:
+        record = FleetRecord(1, "", {"processes": [[each.name, each.role, *each.arguments] for each in specs]})
+        await self.store.transact((), (Put(KEYS.fleet, encode(record)),))
+
+    def begin(self) -> None:
+        self.work = asyncio.create_task(self.supervisor.run(self.stopping, self.hurry))
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        ends = time.monotonic() + SECONDS
+        while not condition():
+            assert time.monotonic() < ends, self.lines
+            assert self.work is not None
+            assert not self.work.done(), self.work
+            await asyncio.sleep(0.01)
+
+    def pid(self, name: str) -> int:
+        running = self.engine.running().get(name)
+        return running.pid if running is not None else 0
+
+    async def register_gateway(self, name: str, incarnation: str) -> None:
+        await self.until(lambda: self.pid(name))
+        record = GatewayRecord(name, "127.0.0.1", 8000, incarnation=incarnation, pid=self.pid(name))
+        await self.store.transact(
+            (),
+            (
+                Put(KEYS.gateway(name), encode(record)),
+                Put(KEYS.known_gateway(name), incarnation.encode()),
+                Put(KEYS.gateway_set, incarnation.encode()),
+            ),
+        )
+
+    async def register_worker(self, name: str) -> None:
+        await self.until(lambda: self.logs.last_lines(name))
+        port = int(self.logs.last_lines(name)[0])
+        record = WorkerRecord(name, "127.0.0.1", port, port, pool="cpu", pid=self.pid(name))
+        await self.store.transact((), (Put(KEYS.worker(name), encode(record)),))
+
+    def has(self, key: str) -> bool:
+        return key in self.supervisor.mirror.entries
+
+
+def _wanted(record: FleetRecord) -> dict[str, ProcessSpec]:
+    found = [
+        ProcessSpec(name, role, tuple(words), "cpu" if role == "worker" else "")
+        for name, role, *words in record.spec["processes"]
+    ]
+    return {each.name: each for each in found}
+
+
+@contextlib.asynccontextmanager
+async def plant(directory: Path) -> AsyncIterator[Plant]:
+    made = Plant(directory)
+    try:
+        yield made
+    finally:
+        made.store.away = False
+        made.stopping.set()
+        made.hurry.set()
+        if made.work is not None:
+            await made.work
+        await made.store.close()
+
+
+def controller(name: str = "c") -> ProcessSpec:
+    return ProcessSpec(name, "controller", (SLEEPS,))
+
+
+def gateway(name: str = "gw", code: str = SLEEPS) -> ProcessSpec:
+    return ProcessSpec(name, "gateway", (code,))
+
+
+def worker(name: str, code: str = IDLE_WORKER) -> ProcessSpec:
+    return ProcessSpec(name, "worker", (code,), "cpu")
+
+
+def test_a_fleet_comes_up_is_told_of_and_is_stopped_in_order(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with plant(tmp_path) as it:
+            await it.want(gateway(), worker("w1"), controller())
+            it.begin()
+            await it.register_worker("w1")
+            await it.register_gateway("gw", "a")
+            await it.until(lambda: len(it.lines) == 3)
+            assert not it.supervisor.up.is_set()
+            await it.store.transact((), (Put(KEYS.epoch, encode(EpochRecord(1))),))
+            await it.until(it.supervisor.up.is_set)
+            assert sorted(it.lines[:3]) == ["controller c ready", "gateway gw ready", "worker w1 ready"]
+            assert it.lines[3].startswith("models committed: epoch 1")
+            it.stopping.set()
+            assert it.work is not None
+            await asyncio.wait_for(it.work, SECONDS)
+            assert [each.spec.name for each in it.ends] == ["gw", "w1", "c"]
+            assert {each.status for each in it.ends} == {-signal.SIGTERM}
+            assert it.lines[4:] == ["stopping gw", "stopping w1", "stopping c"]
+
+    asyncio.run(run())
+
+
+def test_a_worker_that_is_no_longer_wanted_is_drained_first_and_nobody_else_is_touched(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with plant(tmp_path) as it:
+            await it.want(worker("w1"), worker("w2"))
+            it.begin()
+            for name in ("w1", "w2"):
+                await it.register_worker(name)
+            await it.until(lambda: len(it.lines) == 2)
+            kept = it.pid("w1")
+            seen: list[str] = []
+            it.supervisor.mirror.on_change.append(
+                lambda: (
+                    seen.append(f"drained, running: {'w2' in it.engine.running()}")
+                    if it.has(KEYS.drain("w2"))
+                    else None
+                )
+            )
+            await it.want(worker("w1"))
+            await it.until(lambda: "w2" not in it.engine.running())
+            assert seen[0] == "drained, running: True"
+            assert it.ends[0].again_in is None
+            # Whoever gets the name next is to get work.
+            await it.until(lambda: not it.has(KEYS.drain("w2")))
+            assert it.pid("w1") == kept
+
+    asyncio.run(run())
+
+
+def test_the_death_of_a_gateway_is_told_and_its_successor_is_known(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with plant(tmp_path) as it:
+            await it.want(gateway())
+            it.begin()
+            await it.register_gateway("gw", "a")
+            await it.until(lambda: it.lines)
+            first = it.pid("gw")
+            os.kill(first, signal.SIGKILL)
+            await it.until(lambda: not it.has(KEYS.known_gateway("gw")))
+            assert it.supervisor.mirror.entries[KEYS.gateway_set].value == b"gw died"
+            await it.until(lambda: it.pid("gw") not in (0, first))
+            assert it.supervisor.restarts_of("gw") == 1
+            await it.register_gateway("gw", "b")
+            await it.until(lambda: it.lines.count("gateway gw ready") == 2)
+            assert it.supervisor.mirror.entries[KEYS.known_gateway("gw")].value == b"b"
+
+    asyncio.run(run())
+
+
+def test_while_the_store_is_away_nothing_stops_and_the_dead_come_back(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with plant(tmp_path) as it:
+            await it.want(gateway(), worker("w1"))
+            it.begin()
+            await it.register_worker("w1")
+            await it.register_gateway("gw", "a")
+            await it.until(lambda: len(it.lines) == 2)
+            kept, killed = it.pid("w1"), it.pid("gw")
+            it.store.away = True
+            os.kill(killed, signal.SIGKILL)
+            await it.until(lambda: it.pid("gw") not in (0, killed))
+            assert it.pid("w1") == kept
+            # What the death leaves to be written is written as soon as it can be.
+            assert it.has(KEYS.known_gateway("gw"))
+            it.store.away = False
+            await it.until(lambda: not it.has(KEYS.known_gateway("gw")))
+
+    asyncio.run(run())
+
+
+def test_changed_workers_are_replaced_one_after_the_other(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with plant(tmp_path) as it:
+            names = ("w1", "w2")
+            await it.want(*(worker(name) for name in names))
+            it.begin()
+            for name in names:
+                await it.register_worker(name)
+            await it.until(lambda: len(it.lines) == 2)
+            old = {name: it.pid(name) for name in names}
+            await it.want(*(worker(name, IDLE_WORKER + "# changed") for name in names))
+            await it.until(lambda: it.pid("w1") not in (0, old["w1"]))
+            # The second one waits until the first one serves.
+            assert it.pid("w2") == old["w2"]
+            assert not it.has(KEYS.drain("w2"))
+            await it.register_worker("w1")
+            await it.until(lambda: it.pid("w2") not in (0, old["w2"]))
+            assert [each.spec.name for each in it.ends] == ["w1", "w2"]
+
+    asyncio.run(run())
+
+
+def test_what_a_supervisor_before_left_in_the_store_is_cleared_up(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with plant(tmp_path) as it:
+            await it.want(worker("w1"))
+            drains = [
+                Put(KEYS.drain(name), encode(EventRecord(1.0, who, "drain", name)))
+                for name, who in (("w1", SUPERVISOR), ("w9", "ann"))
+            ]
+            known = [Put(KEYS.known_gateway(name), b"x") for name in ("before", "elsewhere")]
+            await it.store.transact((), (*drains, *known))
+            it.begin()
+            await it.until(lambda: it.pid("w1") and not it.has(KEYS.drain("w1")))
+            await it.until(lambda: not it.has(KEYS.known_gateway("before")))
+            # One of another machine, and somebody's own drain, are none of its business.
+            assert it.has(KEYS.known_gateway("elsewhere"))
+            assert it.has(KEYS.drain("w9"))
+
+    asyncio.run(run())
+
+
+def test_a_record_that_makes_no_sense_changes_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with plant(tmp_path) as it:
+            await it.want(worker("w1"))
+            it.begin()
+            await it.until(lambda: it.pid("w1"))
+            await it.store.transact((), (Put(KEYS.fleet, b"{}"),))
+            await it.until(lambda: any("makes no sense" in line for line in it.lines))
+            assert it.pid("w1")
+            await it.want(worker("w1"), worker("w2"))
+            await it.until(lambda: it.pid("w2"))
+
+    asyncio.run(run())
+
+
+def test_a_store_that_is_away_at_the_start_is_an_error(tmp_path: Path) -> None:
+    async def run() -> None:
+        made = Plant(tmp_path)
+        made.store.away = True
+        try:
+            with pytest.raises(StoreUnavailable, match="cut off"):
+                await made.supervisor.run(made.stopping, made.hurry)
+        finally:
+            await made.store.close()
+
+    asyncio.run(run())

@@ -1,0 +1,31 @@
+"""A real etcd keeps what every store promises, through our client."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+from etcd_cluster import EtcdCluster, etcd_cluster
+
+from isochrone.store.opening import open_store
+from store_conformance import Place, StoreConformance
+
+pytestmark = pytest.mark.peers
+
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module")
+def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
+    with etcd_cluster(tmp_path_factory.mktemp("etcd"), 1) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def place(etcd: EtcdCluster) -> Place:
+    return Place(lambda: open_store(etcd.url), f"/isochrone/test-{next(_numbers)}/", lease_seconds=2)
+
+
+class TestEtcdStore(StoreConformance):
+    pass

@@ -1,0 +1,60 @@
+"""URLs of stores: what is accepted, and what a wrong one is told."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from isochrone.errors import ConfigError
+from isochrone.store.base import Store
+from isochrone.store.etcd import EtcdStore
+from isochrone.store.etcd_address import EtcdAddress, read_address
+from isochrone.store.opening import open_store
+
+
+def test_a_relative_path_is_of_the_directory(tmp_path: Path) -> None:
+    async def read(store: Store) -> None:
+        assert (await store.list("")).revision == 0
+        await store.close()
+
+    asyncio.run(read(open_store("sqlite:deep/fleet.db", tmp_path)))
+    assert (tmp_path / "deep" / "fleet.db").exists()
+    asyncio.run(read(open_store(f"sqlite://{tmp_path}/absolute.db")))
+    assert (tmp_path / "absolute.db").exists()
+
+
+def test_etcd_is_not_asked_before_it_is_used() -> None:
+    store = open_store("etcd:http://user:secret@h1:2379,http://h2")
+    assert isinstance(store, EtcdStore)
+    assert store.url == "etcd:http://h1:2379,http://h2:2379"
+
+
+@pytest.mark.parametrize("url", ["", "sqlite:", "etcd:", "redis://h", "fleet.db", "SQLITE:x"])
+def test_another_url_is_told_what_is_accepted(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"expected sqlite:PATH, or etcd:http://HOST:2379"):
+        open_store(url)
+
+
+def test_all_of_an_etcd_address() -> None:
+    url = "etcd:https://us%40er:p%3Aw@h1:1,https://[::1]:2?ca=/c.pem&cert=d.pem&key=k.pem"
+    address = read_address(url)
+    assert address == EtcdAddress(("https://h1:1", "https://[::1]:2"), "us@er", "p:w", "/c.pem", "d.pem", "k.pem")
+    assert "p:w" not in address.shown
+
+
+@pytest.mark.parametrize(
+    "url", ["etcd:h1:2379", "etcd:http://", "etcd:http://h:x", "etcd:http://h/v3", "etcd:http://h,"]
+)
+def test_a_wrong_endpoint_is_named(url: str) -> None:
+    with pytest.raises(ConfigError, match=r"store: url: expected etcd:http://HOST:2379"):
+        read_address(url)
+
+
+def test_a_wrong_option_is_named_and_a_password_is_not() -> None:
+    with pytest.raises(ConfigError, match=r"options ca, cert, key after the .*, given password"):
+        read_address("etcd:http://h?password=1")
+    with pytest.raises(ConfigError) as raised:
+        read_address("etcd:ftp://user:secret@h")
+    assert "secret" not in str(raised.value)

@@ -1,0 +1,100 @@
+"""``isochrone serve --store``: the worker's record is there while the worker is, and never longer than its lease."""
+
+from __future__ import annotations
+
+import asyncio
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stock_clients import StockClient
+from watching import wait_for
+
+from isochrone.control.keys import Keys
+from isochrone.control.records import WorkerRecord, decode
+from isochrone.store.opening import open_store
+from sample_models import write_models
+from server_process import ServerProcess, StartServer
+
+KEYS = Keys("farm")
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_models(tmp_path_factory.mktemp("registered") / "models", "identity_int32")
+
+
+def registered(path: Path) -> dict[str, WorkerRecord]:
+    """As another process sees it."""
+
+    async def read() -> dict[str, WorkerRecord]:
+        store = open_store(f"sqlite:{path}")
+        try:
+            entries = (await store.list(KEYS.workers)).entries.values()
+            return {entry.key.removeprefix(KEYS.workers): decode(entry.value, WorkerRecord) for entry in entries}
+        finally:
+            await store.close()
+
+    return asyncio.run(read())
+
+
+def flags(path: Path, name: str, *more: str) -> list[str]:
+    return [
+        *("--model-control-mode", "explicit", "--load-model", "identity_int32"),
+        *("--store", f"sqlite:{path}", "--fleet", "farm", "--name", name, "--lease-seconds", "1", *more),
+    ]
+
+
+def answers(server: ServerProcess) -> bool:
+    client = StockClient("http", server)
+    try:
+        given = np.arange(3, dtype=np.int32)
+        return bool((client.infer("identity_int32", {"IN": given}).as_numpy("OUT") == given).all())
+    finally:
+        client.close()
+
+
+def test_a_record_lives_as_long_as_its_worker(server_factory: StartServer, repository: Path, tmp_path: Path) -> None:
+    path = tmp_path / "fleet.db"
+    place = ("--pool", "cpu", "--tier", "edge", "--device", "cpu", "--region", "hall-2", "--memory", "1000000")
+    with (
+        server_factory(repository, *flags(path, "cpu-1", *place)) as one,
+        server_factory(repository, *flags(path, "cpu-2"), check_exit=False) as two,
+    ):
+        wait_for(lambda: set(registered(path)) == {"cpu-1", "cpu-2"}, 30)
+        record = registered(path)["cpu-1"]
+        assert (record.host, record.port, record.grpc_port) == ("127.0.0.1", one.http_port, one.grpc_port)
+        assert (record.metrics_port, record.pid, record.kind) == (one.metrics_port, one.pid, "isochrone")
+        assert (record.pool, record.tier, record.device, record.region) == ("cpu", "edge", "cpu", "hall-2")
+        assert (record.memory, bool(record.incarnation)) == (1_000_000, True)
+        # Died: nobody says so; the lease does.
+        two.kill()
+        wait_for(lambda: set(registered(path)) == {"cpu-1"}, 30)
+        # Stopped in order: the record goes before the process does.
+        assert one.terminate() == 0
+        assert registered(path) == {}
+
+
+def test_a_worker_serves_whatever_becomes_of_its_store(
+    server_factory: StartServer, repository: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "nowhere" / "fleet.db"
+    # A directory that cannot be made, since a file stands in its place.
+    path.parent.write_text("")
+    with server_factory(repository, *flags(path, "cpu-1")) as server:
+        wait_for(lambda: "the store does not answer" in server.log_text(), 30)
+        assert answers(server)
+        path.parent.unlink()
+        path.parent.mkdir()
+        wait_for(lambda: "the store answers again" in server.log_text(), 30)
+        assert set(registered(path)) == {"cpu-1"}
+        # Nor does a version that fails to load take the worker away from those that serve.
+        load = f"http://{server.http_url}/v2/repository/models/identity_int32/load"
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            urllib.request.urlopen(load, b'{"parameters": {"versions": "1,5"}}', timeout=30)
+        caught.value.close()
+        with urllib.request.urlopen(f"http://{server.http_url}/v2/health/ready", timeout=30) as ready:
+            assert ready.status == 200
+        assert answers(server)
