@@ -31,6 +31,12 @@ def test_a_command_that_is_not_there_suggests_one_that_is() -> None:
     assert "Did you mean 'serve'" in result.output
 
 
+def test_up_refuses_an_engine_that_is_not_there() -> None:
+    result = CliRunner().invoke(app, ["up", "--engine", "abacus"])
+    assert result.exit_code == 1
+    assert result.output == "isochrone up: --engine: name: expected one of local, given 'abacus'\n"
+
+
 @pytest.mark.parametrize(
     ("words", "never"),
     [

@@ -1,4 +1,4 @@
-"""Digests that are remembered are those that reading again would give; and which versions are loaded is no part of one."""
+"""Digests that are remembered are those that reading again would give; which versions are loaded is no part of them."""
 
 from __future__ import annotations
 

@@ -208,6 +208,35 @@ def test_models_changed_together_are_seen_together() -> None:
     assert [violation.kind for violation in check(history, commits)] == [checker.WENT_BACK]
 
 
+def test_a_later_commit_of_one_model_still_binds_what_changed_with_it_before() -> None:
+    commits = [
+        Commit(1, {"x": "1", "y": "1"}),
+        Commit(2, {"x": "2", "y": "2"}, STRICT, asked_ns=1000),
+        Commit(3, {"x": "3", "y": "2"}, STRICT, asked_ns=2000),
+    ]
+    history = [_answer("3", 2100, 2110, "x"), _answer("1", 2200, 2210, "y")]
+    assert [violation.kind for violation in check(history, commits)] == [checker.WENT_BACK]
+
+
+def test_a_pipeline_is_bound_by_a_strict_change_of_its_stages_alone() -> None:
+    before = {"chain": "1", "stage_a": "1", "stage_b": "1"}
+    commits = [Commit(1, before), Commit(2, {**before, "stage_a": "2", "stage_b": "2"}, STRICT, asked_ns=1000)]
+
+    def chain(stages: str, started: int) -> Answer:
+        return Answer("c1", "gw1", "chain", started, started + 10, "1", tuple((name, stages) for name in STAGES))
+
+    assert _kinds([chain("2", 1100), chain("1", 1200)], commits) == [checker.WENT_BACK]
+
+
+def test_a_commit_is_not_before_the_one_it_follows_was_asked_for() -> None:
+    commits = [
+        Commit(1, {"x": "1", "y": "1"}),
+        Commit(2, {"x": "2", "y": "1"}, asked_ns=2000),
+        Commit(3, {"x": "2", "y": "2"}, asked_ns=1000),
+    ]
+    assert [one.kind for one in check([_answer("2", 1400, 1500, "y")], commits)] == [checker.TOO_EARLY]
+
+
 def test_another_models_fast_change_is_not_bound_by_a_strict_one() -> None:
     commits = [
         Commit(1, {"x": "1", "y": "1"}),

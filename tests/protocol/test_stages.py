@@ -44,10 +44,10 @@ def test_two_versions_of_one_stage_are_refused() -> None:
 def test_no_bytes_break_it(value: bytes) -> None:
     try:
         stages = parse_stages(value)
-    except InvalidArgument as error:
-        assert len(str(error)) < 1000
-    else:
-        assert all(version.isdigit() for version in stages.values())
+    except InvalidArgument:
+        return
+    assert stages
+    assert all(version.isdigit() for version in stages.values())
 
 
 def test_a_head_without_it_pins_nothing() -> None:

@@ -27,6 +27,11 @@ _TENSORS = """
     input { name: "x" data_type: TYPE_FP32 dims: [1] }
     output { name: "y" data_type: TYPE_FP32 dims: [1] }
 """
+_SOURCE = """
+    class Model:
+        def infer(self, inputs):
+            return {"y": inputs["x"] * 10 + %d}
+"""
 _STEP = """
     step { model_name: "%s" model_version: %d
       input_map { key: "x" value: "%s" } output_map { key: "y" value: "%s" } }
@@ -46,10 +51,7 @@ def repository(tmp_path: Path) -> Path:
     for name in ("first", "second"):
         write_config(tmp_path / name, f'backend: "python"{_TENSORS}version_policy {{ all {{}} }}')
         for version in (1, 2):
-            source = (
-                f"class Model:\n    def infer(self, inputs):\n        return {{'y': inputs['x'] * 10 + {version}}}\n"
-            )
-            write_python(tmp_path / name, source, version)
+            write_python(tmp_path / name, _SOURCE % version, version)
     graphs = {
         "graph": graph(("first", -1), ("second", -1)),
         "cached": graph(("first", -1), ("second", -1), more="response_cache { enable: true }"),

@@ -57,7 +57,7 @@ def up(
     """Start a whole fleet: controllers, gateways and workers, and keep it as fleet.yaml says."""
     try:
         if engine not in _ENGINES:
-            raise ConfigError("isochrone up", "--engine", f"one of {', '.join(_ENGINES)}", repr(engine))
+            raise ConfigError("--engine", "name", f"one of {', '.join(_ENGINES)}", repr(engine))
         launch = launch_of_file(fleet, state) if fleet is not None else launch_of_state(state or _STATE)
         # Events of the store, such as its loss; what is for people is printed.
         observed_logs.configure()

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import TypeVar
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -21,6 +22,7 @@ from isochrone.control.rollout.decision import Decision
 from isochrone.control.rollout.figures import Tally
 from isochrone.control.rollout.judging import PROMOTE, ROLL_BACK, Verdict, judge
 from isochrone.control.rollout.world import Word, World
+from isochrone.errors import Unavailable
 from isochrone.gateway.sampling import Sample, SampleReport
 from isochrone.gateway.trials import TrialReport
 
@@ -132,9 +134,9 @@ class Trying:
                 self._say(record.identity, Word("stop", f"{wanted}, {len(samples)} came in {rule.timeout:g} s"))
                 return
             comparison = await self._replay(name, change, samples[: rule.samples], rule)
-            said.append(f"{name}: {comparison.different} of {comparison.total} answers differ")
-            if comparison.different > rule.allowed * comparison.total:
-                self._say(record.identity, Word("stop", f"{said[-1]} ({comparison.worst})"))
+            said.append(f"{name}: {comparison}")
+            if not comparison.passes(rule):
+                self._say(record.identity, Word("stop", said[-1]))
                 return
         self._say(record.identity, Word("go", "; ".join(said)))
 
@@ -148,7 +150,7 @@ class Trying:
         async with httpx.AsyncClient(timeout=_ANSWER_SECONDS, trust_env=False) as client:
             while True:
                 for name, gateway in list(self._gateways.items()):
-                    report = await _get(client, gateway, f"/samples/{model}", SampleReport)
+                    report = await _get(client, gateway, f"/samples/{quote(model, safe='')}", SampleReport)
                     if report is not None:
                         found[name] = report.samples
                 samples = [sample for each in found.values() for sample in each]
@@ -158,13 +160,14 @@ class Trying:
                 await asyncio.sleep(_READ)
 
     async def _replay(self, model: str, change: Change, samples: list[Sample], rule: CompareRule) -> Comparison:
-        assert self._world is not None
-        workers = [
-            worker.record
-            for worker in self._world.of_pools(change.pools).values()
-            if {change.before, change.version} <= set(worker.ready(model))
-        ]
-        return await compare_versions(samples, workers[0], model, change.before, change.version, rule)
+        ends = time.monotonic() + rule.timeout
+        while True:
+            for worker in self._world.of_pools(change.pools).values() if self._world is not None else ():
+                if {change.before, change.version} <= set(worker.ready(model)):
+                    return await compare_versions(samples, worker.record, model, change.before, change.version, rule)
+            if time.monotonic() > ends:
+                raise Unavailable(f"no worker has versions {change.before} and {change.version} of {model} at once")
+            await asyncio.sleep(_READ)
 
 
 def _worst(verdicts: Mapping[str, Verdict]) -> Word:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from isochrone.gateway.traffic.canary import CanaryRules
+from isochrone.protocol.stages import STAGES_HEADER as STAGES_HEADER
+from isochrone.protocol.stages import stages_value
 
-#: Tells a worker which versions the stages of an ensemble are to run, all of one epoch.
-STAGES_HEADER = b"x-isochrone-stages"
 #: A caller asks for the epoch an answer was given by, or for the versions of an epoch it has seen.
 EPOCH_HEADER = b"x-isochrone-epoch"
 #: Its value where any epoch will do.
@@ -34,4 +34,4 @@ class Commitment:
 
 def stage_header(versions: Mapping[str, str]) -> bytes:
     """``preprocess=2,detector=3``."""
-    return ",".join(f"{model}={version}" for model, version in sorted(versions.items())).encode()
+    return stages_value(versions)

@@ -10,7 +10,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,12 @@ _TENSORS = """
     input { name: "IN" data_type: TYPE_INT32 dims: [1] }
     output { name: "OUT" data_type: TYPE_INT32 dims: [1] }
 """
+#: Appends its version's digit: 0 becomes 11 or 22 where both stages agree.
+_SOURCE = """
+    class Model:
+        def infer(self, inputs):
+            return {"OUT": inputs["IN"] * 10 + %d}
+"""
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +41,7 @@ def server(tmp_path_factory: pytest.TempPathFactory, server_factory: StartServer
     for name in ("first", "second"):
         write_config(repository / name, f'backend: "python"{_TENSORS}version_policy {{ all {{}} }}')
         for version in (1, 2):
-            source = (
-                f"class Model:\n    def infer(self, inputs):\n        return {{'OUT': inputs['IN'] * 10 + {version}}}\n"
-            )
-            write_python(repository / name, source, version)
+            write_python(repository / name, _SOURCE % version, version)
     steps = "".join(
         f'step {{ model_name: "{name}" model_version: -1 input_map {{ key: "IN" value: "{given}" }} '
         f'output_map {{ key: "OUT" value: "{made}" }} }}\n'

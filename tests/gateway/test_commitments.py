@@ -1,0 +1,317 @@
+"""A gateway that is led: it serves what is committed and nothing else, and holds what it is told to hold."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from offline import add_members, make_fleet
+
+from isochrone.control.commitments import commitments
+from isochrone.control.records import Assignment, EpochRecord, Split
+from isochrone.errors import IsochroneError, NotFound, Unavailable
+from isochrone.gateway.commitment import ANY_EPOCH, Commitment, stage_header
+from isochrone.gateway.holding import MOST, Held
+from isochrone.gateway.traffic.canary import CanaryRules
+
+BOTH = {"m": {"1": "one", "2": "two"}}
+ONE = {"m": {"1": "one"}}
+
+
+class Request:
+    """A head and an owner: all that choosing and holding look at."""
+
+    def __init__(self, **headers: str) -> None:
+        self.headers = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
+        self.owner: Any = None
+
+    def get(self, name: bytes) -> bytes | None:
+        return self.headers.get(name)
+
+
+class Route:
+    """Takes requests up again."""
+
+    def __init__(self) -> None:
+        self.handled: list[Request] = []
+        self.refused: list[str] = []
+
+    def handle(self, exchange: Any) -> None:
+        self.handled.append(exchange)
+
+    def refuse_held(self, exchange: Any, error: IsochroneError) -> None:
+        self.refused.append(str(error))
+
+
+def committed(version: str, epoch: int = 1, **fields: Any) -> dict[str, Commitment]:
+    digests = {"1": "one", "2": "two"}
+    return {"m": Commitment(epoch, version, **{"digests": digests, **fields})}
+
+
+class TestVersions:
+    def test_nothing_is_served_before_something_is_committed(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, BOTH)
+        fleet.lead()
+        group = fleet.group("m")
+        assert not group.plain
+        with pytest.raises(Unavailable, match="does not know yet"):
+            group.choose_lane(Request())
+
+    def test_the_committed_version_is_served_though_a_newer_one_is_there(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, BOTH, BOTH)
+        fleet.lead()
+        fleet.commit(1, committed("1"))
+        group = fleet.group("m")
+        assert group.plain
+        assert group.current.version == "1"
+        assert len(group.current.balancer.eligible) == 2
+
+    def test_a_worker_with_another_digest_gets_nothing(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, ONE, {"m": {"1": "0ther"}})
+        fleet.lead()
+        fleet.commit(1, committed("1"))
+        lane = fleet.group("m").current
+        assert [target.endpoint.address for target in lane.balancer.eligible] == ["a:1"]
+        assert "is not the committed" in lane.balancer.refusal(lane.targets["b:1"])
+
+    def test_a_worker_without_the_version_gets_nothing(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, ONE, {"m": {"2": "two"}})
+        fleet.lead()
+        fleet.commit(1, committed("2"))
+        assert list(fleet.group("m").current.targets) == ["b:1"]
+
+    def test_a_version_that_is_only_prepared_cannot_be_asked_for(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, BOTH)
+        fleet.lead()
+        fleet.commit(1, committed("1", digests={"1": "one"}))
+        with pytest.raises(NotFound, match="version 2 is not found: committed are 1"):
+            fleet.group("m").lane("2")
+
+    def test_the_previous_one_can(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, BOTH)
+        fleet.lead()
+        fleet.commit(2, committed("2"))
+        assert fleet.group("m").lane("1").version == "1"
+
+    def test_a_model_nobody_committed_is_unknown(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, {**BOTH, "n": {"1": "x"}})
+        fleet.lead()
+        fleet.commit(1, committed("1"))
+        with pytest.raises(NotFound, match="unknown model"):
+            fleet.group("n").choose_lane(Request())
+
+    def test_a_model_that_is_no_longer_committed_is_gone(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, BOTH)
+        fleet.lead()
+        fleet.commit(1, committed("1"))
+        group = fleet.group("m")
+        fleet.commit(2, {})
+        assert not group.plain
+        with pytest.raises(NotFound, match="unknown model"):
+            group.choose_lane(Request())
+
+    def test_targets_keep_what_is_known_of_them_over_an_epoch(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, BOTH)
+        fleet.lead()
+        fleet.commit(1, committed("1"))
+        target = fleet.group("m").current.targets["a:1"]
+        fleet.commit(2, committed("1", 2))
+        assert fleet.group("m").current.targets["a:1"] is target
+
+    def test_lanes_of_epochs_that_are_gone_go(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, {"m": {"1": "one", "2": "two", "3": "three"}})
+        fleet.lead()
+        for epoch, version in ((1, "1"), (2, "2"), (3, "3"), (4, "3")):
+            fleet.commit(epoch, committed(version, epoch, digests={version: ""}))
+        assert {version for version, _ in fleet.group("m").lanes if version} == {"3"}
+
+
+class TestCanary:
+    def test_a_split_by_agent_that_stays(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, BOTH)
+        fleet.lead()
+        fleet.commit(1, committed("1", canary=CanaryRules("2", "1", 0.5)))
+        group = fleet.group("m")
+        assert not group.plain
+        versions = {}
+        for number in range(200):
+            request = Request(x_agent_id=f"agent-{number}")
+            versions[number] = group.choose_lane(request).version
+            assert group.choose_lane(request).version == versions[number]
+        assert 60 < sum(version == "2" for version in versions.values()) < 140
+
+    def test_what_is_counted_begins_with_the_canary_and_ends_with_it(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, BOTH)
+        fleet.lead()
+        fleet.commit(1, committed("1", canary=CanaryRules("2", "1", 0.1)))
+        group = fleet.group("m")
+        assert group.trial is not None
+        trial = group.trial
+        fleet.commit(2, committed("1", 2, canary=CanaryRules("2", "1", 0.5)))
+        assert group.trial is trial
+        fleet.commit(3, committed("2", 3))
+        assert group.trial is None
+        assert group.plain
+
+
+class TestStages:
+    def test_they_go_with_the_ensembles_version(self) -> None:
+        record = EpochRecord(
+            7,
+            {
+                "chain": Assignment("1", stages=("first", "second")),
+                "first": Assignment("2", previous="1"),
+                "second": Assignment("5"),
+            },
+        )
+        found = commitments(record)
+        assert found["chain"].stages == {"1": b"first=2,second=5"}
+        assert found["first"].stages == {}
+        assert found["first"].digests == {"2": "", "1": ""}
+
+    def test_a_canary_runs_what_is_tried_with_it(self) -> None:
+        record = EpochRecord(
+            7,
+            {
+                "chain": Assignment("1", stages=("first",), canary=Split("2", weight=0.1)),
+                "first": Assignment("1", canary=Split("2", weight=0.1)),
+            },
+        )
+        assert commitments(record)["chain"].stages == {"1": b"first=1", "2": b"first=2"}
+
+    def test_another_stage_is_another_lane(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, ONE)
+        fleet.lead()
+        fleet.commit(1, committed("1", stages={"1": stage_header({"s": "1"})}))
+        before = fleet.group("m").current
+        assert before.stages == b"s=1"
+        assert b"x-isochrone-stages" in before.stage_field
+        fleet.commit(2, committed("1", 2, stages={"1": stage_header({"s": "2"})}))
+        after = fleet.group("m").current
+        assert after is not before
+        assert after.stages == b"s=2"
+
+
+class TestEpochs:
+    def test_an_epoch_that_was_seen_can_be_asked_for(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, BOTH)
+        fleet.lead()
+        fleet.commit(4, committed("1", 4))
+        fleet.commit(5, committed("2", 5))
+        group = fleet.group("m")
+        assert group.choose_lane(Request(), b"4").version == "1"
+        assert group.choose_lane(Request(), b"5").version == "2"
+        assert group.choose_lane(Request(), ANY_EPOCH).version == "2"
+
+    @pytest.mark.parametrize(
+        ("asked", "kind", "text"),
+        [
+            (b"3", NotFound, "epoch 3 is not served any more; this gateway serves 4 and 5"),
+            (b"6", Unavailable, "epoch 6 has not reached this gateway yet"),
+            (b"-1", NotFound, "is not served"),
+            (b"x" * 100, NotFound, "is not served"),
+        ],
+    )
+    def test_any_other_is_told(self, asked: bytes, kind: type[Exception], text: str) -> None:
+        fleet = make_fleet()
+        add_members(fleet, BOTH)
+        fleet.lead()
+        fleet.commit(4, committed("1", 4))
+        fleet.commit(5, committed("2", 5))
+        with pytest.raises(kind, match=text):
+            fleet.group("m").choose_lane(Request(), asked)
+
+
+class TestHolding:
+    def test_what_is_held_goes_on_in_order_by_the_new_version(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, BOTH)
+        fleet.lead()
+        fleet.commit(1, committed("1"))
+        group = fleet.group("m")
+        fleet.hold(["m"])
+        assert not group.plain
+        assert group.held is not None
+        route, first, second = Route(), Request(), Request()
+        group.held.wait(route, first)  # type: ignore[arg-type]
+        group.held.wait(route, second)  # type: ignore[arg-type]
+        fleet.commit(2, committed("2", 2))
+        assert not group.plain, "the commit alone lets nothing through"
+        assert fleet.release() == 2
+        assert route.handled == [first, second]
+        assert group.plain
+        assert group.current.version == "2"
+        assert len(fleet.hold_seconds) == 1
+
+    def test_a_caller_that_left_is_forgotten(self) -> None:
+        held, route, request = Held(0), Route(), Request()
+        held.wait(route, request)  # type: ignore[arg-type]
+        request.owner.abandoned()
+        held.release()
+        assert route.handled == []
+
+    def test_they_can_be_told_while_the_switch_goes_on(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, BOTH)
+        fleet.lead()
+        fleet.commit(1, committed("1"))
+        fleet.hold(["m"])
+        group, route = fleet.group("m"), Route()
+        assert group.held is not None
+        group.held.wait(route, Request())  # type: ignore[arg-type]
+        fleet.refuse_held("it takes too long")
+        assert route.refused == ["it takes too long"]
+        assert group.held is not None
+
+    def test_no_more_wait_than_there_is_room_for(self) -> None:
+        held, route = Held(0), Route()
+        for _ in range(MOST):
+            held.wait(route, Request())  # type: ignore[arg-type]
+        with pytest.raises(Unavailable, match="try again"):
+            held.wait(route, Request())  # type: ignore[arg-type]
+
+    def test_a_model_first_asked_for_during_a_hold_is_held_too(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, BOTH)
+        fleet.lead()
+        fleet.epochs[1] = committed("1")
+        fleet.hold(["m"])
+        assert fleet.group("m").held is not None
+
+    def test_other_models_go_on(self) -> None:
+        fleet = make_fleet()
+        add_members(fleet, {**BOTH, "n": {"1": ""}})
+        fleet.lead()
+        fleet.commit(1, {**committed("1"), "n": Commitment(1, "1", {"1": ""})})
+        fleet.hold(["m"])
+        assert fleet.group("n").plain
+
+
+class TestRules:
+    def test_a_change_reaches_the_groups_that_are_there(self) -> None:
+        from isochrone.gateway.traffic.rules import parse_rules
+
+        fleet = make_fleet()
+        add_members(fleet, BOTH)
+        fleet.lead()
+        fleet.commit(1, committed("1"))
+        group = fleet.group("m")
+        fleet.configure(parse_rules('{"models": {"m": {"policy": "round_robin", "deadline_ms": 5}}}', "r.json"))
+        assert fleet.group("m") is group
+        assert group.deadline_ns == 5_000_000
+        assert group.current.balancer.policy.name == "round_robin"
+        assert group.current.version == "1"
