@@ -1,214 +1,167 @@
-"""``make demo``: a gateway and three workers, one of them slow; what the policies make of it; and a worker killed.
+"""``make demo``: a whole fleet under load, its versions changed and changed back, and what the agents saw of it.
 
-Every server is a process of its own on free ports. On a terminal the demo keeps serving afterwards until Ctrl-C;
-elsewhere it stops the servers, checks that they ended well, and exits 0; 1 if a single request failed.
+``isochrone up`` runs the bundled fleet with a second gateway. Agents ask its pipeline all the time, while the commands
+a person would type roll version 2 out, back, and out again. Exits 0 if no request failed and no agent saw what it must
+not see; nothing stays behind.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import http.client
-import json
-import re
+import os
+import shlex
+import shutil
 import signal
-import statistics
 import sys
 import tempfile
-import time
-from contextlib import closing
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from time import monotonic
 from typing import NoReturn
 
-import demo_tables
-import numpy as np
-import planner
-import uvloop
-from closed_loop import Requests, Tally, drive, encode, repeated, sequences
-from open_loop import OpenLoop
-from processes import DemoFailed, Server, Servers
+from agents import Agent, GrpcAgent, HttpAgent, Load
+from fleet_process import ISOCHRONE, USUAL_CONTROL, FleetProcess
+from processes import DemoFailed, end_with
 from rich.console import Console
+from rich.table import Table
+from sightings import Phase, Sighting, gone_back, versions_of, violations
 
-from isochrone.cli.waterfall import render, stages_of
-from isochrone.protocol.timing import parse_server_timing
+from isochrone.cli.waterfall import percentile
 
-HERE = Path(__file__).resolve().parent
-#: Connections of each sample model, all at once.
-CONNECTIONS = {"detector": 8, "preprocess": 4, "pipeline": 4, "tracker": 4}
-#: The last one serves for the rest of the demo.
-POLICIES = ("round_robin", "least_connections", "power_of_two", "prequal")
-#: The planner's service time, and the slow worker's. A third of the load keeps the slow one's four instances busy for
-#: half of the time: it is slow, not overrun.
-QUICK_MS, SLOW_MS = 3.0, 24.0
-REQUESTS_PER_SECOND = 240.0
+REQUESTS_PER_SECOND = 300.0
+#: Of each transport, half of them at each gateway.
+AGENTS = 4
+#: Violations and failures that are shown.
+_SHOWN = 5
+TO_TWO = ("rollout", "start", "pipeline=2", "preprocess=2", "detector=2", "--cutover")
 
 console = Console(highlight=False)
 
 
 def say(text: str = "") -> None:
-    console.print(text, soft_wrap=True)
+    console.print(text, soft_wrap=True, markup=False)
 
 
-def load_plan(models: list[str]) -> tuple[list[tuple[Requests, Tally]], list[Tally]]:
-    """What every connection sends to the sample models."""
-    random = np.random.default_rng(1)
-    pixels = random.integers(0, 256, (1, 64)).astype(np.uint8)
-    features = random.standard_normal((1, 64), np.float32)
-    fixed = {
-        "detector": encode("detector", "features", "FP32", features, {}),
-        "preprocess": encode("preprocess", "pixels", "UINT8", pixels, {}),
-        "pipeline": encode("pipeline", "pixels", "UINT8", pixels, {}),
-    }
-    plan: list[tuple[Requests, Tally]] = []
-    tallies: list[Tally] = []
-    for model in models:
-        tally = Tally(model)
-        tallies.append(tally)
-        for index in range(CONNECTIONS[model]):
-            if model == "tracker":
-                plan.append((sequences(model, "measured", 16, index + 1, CONNECTIONS[model]), tally))
-            else:
-                plan.append((repeated(fixed[model]), tally))
-    return plan, tallies
+class Story:
+    """The run, phase by phase, while the load goes on."""
 
+    def __init__(self, fleet: FleetProcess, load: Load, seconds: float) -> None:
+        self.phases: list[Phase] = []
+        #: By name of a phase: how long each gateway held requests in it, in ms.
+        self.pauses: dict[str, dict[str, float]] = {}
+        self._fleet = fleet
+        self._load = load
+        self._seconds = seconds
 
-def check(tallies: list[Tally]) -> None:
-    for tally in tallies:
-        if tally.failures:
-            raise DemoFailed(f"{tally.failures} requests to {tally.model} failed; the first: {tally.first_failure}")
-        if not tally.milliseconds:
-            raise DemoFailed(f"no request to {tally.model} was answered; is the machine overloaded?")
-
-
-def ask(port: int, path: str, headers: dict[str, str] | None = None) -> str:
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
-        connection.request("GET", path, headers=headers or {})
-        response = connection.getresponse()
-        text = response.read().decode()
-        if response.status != 200:
-            raise DemoFailed(f"GET {path} was answered {response.status}: {text}")
-        return text
-
-
-def planned_by(gateway: Server) -> dict[str, int]:
-    """Planner runs of each worker so far, by the gateway's own page."""
-    told = json.loads(ask(gateway.ports["gateway"], "/v2/models/planner/stats", {"x-isochrone-per-worker": "1"}))
-    return {worker: int(page["model_stats"][0]["inference_count"]) for worker, page in told["workers"].items()}
-
-
-def try_policy(gateway: Server, policy: str, slow: Server, seconds: float) -> demo_tables.Outcome:
-    state = np.zeros((1, planner.WIDTH), np.float32)
-    tally = Tally(planner.MODEL)
-    before = planned_by(gateway)
-    request = encode(planner.MODEL, "state", "FP32", state, {})
-    uvloop.run(OpenLoop(gateway.ports["gateway"], request, tally).run(REQUESTS_PER_SECOND, seconds))
-    runs = {worker: count - before[worker] for worker, count in planned_by(gateway).items()}
-    return demo_tables.Outcome(policy, tally, runs[slow.address] / max(1, sum(runs.values())))
-
-
-def compare_policies(servers: Servers, workers: list[Server], seconds: float) -> Server:
-    """One gateway for each policy in turn; returns the last one."""
-    outcomes = []
-    for index, policy in enumerate(POLICIES):
-        say(f"{seconds:g} s by {policy}")
-        gateway = servers.gateway(policy, workers)
-        outcomes.append(try_policy(gateway, policy, workers[-1], seconds))
-        if index < len(POLICIES) - 1:
-            servers.end([gateway])
-    say()
-    console.print(
-        demo_tables.policies(outcomes, f"planner at {REQUESTS_PER_SECOND:g} requests/s, one of three workers slow")
-    )
-    check([outcome.tally for outcome in outcomes])
-    return gateway
-
-
-def show_throughput(gateway: Server, seconds: float) -> None:
-    plan, tallies = load_plan(list(CONNECTIONS))
-    say(f"\n{seconds:g} s of the sample models by prequal")
-    began = time.monotonic()
-    uvloop.run(drive(gateway.ports["gateway"], plan, seconds))
-    elapsed = time.monotonic() - began
-    check(tallies)
-    say()
-    console.print(demo_tables.models(tallies, CONNECTIONS, elapsed))
-
-
-def retries(gateway: Server) -> int:
-    page = ask(gateway.ports["metrics"], "/metrics")
-    return sum(int(float(count)) for count in re.findall(r"^isochrone_gateway_retries_total\S* (\S+)$", page, re.M))
-
-
-def kill_under_load(gateway: Server, victim: Server, seconds: float) -> None:
-    """Sequences are left out: their state dies with their worker, and no gateway can bring it back."""
-    plan, tallies = load_plan([model for model in CONNECTIONS if model != "tracker"])
-    say(f"\n{seconds:g} s of load, kill -9 of worker {victim.address} in the middle of it")
-    before = retries(gateway)
-
-    async def load() -> None:
-        asyncio.get_running_loop().call_later(seconds / 2, victim.kill)
-        await drive(gateway.ports["gateway"], plan, seconds)
-
-    uvloop.run(load())
-    answered = sum(len(tally.milliseconds) for tally in tallies)
-    failed = sum(tally.failures for tally in tallies)
-    slowest = max(max(tally.milliseconds, default=0.0) for tally in tallies)
-    again = retries(gateway) - before
-    say(f"{answered:,} answered, {failed} failed, {again} sent again elsewhere, the slowest took {slowest:.1f} ms")
-    check(tallies)
-
-
-def show_waterfall(gateway: Server, worker: Server) -> None:
-    """The median of some requests that ask for their timing, now that nothing else runs."""
-    features = np.random.default_rng(2).standard_normal((1, 64), np.float32)
-    request = encode("detector", "features", "FP32", features, {}, extra="x-isochrone-timing: 1\r\n")
-    straight, through = Tally("detector"), Tally("detector", heads=[])
-    for _ in range(5):
-        uvloop.run(drive(worker.ports["http"], [(iter([request] * 40), straight)], 5))
-        uvloop.run(drive(gateway.ports["gateway"], [(iter([request] * 40), through)], 5))
-    check([straight, through])
-    answers = sorted(zip(through.milliseconds, through.heads or [], strict=True))
-    total, head = answers[len(answers) // 2]
-    stages = stages_of(total, parse_server_timing(head.lower().partition(b"server-timing:")[2].partition(b"\r\n")[0]))
-    # What the same request takes without the gateway is known; the rest of the way is its hop.
-    hop = min(max(0.0, total - statistics.median(straight.milliseconds)), stages["network"])
-    stages = {"network": stages.pop("network") - hop, "gateway": hop, **stages}
-    say()
-    console.print(render(total, stages, "where one request's time goes (detector, alone, through the gateway)"))
-
-
-def say_where(gateway: Server) -> None:
-    http_url = f"http://{gateway.address}"
-    say("\nStill serving with the two workers left; Ctrl-C stops them. Try:")
-    say(f"  isochrone infer detector --url {http_url}")
-    say(f"  isochrone infer pipeline --url grpc://{gateway.address} --batch 8 --repeat 100")
-    say(f"  curl -i {http_url}/v2/models/detector -H 'x-isochrone-explain: 1'")
-    say(f"  curl {http_url}/v2/models/stats -H 'x-isochrone-per-worker: 1'")
-    say(f"  curl http://127.0.0.1:{gateway.ports['metrics']}/metrics")
-
-
-def run(models: Path, seconds: float, stay: bool) -> None:
-    if not (models / "detector" / "config.pbtxt").is_file():
-        raise DemoFailed(f"no sample models in {models}; write them with: python examples/build_models.py")
-    with tempfile.TemporaryDirectory(prefix="isochrone-demo-") as name, Servers(Path(name)) as servers:
+    async def tell(self) -> None:
+        self._load.start()
         try:
-            folder = Path(name)
-            quick = planner.write_planner(folder / "quick", QUICK_MS)
-            slow = planner.write_planner(folder / "slow", SLOW_MS)
-            say(f"three workers start: {models}, and a planner of {QUICK_MS:g} ms; {SLOW_MS:g} ms on the third")
-            workers = [servers.worker("worker", models, planners) for planners in (quick, quick, slow)]
-            for worker in workers:
-                worker.wait_until_ready()
-            say(f"ready: {', '.join(worker.address for worker in workers)}\n")
-            gateway = compare_policies(servers, workers, seconds)
-            show_throughput(gateway, seconds)
-            kill_under_load(gateway, workers[0], seconds)
-            show_waterfall(gateway, workers[1])
-            if stay:
-                say_where(gateway)
-                gateway.process.wait()
-        except KeyboardInterrupt:
-            say("\nstopping")
+            await self._serve("before", "1")
+            await self._change("strict rollout, 1 → 2", "strict", *TO_TWO, "strict")
+            await self._serve("after it", "2")
+            await self._change("rollback, 2 → 1", "strict", "rollout", "rollback", "pipeline")
+            await self._serve("after it", "1")
+            await self._change("fast rollout, 1 → 2", "fast", *TO_TWO, "fast")
+            await self._serve("after it", "2")
+        finally:
+            await self._load.stop()
+
+    async def _serve(self, name: str, version: str) -> None:
+        say(f"\n{self._seconds:g} s of load on version {version}")
+        begin = monotonic()
+        await asyncio.sleep(self._seconds)
+        self.phases.append(Phase(name, begin, monotonic(), frozenset((version,))))
+
+    async def _change(self, name: str, cutover: str, *words: str) -> None:
+        held = await asyncio.to_thread(self._fleet.held_ms)
+        begin = self._follow_on()
+        await self._isochrone(words)
+        self.phases.append(Phase(name, begin, monotonic(), frozenset(("1", "2")), cutover))
+        now = await asyncio.to_thread(self._fleet.held_ms)
+        if cutover == "strict":
+            self.pauses[name] = {gateway: now[gateway] - before for gateway, before in held.items()}
+
+    def _follow_on(self) -> float:
+        """Phases have no gap between them: every request is in one."""
+        now = monotonic()
+        last = self.phases.pop()
+        self.phases.append(Phase(last.name, last.begin, now, last.expected, last.cutover))
+        return now
+
+    async def _isochrone(self, words: Sequence[str]) -> None:
+        """A command as a person would type it; its lines as they come."""
+        port = self._fleet.control_port
+        words = (*words, *(("--api", f"http://127.0.0.1:{port}") if port != USUAL_CONTROL else ()))
+        say(f"\n$ isochrone {shlex.join(words)}")
+        process = await asyncio.create_subprocess_exec(
+            *ISOCHRONE,
+            *words,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            preexec_fn=partial(end_with, os.getpid()),
+        )
+        assert process.stdout is not None
+        try:
+            async for line in process.stdout:
+                say(f"  {line.decode().rstrip()}")
+            if await process.wait() != 0:
+                raise DemoFailed(f"isochrone {words[0]} ended with code {process.returncode}, expected 0")
+        finally:
+            if process.returncode is None:
+                process.kill()
+                await process.wait()
+
+
+def summary(story: Story, seen: Sequence[Sighting]) -> Table:
+    title = f"{len(seen):,} requests, {REQUESTS_PER_SECOND:g} a second, HTTP and gRPC, two gateways, three workers"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
+    for index, column in enumerate(("phase", "requests", "failed", "p50 ms", "p99 ms", "worst ms", "versions seen")):
+        table.add_column(column, justify="right" if index else "left")
+    for phase in story.phases:
+        sent = phase.sent(seen)
+        times = sorted(each.milliseconds for each in sent if each.versions)
+        figures = [f"{percentile(times, share):.1f}" for share in (0.5, 0.99, 1.0)] if times else ["–"] * 3
+        failed = sum(not each.versions for each in sent)
+        table.add_row(
+            phase.name, f"{len(sent):,}", str(failed), *figures, ", ".join(sorted(versions_of(sent))) or "none"
+        )
+    return table
+
+
+def judge(story: Story, seen: Sequence[Sighting]) -> None:
+    """Tells what was seen; raises if it is not what was promised."""
+    say()
+    console.print(summary(story, seen))
+    say("\nA change lasts from its command's start to its end. Agents, fleet and commands share this machine.")
+    for name, pauses in story.pauses.items():
+        said = ", ".join(f"{held:.1f} ms at {gateway}" for gateway, held in sorted(pauses.items()))
+        say(f"{name}: requests waited {said}")
+    last = story.phases[-2:]
+    late = gone_back([each for phase in last for each in phase.sent(seen)], "1", "2")
+    say(f"{last[0].name}: nothing waited; {len(late)} requests got version 1 after somebody had version 2")
+    failures = [f"{each.agent}: {each.failure}" for each in seen if not each.versions]
+    found = violations(seen, story.phases)
+    say(f"failed requests: {len(failures)}")
+    say(f"violations: {len(found)} (mixed stages; the old version after the new one under strict)")
+    for problem in (*failures[:_SHOWN], *found[:_SHOWN]):
+        say(f"  {problem}")
+    if failures or found:
+        raise DemoFailed(f"{len(failures)} requests failed and {len(found)} saw what they must not see")
+
+
+async def run_story(fleet: FleetProcess, seconds: float) -> None:
+    gateways = [gateway["address"] for gateway in fleet.status()["gateways"]]
+    agents: list[Agent] = []
+    for index in range(AGENTS):
+        address = gateways[index % len(gateways)]
+        agents += [HttpAgent(f"http-{index + 1}", address), GrpcAgent(f"grpc-{index + 1}", address)]
+    load = Load(agents, REQUESTS_PER_SECOND)
+    story = Story(fleet, load, seconds)
+    await story.tell()
+    judge(story, load.seen)
 
 
 def _ended(number: int, _: object) -> NoReturn:
@@ -216,19 +169,25 @@ def _ended(number: int, _: object) -> NoReturn:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A gateway and three workers under load; prints figures.")
-    parser.add_argument("--models", type=Path, default=HERE / "models", help="model repository (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=3.0, help="how long each load lasts (default: %(default)g)")
+    parser = argparse.ArgumentParser(description="A fleet under load, its versions changed; what the agents saw.")
+    parser.add_argument("--seconds", type=float, default=3.0, help="between two changes (default: %(default)g)")
+    parser.add_argument("--free-ports", action="store_true", help="leave the usual ports alone even if they are free")
     arguments = parser.parse_args()
-    # So that the servers are stopped, too, when the demo is told to end.
-    # A shell that starts it in the background has Ctrl-C ignored; on a terminal it must still end the demo.
+    # A shell that starts it in the background has Ctrl-C ignored; it must still end the demo.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _ended)
+    folder = Path(tempfile.mkdtemp(prefix="isochrone-demo-"))
     try:
-        run(arguments.models, arguments.seconds, stay=sys.stdout.isatty() and sys.stdin.isatty())
+        with FleetProcess(folder, say, free_ports=arguments.free_ports) as fleet:
+            fleet.wait_until_up()
+            asyncio.run(run_story(fleet, arguments.seconds))
+        say("\nEverything is stopped. The same by hand: isochrone up, then the commands above.")
     except (DemoFailed, OSError) as error:
-        sys.exit(f"demo: {error}")
+        sys.exit(f"demo: {error}\ndemo: logs are in {folder}")
+    except KeyboardInterrupt:
+        say("\nstopped")
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,7 @@ class Server:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 process_group=0,
-                preexec_fn=partial(_end_with, os.getpid()),
+                preexec_fn=partial(end_with, os.getpid()),
             )
 
     @property
@@ -105,7 +105,7 @@ class Servers:
     def _start(self, name: str, arguments: list[str]) -> Server:
         self._started += 1
         # Interrupted between the two, it would belong to nobody.
-        with _signals_held():
+        with signals_held():
             server = Server(name, arguments, self._folder / f"{self._started}.log")
             self._servers.append(server)
         return server
@@ -147,7 +147,7 @@ class Servers:
 
 
 @contextmanager
-def _signals_held() -> Iterator[None]:
+def signals_held() -> Iterator[None]:
     """What comes meanwhile takes effect at the end."""
     came: list[int] = []
     before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _SIGNALS}
@@ -160,7 +160,7 @@ def _signals_held() -> Iterator[None]:
         signal.raise_signal(came[0])
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """In the new process, before it becomes the server: SIGTERM for it when the demo is gone, however that came."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:

@@ -7,6 +7,7 @@ address. Must never leave a process behind: the supervisor gets SIGTERM, then wh
 from __future__ import annotations
 
 import itertools
+import random
 import socket
 import subprocess
 import sys
@@ -22,7 +23,7 @@ import yaml
 from bench.control.etcd_cluster import EtcdCluster
 from bench.control.models import MODELS, PIPELINES
 from bench.control.running_fleet import CONTROLLER, ETCD, GATEWAY, WORKER, Part, RunningFleet
-from bench.worker.peers.process import HOST, free_ports
+from bench.worker.peers.process import HOST
 
 _STOP_SECONDS = 40.0
 
@@ -47,9 +48,11 @@ class Shape:
 
 def ports_in_a_row(count: int) -> int:
     """The first of so many free ports that follow each other."""
+    # Below those that Linux gives to outgoing connections (32768 on): one of these may take a port at any moment.
+    draw = random.SystemRandom()
     for _ in range(100):
-        (first,) = free_ports(1)
-        if first + count < 65_000 and all(_is_free(port) for port in range(first, first + count)):
+        first = draw.randrange(10_000, 32_000)
+        if all(_is_free(port) for port in range(first, first + count)):
             return first
     raise RuntimeError(f"no {count} free ports in a row")
 

@@ -21,6 +21,7 @@ STAGE_OUTPUTS = {"STAGE_A": "stage_a", "STAGE_B": "stage_b"}
 
 _SOURCE = '''"""Doubles its input and says which version it is."""
 
+import os
 import random
 import sys
 import time
@@ -31,6 +32,7 @@ VERSION = {version}
 SERVICE_SECONDS = {service_seconds!r}
 SPREAD = {spread!r}
 FAILS_ON = {fails_on!r}
+HELD_BY = {held_by!r}
 
 
 def _named(word):
@@ -41,6 +43,8 @@ class Model:
     def load(self, context):
         self.random = random.Random(context.instance)
         self.fails = bool(FAILS_ON) and _named(FAILS_ON)
+        while HELD_BY and os.path.exists(HELD_BY):
+            time.sleep(0.01)
 
     def infer(self, inputs):
         if self.fails:
@@ -115,12 +119,23 @@ def write_repository(directory: Path, versions: int = 3, service: Service | None
 
 
 def write_version(
-    directory: Path, model: str, version: int, service: Service | None = None, *, fails_on: str = ""
+    directory: Path,
+    model: str,
+    version: int,
+    service: Service | None = None,
+    *,
+    fails_on: str = "",
+    held_by: Path | str = "",
 ) -> None:
-    """A working version; one that fails its warm-up on the worker named ``fails_on``."""
+    """A working version; one that fails its warm-up on the worker named ``fails_on``; one whose load waits for as long
+    as the file ``held_by`` is there."""
     service = service or Service()
     source = _SOURCE.format(
-        version=version, service_seconds=service.milliseconds / 1000, spread=service.spread, fails_on=fails_on
+        version=version,
+        service_seconds=service.milliseconds / 1000,
+        spread=service.spread,
+        fails_on=fails_on,
+        held_by=str(held_by),
     )
     _write(_version_directory(directory, model, version) / "model.py", source)
 
@@ -133,7 +148,7 @@ def write_slower_version(directory: Path, model: str, version: int, service: Ser
 
 def write_corrupt_version(directory: Path, model: str, version: int) -> None:
     """A file that broke off in the middle, as a copy that was cut short leaves it."""
-    source = _SOURCE.format(version=version, service_seconds=0.0, spread=0.0, fails_on="")
+    source = _SOURCE.format(version=version, service_seconds=0.0, spread=0.0, fails_on="", held_by="")
     _write(_version_directory(directory, model, version) / "model.py", source[: source.index("def infer") + 8])
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from isochrone.store.base import Compacted, Put, Store, StoreUnavailable
+from isochrone.store.base import Compacted, Delete, Put, Store, StoreUnavailable
 from isochrone.store.machine_clock import MachineClock, machine_clock
 from isochrone.store.sqlite import SqliteStore
 from isochrone.store.sqlite_database import SqliteDatabase
@@ -127,6 +127,17 @@ def test_deletions_are_forgotten_in_time(tmp_path: Path) -> None:
     with pytest.raises(Compacted):
         # A file that was put back from a backup is older than what this caller has seen.
         database.changes("/", snapshot.revision + 1)
+    database.close()
+
+
+def test_a_key_that_came_back_is_written_not_deleted(tmp_path: Path) -> None:
+    database = database_at(tmp_path / "fleet.db")
+    database.transact([], [Put("/a", b"1"), Put("/b", b"1")])
+    database.transact([], [Delete("/a"), Delete("/b")])
+    database.transact([], [Put("/a", b"2")])
+    changes = database.changes("/", 0)
+    assert [(entry.key, entry.value, entry.revision) for entry in changes.written] == [("/a", b"2", 3)]
+    assert (changes.deleted, changes.revision) == (("/b",), 3)
     database.close()
 
 

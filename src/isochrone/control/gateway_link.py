@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -25,6 +25,7 @@ from isochrone.control.records import (
     AcknowledgementRecord,
     EpochRecord,
     GatewayRecord,
+    RolloutRecord,
     SwitchRecord,
     WorkerRecord,
     decode,
@@ -51,8 +52,8 @@ class LinkRules:
     longest_hold: float = 1.0
     #: Held requests are told after so long, when not even that could be written.
     tell_held: float = 3.0
-    #: Looking at what every worker serves may take so long; then those that do not answer are left out.
-    look: float = 0.5
+    #: Looking at what every worker serves may take so long: one may be hanging.
+    look: float = 2.0
     #: A worker that vanished from the store, and still answers here, is kept so long: the store may have lost it alone.
     linger: float = 10.0
 
@@ -247,11 +248,33 @@ class GatewayLink:
             return
         record = decode(entry.value, EpochRecord)
         self._epoch_revision = entry.revision
+        if self._gateway.fleet.holding:
+            # It was looked before the switch was acknowledged; now requests wait.
+            self._commit(record)
+        else:
+            self._run(self._look_and_commit(record))
+
+    async def _look_and_commit(self, record: EpochRecord) -> None:
+        """Workers have the new versions since a moment ago: requests must not come before that is known here."""
+        await self._look({name: model.version for name, model in record.models.items()})
+        self._commit(record)
+
+    async def _look(self, versions: Mapping[str, str]) -> bool:
+        """Looks at what the workers serve until somebody is known to serve each of these; False: nobody was found."""
+        ends = time.monotonic() + self._rules.look
+        while True:
+            await self._gateway.read_indexes(self._rules.look)
+            serving = [member.serves or {} for member in self._gateway.fleet.members.values()]
+            if all(any(version in each.get(name, ()) for each in serving) for name, version in versions.items()):
+                return True
+            if time.monotonic() > ends:
+                return False
+            await asyncio.sleep(0.02)
+
+    def _commit(self, record: EpochRecord) -> None:
         if record.epoch <= self._gateway.fleet.epoch:
             return
         self._gateway.fleet.commit(record.epoch, commitments(record))
-        # Workers have what is committed; a look at once, for those that joined a moment ago.
-        self._gateway.look_now()
         log.info("epoch", epoch=record.epoch, versions={name: model.version for name, model in record.models.items()})
 
     # Strict switches.
@@ -280,9 +303,13 @@ class GatewayLink:
     async def _acknowledge(self, entry: Entry, switch: SwitchRecord) -> None:
         keys, record = self._keys, self._record
         word = encode(AcknowledgementRecord(switch.phase, record.incarnation))
-        if switch.phase == ANNOUNCED:
+        rollout = self.mirror.entries.get(keys.rollout(switch.identity.partition(".")[0]))
+        if switch.phase == ANNOUNCED and rollout is not None:
             # What is about to be committed is loaded: once it is, requests wait, and there is no time to look.
-            await self._gateway.read_indexes(self._rules.look)
+            changes = decode(rollout.value, RolloutRecord).changes
+            if not await self._look({name: change.version for name, change in changes.items()}):
+                log.warning("a switch is announced, and no worker is known here to serve what it brings")
+                return
         try:
             # Only while the switch stands as it was seen: a late word must not count for another one.
             await self._store.transact(

@@ -104,10 +104,10 @@ class Mirror:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
                 continue
-            self._adopt(snapshot)
             if not self.connected:
                 self.connected, self.error = True, ""
-                log.info("store is back", store=self._store.url, revision=self.revision)
+                log.info("store is back", store=self._store.url, revision=snapshot.revision)
+            self._adopt(snapshot)
             return
 
     def _broken(self, error: Exception) -> None:

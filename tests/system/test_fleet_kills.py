@@ -1,0 +1,145 @@
+"""Processes killed in the middle of rollouts under load: each rollout ends, no promise is broken, the next one works.
+
+The middle is made to last: a version's ``load`` waits for a file, or a gateway is stopped so that a switch or a drain
+waits for it. Then the kill comes, and the way is cleared.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fleet_load import FleetLoad
+from fleets import small_fleet, until
+
+from bench.control.control_api import OVER
+from bench.control.fleet_run import Shape, SupervisedFleet
+from bench.control.flights import CONNECTION
+from bench.control.rollout_log import Asked, RolloutLog
+
+GATE = '''
+    def load(self, context):
+        while not os.path.exists({path!r}):
+            time.sleep(0.02)
+'''
+
+
+class Run:
+    """Rollouts on one fleet, each on record for the checker."""
+
+    def __init__(self, fleet: SupervisedFleet, directory: Path) -> None:
+        self.fleet = fleet
+        self.directory = directory
+        status = fleet.api.status()
+        self.log = RolloutLog(status["epoch"], fleet.api.versions())
+
+    def ask(self, version: str, cutover: str, *models: str) -> Asked:
+        import time
+
+        asked = self.log.ask(time.monotonic_ns())
+        asked.identity = self.fleet.api.start_rollout(dict.fromkeys(models, version), cutover)
+        return asked
+
+    def reach(self, asked: Asked, state: str, *, loading: bool = False) -> None:
+        """Until the rollout is there; ``loading``: with every worker at it."""
+
+        def there(record: dict[str, object]) -> bool:
+            assert record["state"] not in OVER, record
+            workers = record["workers"]
+            assert isinstance(workers, dict)
+            return record["state"] == state and (
+                not loading or (bool(workers) and all(each["state"] == "loading" for each in workers.values()))
+            )
+
+        self.fleet.api.wait(asked.identity, 60, asked.see, there)
+
+    def end(self, asked: Asked) -> str:
+        self.fleet.api.wait(asked.identity, 90, asked.see)
+        return asked.state
+
+    def gated(self, model: str, version: int) -> Path:
+        """Makes a version's load wait for a file; which one."""
+        gate = self.directory / f"{model}-{version}.gate"
+        source = self.directory / "models" / model / str(version) / "model.py"
+        text = source.read_text().replace("import random\n", "import os\nimport random\n")
+        before, found, after = text.partition("\n    def load(self, context):\n")
+        assert found
+        source.write_text(before + GATE.format(path=str(gate)) + after)
+        return gate
+
+    def kill(self, name: str) -> None:
+        pid = self.fleet.signal(name, signal.SIGKILL)
+        assert pid
+        until(lambda: self.fleet.pid(name) not in (None, pid), f"{name} to be started again")
+
+    def back(self, name: str) -> None:
+        until(lambda: self.fleet.responds(name), f"{name} to serve again")
+
+    def leader(self) -> str:
+        return str(until(lambda: self.fleet.api.status()["leader"], "a leader"))
+
+    @contextmanager
+    def stopped(self, name: str) -> Iterator[None]:
+        """What the process is asked meanwhile, it does not answer. It may be killed inside."""
+        pid = self.fleet.signal(name, signal.SIGSTOP)
+        assert pid
+        try:
+            yield
+        finally:
+            if self.fleet.pid(name) == pid:
+                self.fleet.signal(name, signal.SIGCONT)
+
+
+def test_kills_in_the_middle_of_rollouts(tmp_path: Path) -> None:
+    shape = Shape(workers=2, gateways=2, controllers=2, lease_seconds=1.0)
+    pipeline = ("chain", "stage_a", "stage_b")
+    with small_fleet(tmp_path, shape, versions=6) as fleet:
+        run = Run(fleet, tmp_path)
+        gates = {version: run.gated("solo", version) for version in (2, 3)}
+        with FleetLoad(fleet.gateways) as load:
+            # A worker, while it loads.
+            asked = run.ask("2", "strict", "solo")
+            run.reach(asked, "preparing", loading=True)
+            run.kill("cpu-2")
+            gates[2].touch()
+            assert run.end(asked) == "done"
+            run.back("cpu-2")
+            # The leader, while workers load.
+            asked = run.ask("3", "strict", "solo")
+            run.reach(asked, "preparing", loading=True)
+            run.kill(run.leader())
+            gates[3].touch()
+            assert run.end(asked) == "done"
+            # The leader, while a strict switch waits for a gateway.
+            with run.stopped("gw-2"):
+                asked = run.ask("2", "strict", *pipeline)
+                run.reach(asked, "switching")
+                run.kill(run.leader())
+                load.wait_answers(0)
+            assert run.end(asked) == "done"
+            # That gateway itself: its supervisor says that it is dead, so nobody waits for it.
+            with run.stopped("gw-2"):
+                asked = run.ask("3", "strict", *pipeline)
+                run.reach(asked, "switching")
+                run.kill("gw-2")
+            assert run.end(asked) == "done"
+            run.back("gw-2")
+            # The leader, after the commit.
+            with run.stopped("gw-2"):
+                asked = run.ask("4", "fast", "solo", *pipeline)
+                run.reach(asked, "draining")
+                run.kill(run.leader())
+            assert run.end(asked) == "done"
+            # Nothing of all that stands in the way of the next ones.
+            for version, cutover in (("5", "strict"), ("6", "fast")):
+                asked = run.ask(version, cutover, "solo", *pipeline)
+                assert run.end(asked) == "done"
+            load.wait_answers()
+        assert fleet.api.versions() == dict.fromkeys(("solo", *pipeline), "6")
+        load.check(run.log.commits(fleet.api.rollouts()))
+        # What failed, failed with the gateway that was killed.
+        assert not [answer for answer in load.failed if not answer.error.startswith(CONNECTION)], load.failed[:5]
+        assert {answer.gateway for answer in load.failed} <= {fleet.parts["gw-2"].address}
+        assert "Traceback" not in "".join(path.read_text() for path in (fleet.file.parent / "state").rglob("*.log"))
