@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import shlex
 import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Sequence
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 from time import monotonic
 from typing import NoReturn
 
 from agents import Agent, GrpcAgent, HttpAgent, Load
 from fleet_process import ISOCHRONE, USUAL_CONTROL, FleetProcess
-from processes import DemoFailed, end_with
+from processes import DemoFailed
 from rich.console import Console
 from rich.table import Table
 from sightings import Phase, Sighting, gone_back, versions_of, violations
@@ -70,25 +69,22 @@ class Story:
 
     async def _serve(self, name: str, version: str) -> None:
         say(f"\n{self._seconds:g} s of load on version {version}")
-        begin = monotonic()
+        self._enter(Phase(name, monotonic(), frozenset((version,))))
         await asyncio.sleep(self._seconds)
-        self.phases.append(Phase(name, begin, monotonic(), frozenset((version,))))
 
     async def _change(self, name: str, cutover: str, *words: str) -> None:
-        held = await asyncio.to_thread(self._fleet.held_ms)
-        begin = self._follow_on()
+        before = await asyncio.to_thread(self._fleet.held_ms)
+        self._enter(Phase(name, monotonic(), frozenset(("1", "2")), cutover))
         await self._isochrone(words)
-        self.phases.append(Phase(name, begin, monotonic(), frozenset(("1", "2")), cutover))
-        now = await asyncio.to_thread(self._fleet.held_ms)
+        after = await asyncio.to_thread(self._fleet.held_ms)
         if cutover == "strict":
-            self.pauses[name] = {gateway: now[gateway] - before for gateway, before in held.items()}
+            self.pauses[name] = {gateway: after[gateway] - held for gateway, held in before.items()}
 
-    def _follow_on(self) -> float:
-        """Phases have no gap between them: every request is in one."""
-        now = monotonic()
-        last = self.phases.pop()
-        self.phases.append(Phase(last.name, last.begin, now, last.expected, last.cutover))
-        return now
+    def _enter(self, phase: Phase) -> None:
+        """Where one begins the one before ends: every request is in one."""
+        if self.phases:
+            self.phases[-1] = replace(self.phases[-1], end=phase.begin)
+        self.phases.append(phase)
 
     async def _isochrone(self, words: Sequence[str]) -> None:
         """A command as a person would type it; its lines as they come."""
@@ -101,7 +97,6 @@ class Story:
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            preexec_fn=partial(end_with, os.getpid()),
         )
         assert process.stdout is not None
         try:

@@ -34,10 +34,11 @@ class Phase:
 
     name: str
     begin: float
-    end: float
     #: Versions that a request of this phase may get.
     expected: frozenset[str]
+    #: Of a change: "strict" or "fast".
     cutover: str = ""
+    end: float = float("inf")
 
     def sent(self, sightings: Iterable[Sighting]) -> list[Sighting]:
         return [each for each in sightings if self.begin <= each.sent < self.end]

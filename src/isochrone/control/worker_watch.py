@@ -37,7 +37,8 @@ class WorkerWatch:
         self._failures: dict[str, Failure] = {}
         self._retry_at: dict[str, float] = {}
         self._pause: dict[str, float] = {}
-        self._wanted: Mapping[str, frozenset[str]] = {}
+        #: None: nothing has been said yet, and nothing may be touched: what is there may be what is committed.
+        self._wanted: Mapping[str, frozenset[str]] | None = None
         self._order: Sequence[str] = ()
         self._wake = asyncio.Event()
         self._task = asyncio.ensure_future(self._run())
@@ -51,8 +52,9 @@ class WorkerWatch:
         self._order = order
         if models == self._wanted:
             return
-        for model in {*models, *self._wanted}:
-            if models.get(model) != self._wanted.get(model):
+        before = self._wanted or {}
+        for model in {*models, *before}:
+            if models.get(model) != before.get(model):
                 self._failures.pop(model, None)
                 self._retry_at.pop(model, None)
                 self._pause.pop(model, None)
@@ -104,23 +106,25 @@ class WorkerWatch:
 
     async def _change(self) -> bool:
         """Makes one model what is wanted, if one is not; whether there is more to do."""
+        if self._wanted is None:
+            return False
         present = {
             model: [version for version, loaded in versions.items() if loaded.state == READY]
             for model, versions in (self._models or {}).items()
         }
-        names = differing(self._wanted, {model: versions for model, versions in present.items() if versions})
+        wanted = self._wanted
+        names = differing(wanted, {model: versions for model, versions in present.items() if versions})
         now = time.monotonic()
         due = [name for name in names if now >= self._retry_at.get(name, 0.0)]
-        for name in sorted(due, key=self._rank):
-            wanted = self._wanted.get(name, frozenset())
-            await self._serve(name, wanted, set(present.get(name, ())))
+        for name in sorted(due, key=lambda name: self._rank(name, wanted)):
+            await self._serve(name, wanted.get(name, frozenset()), set(present.get(name, ())))
             return True
         return bool(names)
 
-    def _rank(self, model: str) -> tuple[int, int]:
+    def _rank(self, model: str, wanted: Mapping[str, frozenset[str]]) -> tuple[int, int]:
         """Loads before unloads; stages before what runs them."""
         place = self._order.index(model) if model in self._order else len(self._order)
-        return (0, place) if self._wanted.get(model) else (1, -place)
+        return (0, place) if wanted.get(model) else (1, -place)
 
     async def _serve(self, model: str, wanted: frozenset[str], present: set[str]) -> None:
         try:
