@@ -1,4 +1,4 @@
-"""``make demo-policies``: a gateway and three workers, one of them slow; what the policies make of it; and a worker killed.
+"""``make demo-policies``: a gateway and three workers, one slow; what the policies make of it; and a worker killed.
 
 Every server is a process of its own on free ports. On a terminal the demo keeps serving afterwards until Ctrl-C;
 elsewhere it stops the servers, checks that they ended well, and exits 0; 1 if a single request failed.

@@ -88,7 +88,9 @@ class Unsteady(Store):
     async def list(self, prefix: str) -> Snapshot:
         return await self._there().list(prefix)
 
-    async def transact(self, compares: Sequence[Compare], operations: Sequence[Put | Delete]) -> Outcome:
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Put | Delete], *, durable: bool = True
+    ) -> Outcome:
         return await self._there().transact(compares, operations)
 
     def watch(self, prefix: str, after: int) -> AsyncIterator[Changes]:

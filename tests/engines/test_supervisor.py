@@ -61,7 +61,9 @@ class CuttableStore(SqliteStore):
         self._look()
         return await super().list(prefix)
 
-    async def transact(self, compares: Sequence[Compare], operations: Sequence[Put | Delete]) -> Outcome:
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Put | Delete], *, durable: bool = True
+    ) -> Outcome:
         self._look()
         return await super().transact(compares, operations)
 

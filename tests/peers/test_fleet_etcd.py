@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from fleet_trial import SECONDS, Trial, trial, wait_until
+from fleet_trial import Trial, trial, wait_until
 
 from bench.control.control_api import ControlApi
 from bench.control.etcd_cluster import EtcdCluster, loopback_members
@@ -107,7 +105,7 @@ def _strike(stage: Stage) -> str:
     return name
 
 
-def _in_pending(stage: Stage, trial: Trial, stop: Callable[[str, bool], None]) -> Asked:
+def _in_pending(stage: Stage, load: Trial, stop: Callable[[str, bool], None]) -> Asked:
     """The leader is stopped, so nobody takes up what another controller writes."""
     leader, _ = _leader(stage.look())
     stop(leader, True)
@@ -115,7 +113,7 @@ def _in_pending(stage: Stage, trial: Trial, stop: Callable[[str, bool], None]) -
     api = ControlApi([other.address])
     try:
         changes = dict.fromkeys(MODELS, stage.next_version())
-        asked = trial.ask(lambda: api.start_rollout(changes, "strict"))
+        asked = load.ask(lambda: api.start_rollout(changes, "strict"))
     finally:
         api.close()
     _strike(stage)
@@ -124,37 +122,37 @@ def _in_pending(stage: Stage, trial: Trial, stop: Callable[[str, bool], None]) -
     return asked
 
 
-def _in_preparing(stage: Stage, trial: Trial, stop: Callable[[str, bool], None]) -> Asked:
+def _in_preparing(stage: Stage, load: Trial, stop: Callable[[str, bool], None]) -> Asked:
     stage.gate.touch()
-    asked = trial.start(stage.next_version())
+    asked = load.start(stage.next_version())
     wait_until(lambda: _state(stage, asked) == "preparing", "it prepares")
     _strike(stage)
     assert _state(stage, asked) == "preparing"
     return asked
 
 
-def _in_canary(stage: Stage, trial: Trial, stop: Callable[[str, bool], None]) -> Asked:
+def _in_canary(stage: Stage, load: Trial, stop: Callable[[str, bool], None]) -> Asked:
     rule = {"steps": [0.5], "min_samples": 10**6, "sticky": False}
-    asked = trial.start(stage.next_version(), canary=rule)
+    asked = load.start(stage.next_version(), canary=rule)
     wait_until(lambda: _shares(stage), "half of the traffic gets it")
     _strike(stage)
     assert _state(stage, asked) == "canary"
     return asked
 
 
-def _in_announced(stage: Stage, trial: Trial, stop: Callable[[str, bool], None]) -> Asked:
+def _in_announced(stage: Stage, load: Trial, stop: Callable[[str, bool], None]) -> Asked:
     stop("gw-1", True)
-    asked = trial.start(stage.next_version())
+    asked = load.start(stage.next_version())
     wait_until(lambda: _switch(stage) == ANNOUNCED, "it is announced")
     _strike(stage)
     assert _switch(stage) == ANNOUNCED
     return asked
 
 
-def _in_holding(stage: Stage, trial: Trial, stop: Callable[[str, bool], None]) -> Asked:
+def _in_holding(stage: Stage, load: Trial, stop: Callable[[str, bool], None]) -> Asked:
     """Both gateways answer the announcement, one after the other; then only one is there to hold."""
     stop("gw-1", True)
-    asked = trial.start(stage.next_version())
+    asked = load.start(stage.next_version())
 
     def is_holding() -> bool:
         view = stage.look()
@@ -176,10 +174,10 @@ def _in_holding(stage: Stage, trial: Trial, stop: Callable[[str, bool], None]) -
     return asked
 
 
-def _in_draining(stage: Stage, trial: Trial, stop: Callable[[str, bool], None]) -> Asked:
+def _in_draining(stage: Stage, load: Trial, stop: Callable[[str, bool], None]) -> Asked:
     """Once all is prepared a worker is stopped: it cannot let go of the oldest version."""
     stop("gw-1", True)
-    asked = trial.start(stage.next_version())
+    asked = load.start(stage.next_version())
     wait_until(lambda: _switch(stage) == ANNOUNCED, "it is announced")
     stop("cpu-1", True)
     stop("gw-1", False)
@@ -216,12 +214,12 @@ PHASES = {
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_the_leading_controller_is_killed(stage: Stage, phase: str, tmp_path: Path) -> None:
-    with trial(stage.fleet, tmp_path / "history") as under_load:
+    with trial(stage.fleet, tmp_path / "history") as load:
         # So that there is a version that has to go.
-        under_load.finish(under_load.start(stage.next_version()))
+        load.finish(load.start(stage.next_version()))
         before = _leader(stage.look())
         with stage.stopped() as stop:
-            asked = PHASES[phase](stage, under_load, stop)
+            asked = PHASES[phase](stage, load, stop)
             struck = time.monotonic()
         stage.gate.unlink(missing_ok=True)
         wait_until(lambda: _leader(stage.look())[1] > before[1], "another one leads")
@@ -229,10 +227,10 @@ def test_the_leading_controller_is_killed(stage: Stage, phase: str, tmp_path: Pa
         if phase == "canary":
             # Nobody has decided yet: that takes a million requests.
             stage.fleet.api.promote(asked.identity)
-        under_load.finish(asked)
+        load.finish(asked)
         over = time.monotonic() - struck
-        under_load.finish(under_load.start(stage.next_version()))
+        load.finish(load.start(stage.next_version()))
     print(
         f"{before[0]} killed in {phase}: {_leader(stage.look())[0]} leads after {led:.2f} s, the rollout is done after "
-        f"{over:.2f} s; {len(under_load.history)} requests, the longest {under_load.longest_ms():.0f} ms"
+        f"{over:.2f} s; {len(load.history)} requests, the longest {load.longest_ms():.0f} ms"
     )

@@ -1,145 +1,140 @@
-"""``make demo`` as a newcomer sees it: its figures, its words when something is missing, and nothing left behind."""
+"""``make demo`` as a newcomer sees it: what it shows, when it calls itself failed, and nothing left behind."""
 
 from __future__ import annotations
 
-import json
-import os
-import pty
 import re
-import runpy
-import select
 import signal
+import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
+from types import ModuleType
 
 import psutil
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+COMMAND = [sys.executable, "-u", str(EXAMPLES / "demo.py"), "--seconds", "0.5", "--free-ports"]
+PHASES = {
+    "before": "1",
+    "strict rollout, 1 → 2": "1, 2",
+    "rollback, 2 → 1": "1, 2",
+    "fast rollout, 1 → 2": "1, 2",
+}
 
 
-@pytest.fixture(scope="module")
-def samples(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    repository: Path = tmp_path_factory.mktemp("samples") / "models"
-    runpy.run_path(str(EXAMPLES / "build_models.py"))["build"](repository)
-    return repository
+@pytest.fixture
+def sightings(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import sightings as module
+
+    return module
 
 
-def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(EXAMPLES / "demo.py"), *arguments]
-    return subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100, check=False)
-
-
-def test_the_demo_prints_its_figures_and_ends_well(samples: Path) -> None:
-    result = demo("--models", str(samples), "--seconds", "1")
-    assert result.returncode == 0, result.stdout + result.stderr
+def test_the_demo_shows_a_fleet_that_changes_under_load_and_ends_well() -> None:
+    result = subprocess.run(COMMAND, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=110, check=False)
+    shown = result.stdout
+    assert result.returncode == 0, shown + result.stderr
     assert result.stderr == ""
-    for policy in ("round_robin", "least_connections", "power_of_two", "prequal"):
-        row = next(line.split() for line in result.stdout.splitlines() if line.startswith(f"{policy} "))
-        requests, *percentiles, failed = (float(figure.replace(",", "")) for figure in row[1:-1])
-        assert requests > 100
-        assert len(percentiles) == 3
-        assert percentiles == sorted(percentiles)
-        assert failed == 0
-    assert re.search(r"^[\d,]+ answered, 0 failed, \d+ sent again", result.stdout, re.MULTILINE)
-    for model in ("detector", "preprocess", "pipeline", "tracker"):
-        row = next(line.split() for line in result.stdout.splitlines() if line.startswith(f"{model} "))
-        rate, *percentiles = (float(figure.replace(",", "")) for figure in row[2:])
-        assert rate > 10
-        assert len(percentiles) == 4
-        assert percentiles == sorted(percentiles)
-    for stage in ("network", "gateway", "dispatch", "queue", "batch", "compute", "serialise", "total"):
-        assert re.search(rf"^{stage} +\d", result.stdout, re.MULTILINE)
-
-
-def test_the_demo_says_what_is_missing_or_broken(samples: Path, tmp_path: Path) -> None:
-    result = demo("--models", str(tmp_path), "--seconds", "1")
-    assert result.returncode == 1
-    assert "build_models.py" in result.stderr
-    broken = tmp_path / "broken"
-    runpy.run_path(str(EXAMPLES / "build_models.py"))["build"](broken)
-    (broken / "detector" / "1" / "model.onnx").write_bytes(b"not onnx")
-    result = demo("--models", str(broken), "--seconds", "1")
-    assert result.returncode == 1
-    assert "before it was ready" in result.stderr
-    assert "detector" in result.stderr
-
-
-def test_on_a_terminal_the_demo_serves_until_ctrl_c(samples: Path) -> None:
-    child, terminal = pty.fork()
-    if child == 0:
-        os.execv(
-            sys.executable,
-            [sys.executable, str(EXAMPLES / "demo.py"), "--models", str(samples), "--seconds", "0.3"],
-        )
-    try:
-        shown = _read_until(terminal, "curl http://127.0.0.1:", 60)
-        url = re.search(r"--url (http://127\.0\.0\.1:\d+)", shown)
-        assert url is not None
-        command = [sys.executable, "-m", "isochrone", "infer", "detector", "--json", "--url", url[1]]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        assert json.loads(result.stdout)["model"] == "detector"
-        os.write(terminal, b"\x03")
-        _read_until(terminal, "stopping", 30)
-        status, child = _wait(child, 40), 0
-        assert os.waitstatus_to_exitcode(status) == 0
-    finally:
-        if child:
-            os.kill(child, signal.SIGTERM)
-            os.waitpid(child, 0)
-        os.close(terminal)
+    rows = re.findall(r"^(\S.*?) +([\d,]+) +(\d+) +([\d.]+) +([\d.]+) +([\d.]+) +(\d(?:, \d)?)$", shown, re.MULTILINE)
+    assert [row[0] for row in rows[::2]] == ["before", "after it", "after it", "after it"]
+    assert [row[6] for row in rows[::2]] == ["1", "2", "1", "2"]
+    assert [row[0] for row in rows[1::2]] == [name for name in PHASES if name != "before"]
+    for _, requests, failed, *times, _ in rows:
+        assert int(requests.replace(",", "")) > 50
+        assert failed == "0"
+        assert [float(time) for time in times] == sorted(float(time) for time in times)
+    total = re.search(r"^([\d,]+) requests, 300 a second", shown, re.MULTILINE)
+    assert total is not None
+    assert int(total[1].replace(",", "")) == sum(int(row[1].replace(",", "")) for row in rows)
+    for change in ("strict rollout, 1 → 2", "rollback, 2 → 1"):
+        assert re.search(rf"^{change}: requests waited [\d.]+ ms at gw-1, [\d.]+ ms at gw-2$", shown, re.MULTILINE)
+    assert "\nfailed requests: 0\nviolations: 0 " in shown
+    # The commands it ran, and the product's own words about them.
+    assert shown.count("$ isochrone rollout ") == 3
+    assert len(re.findall(r"^  rollout r\d is done in ", shown, re.MULTILINE)) == 3
+    state = re.search(r"--state (\S+)", shown)
+    assert state is not None
+    assert not Path(state[1]).exists()
 
 
 @pytest.mark.parametrize(
     ("words", "number", "status"),
-    [
-        ("three workers start", signal.SIGINT, 0),
-        ("by round_robin", signal.SIGINT, 0),
-        ("by prequal", signal.SIGTERM, 143),
-    ],
+    [("isochrone up", signal.SIGINT, 0), ("preparing at", signal.SIGTERM, 143)],
 )
-def test_the_demo_told_to_end_leaves_no_process(samples: Path, words: str, number: int, status: int) -> None:
-    command = [sys.executable, "-u", str(EXAMPLES / "demo.py"), "--models", str(samples), "--seconds", "1"]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        while words not in (line := process.stdout.readline()):
-            assert line, "the demo ended too early"
-        started = psutil.Process(process.pid).children(recursive=True)
+def test_the_demo_told_to_end_leaves_no_process(words: str, number: int, status: int) -> None:
+    with subprocess.Popen(COMMAND, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+        started = _when(process, words)
         process.send_signal(number)
         process.communicate(timeout=60)
         assert process.returncode == status
     assert not [child for child in started if child.is_running()]
 
 
-def test_the_demo_killed_leaves_no_process(samples: Path) -> None:
-    command = [sys.executable, "-u", str(EXAMPLES / "demo.py"), "--models", str(samples), "--seconds", "1"]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        while "ready:" not in (line := process.stdout.readline()):
-            assert line, "the demo ended too early"
-        started = psutil.Process(process.pid).children(recursive=True)
+def test_the_demo_killed_leaves_no_process() -> None:
+    with subprocess.Popen(COMMAND, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+        started = _when(process, "of load on version 1")
         process.kill()
-    _, alive = psutil.wait_procs(started, timeout=30)
-    assert len(started) >= 3
+    _, alive = psutil.wait_procs(started, timeout=60)
+    assert len(started) >= 7
     assert not alive
 
 
-def _read_until(terminal: int, wanted: str, seconds: float) -> str:
-    shown, ends = "", time.monotonic() + seconds
-    while wanted not in shown:
-        assert time.monotonic() < ends, f"{wanted!r} did not come:\n{shown}"
-        if select.select([terminal], [], [], 0.2)[0]:
-            shown += os.read(terminal, 65536).decode("utf-8", "replace")
-    return shown
+def test_usual_ports_that_are_taken_are_left_alone() -> None:
+    command = [word for word in COMMAND if word != "--free-ports"]
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            taken.bind(("127.0.0.1", 9001))
+            taken.listen(1)
+        except OSError:
+            pass  # somebody else has it: as well
+        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
+            _when(process, "of load on version 1")
+            process.terminate()
+            process.communicate(timeout=60)
+            assert process.returncode == 143
 
 
-def _wait(child: int, seconds: float) -> int:
-    ends = time.monotonic() + seconds
-    while time.monotonic() < ends:
-        ended, status = os.waitpid(child, os.WNOHANG)
-        if ended:
-            return status
-        time.sleep(0.05)
-    raise AssertionError(f"the demo did not end {seconds} s after Ctrl-C")
+def _when(process: subprocess.Popen[str], words: str) -> list[psutil.Process]:
+    """All the processes there are when the demo says something."""
+    assert process.stdout is not None
+    while words not in (line := process.stdout.readline()):
+        assert line, "the demo ended too early"
+    return psutil.Process(process.pid).children(recursive=True)
+
+
+# Its own check.
+
+
+def test_an_answer_of_two_versions_is_found(sightings: ModuleType) -> None:
+    good = sightings.Sighting("a", 0.0, 0.0, 1.0, ("1", "1", "1"))
+    bad = sightings.Sighting("b", 0.0, 0.0, 1.0, ("2", "2", "1"))
+    failed = sightings.Sighting("c", 0.0, 0.0, 1.0, failure="no")
+    assert sightings.mixed([good, failed]) == []
+    assert sightings.mixed([good, bad, failed]) == ["b got versions 2, 2, 1 in one answer"]
+
+
+@pytest.mark.parametrize(
+    ("sent", "version", "cutover", "found"),
+    [
+        (12.5, "1", "strict", 1),  # sent when the new one had been seen for half a second
+        (11.5, "1", "strict", 0),  # both were under way at once
+        (12.5, "2", "strict", 0),
+        (12.5, "1", "fast", 0),
+        (15.5, "1", "fast", 1),  # the command had said that it is done
+    ],
+)
+def test_an_old_version_after_a_new_one_is_found(
+    sightings: ModuleType, sent: float, version: str, cutover: str, found: int
+) -> None:
+    both = frozenset(("1", "2"))
+    phases = [
+        sightings.Phase("before", 0.0, frozenset("1"), end=10.0),
+        sightings.Phase("change", 10.0, both, cutover, end=15.0),
+        sightings.Phase("after", 15.0, frozenset("2")),
+    ]
+    first = sightings.Sighting("a", 11.0, 11.0, 12.0, ("2", "2"))
+    other = sightings.Sighting("b", sent, sent, 20.0, (version, version))
+    old = sightings.Sighting("c", 9.0, 9.0, 30.0, ("1", "1"))
+    assert len(sightings.violations([first, other, old], phases)) == found

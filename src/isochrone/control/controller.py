@@ -162,11 +162,12 @@ class Controller:
             if decision.commit is None:
                 compares.append(view.unchanged(keys.switch))
             operations.append(Delete(keys.switch))
-            operations += [Delete(key) for key in entries if key.startswith(keys.acknowledgements)]
         if decision.event:
             operations.append(self._event(record.by, f"rollout {decision.event}", record.identity, _changes(record)))
         if operations:
-            outcome = await self._store.transact(compares, operations)
+            # A switch's phases mean nothing after the machine's end; what it commits does.
+            durable = decision.commit is not None or decision.switch is None
+            outcome = await self._store.transact(compares, operations, durable=durable)
             await self._mirror.catch_up(outcome.revision)
             self._wake.set()
             if outcome.succeeded and decision.event:
@@ -255,10 +256,14 @@ class Controller:
     async def _tidy(self, view: View) -> None:
         operations: list[Put | Delete] = list(trimmed(self._keys, view.entries))
         over = [record for record in view.rollouts if record.is_over]
-        operations += [Delete(self._keys.rollout(record.identity)) for record in over[:-_KEPT_ROLLOUTS][:50]]
+        operations += [Delete(self._keys.rollout(record.identity)) for record in over[:-_KEPT_ROLLOUTS][:10]]
+        switch = view.switch
+        current = self._keys.acknowledgement(switch.identity, "") if switch is not None else "none"
+        words = [key for key in view.entries if key.startswith(self._keys.acknowledgements)]
+        operations += [Delete(key) for key in words if not key.startswith(current)][: 100 - len(operations)]
         if operations:
             compares: tuple[Compare, ...] = (self._candidate.condition(),)
-            await self._store.transact(compares, operations)
+            await self._store.transact(compares, operations[:100], durable=False)
 
 
 def _changes(record: RolloutRecord) -> str:

@@ -124,8 +124,13 @@ class Store(ABC):
         """Everything under a prefix, as of one revision."""
 
     @abstractmethod
-    async def transact(self, compares: Sequence[Compare], operations: Sequence[Put | Delete]) -> Outcome:
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Put | Delete], *, durable: bool = True
+    ) -> Outcome:
         """If every condition holds, all operations; otherwise none. No key may be operated on twice.
+
+        Not ``durable``: everybody sees it at once all the same, and it survives the death of any process, but not
+        always that of the machine. For what means nothing after that. A durable one makes all before it so.
 
         When it raises, whether it happened is not known: read again. Only after ``LeaseEnded`` it is: nothing did.
         """

@@ -45,7 +45,10 @@ class EtcdStore(Store):
     async def list(self, prefix: str) -> Snapshot:
         return read_snapshot(await self._api.read("kv/range", range_under(prefix)))
 
-    async def transact(self, compares: Sequence[Compare], operations: Sequence[Put | Delete]) -> Outcome:
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Put | Delete], *, durable: bool = True
+    ) -> Outcome:
+        """Always durable: etcd knows nothing else."""
         check_operations(operations)
         try:
             return read_outcome(await self._api.write("kv/txn", transaction(compares, operations)))

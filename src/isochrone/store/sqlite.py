@@ -36,10 +36,12 @@ class SqliteStore(Store):
     async def list(self, prefix: str) -> Snapshot:
         return await self._thread.call(lambda database: database.list(prefix))
 
-    async def transact(self, compares: Sequence[Compare], operations: Sequence[Put | Delete]) -> Outcome:
+    async def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Put | Delete], *, durable: bool = True
+    ) -> Outcome:
         check_operations(operations)
         try:
-            return await self._thread.call(lambda database: database.transact(compares, operations))
+            return await self._thread.call(lambda database: database.transact(compares, operations, durable))
         except LeaseEnded as error:
             if error.lease in self._leases:
                 self._leases.pop(error.lease).mark_lost()

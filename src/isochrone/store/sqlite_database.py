@@ -76,8 +76,10 @@ class SqliteDatabase:
             written = _entries_under(connection, prefix, after)
         return Changes(revision, tuple(written), tuple(key for (key,) in deleted))
 
-    def transact(self, compares: Sequence[Compare], operations: Sequence[Put | Delete]) -> Outcome:
-        with self._writing() as connection:
+    def transact(
+        self, compares: Sequence[Compare], operations: Sequence[Put | Delete], durable: bool = True
+    ) -> Outcome:
+        with self._writing(durable) as connection:
             revision, _ = _state(connection)
             for compare in compares:
                 found = connection.execute("SELECT revision FROM entries WHERE key = ?", (compare.key,)).fetchone()
