@@ -73,7 +73,8 @@ class Trial:
 
     def prove(self, pipelines: Mapping[str, Sequence[str]] = PIPELINES) -> None:
         commits = self.log.commits(self._fleet.api.rollouts())
-        assert undecidable(commits, pipelines) == []
+        # Of a version that was in canary before, an answer proves nothing; every other commit must be provable.
+        assert undecidable([commit for commit in commits if not commit.canary], pipelines) == []
         violations = check(self.history, commits, pipelines)
         assert not violations, "\n".join(map(str, violations[:20]))
         failed = [answer for answer in self.history if answer.outcome != OK]

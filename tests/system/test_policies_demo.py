@@ -1,4 +1,4 @@
-"""``make demo-policies`` as a newcomer sees it: its figures, its words when something is missing, nothing left behind."""
+"""``make demo-policies`` as a newcomer sees it: figures, its words when something is missing, nothing left behind."""
 
 from __future__ import annotations
 

@@ -48,13 +48,15 @@ def test_command_lines() -> None:
 def test_ports_count_up_and_free_ones_stay_free() -> None:
     fleet = parse(
         "name: a\ncontrol: {listen: '[::1]:9100', count: 2}\n"
-        "gateways: {edge: {listen: 'h:0', count: 2, metrics_port: -1, tier: edge, processes: 4}}\n"
+        "gateways: {edge: {listen: 'h:7100', count: 2, metrics_port: -1, tier: edge, processes: 4}, free: {listen: 'h:0', metrics_port: 0}}\n"
         "pools: {cpu: {workers: 2, first_port: 7000, region: eu, arguments: [--log-json]}}"
     )
     found = processes(fleet, DIRECTORY)
     assert found["control-2"].arguments[-1] == "[::1]:9101"
-    assert found["edge-2"].arguments[1:5] == ("--listen", "h:0", "--metrics-port", "-1")
-    assert found["edge-2"].arguments[-2:] == ("--processes", "4")
+    assert found["edge-2.1"].arguments[1:5] == ("--listen", "h:7101", "--metrics-port", "-1")
+    assert found["free"].arguments[1:5] == ("--listen", "h:0", "--metrics-port", "0")
+    assert [name for name in found if name.startswith("edge-2")] == [f"edge-2.{number}" for number in (1, 2, 3, 4)]
+    assert found["edge-2.4"].arguments[-3:] == ("--name", "edge-2.4", "--reuse-port")
     words = found["cpu-2"].arguments
     assert words[4:10] == ("--http-port", "7003", "--grpc-port", "7004", "--metrics-port", "7005")
     assert words[-3:] == ("--region", "eu", "--log-json")

@@ -46,6 +46,10 @@ def problems(fleet: Fleet) -> list[Problem]:
     found: list[Problem] = []
     for pool, spec in fleet.pools.items():
         found += _of_pool(("pools", pool), spec)
+    for group, gateway in fleet.gateways.items():
+        if gateway.processes > 1 and gateway.listen.endswith(":0"):
+            expected = "a port other than 0, since each of its processes would pick another free one"
+            found.append(Problem(("gateways", group, "listen"), expected, gateway.listen))
     found += _of_defaults(("defaults",), fleet.defaults, fleet)
     # What a model has from the defaults was told there.
     said = {(problem.path[1:], problem.given) for problem in found if problem.path[0] == "defaults"}

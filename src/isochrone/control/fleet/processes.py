@@ -79,12 +79,21 @@ def processes(fleet: Fleet, directory: Path) -> dict[str, ProcessSpec]:
     for group, gateway in fleet.gateways.items():
         for index, (name, listen) in enumerate(_counted(gateway_names(fleet, group), gateway.listen)):
             metrics = gateway.metrics_port + index if gateway.metrics_port > 0 else gateway.metrics_port
-            words = ["gateway", "--listen", listen, "--metrics-port", str(metrics), *identity, "--name", name]
-            words += ["--processes", str(gateway.processes)] if gateway.processes > 1 else []
-            specs.append(ProcessSpec(name, "gateway", tuple(words)))
+            specs += _gateways(name, listen, metrics, gateway.processes, identity)
     for pool in fleet.pools:
         specs += _workers(fleet, pool, directory, identity)
     return {spec.name: spec for spec in specs}
+
+
+def _gateways(name: str, listen: str, metrics: int, count: int, identity: tuple[str, ...]) -> Iterator[ProcessSpec]:
+    """One, or several that share its port. To the fleet each of those is a gateway of its own: a strict switch needs
+    the word of every process that admits requests."""
+    for number in range(1, count + 1):
+        own = name if count == 1 else f"{name}.{number}"
+        # Two on one metrics port would answer for each other: the first has the one that is known.
+        page = metrics if number == 1 or metrics < 0 else 0
+        words = ("gateway", "--listen", listen, "--metrics-port", str(page), *identity, "--name", own)
+        yield ProcessSpec(own, "gateway", words if count == 1 else (*words, "--reuse-port"))
 
 
 def _workers(fleet: Fleet, pool: str, directory: Path, identity: tuple[str, ...]) -> Iterator[ProcessSpec]:
