@@ -48,7 +48,8 @@ def test_command_lines() -> None:
 def test_ports_count_up_and_free_ones_stay_free() -> None:
     fleet = parse(
         "name: a\ncontrol: {listen: '[::1]:9100', count: 2}\n"
-        "gateways: {edge: {listen: 'h:7100', count: 2, metrics_port: -1, tier: edge, processes: 4}, free: {listen: 'h:0', metrics_port: 0}}\n"
+        "gateways:\n  edge: {listen: 'h:7100', count: 2, metrics_port: -1, tier: edge, processes: 4}\n"
+        "  free: {listen: 'h:0', metrics_port: 0}\n"
         "pools: {cpu: {workers: 2, first_port: 7000, region: eu, arguments: [--log-json]}}"
     )
     found = processes(fleet, DIRECTORY)
