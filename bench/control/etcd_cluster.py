@@ -1,17 +1,21 @@
 """A real etcd of one or three members, each a process that can be killed, stopped, cut off and started again.
 
 Data stays in each member's directory, so a member that was killed comes back with what it had. Must never leave a
-member behind.
+member behind, nor touch an etcd it has not started.
 """
 
 from __future__ import annotations
 
+import os
+import platform
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -20,6 +24,8 @@ from bench.worker.peers.process import HOST, PEERS, PeerUnavailable, free_ports
 
 #: Short, so that a run with hundreds of faults is not mostly waiting for elections; etcd's defaults are 100 and 1000.
 _HEARTBEAT_MS, _ELECTION_MS = 50, 500
+_READY_SECONDS = 30.0
+_POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,13 @@ class Member:
     client: str
     peer: str
     prefix: tuple[str, ...] = ()
+    #: Of its side for clients: "https" needs a certificate among the arguments.
+    scheme: str = "http"
+    arguments: tuple[str, ...] = ()
+
+    @property
+    def client_url(self) -> str:
+        return f"{self.scheme}://{self.client}"
 
 
 def binary() -> Path:
@@ -41,9 +54,12 @@ def binary() -> Path:
     return Path(found) if found else unpacked
 
 
-def loopback_members(count: int) -> list[Member]:
-    ports = free_ports(2 * count)
-    return [Member(f"etcd-{n + 1}", f"{HOST}:{ports[2 * n]}", f"{HOST}:{ports[2 * n + 1]}") for n in range(count)]
+def loopback_members(count: int, *arguments: str, scheme: str = "http") -> list[Member]:
+    ports = iter(free_ports(2 * count))
+    return [
+        Member(f"etcd-{n + 1}", f"{HOST}:{next(ports)}", f"{HOST}:{next(ports)}", (), scheme, arguments)
+        for n in range(count)
+    ]
 
 
 class EtcdCluster:
@@ -56,9 +72,13 @@ class EtcdCluster:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     @property
+    def members(self) -> list[Member]:
+        return list(self._members.values())
+
+    @property
     def url(self) -> str:
         """As fleet.yaml's store has it."""
-        return "etcd:" + ",".join(f"http://{member.client}" for member in self._members.values())
+        return "etcd:" + ",".join(member.client_url for member in self._members.values())
 
     @property
     def parts(self) -> list[Part]:
@@ -69,7 +89,8 @@ class EtcdCluster:
         try:
             for name in self._members:
                 self.start(name)
-            self._wait_healthy()
+            for name in self._members:
+                self.wait_ready(name)
         except BaseException:
             self.__exit__()
             raise
@@ -87,31 +108,63 @@ class EtcdCluster:
         command: list[str | Path] = [
             *member.prefix,
             *(self._binary, "--name", name, "--data-dir", self._directory / name),
-            *("--listen-client-urls", f"http://{member.client}", "--advertise-client-urls", f"http://{member.client}"),
+            *("--listen-client-urls", member.client_url, "--advertise-client-urls", member.client_url),
             *("--listen-peer-urls", f"http://{member.peer}", "--initial-advertise-peer-urls", f"http://{member.peer}"),
-            *("--initial-cluster", cluster, "--initial-cluster-token", "proof"),
+            *("--initial-cluster", cluster, "--initial-cluster-token", str(self._directory)),
             *("--heartbeat-interval", str(_HEARTBEAT_MS), "--election-timeout", str(_ELECTION_MS)),
+            *member.arguments,
         ]
+        # etcd 3.4 wants to be asked twice there.
+        arm = {"ETCD_UNSUPPORTED_ARCH": "arm64"} if platform.machine() == "aarch64" else {}
         with (self._directory / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
-                list(map(str, command)), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+                list(map(str, command)),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **arm},
             )
 
     def pid(self, name: str) -> int | None:
         process = self._processes.get(name)
         return process.pid if process is not None and process.poll() is None else None
 
-    def _wait_healthy(self, timeout_seconds: float = 30.0) -> None:
-        ends = time.monotonic() + timeout_seconds
-        for member in self._members.values():
-            while not _is_healthy(member):
-                if time.monotonic() > ends:
-                    raise TimeoutError(f"{member.name} is not healthy; see {self._directory / member.name}.log")
-                time.sleep(0.1)
+    def kill(self, name: str) -> None:
+        self._processes[name].kill()
+        self._processes[name].wait()
+
+    def stop(self, name: str) -> None:
+        """It keeps its connections and says nothing."""
+        self._processes[name].send_signal(signal.SIGSTOP)
+
+    def resume(self, name: str) -> None:
+        self._processes[name].send_signal(signal.SIGCONT)
+
+    def wait_ready(self, name: str) -> None:
+        """Until it answers with a majority behind it."""
+        ends = time.monotonic() + _READY_SECONDS
+        while _asked(self._members[name], "kv/range", {"key": "AA=="}) is None:
+            if time.monotonic() > ends:
+                raise TimeoutError(f"{name} is not healthy; see {self._directory / name}.log")
+            time.sleep(_POLL_SECONDS)
+
+    def leader(self) -> Member:
+        """The member that a majority follows now."""
+        ends = time.monotonic() + _READY_SECONDS
+        while time.monotonic() < ends:
+            for member in self._members.values():
+                status = _asked(member, "maintenance/status", {})
+                if status and status.get("leader") == status.get("header", {}).get("member_id"):
+                    return member
+            time.sleep(_POLL_SECONDS)
+        raise TimeoutError(f"etcd has no leader; see the logs in {self._directory}")
 
 
-def _is_healthy(member: Member) -> bool:
+def _asked(member: Member, path: str, body: dict[str, str]) -> dict[str, Any] | None:
+    """What a member says to a call of its JSON API; None: it does not, or not now."""
     try:
-        return httpx.get(f"http://{member.client}/health", timeout=2.0, trust_env=False).status_code == 200
+        response = httpx.post(f"{member.client_url}/v3/{path}", json=body, timeout=2.0, trust_env=False, verify=False)
     except httpx.TransportError:
-        return False
+        return None
+    answer: dict[str, Any] = response.json()
+    return answer if response.status_code == 200 else None

@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from etcd_cluster import EtcdCluster, EtcdMember, running
+from bench.control.etcd_cluster import EtcdCluster, Member
 
 CLIENT_PORT, PEER_PORT = 2379, 2380
 
@@ -22,11 +22,11 @@ class CutOffCluster:
         self.cluster = cluster
         self._peer_cables = peer_cables
 
-    def cut(self, member: EtcdMember) -> None:
+    def cut(self, member: Member) -> None:
         """It answers clients and hears of no other member."""
         _ip("link", "set", self._peer_cables[member.name], "down")
 
-    def mend(self, member: EtcdMember) -> None:
+    def mend(self, member: Member) -> None:
         _ip("link", "set", self._peer_cables[member.name], "up")
 
 
@@ -59,15 +59,14 @@ def cut_off_cluster(directory: Path, size: int = 3) -> Iterator[CutOffCluster]:
             for cable in ("lo", "client", "peers"):
                 _ip("-n", namespace, "link", "set", cable, "up")
             members.append(
-                EtcdMember(
+                Member(
                     name,
-                    f"http://{network}.{number}.2:{CLIENT_PORT}",
-                    f"http://{network}.200.{number}:{PEER_PORT}",
-                    directory,
-                    command=("ip", "netns", "exec", namespace),
+                    f"{network}.{number}.2:{CLIENT_PORT}",
+                    f"{network}.200.{number}:{PEER_PORT}",
+                    ("ip", "netns", "exec", namespace),
                 )
             )
-        with running(members) as cluster:
+        with EtcdCluster(directory, members) as cluster:
             yield CutOffCluster(cluster, cables)
 
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import httpx
 import pytest
-from etcd_cluster import EtcdCluster, etcd_cluster
 
+from bench.control.etcd_cluster import EtcdCluster, loopback_members
 from isochrone.store.base import Compare, Put, Store, StoreUnavailable
 from isochrone.store.opening import open_store
 from store_conformance import LIMIT_SECONDS, mirrored, run, until
@@ -20,7 +20,7 @@ PREFIX = "/isochrone/three/"
 
 @pytest.fixture
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    with etcd_cluster(tmp_path_factory.mktemp("etcd3"), 3) as three:
+    with EtcdCluster(tmp_path_factory.mktemp("etcd3"), loopback_members(3)) as three:
         yield three
 
 
@@ -46,13 +46,14 @@ def test_the_leader_is_killed(cluster: EtcdCluster) -> None:
         await writer.transact([], [Put(PREFIX + "worker", b"here", lease.id), Put(PREFIX + "epoch", b"1")])
         async with mirrored(reader, PREFIX) as mirror:
             leader = await asyncio.to_thread(cluster.leader)
-            leader.kill()
+            cluster.kill(leader.name)
             revision = await put_in_the_end(writer, PREFIX + "epoch", b"2")
             await until(lambda: mirror.revision >= revision, "the watch goes on elsewhere")
             assert mirror.entries[PREFIX + "epoch"].value == b"2"
             assert PREFIX + "worker" in mirror.entries
             assert not lease.lost
-            await asyncio.to_thread(cluster.start, leader)
+            cluster.start(leader.name)
+            await asyncio.to_thread(cluster.wait_ready, leader.name)
             revision = await put_in_the_end(writer, PREFIX + "epoch", b"3")
             await until(lambda: mirror.revision >= revision, "the watch goes on")
         await lease.revoke()
@@ -69,12 +70,12 @@ def test_each_member_falls_silent_in_turn(cluster: EtcdCluster) -> None:
         async with mirrored(reader, PREFIX) as mirror:
             # One of them is where the watch is: it keeps the connection and tells nothing.
             for number, member in enumerate(cluster.members):
-                member.stop()
+                cluster.stop(member.name)
                 revision = await put_in_the_end(writer, PREFIX + "epoch", str(number).encode())
                 assert await mirror.changed(revision - 1, LIMIT_SECONDS), "the watch goes on elsewhere"
                 assert mirror.entries[PREFIX + "epoch"].value == str(number).encode()
-                member.resume()
-                await asyncio.to_thread(cluster.wait_ready, member)
+                cluster.resume(member.name)
+                await asyncio.to_thread(cluster.wait_ready, member.name)
         await writer.close()
         await reader.close()
 
@@ -88,7 +89,7 @@ def test_without_a_majority_nothing_is_written_and_the_mirror_keeps_what_it_has(
         async with mirrored(store, PREFIX) as mirror:
             alone, *others = cluster.members
             for member in others:
-                member.stop()
+                cluster.stop(member.name)
             await until(lambda: not mirror.connected, "the mirror knows that it is not told any more")
             assert mirror.entries[PREFIX + "epoch"].value == b"1"
             assert all(member.client_url in mirror.error for member in cluster.members)
@@ -97,7 +98,7 @@ def test_without_a_majority_nothing_is_written_and_the_mirror_keeps_what_it_has(
                 await store.transact([], [Put(PREFIX + "epoch", b"2")])
             await _says_it_has_no_leader(alone.client_url)
             for member in others:
-                member.resume()
+                cluster.resume(member.name)
             revision = await put_in_the_end(store, PREFIX + "epoch", b"3")
             await until(lambda: mirror.connected and mirror.revision >= revision, "the mirror follows again")
             assert mirror.entries[PREFIX + "epoch"].value == b"3"
@@ -121,11 +122,12 @@ def test_all_are_killed_and_started_again(cluster: EtcdCluster) -> None:
         await put_in_the_end(store, PREFIX + "epoch", b"1")
         async with mirrored(store, PREFIX) as mirror:
             for member in cluster.members:
-                member.kill()
+                cluster.kill(member.name)
             await until(lambda: not mirror.connected, "the mirror knows")
             with pytest.raises(StoreUnavailable, match="majority"):
                 await store.list(PREFIX)
-            await asyncio.to_thread(cluster.start)
+            for member in cluster.members:
+                cluster.start(member.name)
             await until(lambda: mirror.connected, "the mirror follows again")
             assert mirror.entries[PREFIX + "epoch"].value == b"1"
         await store.close()

@@ -39,13 +39,13 @@ def test_a_watch_leaves_a_member_that_is_cut_off(place: CutOffCluster) -> None:
                 await reader.transact([], [Put(PREFIX + "worker", b"here", lease.id)])
                 place.cut(cut)
                 for member in kept:
-                    await asyncio.to_thread(cluster.wait_ready, member)
+                    await asyncio.to_thread(cluster.wait_ready, member.name)
                 outcome = await writer.transact([], [Put(PREFIX + "epoch", cut.name.encode())])
                 assert await mirror.changed(outcome.revision - 1, LIMIT_SECONDS)
                 assert mirror.entries[PREFIX + "epoch"].value == cut.name.encode()
                 assert PREFIX + "worker" in mirror.entries
                 place.mend(cut)
-                await asyncio.to_thread(cluster.wait_ready, cut)
+                await asyncio.to_thread(cluster.wait_ready, cut.name)
                 assert not lease.lost
                 await lease.revoke()
             await writer.close()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import httpx
 import pytest
-from etcd_cluster import EtcdCluster, etcd_cluster
 
+from bench.control.etcd_cluster import EtcdCluster, loopback_members
 from isochrone.store.base import Put, StoreUnavailable
 from isochrone.store.opening import open_store
 from store_conformance import LIMIT_SECONDS, mirrored, run
@@ -53,6 +53,6 @@ def test_certificate_and_login(tmp_path: Path, certificate: tuple[Path, Path]) -
             assert "wrong" not in str(raised.value)
             await store.close()
 
-    with etcd_cluster(tmp_path, 1, *tls, scheme="https") as cluster:
+    with EtcdCluster(tmp_path, loopback_members(1, *tls, scheme="https")) as cluster:
         _require_login(cluster)
-        run(scenario(cluster.members[0].client_url.removeprefix("https://")))
+        run(scenario(cluster.members[0].client))

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from etcd_cluster import EtcdCluster, etcd_cluster
 
+from bench.control.etcd_cluster import EtcdCluster, loopback_members
 from isochrone.store.opening import open_store
 from store_conformance import Place, StoreConformance
 
@@ -18,7 +18,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="module")
 def etcd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdCluster]:
-    with etcd_cluster(tmp_path_factory.mktemp("etcd"), 1) as cluster:
+    with EtcdCluster(tmp_path_factory.mktemp("etcd"), loopback_members(1)) as cluster:
         yield cluster
 
 

@@ -1,76 +1,32 @@
-"""A whole fleet on etcd: one member; then three, and the leading controller killed in every phase of a strict rollout.
-
-Every phase is held open until it has been struck, by what a fleet may meet anyway: a load that takes its time, a
-gateway or a worker that is stopped. Requests go on all the while, and the history is checked.
+"""A whole fleet on etcd: the leading controller is killed in every phase of a strict rollout; etcd loses a member, then
+all of them. Requests go on all the while, none fails, and the history of answers is checked.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
+import httpx
 import pytest
-from fleet_trial import Trial, trial, wait_until
+from fleet_phases import PHASES, Stage, leader
+from fleet_trial import SECONDS, Trial, trial, wait_until
 
-from bench.control.control_api import ControlApi
 from bench.control.etcd_cluster import EtcdCluster, loopback_members
 from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import MODELS, SOLO, write_repository, write_version
-from bench.control.rollout_log import Asked
 from bench.control.running_fleet import CONTROLLER
-from isochrone.control.keys import Keys
-from isochrone.control.records import ANNOUNCED, CANCELLED, HOLDING
-from isochrone.control.view import View
-from isochrone.store.base import Store
 from isochrone.store.opening import open_store
 
 pytestmark = pytest.mark.peers
 
 VERSIONS = 6
-#: Of the fleet that bench/control describes.
-KEYS = Keys("proof")
-
-
-@dataclass
-class Stage:
-    """A fleet on three members of etcd, and an eye on its store that needs no controller."""
-
-    fleet: SupervisedFleet
-    etcd: EtcdCluster
-    #: Loads of ``solo`` wait while it is there.
-    gate: Path
-    store: Store
-    runner: asyncio.Runner
-    versions: Iterator[str]
-
-    def look(self) -> View:
-        return View(KEYS, self.runner.run(self.store.list(KEYS.prefix)).entries)
-
-    def next_version(self) -> str:
-        """In a cycle: the one before stays loaded, the one before that has to go."""
-        return next(self.versions)
-
-    @contextmanager
-    def stopped(self) -> Iterator[Callable[[str, bool], None]]:
-        """Stops and resumes processes by name; none is left stopped."""
-        stopped: set[str] = set()
-
-        def stop(name: str, whether: bool = True) -> None:
-            if whether != (name in stopped):
-                assert self.fleet.signal(name, signal.SIGSTOP if whether else signal.SIGCONT)
-                (stopped.add if whether else stopped.discard)(name)
-
-        try:
-            yield stop
-        finally:
-            for name in stopped:
-                self.fleet.signal(name, signal.SIGCONT)
 
 
 @pytest.fixture(scope="module")
@@ -90,139 +46,16 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         yield Stage(fleet, etcd, gate, store, runner, versions)
 
 
-# The leading controller, in each phase.
-
-
-def _leader(view: View) -> tuple[str, int]:
-    """Its name, and when it began to lead."""
-    entry = view.entries.get(KEYS.leader)
-    return (entry.value.decode(), entry.revision) if entry is not None else ("", 0)
-
-
-def _strike(stage: Stage) -> str:
-    name, _ = _leader(stage.look())
-    assert stage.fleet.signal(name, signal.SIGKILL), f"{name} does not run"
-    return name
-
-
-def _in_pending(stage: Stage, load: Trial, stop: Callable[[str, bool], None]) -> Asked:
-    """The leader is stopped, so nobody takes up what another controller writes."""
-    leader, _ = _leader(stage.look())
-    stop(leader, True)
-    (other,) = (part for part in stage.fleet.of(CONTROLLER) if part.name != leader)
-    api = ControlApi([other.address])
-    try:
-        changes = dict.fromkeys(MODELS, stage.next_version())
-        asked = load.ask(lambda: api.start_rollout(changes, "strict"))
-    finally:
-        api.close()
-    _strike(stage)
-    stop(leader, False)
-    assert _state(stage, asked) == "pending"
-    return asked
-
-
-def _in_preparing(stage: Stage, load: Trial, stop: Callable[[str, bool], None]) -> Asked:
-    stage.gate.touch()
-    asked = load.start(stage.next_version())
-    wait_until(lambda: _state(stage, asked) == "preparing", "it prepares")
-    _strike(stage)
-    assert _state(stage, asked) == "preparing"
-    return asked
-
-
-def _in_canary(stage: Stage, load: Trial, stop: Callable[[str, bool], None]) -> Asked:
-    rule = {"steps": [0.5], "min_samples": 10**6, "sticky": False}
-    asked = load.start(stage.next_version(), canary=rule)
-    wait_until(lambda: _shares(stage), "half of the traffic gets it")
-    _strike(stage)
-    assert _state(stage, asked) == "canary"
-    return asked
-
-
-def _in_announced(stage: Stage, load: Trial, stop: Callable[[str, bool], None]) -> Asked:
-    stop("gw-1", True)
-    asked = load.start(stage.next_version())
-    wait_until(lambda: _switch(stage) == ANNOUNCED, "it is announced")
-    _strike(stage)
-    assert _switch(stage) == ANNOUNCED
-    return asked
-
-
-def _in_holding(stage: Stage, load: Trial, stop: Callable[[str, bool], None]) -> Asked:
-    """Both gateways answer the announcement, one after the other; then only one is there to hold."""
-    stop("gw-1", True)
-    asked = load.start(stage.next_version())
-
-    def is_holding() -> bool:
-        view = stage.look()
-        switch = view.switch
-        if switch is not None and switch.phase == HOLDING:
-            return True
-        answered = switch is not None and KEYS.acknowledgement(switch.identity, "gw-2") in view.entries
-        stop("gw-2", answered)
-        stop("gw-1", not answered)
-        return False
-
-    wait_until(is_holding, "it is held")
-    before = stage.look().epoch
-    _strike(stage)
-    view = stage.look()
-    assert _switch(stage) in (HOLDING, CANCELLED)
-    assert before is not None
-    assert view.epoch == before
-    return asked
-
-
-def _in_draining(stage: Stage, load: Trial, stop: Callable[[str, bool], None]) -> Asked:
-    """Once all is prepared a worker is stopped: it cannot let go of the oldest version."""
-    stop("gw-1", True)
-    asked = load.start(stage.next_version())
-    wait_until(lambda: _switch(stage) == ANNOUNCED, "it is announced")
-    stop("cpu-1", True)
-    stop("gw-1", False)
-    wait_until(lambda: _state(stage, asked) == "draining", "it drains")
-    _strike(stage)
-    assert _state(stage, asked) == "draining"
-    return asked
-
-
-def _state(stage: Stage, asked: Asked) -> str:
-    record = stage.look().rollout(asked.identity)
-    return record.state if record is not None else ""
-
-
-def _switch(stage: Stage) -> str:
-    switch = stage.look().switch
-    return switch.phase if switch is not None else ""
-
-
-def _shares(stage: Stage) -> bool:
-    epoch = stage.look().epoch
-    return epoch is not None and all(epoch.models[name].canary is not None for name in MODELS)
-
-
-PHASES = {
-    "pending": _in_pending,
-    "preparing": _in_preparing,
-    "canary": _in_canary,
-    "announced": _in_announced,
-    "holding": _in_holding,
-    "draining": _in_draining,
-}
-
-
 @pytest.mark.parametrize("phase", PHASES)
 def test_the_leading_controller_is_killed(stage: Stage, phase: str, tmp_path: Path) -> None:
     with trial(stage.fleet, tmp_path / "history") as load:
         # So that there is a version that has to go.
         load.finish(load.start(stage.next_version()))
-        before = _leader(stage.look())
-        with stage.stopped() as stop:
+        before = leader(stage.look())
+        with stage.troubled() as stop:
             asked = PHASES[phase](stage, load, stop)
             struck = time.monotonic()
-        stage.gate.unlink(missing_ok=True)
-        wait_until(lambda: _leader(stage.look())[1] > before[1], "another one leads")
+        wait_until(lambda: leader(stage.look())[1] > before[1], "another one leads")
         led = time.monotonic() - struck
         if phase == "canary":
             # Nobody has decided yet: that takes a million requests.
@@ -231,6 +64,111 @@ def test_the_leading_controller_is_killed(stage: Stage, phase: str, tmp_path: Pa
         over = time.monotonic() - struck
         load.finish(load.start(stage.next_version()))
     print(
-        f"{before[0]} killed in {phase}: {_leader(stage.look())[0]} leads after {led:.2f} s, the rollout is done after "
+        f"{before[0]} killed in {phase}: {leader(stage.look())[0]} leads after {led:.2f} s, the rollout is done after "
         f"{over:.2f} s; {len(load.history)} requests, the longest {load.longest_ms():.0f} ms"
     )
+
+
+# etcd's members.
+
+
+def _told(stage: Stage, what: str, load: Trial, over: float) -> None:
+    print(
+        f"{what}: the rollout is done after {over:.2f} s; {len(load.history)} requests, longest {load.longest_ms():.0f} ms"
+    )
+
+
+def test_the_leading_member_is_killed(stage: Stage, tmp_path: Path) -> None:
+    with trial(stage.fleet, tmp_path / "history") as load:
+        with stage.troubled():
+            asked = prepare(stage, load)
+            killed = stage.etcd.leader().name
+            stage.etcd.kill(killed)
+            struck = time.monotonic()
+        load.finish(asked)
+        over = time.monotonic() - struck
+        stage.etcd.start(killed)
+        stage.etcd.wait_ready(killed)
+        load.finish(load.start(stage.next_version()))
+    _told(stage, f"leading member {killed} killed", load, over)
+
+
+@pytest.mark.parametrize("leads", [True, False], ids=["leading", "following"])
+def test_a_member_is_stopped(stage: Stage, leads: bool, tmp_path: Path) -> None:
+    first = stage.etcd.leader()
+    name = next(member.name for member in stage.etcd.members if (member == first) is leads)
+    with trial(stage.fleet, tmp_path / "history") as load:
+        try:
+            with stage.troubled():
+                asked = prepare(stage, load)
+                stage.etcd.stop(name)
+                struck = time.monotonic()
+            load.finish(asked)
+            over = time.monotonic() - struck
+        finally:
+            stage.etcd.resume(name)
+        stage.etcd.wait_ready(name)
+        load.finish(load.start(stage.next_version()))
+    _told(stage, f"{'leading' if leads else 'following'} member {name} stopped", load, over)
+
+
+#: Longer than any lease.
+AWAY_SECONDS = 8.0
+
+
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_the_whole_of_etcd_is_away(stage: Stage, how: str, tmp_path: Path) -> None:
+    """Killed, it comes back with its leases; stopped, it finds all of them run out."""
+    etcd = stage.etcd
+    names = [member.name for member in etcd.members]
+    with trial(stage.fleet, tmp_path / "history") as load, stage.troubled():
+        asked = prepare(stage, load)
+        try:
+            for name in names:
+                (etcd.kill if how == "killed" else etcd.stop)(name)
+            away = time.monotonic()
+            told = _controllers_tell_it(stage)
+            until = away + AWAY_SECONDS
+            wait_until(lambda: time.monotonic() > until, "it has been away for long enough")
+        finally:
+            for name in names:
+                (etcd.start if how == "killed" else etcd.resume)(name)
+        back = time.monotonic()
+        followed = wait_until(lambda: all(_connected(stage)), "every controller follows it again")
+        stage.gate.unlink()
+        load.finish(asked)
+        over = time.monotonic() - back
+        load.finish(load.start(stage.next_version()))
+    answered = [
+        sum(1 for one in load.history if second <= one.started_ns / 1e9 - away < second + 1) for second in range(8)
+    ]
+    assert all(answered), answered
+    print(
+        f"all of etcd {how} for {back - away:.1f} s: told after {told:.2f} s, followed again {followed:.2f} s after it was "
+        f"back, the rollout done after {over:.2f} s; answers in each second away {answered}, the longest took "
+        f"{load.longest_ms():.0f} ms"
+    )
+
+
+def _connected(stage: Stage) -> list[bool]:
+    addresses = [part.address for part in stage.fleet.of(CONTROLLER)]
+    answers = [httpx.get(f"http://{address}/v1/status", timeout=SECONDS, trust_env=False) for address in addresses]
+    return [bool(answer.json()["store"]["connected"]) for answer in answers]
+
+
+def _controllers_tell_it(stage: Stage) -> float:
+    """Every controller answers, says that the store is away, and takes no orders; seconds until all did."""
+    took = wait_until(lambda: not any(_connected(stage)), "every controller knows that the store is away")
+    for part in stage.fleet.of(CONTROLLER):
+        status = subprocess.run(
+            [sys.executable, "-m", "isochrone", "status", "--api", part.address],
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=True,
+        )
+        assert "the store is away" in status.stdout
+        changes = {"changes": dict.fromkeys(MODELS, "1")}
+        answer = httpx.post(f"http://{part.address}/v1/rollouts", json=changes, timeout=SECONDS, trust_env=False)
+        assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+    return took

@@ -2,7 +2,7 @@
 
 Blocks are taken out of the markdown, so that they cannot rot: ``sh`` blocks are run; ``python`` blocks are run or,
 where their first line names a file, written into a model repository with the ``pbtxt`` blocks, and served; a gateway's
-rules are loaded.
+rules are loaded. What needs a whole fleet is in ``test_fleet_examples``.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 
 import pytest
+from documented import EXAMPLES, PAGES, ROOT, blocks, check_installable, is_of_a_fleet, lines_of
 
 from gateway_process import GatewayProcess, StartGateway, start_gateway
 from isochrone.gateway.policies import NAMES
@@ -28,33 +28,19 @@ from isochrone.gateway.resilience.outliers import OutlierRules
 from isochrone.gateway.traffic.rules import ModelRules, load_rules, parse_rules
 from server_process import ServerProcess, StartServer, start_server
 
-ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = ROOT / "examples"
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# (\w+/(?:config\.pbtxt|\d+/model\.py))\n")
-
-
-def blocks(language: str) -> list[tuple[Path, str]]:
-    found = []
-    for page in PAGES:
-        found += [(page, text) for kind, text in _BLOCK.findall(page.read_text()) if kind == language]
-    return found
+#: What needs a fleet, or the stages of one.
+_FLEET_PAGES = frozenset(("rollouts.md",))
 
 
 def commands() -> list[tuple[str, str]]:
-    """(page, command) for every line of every ``sh`` block, without its comment."""
-    found = []
-    for page, text in blocks("sh"):
-        for line in text.splitlines():
-            words = shlex.split(line, comments=True)
-            if words:
-                found.append((page.name, line))
-    return found
+    """(page, command) for every line of every ``sh`` block that needs no fleet."""
+    return [(page.name, line) for page, text in blocks("sh") if not is_of_a_fleet(text) for line in lines_of(text)]
 
 
 def scripts() -> list[tuple[str, str]]:
-    return [(page.name, text) for page, text in blocks("python") if not _FILE.match(text)]
+    shown = [(page.name, text) for page, text in blocks("python") if not _FILE.match(text)]
+    return [(page, text) for page, text in shown if page not in _FLEET_PAGES]
 
 
 def documented_files() -> dict[str, str]:
@@ -132,9 +118,7 @@ def test_a_command_of_the_docs(
             # Running them from inside "make test" would never end; the demo has tests of its own.
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         case ["pip", "install"]:
-            extras = re.findall(r"\[([\w,]+)\]", command)
-            known = metadata.metadata("isochrone").get_all("Provides-Extra") or []
-            assert all(extra in known for extra in ",".join(extras).split(","))
+            check_installable(command)
         case ["isochrone", "serve"]:
             repository = samples if words[2] == "examples/models" else Path(words[2])
             options = without_ports(words[3:])
@@ -228,9 +212,9 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 
 def test_the_docs_name_real_flags() -> None:
-    pages = "".join(
-        shell(f"isochrone {command} --help").stdout for command in ("serve", "gateway", "infer", "simulate")
-    )
+    commands = ["serve", "gateway", "infer", "simulate", "up", "control", "apply", "scale", "events", "top"]
+    commands += ["rollout start", "rollout abort", "canary abort"]
+    pages = "".join(shell(f"isochrone {command} --help").stdout for command in commands)
     text = pages.replace("\n", " ")
     for page in PAGES:
         for flag in re.findall(r"`(--[a-z-]+)", page.read_text()):

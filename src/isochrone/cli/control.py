@@ -73,11 +73,10 @@ async def _run(store: Store, keys: Keys, name: str, host: str, port: int, lease_
         if not await _reach(mirror, stop):
             return
         controller = Controller(store, keys, mirror, name, read_fleet, lease_seconds)
+        api = create_app(store, mirror, keys, lambda: controller.store_error)
         parts = [
             asyncio.ensure_future(controller.run()),
-            asyncio.ensure_future(
-                serve_api(create_app(store, mirror, keys), host, port, lambda bound: _listening(host, bound))
-            ),
+            asyncio.ensure_future(serve_api(api, host, port, lambda bound: _listening(host, bound))),
         ]
         try:
             done, _ = await asyncio.wait((stopping, *parts), return_when=asyncio.FIRST_COMPLETED)

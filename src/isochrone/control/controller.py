@@ -75,6 +75,11 @@ class Controller:
     def leads(self) -> bool:
         return self._candidate.leads
 
+    @property
+    def store_error(self) -> str:
+        """Why this controller can write nothing; "": it can. What it reads may still be there."""
+        return self._candidate.error
+
     async def run(self) -> None:
         """Until cancelled. The mirror must have been started."""
         self._mirror.on_change.append(self._wake.set)

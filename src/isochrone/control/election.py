@@ -28,6 +28,12 @@ class Candidate:
         self._seconds = seconds
         self._lease: Lease | None = None
         self._revision = 0
+        self._error = ""
+
+    @property
+    def error(self) -> str:
+        """Why nothing can be written, leading or not; "": it can, as far as was tried."""
+        return self._error or (self._lease.error if self._lease is not None else "")
 
     @property
     def leads(self) -> bool:
@@ -51,6 +57,7 @@ class Candidate:
             try:
                 if self._lease is None or self._lease.lost:
                     self._lease = await self._store.grant(self._seconds)
+                self._error = ""
                 seen = self._mirror.revision
                 if self._keys.leader not in self._mirror.entries:
                     put = Put(self._keys.leader, self._name.encode(), self._lease.id)
@@ -62,6 +69,7 @@ class Candidate:
                         return
                 await self._mirror.changed(seen, 1.0)
             except StoreUnavailable as error:
+                self._error = error.message
                 log.debug("no election while the store is away", error=str(error))
                 await asyncio.sleep(0.5)
 

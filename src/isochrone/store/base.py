@@ -99,6 +99,8 @@ class Lease(ABC):
 
     id: int
     seconds: float
+    #: Why it could not be kept alive when that was last tried: also where reading still works. "": it could.
+    error: str = ""
 
     @property
     @abstractmethod

@@ -73,8 +73,10 @@ class KeptLease(Lease):
                 if not await self._renew(self.id):
                     self.mark_lost()
                     return
-            except StoreUnavailable:
+            except StoreUnavailable as error:
+                self.error = error.message
                 pause = self.seconds * _RETRY_AFTER
                 continue
+            self.error = ""
             self._ends_ns = max(self._ends_ns, sent_ns + int(self.seconds * SECOND))
             pause = self.seconds * _RENEW_AFTER

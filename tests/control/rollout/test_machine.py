@@ -94,6 +94,11 @@ class TestPreparing:
         assert decision.record.state == "pending"
         assert decision.record.note == "waits for rollout r0"
 
+    def test_the_way_back_does_not_wait_for_the_last_rollout_to_drain(self) -> None:
+        draining = type(rollout())("r0", rollout().changes, DRAINING)
+        decision = advance(rollout(), world(worker("w1", ONE), rollouts=(rollout(), draining)))
+        assert decision.record.state == PREPARING
+
     def test_servers_that_tell_no_digest_are_taken_as_they_are(self) -> None:
         silent = {"m": {"1": "", "2": ""}}
         decision = advance(with_state(rollout(), PREPARING), world(worker("t1", silent), worker("t2", silent)))

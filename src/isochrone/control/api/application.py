@@ -25,9 +25,12 @@ from isochrone.store.mirror import Mirror
 log = structlog.get_logger()
 
 
-def create_app(store: Store, mirror: Mirror, keys: Keys) -> Starlette:
-    """The API of one fleet. The mirror must be running; neither it nor the store is closed here."""
-    service = ControlService(store, mirror, keys)
+def create_app(store: Store, mirror: Mirror, keys: Keys, write_error: Callable[[], str] = str) -> Starlette:
+    """The API of one fleet. The mirror must be running; neither it nor the store is closed here.
+
+    ``write_error``: why nothing can be written to the store, where that is known.
+    """
+    service = ControlService(store, mirror, keys, write_error)
     described = document(OPERATIONS)
 
     async def openapi(request: Request) -> Response:

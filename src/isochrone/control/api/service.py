@@ -31,8 +31,10 @@ _CATCH_UP_SECONDS = 2.0
 class ControlService:
     """One controller's view of the fleet, and its way to change it."""
 
-    def __init__(self, store: Store, mirror: Mirror, keys: Keys) -> None:
+    def __init__(self, store: Store, mirror: Mirror, keys: Keys, write_error: Callable[[], str] = str) -> None:
+        """``write_error``: why nothing can be written, where that is known; "": it can."""
         self.store = store
+        self._write_error = write_error
         self.mirror = mirror
         self.keys = keys
         #: Set when the controller ends: streams end with it, in good order.
@@ -42,8 +44,10 @@ class ControlService:
         return View(self.keys, self.mirror.entries)
 
     def store_state(self) -> StoreState:
+        # A full disk can be read: the mirror alone would call that store well.
         mirror = self.mirror
-        return StoreState(self.store.url, mirror.connected, mirror.error, mirror.revision)
+        error = mirror.error or self._write_error()
+        return StoreState(self.store.url, mirror.connected and not error, error, mirror.revision)
 
     async def changed(self, after: int, seconds: float) -> bool:
         """Whether the mirror has come past a revision; waits for it, or for the controller's end."""

@@ -62,7 +62,10 @@ def advance(record: RolloutRecord, world: World) -> Decision:
 
 def _begin(record: RolloutRecord, world: World) -> Decision:
     for other in world.rollouts:
-        if other.identity != record.identity and other.state != PENDING and set(other.changes) & set(record.changes):
+        # One that drains is committed: the way back need not wait for it.
+        if other.identity == record.identity or other.state in (PENDING, DRAINING):
+            continue
+        if set(other.changes) & set(record.changes):
             return Decision(msgspec.structs.replace(record, note=f"waits for rollout {other.identity}"))
     for name in record.changes:
         for worker in world.of_pools(record.changes[name].pools).values():

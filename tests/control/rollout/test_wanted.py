@@ -1,0 +1,91 @@
+"""What each worker should have, and whether it fits."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from worlds import POOL, assignment, rollout, with_state
+
+from isochrone.control.records import ABORTING, DRAINING, PENDING, PREPARING, Change, EpochRecord, Split, WorkerRecord
+from isochrone.control.rollout.wanted import differing, lack_of_memory, wanted
+
+GIB = 1 << 30
+
+
+def a_worker(pool: str = POOL, memory: int = 0) -> WorkerRecord:
+    return WorkerRecord("w1", "h", 1, 1, pool=pool, memory=memory)
+
+
+def test_what_is_committed_and_what_was_before_it() -> None:
+    epoch = EpochRecord(3, {"m": assignment("3", previous="2"), "n": assignment("1")})
+    assert wanted(a_worker(), epoch, ()) == {"m": {"3", "2"}, "n": {"1"}}
+
+
+def test_nothing_of_models_of_other_pools() -> None:
+    epoch = EpochRecord(3, {"m": assignment("3", previous="2")})
+    assert wanted(a_worker("gpu"), epoch, ()) == {}
+
+
+def test_a_canary_is_wanted() -> None:
+    epoch = EpochRecord(3, {"m": assignment("3", canary=Split("4"))})
+    assert wanted(a_worker(), epoch, ()) == {"m": {"3", "4"}}
+
+
+def test_what_is_prepared_is_wanted_and_what_is_aborted_is_not() -> None:
+    epoch = EpochRecord(1, {"m": assignment("1")})
+    assert wanted(a_worker(), epoch, [with_state(rollout(), PREPARING)]) == {"m": {"1", "2"}}
+    for state in (PENDING, ABORTING, DRAINING):
+        assert wanted(a_worker(), epoch, [with_state(rollout(), state)]) == {"m": {"1"}}
+
+
+def test_the_way_back_goes_when_there_is_no_room() -> None:
+    epoch = EpochRecord(3, {"m": assignment("3", previous="2", memory=GIB)})
+    preparing = with_state(rollout("4", changes={"m": Change("4", "3", pools=(POOL,), memory=GIB)}), PREPARING)
+    assert wanted(a_worker(memory=3 * GIB), epoch, [preparing]) == {"m": {"2", "3", "4"}}
+    assert wanted(a_worker(memory=2 * GIB), epoch, [preparing]) == {"m": {"3", "4"}}
+
+
+def test_only_as_many_ways_back_go_as_must() -> None:
+    epoch = EpochRecord(
+        3,
+        {"large": assignment("2", previous="1", memory=2 * GIB), "small": assignment("2", previous="1", memory=GIB)},
+    )
+    assert wanted(a_worker(memory=5 * GIB), epoch, ()) == {"large": {"2"}, "small": {"1", "2"}}
+
+
+def test_lack_of_memory_is_told_with_all_figures() -> None:
+    epoch = EpochRecord(1, {"m": assignment(memory=GIB)})
+    record = rollout(changes={"m": Change("2", "1", pools=(POOL,), memory=GIB)})
+    assert lack_of_memory(a_worker(memory=2 * GIB), epoch, (), record) == ""
+    told = lack_of_memory(a_worker(memory=GIB + 1), epoch, (), record)
+    assert "m version 2 needs 1.0 GiB" in told
+    assert "2.0 GiB on worker w1, which has 1.0 GiB" in told
+
+
+def test_unknown_memory_is_no_lack() -> None:
+    record = rollout(changes={"m": Change("2", "1", pools=(POOL,), memory=1 << 50)})
+    assert lack_of_memory(a_worker(), EpochRecord(1, {}), (), record) == ""
+
+
+_VERSIONS = st.dictionaries(st.sampled_from("mno"), st.frozensets(st.sampled_from("1234"), max_size=3))
+
+
+@given(_VERSIONS, _VERSIONS)
+def test_exactly_what_differs_is_named(models: dict[str, frozenset[str]], present: dict[str, frozenset[str]]) -> None:
+    found = differing(models, present)
+    for name in "mno":
+        assert (name in found) == (models.get(name, frozenset()) != present.get(name, frozenset()))
+
+
+@given(st.integers(1, 8), st.integers(0, 3), st.integers(0, 3))
+def test_what_is_committed_never_goes_for_lack_of_memory(memory: int, first: int, second: int) -> None:
+    epoch = EpochRecord(
+        3,
+        {
+            "m": assignment("3", previous="2", memory=first * GIB),
+            "n": assignment("5", previous="4", memory=second * GIB),
+        },
+    )
+    found = wanted(a_worker(memory=memory * GIB), epoch, ())
+    assert "3" in found["m"]
+    assert "5" in found["n"]

@@ -1,0 +1,124 @@
+"""What the leader makes of another fleet.yaml: rollouts for what is new, and hands off what was changed by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isochrone.control.following import Asked, Steps, follow
+from isochrone.control.records import (
+    STRICT,
+    Assignment,
+    CanaryRule,
+    Change,
+    CompareRule,
+    ConvergedRecord,
+    EpochRecord,
+    RolloutRecord,
+)
+
+NOTHING = EpochRecord(0)
+
+
+def asked(version: str = "1", **fields: Any) -> Asked:
+    return Asked(version, **{"pools": ("cpu",), **fields})
+
+
+def served(version: str = "1", **fields: Any) -> Assignment:
+    return Assignment(version, **{"pools": ("cpu",), **fields})
+
+
+def following(
+    models: dict[str, Asked],
+    epoch: EpochRecord = NOTHING,
+    converged: ConvergedRecord | None = None,
+    rollouts: tuple[RolloutRecord, ...] = (),
+) -> Steps:
+    steps = follow(7, models, converged or ConvergedRecord(0), epoch, rollouts, 5, 100.0)
+    assert steps is not None
+    return steps
+
+
+def test_all_that_is_new_is_one_rollout() -> None:
+    steps = following({"m": asked(), "n": asked("3", canary=CanaryRule(), compare=CompareRule())})
+    (rollout,) = steps.rollouts
+    assert rollout.identity == "r5"
+    assert rollout.kind == "first"
+    assert {name: change.version for name, change in rollout.changes.items()} == {"m": "1", "n": "3"}
+    assert rollout.canary is None, "there is nothing to compare with"
+    assert rollout.compare is None
+    assert steps.converged == ConvergedRecord(7, {"m": "1", "n": "3"})
+
+
+def test_a_changed_version_is_a_rollout_by_its_rules() -> None:
+    epoch = EpochRecord(4, {"m": served()})
+    model = asked("2", cutover=STRICT, canary=CanaryRule(), memory=5, prepare_seconds=9.0)
+    (rollout,) = following({"m": model}, epoch, ConvergedRecord(6, {"m": "1"})).rollouts
+    assert (rollout.kind, rollout.cutover, rollout.prepare_seconds) == ("version", STRICT, 9.0)
+    assert rollout.canary == CanaryRule()
+    assert rollout.changes["m"] == Change("2", "1", pools=("cpu",), memory=5)
+
+
+def test_what_was_rolled_out_by_hand_stands() -> None:
+    epoch = EpochRecord(4, {"m": served("2")})
+    steps = following({"m": asked("1")}, epoch, ConvergedRecord(6, {"m": "1"}))
+    assert steps.rollouts == ()
+
+
+def test_until_the_file_asks_for_another_version() -> None:
+    epoch = EpochRecord(4, {"m": served("2")})
+    (rollout,) = following({"m": asked("3")}, epoch, ConvergedRecord(6, {"m": "1"})).rollouts
+    assert rollout.changes["m"].version == "3"
+
+
+def test_what_belongs_together_changes_together() -> None:
+    epoch = EpochRecord(4, {name: served() for name in ("chain", "first", "second", "other")})
+    models = {
+        "chain": asked("2", stages=("first", "second")),
+        "first": asked("2"),
+        "second": asked("2"),
+        "other": asked("2"),
+    }
+    groups = [set(rollout.changes) for rollout in following(models, epoch).rollouts]
+    assert {"chain", "first", "second"} in groups
+    assert {"other"} in groups
+    assert len({rollout.identity for rollout in following(models, epoch).rollouts}) == 2
+
+
+def test_with_joins_groups_that_meet() -> None:
+    epoch = EpochRecord(4, {name: served() for name in "abcd"})
+    models = {"a": asked("2", together=("c",)), "b": asked("2", together=("d",)), "c": asked("2"), "d": asked("2")}
+    models["c"] = asked("2", together=("d",))
+    (rollout,) = following(models, epoch).rollouts
+    assert set(rollout.changes) == set("abcd")
+
+
+def test_a_model_that_is_gone_is_gone_in_one_epoch() -> None:
+    epoch = EpochRecord(4, {"m": served(), "n": served()})
+    steps = following({"m": asked()}, epoch, ConvergedRecord(6, {"m": "1", "n": "1"}))
+    assert steps.epoch is not None
+    assert set(steps.epoch.models) == {"m"}
+    assert steps.epoch.epoch == 5
+    assert [(event.what, event.about) for event in steps.events] == [("model removed", "n")]
+
+
+def test_other_pools_are_a_new_epoch_of_the_same_versions() -> None:
+    epoch = EpochRecord(4, {"m": served("2", previous="1")})
+    steps = following({"m": asked("2", pools=("cpu", "gpu"))}, epoch)
+    assert steps.epoch is not None
+    assert steps.epoch.models["m"] == served("2", previous="1", pools=("cpu", "gpu"))
+    assert steps.rollouts == ()
+
+
+def test_nothing_changed_is_nothing_done() -> None:
+    epoch = EpochRecord(4, {"m": served()})
+    steps = following({"m": asked()}, epoch, ConvergedRecord(6, {"m": "1"}))
+    assert steps == Steps(ConvergedRecord(7, {"m": "1"}))
+
+
+def test_what_is_under_way_ends_first() -> None:
+    epoch = EpochRecord(4, {"m": served(), "n": served()})
+    busy = RolloutRecord("r4", {"m": Change("2", "1")})
+    models = {"m": asked("3"), "n": asked()}
+    assert follow(7, models, ConvergedRecord(6), epoch, (busy,), 5, 100.0) is None
+    models = {"m": asked(), "n": asked("2")}
+    assert follow(7, models, ConvergedRecord(6), epoch, (busy,), 5, 100.0) is not None

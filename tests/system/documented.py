@@ -1,0 +1,49 @@
+"""What the README and the docs show: their blocks by language, and the commands in them.
+
+Blocks with commands of a fleet (``isochrone up``, ``rollout`` and so on) belong together, page by page: what one command
+does, the next one finds. All others stand alone.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+#: Commands that need a whole fleet.
+FLEET_COMMANDS = frozenset(("up", "apply", "status", "top", "rollout", "canary", "drain", "undrain", "scale", "events"))
+_BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def blocks(language: str) -> list[tuple[Path, str]]:
+    """(page, text) in the order they are in."""
+    found = []
+    for page in PAGES:
+        found += [(page, text) for kind, text in _BLOCK.findall(page.read_text()) if kind == language]
+    return found
+
+
+def lines_of(text: str) -> list[str]:
+    """The commands of an ``sh`` block."""
+    return [line for line in text.replace("\\\n", " ").splitlines() if words_of(line)]
+
+
+def words_of(command: str) -> list[str]:
+    return shlex.split(command, comments=True)
+
+
+def is_of_a_fleet(text: str) -> bool:
+    """Of a block: that a fleet has to run for it."""
+    commands = [words_of(line) for line in lines_of(text)]
+    return any(words[0] == "isochrone" and (words[1] in FLEET_COMMANDS or "--store" in words) for words in commands)
+
+
+def check_installable(command: str) -> None:
+    """A ``pip install`` names extras that there are; it is not run."""
+    known = metadata.metadata("isochrone").get_all("Provides-Extra") or []
+    for extras in re.findall(r"\[([\w,]+)\]", command):
+        assert all(extra in known for extra in extras.split(",")), command

@@ -1,0 +1,168 @@
+"""What a newcomer types at a whole fleet: the commands of the README and the docs, page by page, in their order.
+
+A page's fleet is the bundled one on free ports. ``isochrone up`` in a page starts one; where a page has none, one runs.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+from documented import blocks, check_installable, is_of_a_fleet, lines_of, words_of
+from up_process import ISOCHRONE, SECONDS, Up, bundled_fleet, free_port, isochrone, start_up
+
+
+class PageFleet:
+    """The fleet of one page, as far as the page has come."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stack = ExitStack()
+        self._up: Up | None = None
+        self._ups = 0
+        self._file = directory
+        self._port = 0
+        self._gateway = ""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def run(self, command: str) -> None:
+        words = words_of(command)
+        match words[:2]:
+            case ["pip", "install"]:
+                check_installable(command)
+            case ["isochrone", "up"]:
+                self._start(words[2:])
+            case ["isochrone", "serve"]:
+                self._join(words[1:])
+            case ["isochrone", "infer"]:
+                self._ask(*words[1:], "--url", f"http://{self.gateway}")
+            case ["isochrone", "apply"]:
+                self._edit()
+                self._control(["apply", str(self._file), *words[3:]])
+            case ["isochrone", "top"]:
+                self._control([*words[1:], "--interval", "0.2"])
+            case ["isochrone", _]:
+                self._control(words[1:])
+            case _:
+                pytest.fail(f"no rule to run {command!r}")
+
+    def run_script(self, script: str) -> str:
+        text = script.replace("localhost:8000", self.gateway)
+        ended = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=60, check=False)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    @property
+    def gateway(self) -> str:
+        self._ensure()
+        return self._gateway
+
+    def status(self) -> dict[str, Any]:
+        told: dict[str, Any] = json.loads(self._ask("status", "--json", "--api", f"http://127.0.0.1:{self._port}"))
+        return told
+
+    def _ensure(self) -> None:
+        if self._up is None:
+            self._start([])
+
+    def _start(self, words: list[str]) -> None:
+        """Another one than before: a person has stopped that one."""
+        self._stop()
+        self._ups += 1
+        directory = self._directory / str(self._ups)
+        self._port = free_port()
+        self._file = bundled_fleet(directory, workers=1, control_port=self._port)
+        options = [str(self._file)] if words else ["--state", str(directory)]
+        self._up = self._stack.enter_context(start_up(*options, log=self._directory / f"up-{self._ups}.log"))
+        self._up.commands()
+        self._gateway = self.status()["gateways"][0]["address"]
+
+    def _stop(self) -> None:
+        if self._up is not None:
+            self._up.process.send_signal(signal.SIGINT)
+            assert self._up.process.wait(SECONDS) == 0, self._up.log.read_text()
+
+    def _control(self, words: list[str]) -> None:
+        self._ensure()
+        self._ask(*words, "--api", f"http://127.0.0.1:{self._port}")
+
+    def _ask(self, *words: str) -> str:
+        ended = isochrone(*words)
+        assert ended.returncode == 0, f"{words}: {ended.stdout}{ended.stderr}"
+        assert ended.stdout
+        return ended.stdout
+
+    def _edit(self) -> None:
+        """There is something to apply."""
+        text = self._file.read_text()
+        self._file.write_text(re.sub(r"deadline_ms: (\d+)", lambda found: f"deadline_ms: {int(found[1]) + 1}", text))
+
+    def _join(self, words: list[str]) -> None:
+        """A worker of another machine; here that machine is this one, and the store this fleet's."""
+        self._ensure()
+        places = {
+            "--host": "127.0.0.1",
+            "--store": f"sqlite:{self._file.parent / 'state' / 'fleet.db'}",
+            "--fleet": "demo",
+        }
+        words = [places.get(before, word) for before, word in zip(["", *words], words, strict=False)]
+        words[1] = str(self._file.parent / "models")
+        ports = ["--http-port", "0", "--grpc-port", "0", "--metrics-port", "0"]
+        with (self._directory / "serve.log").open("wb") as log:
+            process = subprocess.Popen([*ISOCHRONE, *words, *ports], stdout=log, stderr=log)
+        name = words[words.index("--name") + 1]
+        try:
+            ends = time.monotonic() + SECONDS
+            while name not in [worker["name"] for worker in self.status()["workers"]]:
+                assert time.monotonic() < ends
+                assert process.poll() is None, (self._directory / "serve.log").read_text()
+                time.sleep(0.1)
+        finally:
+            process.terminate()
+            process.wait(SECONDS)
+
+
+@pytest.fixture
+def fleet(tmp_path: Path) -> Iterator[PageFleet]:
+    with PageFleet(tmp_path) as fleet:
+        yield fleet
+
+
+def pages() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for page, text in blocks("sh"):
+        if is_of_a_fleet(text):
+            found.setdefault(page.name, []).extend(lines_of(text))
+    return found
+
+
+def test_the_pages_lead_through_a_fleet() -> None:
+    assert pages().keys() >= {"README.md", "fleet.md", "rollouts.md"}
+    shown = {words_of(line)[1] for line in pages()["README.md"]}
+    assert shown >= {"up", "infer", "rollout", "status", "top", "events", "apply"}
+
+
+@pytest.mark.parametrize("page", pages())
+def test_the_commands_of_a_page(page: str, fleet: PageFleet) -> None:
+    for command in pages()[page]:
+        fleet.run(command)
+
+
+def test_stages_called_one_by_one(fleet: PageFleet) -> None:
+    scripts = [text for page, text in blocks("python") if page.name == "rollouts.md"]
+    assert len(scripts) == 1
+    assert fleet.run_script(scripts[0]).startswith("epoch 1 [")
