@@ -69,8 +69,10 @@ class Candidate:
                         return
                 await self._mirror.changed(seen, 1.0)
             except StoreUnavailable as error:
+                if not self._error:
+                    # The mirror does not say it where the store can still be read, as on a full disk.
+                    log.warning("nobody can be elected: the store takes nothing", error=error.message)
                 self._error = error.message
-                log.debug("no election while the store is away", error=str(error))
                 await asyncio.sleep(0.5)
 
     async def resign(self) -> None:
