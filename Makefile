@@ -5,11 +5,12 @@ BIN := $(VENV)/bin
 PEERS := .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo test test-peers lint format bench bench-deadlines bench-connections bench-memory \
+.PHONY: help setup demo demo-policies test test-peers lint format bench bench-deadlines bench-connections bench-memory \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults peers models clean
 
 help:
-	@echo "make demo         a gateway and three workers under load: policies side by side, a worker killed"
+	@echo "make demo         a fleet under load: versions rolled out and back while it runs, and what was seen"
+	@echo "make demo-policies  a gateway and three workers: policies side by side, a worker killed"
 	@echo "make test         unit, property and system tests, stock tritonclient included"
 	@echo "make test-peers   the same worker against real Triton, grpc-js, curl, nghttp and h2load"
 	@echo "make lint         ruff, mypy --strict, import-linter"
@@ -25,24 +26,31 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); $(PYTHON) -m pip install --user --break-system-packages virtualenv && $(PYTHON) -m virtualenv $(VENV); }
 	$(BIN)/python -m pip install -q --upgrade pip
 
-# The demo needs the package and the onnx writer, not torch: a newcomer waits seconds, not minutes.
+# The demo needs the package alone: a newcomer waits seconds, not minutes. Writing the sample models needs onnx, too.
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
-	$(BIN)/python -m pip install -q -e '.[onnx]'
+	$(BIN)/python -m pip install -q -e .
 	@touch $@
+
+$(VENV)/.models: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install -q -e '.[onnx]'
+	@touch $@ $(VENV)/.demo
 
 # torch is pinned by number: a bare "torch" may pull gigabytes of CUDA libraries.
 $(VENV)/.dev: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install -q torch==2.13.0 || $(BIN)/python -m pip install -q 'torch>=2.6'
 	$(BIN)/python -m pip install -q -e '.[dev,torch]'
-	@touch $@ $(VENV)/.demo
+	@touch $@ $(VENV)/.models $(VENV)/.demo
 
 setup: $(VENV)/.dev
 
-models: $(VENV)/.demo
+models: $(VENV)/.models
 	$(BIN)/python examples/build_models.py
 
-demo: models
+demo: $(VENV)/.demo
 	$(BIN)/python examples/demo.py
+
+demo-policies: models
+	$(BIN)/python examples/policies_demo.py
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not peers" $(ARGS)

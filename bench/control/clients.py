@@ -31,12 +31,15 @@ _SWEEP_SECONDS = 1.0
 class Pilot:
     """Decides when which request goes where."""
 
-    def __init__(self, crew: Crew, gateways: list[str], models: list[str], seed: int, *, retry: bool) -> None:
+    def __init__(
+        self, crew: Crew, gateways: list[str], models: list[str], seed: int, *, retry: bool, agents: int = 0
+    ) -> None:
         self._crew = crew
         self._gateways = gateways
         self._models = models
         self._random = random.Random(seed)
         self._retry = retry
+        self._agents = [f"agent-{number}" for number in range(1, agents + 1)] or [""]
         self.transport: Transport
         self.stopping = asyncio.Event()
         self._keep_full = False
@@ -47,7 +50,8 @@ class Pilot:
         self._one_landed.set()
         if self._retry and not flight.is_retry and error.startswith(CONNECTION) and len(self._gateways) > 1:
             others = [gateway for gateway in self._gateways if gateway != flight.gateway]
-            self.transport.send(self._crew.begin(flight.model, self._random.choice(others), is_retry=True))
+            other = self._random.choice(others)
+            self.transport.send(self._crew.begin(flight.model, other, flight.agent, is_retry=True))
         elif self._keep_full and not self.stopping.is_set():
             # Not at once, or a gateway that refuses would be asked without a breath in between.
             asyncio.get_running_loop().call_later(0.01 if error else 0, self._one_more)
@@ -90,14 +94,15 @@ class Pilot:
 
     def _send(self) -> None:
         draw = self._random
-        self.transport.send(self._crew.begin(draw.choice(self._models), draw.choice(self._gateways)))
+        agent = draw.choice(self._agents) if len(self._agents) > 1 else self._agents[0]
+        self.transport.send(self._crew.begin(draw.choice(self._models), draw.choice(self._gateways), agent))
 
 
 async def fly(given: argparse.Namespace) -> None:
     """The whole life of a client."""
     writer = HistoryWriter(given.history, given.client)
     crew = Crew(given.client, writer)
-    pilot = Pilot(crew, given.gateway, given.model, given.seed, retry=given.retry)
+    pilot = Pilot(crew, given.gateway, given.model, given.seed, retry=given.retry, agents=given.agents)
     pilot.transport = _transport(given, crew, pilot.landed)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -141,6 +146,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--connections", type=int, default=4, help="opened to each gateway before the first request")
     parser.add_argument("--seconds", type=float, default=0.0, help="0: until SIGTERM")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--agents", type=int, default=0, help="each request names one of so many; 0: none")
     parser.add_argument("--retry", action="store_true", help="ask another gateway, once, when a connection ended")
     given = parser.parse_args(words)
     given.model = given.model or [SOLO, CHAIN]

@@ -99,6 +99,7 @@ class ControlApi:
         timeout_seconds: float = 120.0,
         seen: Callable[[dict[str, Any], int], None] | None = None,
         until: Callable[[dict[str, Any]], bool] = lambda record: record["state"] in OVER,
+        poll_seconds: float = _POLL_SECONDS,
     ) -> dict[str, Any]:
         """Polls until it is over; ``seen`` gets every record, with an instant after it was true."""
         ends = time.monotonic() + timeout_seconds
@@ -110,7 +111,7 @@ class ControlApi:
                 return record
             if time.monotonic() > ends:
                 raise TimeoutError(f"rollout {identity} is {record['state']} after {timeout_seconds:.0f} s: {record}")
-            time.sleep(_POLL_SECONDS)
+            time.sleep(poll_seconds)
 
     def _create(self, path: str, body: Mapping[str, Any] | None, name: str) -> str:
         ends = time.monotonic() + self._patience

@@ -37,7 +37,7 @@ class Shape:
     controllers: int = 2
     store: str = ""
     lease_seconds: float = 2.0
-    #: Keys laid over each model's.
+    #: Keys laid over each model's; further models of the repository by their names.
     models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: Keys laid over each pool's.
     pool: Mapping[str, Any] = field(default_factory=dict)
@@ -73,7 +73,7 @@ def fleet_yaml(shape: Shape, repository: Path, ports: Mapping[str, int]) -> str:
             }
         },
         "pools": {"cpu": pool, **{name: dict(keys) for name, keys in shape.pools.items()}},
-        "models": {model: _model(model, shape) for model in MODELS},
+        "models": {model: _model(model, shape) for model in dict.fromkeys((*MODELS, *shape.models))},
     }
     return yaml.safe_dump(document, sort_keys=False)
 

@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 
 from bench.control.history import ERROR, LOST, OK, Answer, HistoryWriter
 from bench.control.models import CHAIN, SOLO, STAGE_OUTPUTS, STAGES
+from bench.control.trial_models import SCORE
 
 #: Output tensor → the stage that wrote its version there, of each model.
 VERSION_OUTPUTS: Mapping[str, Mapping[str, str]] = {
     CHAIN: STAGE_OUTPUTS,
     **{model: {"VERSION": model} for model in (SOLO, *STAGES)},
+    # Versions of it are compared by their outputs, so none may tell its number there.
+    SCORE: {},
 }
 #: What a model makes of its input.
-FACTORS = {CHAIN: 4.0, **dict.fromkeys((SOLO, *STAGES), 2.0)}
+FACTORS = {CHAIN: 4.0, **dict.fromkeys((SOLO, *STAGES, SCORE), 2.0)}
 #: The start of every error that says nothing about the server but that it went away.
 CONNECTION = "connection"
 #: FP32 holds whole numbers exactly up to here.
@@ -36,6 +39,8 @@ class Flight:
     number: int
     #: Whether it stands for one whose connection ended.
     is_retry: bool = False
+    #: Who asks, as its header says; "": nobody in particular.
+    agent: str = ""
     started_ns: int = field(default_factory=time.monotonic_ns)
     is_over: bool = False
 
@@ -53,10 +58,10 @@ class Crew:
         self._flights: dict[int, Flight] = {}
         self._numbers = 0
 
-    def begin(self, model: str, gateway: str, *, is_retry: bool = False) -> Flight:
+    def begin(self, model: str, gateway: str, agent: str = "", *, is_retry: bool = False) -> Flight:
         self._writer.begin()
         self._numbers += 1
-        flight = Flight(model, gateway, self._numbers, is_retry)
+        flight = Flight(model, gateway, self._numbers, is_retry, agent)
         self._flights[flight.number] = flight
         return flight
 
@@ -93,10 +98,9 @@ class Crew:
             return  # it was given up, and its answer came after all
         flight.is_over = True
         del self._flights[flight.number]
+        client = f"{self._client}/{flight.agent}" if flight.agent else self._client
         self._writer.add(
-            Answer(
-                self._client, flight.gateway, flight.model, flight.started_ns, ended, version, stages, outcome, error
-            )
+            Answer(client, flight.gateway, flight.model, flight.started_ns, ended, version, stages, outcome, error)
         )
 
 

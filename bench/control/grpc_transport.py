@@ -15,6 +15,7 @@ import tritonclient.grpc.aio as triton
 from tritonclient.utils import InferenceServerException
 
 from bench.control.flights import CONNECTION, VERSION_OUTPUTS, Crew, Flight, Transport
+from isochrone.gateway.traffic.affinity import AGENT_HEADER
 
 #: gRPC would otherwise send again by itself what the server may not have seen, and wait longer and longer between
 #: attempts to connect: a client that stays away for two minutes tells nothing of a gateway that is back in one second.
@@ -62,7 +63,8 @@ class GrpcTransport(Transport):
         given = triton.InferInput("X", [1, 1], "FP32")
         given.set_data_from_numpy(np.full((1, 1), flight.value, dtype=np.float32))
         try:
-            result = await self._channels[flight.gateway].infer(flight.model, [given])
+            headers = {AGENT_HEADER: flight.agent} if flight.agent else None
+            result = await self._channels[flight.gateway].infer(flight.model, [given], headers=headers)
         except InferenceServerException as error:
             said = f"{error.status() or ''} {error.message()}".strip()
             # What a channel says of itself, when no server has said anything.

@@ -15,6 +15,7 @@ from typing import cast
 import msgspec
 
 from bench.control.flights import CONNECTION, Crew, Flight, Transport
+from isochrone.gateway.traffic.affinity import AGENT_HEADER
 
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CLOSES = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
@@ -37,9 +38,11 @@ _decode = msgspec.json.Decoder(_Body).decode
 def request_bytes(flight: Flight) -> bytes:
     """The whole request."""
     body = b'{"inputs":[{"name":"X","shape":[1,1],"datatype":"FP32","data":[%d]}]}' % int(flight.value)
-    return b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\n%b%d\r\n\r\n%b" % (
+    agent = f"{AGENT_HEADER}: {flight.agent}\r\n" if flight.agent else ""
+    return b"POST /v2/models/%b/infer HTTP/1.1\r\nHost: %b\r\nContent-Type: application/json\r\n%b%b%d\r\n\r\n%b" % (
         flight.model.encode(),
         flight.gateway.encode(),
+        agent.encode(),
         b"Content-Length: ",
         len(body),
         body,

@@ -29,9 +29,12 @@ class Stream:
     models: tuple[str, ...] = ("solo", "chain")
     retry: bool = False
     seconds: float = 0.0
+    #: Each request names one of so many; the streams share them.
+    agents: int = 0
 
     def words(self) -> list[str]:
         words = ["--client", self.name, "--transport", self.transport, "--seconds", str(self.seconds)]
+        words += ["--agents", str(self.agents)] if self.agents else []
         words += ["--in-flight", str(self.in_flight)] if self.in_flight else ["--rate", str(self.rate)]
         words += [word for model in self.models for word in ("--model", model)]
         return [*words, "--retry"] if self.retry else words

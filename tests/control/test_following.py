@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isochrone.control.following import Asked, Steps, follow
+from isochrone.control.following import FILE, Asked, Steps, follow, given_up
 from isochrone.control.records import (
     STRICT,
     Assignment,
@@ -122,3 +122,16 @@ def test_what_is_under_way_ends_first() -> None:
     assert follow(7, models, ConvergedRecord(6), epoch, (busy,), 5, 100.0) is None
     models = {"m": asked(), "n": asked("2")}
     assert follow(7, models, ConvergedRecord(6), epoch, (busy,), 5, 100.0) is not None
+
+
+def test_a_version_of_the_file_that_was_aborted_is_asked_for_again_by_the_next_apply() -> None:
+    epoch = EpochRecord(4, {"m": served(), "n": served("3")})
+    converged = ConvergedRecord(7, {"m": "2", "n": "3"})
+    assert following({"m": asked("2"), "n": asked("3")}, epoch, converged).rollouts == ()
+    after = given_up(RolloutRecord("r9", {"m": Change("2", "1")}, by=FILE), converged)
+    assert after == ConvergedRecord(7, {"n": "3"})
+    (rollout,) = following({"m": asked("2"), "n": asked("3")}, epoch, after).rollouts
+    assert list(rollout.changes) == ["m"]
+    # What somebody asked for by hand, or what the file has moved on from, is not the file's.
+    assert given_up(RolloutRecord("r9", {"m": Change("2", "1")}, by="ada@desk"), converged) is None
+    assert given_up(RolloutRecord("r9", {"m": Change("5", "1")}, by=FILE), converged) is None

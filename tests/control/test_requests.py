@@ -94,6 +94,17 @@ def test_scaling_changes_one_number_within_the_pools_limits() -> None:
     assert scale(records.view, "cpu", 4, ASKING).operations == ()
 
 
+def test_scaling_asks_for_nothing_of_the_models() -> None:
+    records = Records()
+    records.put(KEYS.converged, ConvergedRecord(1, {"detector": "1"}))
+    assert records.apply(scale(records.view, "cpu", 3, ASKING))
+    assert records.view.read(KEYS.converged, ConvergedRecord) == ConvergedRecord(2, {"detector": "1"})
+    # A file that has yet to be followed is followed as it was.
+    records.put(KEYS.converged, ConvergedRecord(1, {"detector": "1"}))
+    assert records.apply(scale(records.view, "cpu", 4, ASKING))
+    assert records.view.read(KEYS.converged, ConvergedRecord) == ConvergedRecord(1, {"detector": "1"})
+
+
 @pytest.mark.parametrize(
     ("pool", "workers", "error", "said"),
     [

@@ -54,6 +54,16 @@ def test_nothing_is_done_where_all_is_as_wanted() -> None:
     assert decide(fleet(*specs), coming_up, 5.0) == []
 
 
+def test_nobody_goes_for_one_that_the_gateways_may_not_have_heard_of() -> None:
+    changed = fleet(spec("a", mark="new"), spec("b", mark="new"))
+    observed = {**ready(spec("a", mark="new"), spec("b"))}
+    observed["a"] = replace(observed["a"], steady=False)
+    assert decide(changed, observed, 0.0) == []
+    assert decide(fleet(spec("a", mark="new")), observed, 0.0) == []
+    observed["a"] = replace(observed["a"], steady=True)
+    assert decide(changed, observed, 0.0) == [Drain("b")]
+
+
 def test_a_surplus_worker_is_drained_then_stopped_when_idle() -> None:
     keep, go = spec("a"), spec("b")
     observed = ready(keep, go)

@@ -7,6 +7,8 @@ whole history is checked: no promise broken, and no request failed. Must never e
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +33,14 @@ def wait_until(holds: Callable[[], object], what: str, seconds: float = SECONDS)
         assert time.monotonic() < began + seconds, f"not within {seconds:.0f} s: {what}"
         time.sleep(0.005)
     return time.monotonic() - began
+
+
+def isochrone(*words: str, status: int = 0) -> str:
+    """What a command says; it has to end with this status."""
+    command = [sys.executable, "-m", "isochrone", *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert ended.returncode == status, f"{words}: {ended.returncode}: {ended.stdout}{ended.stderr}"
+    return ended.stdout
 
 
 class Trial:
@@ -63,10 +73,6 @@ class Trial:
         record = self.wait(asked)
         assert record["state"] == "done", record
         return record
-
-    def answered(self, since_ns: int, until_ns: int) -> list[Answer]:
-        """Once the trial is over: what was answered, of what began in between."""
-        return [each for each in self.history if each.outcome == OK and since_ns <= each.started_ns <= until_ns]
 
     def longest_ms(self) -> float:
         return max(answer.latency_ns for answer in self.history) / 1e6

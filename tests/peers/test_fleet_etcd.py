@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -15,12 +13,12 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fleet_phases import PHASES, Stage, leader
-from fleet_trial import SECONDS, Trial, trial, wait_until
+from fleet_phases import PHASES, Stage, leader, prepare
+from fleet_trial import SECONDS, Trial, isochrone, trial, wait_until
 
 from bench.control.etcd_cluster import EtcdCluster, loopback_members
 from bench.control.fleet_run import Shape, SupervisedFleet
-from bench.control.models import MODELS, SOLO, write_repository, write_version
+from bench.control.models import CHAIN, MODELS, SOLO, write_repository, write_version
 from bench.control.running_fleet import CONTROLLER
 from isochrone.store.opening import open_store
 
@@ -72,10 +70,9 @@ def test_the_leading_controller_is_killed(stage: Stage, phase: str, tmp_path: Pa
 # etcd's members.
 
 
-def _told(stage: Stage, what: str, load: Trial, over: float) -> None:
-    print(
-        f"{what}: the rollout is done after {over:.2f} s; {len(load.history)} requests, longest {load.longest_ms():.0f} ms"
-    )
+def _tell(what: str, load: Trial, over: float) -> None:
+    requests = f"{len(load.history)} requests, the longest {load.longest_ms():.0f} ms"
+    print(f"{what}: the rollout is done after {over:.2f} s; {requests}")
 
 
 def test_the_leading_member_is_killed(stage: Stage, tmp_path: Path) -> None:
@@ -90,7 +87,7 @@ def test_the_leading_member_is_killed(stage: Stage, tmp_path: Path) -> None:
         stage.etcd.start(killed)
         stage.etcd.wait_ready(killed)
         load.finish(load.start(stage.next_version()))
-    _told(stage, f"leading member {killed} killed", load, over)
+    _tell(f"leading member {killed} killed", load, over)
 
 
 @pytest.mark.parametrize("leads", [True, False], ids=["leading", "following"])
@@ -109,7 +106,7 @@ def test_a_member_is_stopped(stage: Stage, leads: bool, tmp_path: Path) -> None:
             stage.etcd.resume(name)
         stage.etcd.wait_ready(name)
         load.finish(load.start(stage.next_version()))
-    _told(stage, f"{'leading' if leads else 'following'} member {name} stopped", load, over)
+    _tell(f"{'leading' if leads else 'following'} member {name} stopped", load, over)
 
 
 #: Longer than any lease.
@@ -144,8 +141,8 @@ def test_the_whole_of_etcd_is_away(stage: Stage, how: str, tmp_path: Path) -> No
     ]
     assert all(answered), answered
     print(
-        f"all of etcd {how} for {back - away:.1f} s: told after {told:.2f} s, followed again {followed:.2f} s after it was "
-        f"back, the rollout done after {over:.2f} s; answers in each second away {answered}, the longest took "
+        f"all of etcd {how} for {back - away:.1f} s: told after {told:.2f} s, followed again {followed:.2f} s after "
+        f"it was back, the rollout done after {over:.2f} s; answers in each second away {answered}, the longest took "
         f"{load.longest_ms():.0f} ms"
     )
 
@@ -157,18 +154,35 @@ def _connected(stage: Stage) -> list[bool]:
 
 
 def _controllers_tell_it(stage: Stage) -> float:
-    """Every controller answers, says that the store is away, and takes no orders; seconds until all did."""
+    """Every controller answers and says that the store is away, and takes no orders; seconds until all did."""
     took = wait_until(lambda: not any(_connected(stage)), "every controller knows that the store is away")
-    for part in stage.fleet.of(CONTROLLER):
-        status = subprocess.run(
-            [sys.executable, "-m", "isochrone", "status", "--api", part.address],
-            capture_output=True,
-            text=True,
-            timeout=SECONDS,
-            check=True,
-        )
-        assert "the store is away" in status.stdout
-        changes = {"changes": dict.fromkeys(MODELS, "1")}
-        answer = httpx.post(f"http://{part.address}/v1/rollouts", json=changes, timeout=SECONDS, trust_env=False)
-        assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
+    first, *_ = parts = stage.fleet.of(CONTROLLER)
+    for part in parts:
+        assert "the store is away" in isochrone("status", "--api", part.address)
+    changes = {"changes": dict.fromkeys(MODELS, "1")}
+    answer = httpx.post(f"http://{first.address}/v1/rollouts", json=changes, timeout=SECONDS, trust_env=False)
+    assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")
     return took
+
+
+# One member.
+
+
+def test_a_fleet_on_one_member(tmp_path: Path) -> None:
+    """By the commands that people use, asked of either controller."""
+    repository = write_repository(tmp_path / "models", 2)
+    shape = Shape(workers=1, gateways=1)
+    with (
+        EtcdCluster(tmp_path / "etcd", loopback_members(1)) as etcd,
+        SupervisedFleet(tmp_path / "fleet", repository, shape, etcd) as fleet,
+    ):
+        first, second = (part.address for part in fleet.of(CONTROLLER))
+        assert f"store {etcd.url}" in isochrone("status", "--api", second)
+        changes = [f"{model}=2" for model in MODELS]
+        isochrone("rollout", "start", *changes, "--cutover", "strict", "--api", first)
+        assert fleet.api.versions() == dict.fromkeys(MODELS, "2")
+        isochrone("rollout", "rollback", CHAIN, "--api", second)
+        assert fleet.api.versions() == dict.fromkeys(MODELS, "1")
+        told = isochrone("rollout", "start", f"{SOLO}=3", "--api", first, status=1)
+        assert "3" in told
+        assert fleet.api.versions() == dict.fromkeys(MODELS, "1")

@@ -1,7 +1,7 @@
 """What the README and the docs show: their blocks by language, and the commands in them.
 
-Blocks with commands of a fleet (``isochrone up``, ``rollout`` and so on) belong together, page by page: what one command
-does, the next one finds. All others stand alone.
+Blocks with commands of a fleet (``isochrone up``, ``rollout`` and so on) belong together, page by page: what one
+command does, the next one finds. All others stand alone.
 """
 
 from __future__ import annotations

@@ -41,10 +41,13 @@ class _Memory(HistoryWriter):
 class FleetLoad:
     """``with FleetLoad(gateways) as load``; the history is complete when the block has ended."""
 
-    def __init__(self, gateways: Sequence[str], rate: float = 60.0, models: Sequence[str] = (SOLO, CHAIN)) -> None:
+    def __init__(
+        self, gateways: Sequence[str], rate: float = 60.0, models: Sequence[str] = (SOLO, CHAIN), agents: int = 0
+    ) -> None:
         self._gateways = list(gateways)
         self._rate = rate
         self._models = list(models)
+        self._agents = agents
         self._memory = _Memory()
         self._started = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._fly()), name="load")
@@ -87,7 +90,7 @@ class FleetLoad:
     async def _fly(self) -> None:
         self._loop = asyncio.get_running_loop()
         crew = Crew("test", self._memory)
-        self._pilot = pilot = Pilot(crew, self._gateways, self._models, seed=1, retry=True)
+        self._pilot = pilot = Pilot(crew, self._gateways, self._models, seed=1, retry=True, agents=self._agents)
         pilot.transport = HttpTransport(crew, pilot.landed, self._gateways, 2)
         await pilot.transport.open()
         sweeping = self._loop.create_task(pilot.sweep())

@@ -29,8 +29,8 @@ from isochrone.gateway.traffic.rules import ModelRules, load_rules, parse_rules
 from server_process import ServerProcess, StartServer, start_server
 
 _FILE = re.compile(r"# (\w+/(?:config\.pbtxt|\d+/model\.py))\n")
-#: What needs a fleet, or the stages of one.
-_FLEET_PAGES = frozenset(("rollouts.md",))
+#: A script with this header needs a fleet.
+_FLEET_HEADER = "x-isochrone-epoch"
 
 
 def commands() -> list[tuple[str, str]]:
@@ -40,7 +40,7 @@ def commands() -> list[tuple[str, str]]:
 
 def scripts() -> list[tuple[str, str]]:
     shown = [(page.name, text) for page, text in blocks("python") if not _FILE.match(text)]
-    return [(page, text) for page, text in shown if page not in _FLEET_PAGES]
+    return [(page, text) for page, text in shown if _FLEET_HEADER not in text]
 
 
 def documented_files() -> dict[str, str]:

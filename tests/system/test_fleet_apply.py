@@ -9,7 +9,7 @@ import httpx
 from fleets import applied, ask, command, pids, rewritten, served_by, small_fleet, until
 
 from bench.control.fleet_run import SupervisedFleet
-from bench.control.models import write_repository
+from bench.control.models import write_corrupt_version, write_repository, write_version
 from bench.control.running_fleet import GATEWAY, WORKER
 
 
@@ -80,6 +80,18 @@ def test_a_changed_file_converges_and_restarts_nothing(tmp_path: Path) -> None:
         # The pipeline changed as one.
         rollouts = [set(record["changes"]) for record in fleet.api.rollouts()]
         assert {"chain", "stage_a", "stage_b"} in rollouts
+
+        # A version that cannot be; when it is mended, the same file asks for it again.
+        write_corrupt_version(tmp_path / "models", "fresh", 2)
+        rewritten(fleet, lambda document: document["models"]["fresh"].update(version=2))
+        applied(fleet)
+        until(lambda: fleet.api.rollouts()[-1]["state"] == "aborted", "the broken version to be refused")
+        assert ask(gateway, "fresh").version == "1"
+        write_version(tmp_path / "models", "fresh", 2)
+        assert "fresh 1 → 2" in applied(fleet).said
+        until(lambda: ask(gateway, "fresh").version == "2", "the version to be served at last")
+        until(lambda: not fleet.api.status()["rollouts"], "the rollout to end")
+        assert "Nothing changes" in applied(fleet).said
 
         # What makes it another fleet is refused, and nothing of the file is done.
         def elsewhere(document: dict[str, Any]) -> None:

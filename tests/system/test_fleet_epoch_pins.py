@@ -57,4 +57,6 @@ def test_stages_asked_one_by_one_are_of_one_epoch(tmp_path: Path) -> None:
         early = ask(one, "stage_b", x_isochrone_epoch="99")
         assert early.status == 503
         assert "has not reached this gateway yet" in early.body["error"]
-        assert ask(one, "stage_b", x_isochrone_epoch="soon").status in (400, 404)
+        strange = ask(one, "stage_b", x_isochrone_epoch="soon")
+        assert strange.status == 400
+        assert "expected a number or 'current', given 'soon'" in strange.body["error"]

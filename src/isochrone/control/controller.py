@@ -16,9 +16,10 @@ import structlog
 
 from isochrone.control.election import Candidate
 from isochrone.control.events import event, trimmed
-from isochrone.control.following import Asked, Steps, follow
+from isochrone.control.following import FILE, Asked, Steps, follow, given_up
 from isochrone.control.keys import Keys
 from isochrone.control.records import (
+    ABORTED,
     ConvergedRecord,
     EpochRecord,
     EventRecord,
@@ -156,6 +157,11 @@ class Controller:
         operations: list[Put | Delete] = []
         if after != record:
             operations.append(Put(keys.rollout(record.identity), encode(after)))
+        if after.state == ABORTED != record.state:
+            converged = given_up(record, view.read(keys.converged, ConvergedRecord) or ConvergedRecord(0))
+            if converged is not None:
+                compares.append(view.unchanged(keys.converged))
+                operations.append(Put(keys.converged, encode(converged)))
         if decision.commit is not None:
             # Nobody may have come, gone or switched since.
             compares += [view.unchanged(key) for key in (keys.epoch, keys.switch, keys.gateway_set)]
@@ -234,7 +240,7 @@ class Controller:
             operations.append(Put(keys.rollout_number, str(number + len(steps.rollouts)).encode()))
         for rollout in steps.rollouts:
             operations.append(Put(keys.rollout(rollout.identity), encode(rollout)))
-            operations.append(self._event("fleet.yaml", "rollout asked for", rollout.identity, _changes(rollout)))
+            operations.append(self._event(FILE, "rollout asked for", rollout.identity, _changes(rollout)))
         if steps.epoch is not None:
             operations.append(Put(keys.epoch, encode(steps.epoch)))
         operations += [self._event(one.who, one.what, one.about, one.detail) for one in steps.events]

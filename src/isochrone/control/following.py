@@ -25,6 +25,9 @@ from isochrone.control.records import (
     RolloutRecord,
 )
 
+#: Who asks for what the applied file asks for.
+FILE = "fleet.yaml"
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -72,9 +75,24 @@ def follow(
         if names:
             identity = f"r{first_number + len(rollouts)}"
             rollouts.append(_rollout(identity, names, asked, epoch, now))
-    events = [EventRecord(now, "fleet.yaml", "model removed", name) for name in sorted(gone)]
+    events = [EventRecord(now, FILE, "model removed", name) for name in sorted(gone)]
     record = ConvergedRecord(generation, {name: model.version for name, model in asked.items()})
     return Steps(record, tuple(rollouts), _adjusted(asked, gone, epoch, now), tuple(events))
+
+
+def given_up(record: RolloutRecord, converged: ConvergedRecord) -> ConvergedRecord | None:
+    """What has been followed, once a rollout of the file's own is aborted; None: as it was.
+
+    Nobody decided against the file then: applying it again asks for those versions again.
+    """
+    if record.by != FILE:
+        return None
+    versions = {
+        name: version
+        for name, version in converged.versions.items()
+        if name not in record.changes or record.changes[name].version != version
+    }
+    return msgspec.structs.replace(converged, versions=versions) if versions != converged.versions else None
 
 
 def _is_changed(name: str, model: Asked, converged: ConvergedRecord, epoch: EpochRecord) -> bool:
@@ -115,7 +133,7 @@ def _rollout(
         canary=None if first else next((model.canary for model in models if model.canary is not None), None),
         compare=None if first else next((model.compare for model in models if model.compare is not None), None),
         prepare_seconds=max(model.prepare_seconds for model in models),
-        by="fleet.yaml",
+        by=FILE,
         at=now,
         since={PENDING: now},
     )
@@ -132,4 +150,4 @@ def _adjusted(asked: Mapping[str, Asked], gone: set[str], epoch: EpochRecord, no
         models[name] = msgspec.structs.replace(served, pools=model.pools, memory=model.memory, stages=stages)
     if models == epoch.models:
         return None
-    return EpochRecord(epoch.epoch + 1, models, "", "fleet.yaml", now)
+    return EpochRecord(epoch.epoch + 1, models, "", FILE, now)

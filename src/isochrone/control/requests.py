@@ -136,7 +136,14 @@ def scale(view: View, pool: str, workers: int, asking: Asking) -> Decision[Appli
     spec = scaled.model_dump(mode="json")
     changed = FleetRecord(record.generation + 1, record.text, spec, record.directory, asking.who, asking.at)
     said = f"{pool} from {settings.workers} to {workers} workers"
-    return _fleet_written(view, Applied(changed, tuple(steps)), "scaled", said, asking)
+    decision = _fleet_written(view, Applied(changed, tuple(steps)), "scaled", said, asking)
+    converged = view.read(view.keys.converged, ConvergedRecord)
+    if converged is None or converged.generation != record.generation:
+        return decision
+    # Nothing of the models is asked for anew: what ``latest`` means by now is for the next apply.
+    followed = Put(view.keys.converged, encode(msgspec.structs.replace(converged, generation=changed.generation)))
+    unchanged = view.unchanged(view.keys.converged)
+    return Decision(decision.answer, (*decision.compares, unchanged), (*decision.operations, followed))
 
 
 def applied_fleet(view: View) -> tuple[FleetRecord, Fleet]:

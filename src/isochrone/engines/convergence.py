@@ -18,6 +18,10 @@ DRAIN_SECONDS = 10.0
 #: Seconds until every gateway has surely heard of a drain: before that, an idle worker may still get work.
 HEARD_SECONDS = 0.5
 
+#: Seconds until every gateway has surely heard that a process serves, and others can go. Gateways look at what a worker
+#: serves every second, and less often at one that has been away.
+STEADY_SECONDS = 3.0
+
 #: Started in this order: what comes later finds what it looks for sooner.
 _ORDER = {"controller": 0, "worker": 1, "gateway": 2}
 
@@ -34,6 +38,8 @@ class Observed:
     draining: float | None = None
     #: Nothing is in flight on it.
     idle: bool = False
+    #: It has served for long enough: every gateway has surely heard that it does.
+    steady: bool = True
 
     @property
     def serves(self) -> bool:
@@ -108,15 +114,16 @@ def _leaving(
         changed = [name for name in present if name in wanted and wanted[name] != observed[name].spec]
         stay = [name for name in names if name in wanted and name not in changed]
         serving = {name for name in present if observed[name].serves}
+        steady = {name for name in serving if observed[name].steady}
         # One that serves nothing can go at any time: the change may be what mends it.
         leaving |= {*surplus, *changed} - serving
         # One that holds another's port must go, but not before all those are up that can be.
-        if all(name in serving or name in waiting for name in stay):
+        if all(name in steady or name in waiting for name in stay):
             leaving |= blocking & {*surplus, *changed}
         # What serves as it should must be there before the surplus goes.
-        if serving & {*stay} or not (stay or changed):
+        if steady & {*stay} or not (stay or changed):
             leaving |= {*surplus}
-        if changed and serving >= {*stay, *changed}:
+        if changed and steady >= {*stay, *changed}:
             leaving.add(_next_to_change(changed, wanted, observed))
     return leaving
 

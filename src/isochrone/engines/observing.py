@@ -22,17 +22,24 @@ def observe(
     drained_since: Mapping[str, float],
     idle: Collection[str],
     answering: Mapping[str, int],
+    behind: Collection[str] = (),
+    fresh: Collection[str] = (),
 ) -> dict[str, Observed]:
-    """``answering``: pid of each controller that was seen to answer; controllers have no record of their own."""
+    """``answering``: pid of each controller that was seen to answer; controllers have no record of their own.
+
+    ``behind``: those that do not serve yet what is committed; ``fresh``: those that began to a moment ago.
+    """
     pids = {name: record.pid for name, record in view.workers.items()}
     pids |= {name: record.pid for name, record in view.gateways.items()}
     return {
         name: Observed(
             each.spec,
-            _is_ready(each, answering.get(name, -1) if each.spec.role == "controller" else pids.get(name, -1)),
+            name not in behind
+            and _is_ready(each, answering.get(name, -1) if each.spec.role == "controller" else pids.get(name, -1)),
             each.stopping,
             drained_since.get(name),
             name in idle,
+            name not in fresh,
         )
         for name, each in running.items()
     }

@@ -20,8 +20,17 @@ from isochrone.control.keys import Keys
 from isochrone.control.records import FleetRecord, decode
 from isochrone.control.view import View
 from isochrone.engines import load
-from isochrone.engines.base import Engine, Exit
-from isochrone.engines.convergence import Drain, Observed, Start, Stop, Undrain, decide, stopping_order
+from isochrone.engines.base import Engine, Exit, Running
+from isochrone.engines.convergence import (
+    STEADY_SECONDS,
+    Drain,
+    Observed,
+    Start,
+    Stop,
+    Undrain,
+    decide,
+    stopping_order,
+)
 from isochrone.engines.farewells import Farewells, is_own
 from isochrone.engines.observing import observe
 from isochrone.engines.ports import listening
@@ -81,6 +90,8 @@ class Supervisor:
         self._idle: set[str] = set()
         #: Controller → pid that was seen to answer.
         self._answering: dict[str, int] = {}
+        #: Worker or gateway → pid that was seen to serve what is committed, and since when.
+        self._serving: dict[str, tuple[int, float]] = {}
         self.observed: dict[str, Observed] = {}
         #: Set once, as soon as everything wanted is ready and every gateway serves what is committed.
         self.up = asyncio.Event()
@@ -111,7 +122,9 @@ class Supervisor:
         return running.restarts if running is not None else 0
 
     async def _rest(self, stopping: asyncio.Event) -> None:
-        settled = all(each.serves and self._wanted.get(name) == each.spec for name, each in self.observed.items())
+        settled = all(
+            each.serves and each.steady and self._wanted.get(name) == each.spec for name, each in self.observed.items()
+        )
         if not settled or self.observed.keys() != self._wanted.keys():
             pause = _SOON
         else:
@@ -144,7 +157,7 @@ class Supervisor:
         self._follow_record()
         self._farewells.notice(self.view)
         await self._look()
-        self.observed = observe(self.view, self._engine.running(), self._drained_since, self._idle, self._answering)
+        self.observed = self._observe()
         for line in progress.lines(self.view, self.observed):
             self._tell(line)
         if not self.up.is_set() and await self._is_up():
@@ -160,6 +173,16 @@ class Supervisor:
                     self._run(self._undrain(name))
                 case Stop(name):
                     self._run(self._stop(name))
+
+    def _observe(self) -> dict[str, Observed]:
+        running = self._engine.running()
+        now = monotonic()
+        serving = {
+            name: since for name, (pid, since) in self._serving.items() if name in running and running[name].pid == pid
+        }
+        behind = {name for name, each in running.items() if each.spec.role != "controller" and name not in serving}
+        fresh = {name for name, since in serving.items() if since and now - since < STEADY_SECONDS}
+        return observe(self.view, running, self._drained_since, self._idle, self._answering, behind, fresh)
 
     def _follow_record(self) -> None:
         entry = self.mirror.entries.get(self._keys.fleet)
@@ -189,12 +212,35 @@ class Supervisor:
                 places = listening(each.spec)
                 if not places or await load.answers(places[0].host, places[0].port):
                     self._answering[name] = each.pid
+            elif each.spec.role != "controller" and each.pid and self._serving.get(name, (0, 0.0))[0] != each.pid:
+                await self._look_whether_it_serves(name, each)
             elif name in self._drained_since and name in workers:
                 record = workers[name]
                 if await load.in_flight(record.host, record.port) == 0:
                     self._idle.add(name)
                 else:
                     self._idle.discard(name)
+
+    async def _look_whether_it_serves(self, name: str, each: Running) -> None:
+        """A worker that has registered has yet to be given what is committed: only then can others go."""
+        record = self.view.gateways.get(name) if each.spec.role == "gateway" else self.view.workers.get(name)
+        if record is None:
+            return
+        epoch = self.view.epoch
+        models = (
+            []
+            if epoch is None
+            else [
+                model
+                for model, assignment in epoch.models.items()
+                if each.spec.role == "gateway" or each.spec.pool in assignment.pools
+            ]
+        )
+        for model in models:
+            if not await load.serves(record.host, record.port, model):
+                return
+        # Nobody waits for the first ones of a fleet, to which nothing is sent yet.
+        self._serving[name] = (each.pid, monotonic() if models else 0.0)
 
     # Actions.
 
@@ -229,6 +275,7 @@ class Supervisor:
         if ended.spec.role == "gateway" and ended.pid:
             self._run(self._farewells.forget_gateway(name, ended.pid))
         self._answering.pop(name, None)
+        self._serving.pop(name, None)
         self._idle.discard(name)
         if self._drained_since.pop(name, None) is not None:
             # Whoever has the name next is to get work.

@@ -103,7 +103,9 @@ class GatewayApplication:
         if plain == "/v2/models/stats":
             _expect(head, b"GET", b"HEAD")
             return control.FanOutRoute(gateway, head, control.statistics)
-        if _FLEET_WIDE.match(text):
+        if fleet_wide := _FLEET_WIDE.match(text):
+            if fleet_wide[2]:
+                self._refuse_if_led()
             return control.FanOutRoute(gateway, head, control.all_or_error, control.LOAD_SECONDS)
         match = _MODEL.match(text)
         if match is None:
@@ -126,6 +128,12 @@ class GatewayApplication:
         # A stream of answers is passed on as it comes: nothing of it can be taken back.
         return ForwardRoute(gateway, head, model, version, tail, idempotent=verb != "generate_stream")
 
+    def _refuse_if_led(self) -> None:
+        if self._gateway.fleet.is_led:
+            raise Unsupported(
+                "what is loaded is the control plane's affair here: use 'isochrone rollout start MODEL=VERSION'"
+            )
+
     @staticmethod
     def _metadata() -> dict[str, Any]:
         return {"name": "isochrone-gateway", "version": isochrone.__version__, "extensions": list(EXTENSIONS)}
@@ -146,6 +154,8 @@ class GatewayApplication:
         if path == _SERVICE + b"RepositoryIndex":
             return control.GrpcFanOutRoute(gateway, head, control.index_message)
         if path in _TO_EVERYBODY:
+            if path.startswith(_SERVICE + b"RepositoryModel"):
+                self._refuse_if_led()
             return control.GrpcFanOutRoute(gateway, head, control.first_message)
         local = {
             _SERVICE + b"ServerLive": self._live,

@@ -9,7 +9,7 @@ from random import Random
 import structlog
 
 from isochrone.clock import now_ns
-from isochrone.errors import NotFound, Unavailable
+from isochrone.errors import InvalidArgument, NotFound, Unavailable
 from isochrone.gateway.commitment import Commitment
 from isochrone.gateway.connections import Connections
 from isochrone.gateway.group import Group
@@ -161,10 +161,12 @@ class Fleet:
 
     def committed_at(self, epoch: bytes, model: str) -> Commitment:
         """What an epoch that a caller has seen says of a model."""
-        number = int(epoch) if epoch.isdigit() and len(epoch) < 19 else -1
+        text = epoch[:20].decode("latin-1")
+        if not epoch.isdigit() or len(epoch) > 18:
+            raise InvalidArgument(f"x-isochrone-epoch: expected a number or 'current', given '{text}'")
+        number = int(epoch)
         if number not in self.epochs:
             kept = " and ".join(map(str, self.epochs)) or "none"
-            text = epoch[:20].decode("latin-1")
             if number > self.epoch:
                 raise Unavailable(f"epoch {text} has not reached this gateway yet, which serves {kept}; try again")
             raise NotFound(f"epoch {text} is not served any more; this gateway serves {kept}")

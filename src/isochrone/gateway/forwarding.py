@@ -111,7 +111,12 @@ class Forward(ABC):
             return
         rules = shadow.rules
         group = self.gateway.fleet.group(rules.model or self.group.name)
-        lane = group.lane(rules.version) if rules.version else group.current
+        try:
+            lane = group.lane(rules.version) if rules.version else group.current
+        except IsochroneError:
+            # What it is to go to is not there: no affair of the request that is under way.
+            shadow.ended(size)
+            return
         exchange = DiscardingExchange(self.exchange, lambda: shadow.ended(size))
         copy = self.copy_for(exchange, group, lane)
         copy.is_copy = True

@@ -349,13 +349,16 @@ class Group:
 
     def nobody(self, lane: Lane) -> IsochroneError:
         """Why a request for this lane can go nowhere."""
+        if not self._fleet.members and self._fleet.is_led:
+            return Unavailable("no worker of the fleet is registered, or all are drained; see isochrone status")
         if not self._fleet.members:
             return Unavailable("the gateway has no upstream; name one with --upstream host:port")
         states = "; ".join(
             f"{target.endpoint.address}: {lane.balancer.refusal(target) or 'unhealthy'}"
             for target in list(lane.balancer.targets)[:8]
         )
-        return Unavailable(f"no worker can take a request for model '{self.name}' now ({states})")
+        told = states or "none serves what is asked for"
+        return Unavailable(f"no worker can take a request for model '{self.name}' now ({told})")
 
     def explain(self, forward: Forward, attempt: Attempt) -> dict[str, Any]:
         """The decision in words, for ``x-isochrone-explain``."""

@@ -46,7 +46,7 @@ def judge(rule: CanaryRule, stable: Figures, canary: Figures, seconds: float, lo
         return _last_look(rule, stable, canary, seconds, looks_before)
     due = _look_at(fewer, rule.min_samples)
     if due < looks_before:
-        return Verdict(WAIT, _progress(rule, stable, canary, seconds), looks_before)
+        return Verdict(WAIT, _between_looks(rule, stable, canary, seconds, looks_before), looks_before)
     # The shares of looks that were passed over are this one's.
     failures = _failure_evidence(rule, stable, canary)
     if failures.worse <= _allowance(rule, looks_before, due):
@@ -83,6 +83,11 @@ def _look_at(requests: int, min_samples: int) -> int:
     first = max(1.0, min_samples / _GROWTH**_EARLY)
     # The tiny addition: a power that a double rounds down must not cost a look.
     return math.floor(math.log(requests / first, _GROWTH) + 1e-9) if requests >= first * (1 - 1e-9) else -1
+
+
+def _requests_at(look: int, min_samples: int) -> int:
+    """The least number of requests that makes a look due."""
+    return math.ceil(max(1.0, min_samples / _GROWTH**_EARLY) * _GROWTH**look * (1 - 1e-9))
 
 
 def _allowance(rule: CanaryRule, first: int, last: int | None) -> float:
@@ -134,6 +139,16 @@ def _progress(rule: CanaryRule, stable: Figures, canary: Figures, seconds: float
     return (
         f"{_counts(stable, canary)} in {seconds:.0f} s, "
         f"judged from {rule.min_samples:,} of each and {rule.min_seconds:g} s on"
+    )
+
+
+def _between_looks(rule: CanaryRule, stable: Figures, canary: Figures, seconds: float, looks: int) -> str:
+    """Figures without a chance beside them: that is told at looks alone."""
+    if looks <= _EARLY or seconds < rule.min_seconds:
+        return _progress(rule, stable, canary, seconds)
+    return (
+        f"not sure yet: {_latency_told(rule, stable, canary)}; {_failures_told(rule, stable, canary)}; "
+        f"{_counts(stable, canary)} in {seconds:.0f} s, next look at {_requests_at(looks, rule.min_samples):,} of each"
     )
 
 

@@ -191,8 +191,10 @@ def _try(record: RolloutRecord, world: World) -> Decision:
     if word.kind == "stop":
         return _abort(record, world, f"the canary at {weight:.0%} is worse: {word.reason}")
     if record.step + 1 < len(rule.weights):
-        return Decision(msgspec.structs.replace(record, step=record.step + 1, note=word.reason))
-    return Decision(enter(record, SWITCHING, world.now, note=word.reason), event="passed its canary")
+        after = msgspec.structs.replace(record, step=record.step + 1, note=word.reason)
+        return Decision(after, event=f"passed at {weight:.0%}: {word.reason}")
+    # Told here, with the figures: the record's note goes on to say other things.
+    return Decision(enter(record, SWITCHING, world.now, note=word.reason), event=f"passed its canary: {word.reason}")
 
 
 def _is_tried(record: RolloutRecord, world: World, weight: float) -> bool:
