@@ -6,7 +6,8 @@ PEERS := .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: help setup demo demo-policies test test-peers lint format bench bench-deadlines bench-connections bench-memory \
-	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults peers models clean
+	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries \
+	peers models clean
 
 help:
 	@echo "make demo         a fleet under load: versions rolled out and back while it runs, and what was seen"
@@ -16,8 +17,8 @@ help:
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make bench        our worker beside its peers in one alternating run; also bench-deadlines,"
 	@echo "                  bench-connections, bench-memory; of the gateway bench-gateway, bench-antagonists,"
-	@echo "                  bench-overload, bench-decisions; of the control plane bench-rollouts, bench-faults:"
-	@echo "                  bench/README.md says what each shows"
+	@echo "                  bench-overload, bench-decisions; of the control plane bench-rollouts, bench-faults,"
+	@echo "                  bench-canaries: bench/README.md says what each shows"
 	@echo "make setup        the development environment only;  make peers: the outside servers only"
 
 # An old pip's resolver can search for minutes over the gRPC packages' pins: a current one takes seconds.
@@ -101,6 +102,9 @@ bench-decisions: $(VENV)/.dev
 
 bench-rollouts: $(VENV)/.dev
 	$(BIN)/python -m bench.control.rollouts $(ARGS)
+
+bench-canaries: $(VENV)/.dev
+	$(BIN)/python -m bench.control.canaries $(ARGS)
 
 bench-faults: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m bench.control.faults --store sqlite $(ARGS)

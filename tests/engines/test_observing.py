@@ -55,3 +55,11 @@ def test_of_several_processes_behind_one_name_any_may_register() -> None:
 def test_drains_and_idleness_are_passed_on() -> None:
     running = {"w": Running(7, WORKER, 0.0, 0, stopping=True)}
     assert observe(view(worker_pid=7), running, {"w": 3.0}, {"w"}, {}) == {"w": Observed(WORKER, True, True, 3.0, True)}
+
+
+def test_one_that_does_not_serve_what_is_committed_is_not_ready() -> None:
+    running = {"w": Running(7, WORKER, 0.0, 0)}
+    (seen,) = observe(view(worker_pid=7), running, {}, (), {}, behind={"w"}).values()
+    assert (seen.ready, seen.steady) == (False, True)
+    (seen,) = observe(view(worker_pid=7), running, {}, (), {}, fresh={"w"}).values()
+    assert (seen.ready, seen.steady) == (True, False)

@@ -9,7 +9,7 @@ from offline import add_members, make_fleet
 
 from isochrone.control.commitments import commitments
 from isochrone.control.records import Assignment, EpochRecord, Split
-from isochrone.errors import IsochroneError, NotFound, Unavailable
+from isochrone.errors import InvalidArgument, IsochroneError, NotFound, Unavailable
 from isochrone.gateway.commitment import ANY_EPOCH, Commitment, stage_header
 from isochrone.gateway.holding import MOST, Held
 from isochrone.gateway.traffic.canary import CanaryRules
@@ -222,8 +222,8 @@ class TestEpochs:
         [
             (b"3", NotFound, "epoch 3 is not served any more; this gateway serves 4 and 5"),
             (b"6", Unavailable, "epoch 6 has not reached this gateway yet"),
-            (b"-1", NotFound, "is not served"),
-            (b"x" * 100, NotFound, "is not served"),
+            (b"-1", InvalidArgument, "expected a number"),
+            (b"x" * 100, InvalidArgument, "expected a number"),
         ],
     )
     def test_any_other_is_told(self, asked: bytes, kind: type[Exception], text: str) -> None:

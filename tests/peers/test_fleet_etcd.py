@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from fleet_phases import PHASES, Stage, leader, prepare
+from fleet_phases import PHASES, Stage, leader, prepare, strike
 from fleet_trial import SECONDS, Trial, isochrone, trial, wait_until
 
 from bench.control.etcd_cluster import EtcdCluster, loopback_members
@@ -49,11 +49,9 @@ def test_the_leading_controller_is_killed(stage: Stage, phase: str, tmp_path: Pa
     with trial(stage.fleet, tmp_path / "history") as load:
         # So that there is a version that has to go.
         load.finish(load.start(stage.next_version()))
-        before = leader(stage.look())
-        with stage.troubled() as stop:
-            asked = PHASES[phase](stage, load, stop)
-            struck = time.monotonic()
-        wait_until(lambda: leader(stage.look())[1] > before[1], "another one leads")
+        _, since = leader(stage.look())
+        asked, killed, struck = strike(stage, load, PHASES[phase])
+        wait_until(lambda: leader(stage.look())[1] > since, "another one leads")
         led = time.monotonic() - struck
         if phase == "canary":
             # Nobody has decided yet: that takes a million requests.
@@ -61,10 +59,8 @@ def test_the_leading_controller_is_killed(stage: Stage, phase: str, tmp_path: Pa
         load.finish(asked)
         over = time.monotonic() - struck
         load.finish(load.start(stage.next_version()))
-    print(
-        f"{before[0]} killed in {phase}: {leader(stage.look())[0]} leads after {led:.2f} s, the rollout is done after "
-        f"{over:.2f} s; {len(load.history)} requests, the longest {load.longest_ms():.0f} ms"
-    )
+    leads = leader(stage.look())[0]
+    _tell(f"{killed} killed in {phase}: {leads} leads after {led:.2f} s", load, over)
 
 
 # etcd's members.

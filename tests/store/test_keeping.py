@@ -53,6 +53,7 @@ def test_the_store_is_away_for_longer_than_it_lasts() -> None:
     async def scenario() -> None:
         holder = Holder([])
         await until(lambda: holder.renewals > 3, "it is tried again")
+        assert holder.lease.error == "away"
         holder.now_ns = int(SECONDS * SECOND) - 1
         assert not holder.lost()
         holder.now_ns += 1

@@ -102,5 +102,3 @@ class FleetLoad:
             sweeping.cancel()
             await pilot.transport.close()
         self._memory.close()
-
-

@@ -100,10 +100,14 @@ def ask(address: str, model: str, version: str = "", **headers: str) -> Answered
     request = urllib.request.Request(f"http://{address}{path}", body, headers=named)
     try:
         with urllib.request.urlopen(request, timeout=LIMIT) as answer:
-            return Answered(answer.status, answer.headers, json.load(answer))
+            return Answered(answer.status, _lower(answer.headers), json.load(answer))
     except urllib.error.HTTPError as error:
         with error:
-            return Answered(error.code, error.headers, json.loads(error.read() or b"null"))
+            return Answered(error.code, _lower(error.headers), json.loads(error.read() or b"null"))
+
+
+def _lower(headers: Any) -> dict[str, str]:
+    return {name.lower(): value for name, value in headers.items()}
 
 
 def served_by(worker: str) -> dict[str, set[str]]:

@@ -38,8 +38,8 @@ def _aborted(fleet: SupervisedFleet, model: str, *reasons: str) -> None:
         assert reason in record["reason"]
         assert reason in said
         assert reason in " ".join(started.said.split())
-    for worker in _addresses(fleet):
-        until(lambda worker=worker: served_by(worker)[model] == {"1"}, f"{worker} to let version 2 go")
+    workers = _addresses(fleet)
+    until(lambda: all(served_by(worker)[model] == {"1"} for worker in workers), "workers to let version 2 go")
     for gateway in fleet.gateways:
         refused = ask(gateway, model, "2")
         assert refused.status == 404, refused.body

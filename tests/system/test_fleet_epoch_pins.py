@@ -1,4 +1,4 @@
-"""A caller that runs a pipeline itself asks its second stage by the epoch of the first: never a mixture, or a clear no."""
+"""A caller that runs a pipeline itself asks its second stage by the epoch of the first: no mixture, or a clear no."""
 
 from __future__ import annotations
 

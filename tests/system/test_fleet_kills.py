@@ -23,11 +23,11 @@ from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.flights import CONNECTION
 from bench.control.rollout_log import Asked, RolloutLog
 
-GATE = '''
+GATE = """
     def load(self, context):
         while not os.path.exists({path!r}):
             time.sleep(0.02)
-'''
+"""
 
 
 class Run:

@@ -1,4 +1,4 @@
-"""The store is lost under load, in two ways: requests go on, people are told, and when it is back all goes on by itself.
+"""The store is lost under load, in two ways: requests go on, people are told, and once it is back all goes on.
 
 A full disk is made with a limit on the size of files (RLIMIT_FSIZE) of every process: no more can be written, to the
 store or to a log, and all that is there can be read. It needs no rights, and ends as a disk that has room again does.

@@ -105,7 +105,7 @@ def _given(module: Any, told: Any) -> Any:
 
 
 def _free_ports(count: int) -> list[int]:
-    found = []
+    found: list[int] = []
     port = 10_000 + time.time_ns() // 1000 % 20_000
     while len(found) < count:
         port += 1

@@ -42,6 +42,9 @@ models:
     shadow: {model: no_config, share: 1.0}
   identity_uint16:
     deadline_ms: 5000
+  identity_int16:
+    canary: {version: 7, stable: 1, weight: 0}
+    quota: {rate: 0.001, burst: 2, header: x-tenant}
 """
 
 
@@ -159,6 +162,19 @@ class TestCanary:
             for version in ("1", "2"):
                 result = client.infer("versions", {"X": FOUR}, model_version=version, headers={"x-canary": "always"})
                 assert result.as_numpy("Y")[0, 0] == float(version)
+
+
+    def test_what_is_refused_for_want_of_a_worker_counts_against_the_version_and_a_quota_does_not(
+        self, ruled: GatewayProcess
+    ) -> None:
+        def asked(wish: str) -> int:
+            return infer(ruled, "identity_int16", {"x-canary": wish, "x-tenant": "t"}, "INT16").status
+
+        # Nobody has version 7. The quota is used up at the third, before a version is chosen.
+        assert (asked("always"), asked("never"), asked("always"), asked("never")) == (404, 200, 429, 429)
+        trial = json.loads(ask(ruled.metrics_port, "GET", "/trials").body)["identity_int16"]
+        counted = {version: (each["requests"], each["failures"]) for version, each in trial["versions"].items()}
+        assert counted == {"1": (1, 0), "7": (1, 1)}
 
 
 def test_affinity_by_agent(ruled: GatewayProcess) -> None:

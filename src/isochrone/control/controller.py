@@ -34,7 +34,7 @@ from isochrone.control.rollout.wanted import wanted
 from isochrone.control.rollout.world import World
 from isochrone.control.seeing import loading_order, see
 from isochrone.control.trying import Trying
-from isochrone.control.view import View
+from isochrone.control.view import Known, View
 from isochrone.control.worker_watch import WorkerWatch
 from isochrone.errors import IsochroneError
 from isochrone.store.base import Compare, Delete, Put, Store, StoreUnavailable
@@ -63,6 +63,8 @@ class Controller:
         self._mirror = mirror
         self._read_fleet = read_fleet
         self._candidate = Candidate(store, keys, mirror, name, lease_seconds)
+        #: Records that were decoded before.
+        self._known: Known = {}
         self._wake = asyncio.Event()
         self._watches: dict[str, WorkerWatch] = {}
         self._trying = Trying(self._wake.set)
@@ -123,20 +125,26 @@ class Controller:
 
     # One step.
 
+    def _view(self) -> View:
+        entries = self._mirror.entries
+        if len(self._known) > 2 * len(entries) + 100:
+            self._known.clear()
+        return View(self._keys, entries, self._known)
+
     async def _step(self) -> bool:
         """Everything one step further; whether anything is under way."""
-        view = View(self._keys, self._mirror.entries)
+        view = self._view()
         await self._follow_watches(view)
         await self._follow_fleet(view)
-        view = View(self._keys, self._mirror.entries)
+        view = self._view()
         open_rollouts = view.open_rollouts
         self._trying.keep_only({record.identity for record in open_rollouts})
         for record in open_rollouts:
-            world = self._see(View(self._keys, self._mirror.entries))
+            world = self._see(self._view())
             decision = advance(record, world)
             self._trying.follow(decision, world)
             await self._carry_out(record, decision)
-        self._want(View(self._keys, self._mirror.entries))
+        self._want(self._view())
         await self._tidy(view)
         return bool(open_rollouts)
 
@@ -150,8 +158,8 @@ class Controller:
 
     async def _carry_out(self, record: RolloutRecord, decision: Decision) -> None:
         """One transaction, on the condition that all it was decided by still stands."""
-        keys, entries = self._keys, self._mirror.entries
-        view = View(keys, entries)
+        keys = self._keys
+        view = self._view()
         after = decision.record
         compares = [self._candidate.condition(), view.unchanged(keys.rollout(record.identity))]
         operations: list[Put | Delete] = []

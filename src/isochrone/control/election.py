@@ -61,7 +61,7 @@ class Candidate:
                 seen = self._mirror.revision
                 if self._keys.leader not in self._mirror.entries:
                     put = Put(self._keys.leader, self._name.encode(), self._lease.id)
-                    outcome = await self._store.transact((Compare(self._keys.leader, 0),), (put,))
+                    outcome = await self._store.transact((Compare(self._keys.leader, 0),), (put,), durable=False)
                     if outcome.succeeded:
                         self._revision = outcome.revision
                         await self._mirror.catch_up(outcome.revision)

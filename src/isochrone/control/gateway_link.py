@@ -139,6 +139,8 @@ class GatewayLink:
                 Put(keys.known_gateway(record.name), record.incarnation.encode()),
                 Put(keys.gateway_set, f"{record.name} {record.incarnation}".encode()),
             ),
+            # Whoever commits durably after it makes it so.
+            durable=False,
         )
         # Nothing is admitted before all that was written earlier has been seen.
         await self.mirror.catch_up(outcome.revision)

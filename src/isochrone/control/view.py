@@ -26,26 +26,35 @@ from isochrone.control.records import (
 from isochrone.store.base import Compare, Entry
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
+#: By key: the revision of an entry and its record. Whoever makes views again and again lends them one of these, and
+#: each record is decoded once; records are never changed.
+Known = dict[str, tuple[int, msgspec.Struct]]
 
 
 class View:
     """What the store holds of one fleet."""
 
-    def __init__(self, keys: Keys, entries: Mapping[str, Entry]) -> None:
+    def __init__(self, keys: Keys, entries: Mapping[str, Entry], known: Known | None = None) -> None:
         self.keys = keys
         self.entries = entries
+        self._known = known if known is not None else {}
 
     def read(self, key: str, kind: type[_Record]) -> _Record | None:
         entry = self.entries.get(key)
-        return None if entry is None else decode(entry.value, kind)
+        return None if entry is None else self._decode(entry, kind)
+
+    def _decode(self, entry: Entry, kind: type[_Record]) -> _Record:
+        known = self._known.get(entry.key)
+        if known is not None and known[0] == entry.revision and isinstance(known[1], kind):
+            return known[1]
+        record = decode(entry.value, kind)
+        self._known[entry.key] = (entry.revision, record)
+        return record
 
     def under(self, prefix: str, kind: type[_Record]) -> dict[str, _Record]:
         """By the rest of the key, in its order."""
-        return {
-            key[len(prefix) :]: decode(self.entries[key].value, kind)
-            for key in sorted(self.entries)
-            if key.startswith(prefix)
-        }
+        found = sorted(key for key in self.entries if key.startswith(prefix))
+        return {key[len(prefix) :]: self._decode(self.entries[key], kind) for key in found}
 
     def unchanged(self, key: str) -> Compare:
         """The condition that a record is still as it is seen here."""

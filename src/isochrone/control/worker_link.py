@@ -151,7 +151,7 @@ class WorkerLink:
             lease = self._lease = await self._store.grant(self._lease_seconds)
         # Only over what was seen: between the two, a later process of this name may have written its own.
         compare = Compare(key, seen.revision if seen is not None else 0)
-        outcome = await self._store.transact((compare,), (Put(key, encode(record), lease.id),))
+        outcome = await self._store.transact((compare,), (Put(key, encode(record), lease.id),), durable=False)
         if outcome.succeeded:
             self._yielded = False
             log.info("registered", name=record.name, pool=record.pool, store=self._store.url)

@@ -96,7 +96,12 @@ class Forward(ABC):
                 self.hedge_at = now + group.hedge_delay_ns
                 if self.hedge_at < self.deadline:
                     self.look_at = self.hedge_at
-            self._place(now)
+            try:
+                self._place(now)
+            except IsochroneError:
+                # By what is known of the workers that have this version: one too slow for deadlines is refused here.
+                self._count_failure(self.lane)
+                raise
             if group.shadow is not None:
                 self._copy(group.shadow)
         except IsochroneError as error:

@@ -43,7 +43,7 @@ class Mirror:
 
     def under(self, prefix: str) -> list[Entry]:
         """By key."""
-        return [self._entries[key] for key in sorted(self._entries) if key.startswith(prefix)]
+        return [self._entries[key] for key in sorted(key for key in self._entries if key.startswith(prefix))]
 
     async def start(self) -> None:
         """Returns with the first listing in. Raises ``StoreUnavailable`` if there is none to be had."""

@@ -92,7 +92,8 @@ class SqliteDatabase:
 
     def grant(self, seconds: float) -> int:
         identity = secrets.randbelow(_NEVER - 1) + 1
-        with self._writing() as connection:
+        # Like renewals: no lease outlives the machine's boot.
+        with self._writing(durable=False) as connection:
             ends = self._clock.now_ns() + int(seconds * SECOND)
             connection.execute("INSERT INTO leases VALUES (?, ?, ?, ?)", (identity, seconds, self._clock.boot, ends))
         return identity
@@ -108,7 +109,7 @@ class SqliteDatabase:
             return done.rowcount == 1
 
     def revoke(self, lease: int) -> None:
-        with self._writing() as connection:
+        with self._writing(durable=False) as connection:
             self._end(connection, [lease])
 
     def position(self) -> tuple[int, int]:
@@ -128,7 +129,7 @@ class SqliteDatabase:
 
     def expire(self) -> None:
         """Ends overdue leases."""
-        with self._writing():
+        with self._writing(durable=False):
             pass
 
     @contextlib.contextmanager
@@ -148,7 +149,7 @@ class SqliteDatabase:
             try:
                 if self._first_end(connection) <= self._clock.now_ns():
                     connection.execute("COMMIT")
-                    with self._writing():
+                    with self._writing(durable=False):
                         pass
                     connection.execute("BEGIN")
                 yield connection

@@ -49,6 +49,23 @@ def test_a_gateway_that_counts_anew_loses_nothing_that_was_read() -> None:
     assert tally.figures()[1].requests == 57
 
 
+def test_latencies_are_forgotten_and_answers_and_failures_are_not() -> None:
+    first, tally = Trial("1", "2"), Tally("1", "2")
+    tally.take("a", first.report())
+    answer(first, "1", 4)
+    answer(first, "2", 2, failed=True)
+    tally.take("a", first.report())
+    again = Trial("1", "2")
+    answer(again, "1", 3, latency=2000)
+    tally.take("a", again.report())
+    tally.forget_latencies()
+    assert tally.figures() == (Figures(7, 0, {}), Figures(2, 2, {}))
+    answer(again, "1", 5, latency=2000)
+    answer(again, "2", 1)
+    tally.take("a", again.report())
+    assert tally.figures() == (Figures(12, 0, {bucket_of(2000): 5}), Figures(3, 2, {bucket_of(1000): 1}))
+
+
 def test_a_gateway_that_joins_counts_from_its_start_and_one_that_is_silent_keeps_its_counts() -> None:
     trial = Trial("1", "2")
     answer(trial, "1", 8)

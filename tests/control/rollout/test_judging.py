@@ -65,14 +65,14 @@ def test_nothing_is_promoted_before_its_time(requests: int, seconds: float) -> N
 
 
 def test_between_looks_it_tells_its_figures_and_when_it_looks_again() -> None:
-    unsure = judge(RULE, version(9500), version(500, 10.8), 25.0, 0)
+    unsure = judge(RULE, version(9500), version(500, failures=3), 25.0, 0)
     assert (unsure.kind, unsure.looks) == (WAIT, 7)
-    verdict = judge(RULE, version(11_400), version(600, 10.8), 30.0, unsure.looks)
+    verdict = judge(RULE, version(11_400), version(600, failures=3), 30.0, unsure.looks)
     assert (verdict.kind, verdict.looks) == (WAIT, 7)
     assert verdict.reason.startswith("not sure yet: p95 ")
     assert verdict.reason.endswith("600 and 11,400 requests in 30 s, next look at 708 of each")
-    assert judge(RULE, version(13_000), version(707, 10.8), 35.0, 7).looks == 7
-    assert judge(RULE, version(13_000), version(708, 10.8), 35.0, 7).looks > 7
+    assert judge(RULE, version(13_000), version(707, failures=3), 35.0, 7).looks == 7
+    assert judge(RULE, version(13_000), version(708, failures=3), 35.0, 7).looks > 7
 
 
 def test_when_time_is_up_it_says_what_is_known() -> None:

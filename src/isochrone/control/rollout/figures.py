@@ -91,6 +91,14 @@ class Tally:
             base = dict.fromkeys(self._versions, _NOTHING)
         self._read[gateway] = (report.identity, base, now)
 
+    def forget_latencies(self) -> None:
+        """Those so far are not the step's: answers and failures stay, latencies are counted from here on."""
+        for gateway, (identity, base, now) in self._read.items():
+            settled = {each: Figures(base[each].requests, base[each].failures, now[each].histogram) for each in base}
+            self._read[gateway] = (identity, settled, now)
+        for version, gone in self._gone.items():
+            self._gone[version] = Figures(gone.requests, gone.failures)
+
     def figures(self) -> tuple[Figures, Figures]:
         """Of the stable version and of the canary."""
         totals = dict(self._gone)
