@@ -58,11 +58,11 @@ class Story:
         self._load.start()
         try:
             await self._serve("before", "1")
-            await self._change("strict rollout, 1 → 2", "strict", *TO_TWO, "strict")
+            await self._change("strict, 1 → 2", "strict", *TO_TWO, "strict")
             await self._serve("after it", "2")
             await self._change("rollback, 2 → 1", "strict", "rollout", "rollback", "pipeline")
             await self._serve("after it", "1")
-            await self._change("fast rollout, 1 → 2", "fast", *TO_TWO, "fast")
+            await self._change("fast, 1 → 2", "fast", *TO_TWO, "fast")
             await self._serve("after it", "2")
         finally:
             await self._load.stop()
@@ -114,7 +114,7 @@ def summary(story: Story, seen: Sequence[Sighting]) -> Table:
     title = f"{len(seen):,} requests, {REQUESTS_PER_SECOND:g} a second, HTTP and gRPC, two gateways, three workers"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
     for index, column in enumerate(("phase", "requests", "failed", "p50 ms", "p99 ms", "worst ms", "versions seen")):
-        table.add_column(column, justify="right" if index else "left")
+        table.add_column(column, justify="right" if index else "left", no_wrap=True)
     for phase in story.phases:
         sent = phase.sent(seen)
         times = sorted(each.milliseconds for each in sent if each.versions)
@@ -182,6 +182,9 @@ def main() -> None:
         sys.exit(f"demo: {error}\ndemo: logs are in {folder}")
     except KeyboardInterrupt:
         say("\nstopped")
+    except SystemExit:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
     shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -49,7 +49,7 @@ def test_everything_is_where_it_belongs() -> None:
         KEYS.drain("w2"): encode(EventRecord(1.0, "me", "drain")),
     }
     workers = {name: WorkerView(WorkerRecord(name, "h", 1, 1)) for name in ("w1", "w2")}
-    world = see(view(**records), workers, Found(), {"m": ("s",)}, 42.0, 50.0)
+    world = see(view(**records), workers, Found(), {"m": ("s",)}, {"b1": 2}, 42.0, 50.0)
     assert world.epoch.epoch == 3
     assert world.known_gateways == {"a": "a1", "b": "b1"}
     assert set(world.gateways) == {"a"}
@@ -57,12 +57,13 @@ def test_everything_is_where_it_belongs() -> None:
     assert [record.identity for record in world.rollouts] == ["r1"]
     assert set(world.workers) == {"w1"}, "one that is drained need not be prepared"
     assert world.lagging(3) == ["b"]
+    assert world.lagging(2) == [], "what it told before it fell silent stands"
     assert world.judged["r1"].kind == "go"
     assert (world.switch_since, world.now) == (42.0, 50.0)
 
 
 def test_an_empty_store_is_epoch_0() -> None:
-    world = see(view(), {}, Found(), {}, 0.0, 0.0)
+    world = see(view(), {}, Found(), {}, {}, 0.0, 0.0)
     assert world.epoch == EpochRecord(0)
     assert world.switch is None
 

@@ -191,6 +191,17 @@ class TestStages:
         )
         assert commitments(record)["chain"].stages == {"1": b"first=1", "2": b"first=2"}
 
+    def test_the_previous_version_runs_what_it_ran(self) -> None:
+        record = EpochRecord(
+            7,
+            {
+                "chain": Assignment("2", previous="1", stages=("first", "second"), epoch=7),
+                "first": Assignment("2", previous="1", epoch=7),
+                "second": Assignment("5", previous="4", epoch=3),
+            },
+        )
+        assert commitments(record)["chain"].stages == {"2": b"first=2,second=5", "1": b"first=1,second=5"}
+
     def test_another_stage_is_another_lane(self) -> None:
         fleet = make_fleet()
         add_members(fleet, ONE)

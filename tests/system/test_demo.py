@@ -15,7 +15,13 @@ import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 COMMAND = [sys.executable, "-u", str(EXAMPLES / "demo.py"), "--seconds", "0.5", "--free-ports"]
-CHANGES = ["strict rollout, 1 → 2", "rollback, 2 → 1", "fast rollout, 1 → 2"]
+CHANGES = ["strict, 1 → 2", "rollback, 2 → 1", "fast, 1 → 2"]
+
+
+@pytest.fixture(autouse=True)
+def _places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that is killed cannot clear up after itself."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
 
 
 @pytest.fixture
@@ -36,7 +42,7 @@ def test_the_demo_shows_a_fleet_that_changes_under_load_and_ends_well() -> None:
     assert [row[6] for row in rows[::2]] == ["1", "2", "1", "2"]
     assert [row[0] for row in rows[1::2]] == CHANGES
     for _, requests, failed, *times, _ in rows:
-        assert int(requests.replace(",", "")) > 50
+        assert int(requests.replace(",", "")) > 10
         assert failed == "0"
         assert [float(time) for time in times] == sorted(float(time) for time in times)
     total = re.search(r"^([\d,]+) requests, 300 a second", shown, re.MULTILINE)
@@ -57,13 +63,14 @@ def test_the_demo_shows_a_fleet_that_changes_under_load_and_ends_well() -> None:
     ("words", "number", "status"),
     [("isochrone up", signal.SIGINT, 0), ("preparing at", signal.SIGTERM, 143)],
 )
-def test_the_demo_told_to_end_leaves_no_process(words: str, number: int, status: int) -> None:
+def test_the_demo_told_to_end_leaves_nothing(tmp_path: Path, words: str, number: int, status: int) -> None:
     with subprocess.Popen(COMMAND, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True) as process:
         started = _when(process, words)
         process.send_signal(number)
         process.communicate(timeout=60)
         assert process.returncode == status
     assert not [child for child in started if child.is_running()]
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_demo_leaves_taken_ports_alone_and_killed_leaves_no_process() -> None:

@@ -67,7 +67,7 @@ def test_versions_that_cannot_be_are_aborted_unseen(tmp_path: Path, models: Path
             # Broken off in the middle.
             for repository in (models, other):
                 write_corrupt_version(repository, "solo", 2)
-            _aborted(fleet, "solo", "not every worker could load it", "worker cpu-1", "worker edge-1", "solo")
+            _aborted(fleet, "solo", "not every worker could load it: worker ", "version 2: import raised SyntaxError")
             # Well on three workers; its warm-up fails on the fourth.
             for repository in (models, other):
                 write_version(repository, "solo", 2, fails_on="cpu-2")

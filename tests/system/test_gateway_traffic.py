@@ -163,18 +163,25 @@ class TestCanary:
                 result = client.infer("versions", {"X": FOUR}, model_version=version, headers={"x-canary": "always"})
                 assert result.as_numpy("Y")[0, 0] == float(version)
 
+    def counted(self, gateway: GatewayProcess, model: str) -> dict[str, tuple[int, int]]:
+        """By version: requests and failures, as they are told to a controller."""
+        trial = json.loads(ask(gateway.metrics_port, "GET", "/trials").body)[model]
+        return {version: (each["requests"], each["failures"]) for version, each in trial["versions"].items()}
 
-    def test_what_is_refused_for_want_of_a_worker_counts_against_the_version_and_a_quota_does_not(
-        self, ruled: GatewayProcess
-    ) -> None:
-        def asked(wish: str) -> int:
-            return infer(ruled, "identity_int16", {"x-canary": wish, "x-tenant": "t"}, "INT16").status
+    def test_a_deadline_that_cannot_be_met_counts_against_the_version(self, ruled: GatewayProcess) -> None:
+        body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [0] * 4}]}).encode()
+        headers = {"x-canary": "always", "x-request-timeout-ms": "0.01"}
+        before = self.counted(ruled, "versions")
+        for _ in range(5):
+            assert ask(ruled.http_port, "POST", "/v2/models/versions/infer", body, headers).status == 504
+        after = self.counted(ruled, "versions")
+        assert after["2"] == (before["2"][0] + 5, before["2"][1] + 5), "wherever it was refused"
+        assert after["1"] == before["1"]
 
-        # Nobody has version 7. The quota is used up at the third, before a version is chosen.
-        assert (asked("always"), asked("never"), asked("always"), asked("never")) == (404, 200, 429, 429)
-        trial = json.loads(ask(ruled.metrics_port, "GET", "/trials").body)["identity_int16"]
-        counted = {version: (each["requests"], each["failures"]) for version, each in trial["versions"].items()}
-        assert counted == {"1": (1, 0), "7": (1, 1)}
+    def test_a_quota_counts_against_no_version(self, ruled: GatewayProcess) -> None:
+        asked = [infer(ruled, "identity_int16", {"x-tenant": "t"}, "INT16").status for _ in range(4)]
+        assert asked == [200, 200, 429, 429]
+        assert self.counted(ruled, "identity_int16") == {"1": (2, 0), "7": (0, 0)}
 
 
 def test_affinity_by_agent(ruled: GatewayProcess) -> None:

@@ -28,7 +28,8 @@ def _commitment(record: EpochRecord, assignment: Assignment) -> Commitment:
 
 
 def _stages(models: Mapping[str, Assignment], assignment: Assignment, version: str) -> bytes:
-    """What the stages of one version of an ensemble run: the canary runs what is tried, the others what is served."""
+    """What the stages of one version of an ensemble run: the canary what is tried, the previous version what was served
+    before where that changed with it, and otherwise what is served."""
     if not assignment.stages:
         return b""
     tried = assignment.canary is not None and version == assignment.canary.version
@@ -36,6 +37,11 @@ def _stages(models: Mapping[str, Assignment], assignment: Assignment, version: s
     for name in assignment.stages:
         stage = models.get(name)
         if stage is not None:
-            canary = stage.canary if tried else None
-            versions[name] = canary.version if canary is not None else stage.version
+            changed_with_it = stage.epoch == assignment.epoch and bool(stage.previous)
+            if tried and stage.canary is not None:
+                versions[name] = stage.canary.version
+            elif version == assignment.previous and changed_with_it:
+                versions[name] = stage.previous
+            else:
+                versions[name] = stage.version
     return stage_header(versions)

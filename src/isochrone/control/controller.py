@@ -70,6 +70,8 @@ class Controller:
         self._trying = Trying(self._wake.set)
         #: When the switch under way was first seen in its phase.
         self._switch_seen: tuple[str, str, float] = ("", "", 0.0)
+        #: By a gateway's incarnation: the epoch it told last.
+        self._epochs_seen: dict[str, int] = {}
         self._asked: Mapping[str, Asked] = {}
         self._servers: tuple[WorkerRecord, ...] = ()
         self._read_generation = 0
@@ -122,6 +124,7 @@ class Controller:
         await asyncio.gather(*(watch.stop() for watch in watches.values()))
         await self._trying.stop()
         self._read_generation = 0
+        self._epochs_seen.clear()
 
     # One step.
 
@@ -154,7 +157,9 @@ class Controller:
             self._switch_seen = (switch.identity, switch.phase, time.time())
         views = {name: watch.view for name, watch in self._watches.items()}
         stages = {name: asked.stages for name, asked in self._asked.items()}
-        return see(view, views, self._trying, stages, self._switch_seen[2], time.time())
+        for gateway in view.gateways.values():
+            self._epochs_seen[gateway.incarnation] = max(gateway.epoch, self._epochs_seen.get(gateway.incarnation, 0))
+        return see(view, views, self._trying, stages, self._epochs_seen, self._switch_seen[2], time.time())
 
     async def _carry_out(self, record: RolloutRecord, decision: Decision) -> None:
         """One transaction, on the condition that all it was decided by still stands."""

@@ -25,6 +25,7 @@ def see(
     workers: Mapping[str, WorkerView],
     found: Found,
     stages: Mapping[str, tuple[str, ...]],
+    epochs_seen: Mapping[str, int],
     switch_since: float,
     now: float,
 ) -> World:
@@ -50,6 +51,7 @@ def see(
             for key, entry in entries.items()
             if key.startswith(keys.known_gateways)
         },
+        epochs_seen=epochs_seen,
         switch=switch,
         switch_since=switch_since,
         acknowledgements=acknowledgements,

@@ -154,7 +154,8 @@ class SqliteDatabase:
                     connection.execute("BEGIN")
                 yield connection
             finally:
-                if connection.in_transaction:
+                # Closed, if ending a lease broke it: what broke it is what is to be told.
+                if self._file.connection is connection and connection.in_transaction:
                     connection.execute("COMMIT")
 
     @contextlib.contextmanager

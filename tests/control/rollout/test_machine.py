@@ -23,7 +23,8 @@ from isochrone.control.records import (
     Split,
 )
 from isochrone.control.rollout.machine import ABORT_SECONDS, DRAIN_SECONDS, advance
-from isochrone.control.rollout.world import Failure, Word
+from isochrone.control.rollout.wanted import WITHDRAWN
+from isochrone.control.rollout.world import Failure, Word, World
 
 ONE = {"m": {"1": "old"}}
 BOTH = {"m": {"1": "old", "2": "new"}}
@@ -120,10 +121,19 @@ class TestFast:
     def test_a_gateway_that_missed_the_last_change_is_waited_for(self) -> None:
         record = with_state(rollout(), SWITCHING)
         late = {"a": GatewayRecord("a", "h", 1, epoch=1)}
-        assert advance(record, world(worker("w1", BOTH))).commit is not None
-        decision = advance(record, replace(world(worker("w1", BOTH)), gateways=late))
+        losing = EpochRecord(1, {"m": assignment(previous="0")})
+        assert advance(record, world(worker("w1", BOTH), epoch=losing)).commit is not None
+        decision = advance(record, replace(world(worker("w1", BOTH), epoch=losing), gateways=late))
         assert decision.commit is None
         assert "gateway b" in decision.record.note
+
+    def test_it_is_not_waited_for_where_it_loses_nothing(self) -> None:
+        late = {"a": GatewayRecord("a", "h", 1, epoch=1)}
+        back = with_state(rollout("2", kind="rollback"), SWITCHING)
+        for previous in ("", "2"):
+            epoch = EpochRecord(1, {"m": assignment(previous=previous)})
+            seen = replace(world(worker("w1", BOTH), epoch=epoch), gateways=late)
+            assert advance(back, seen).commit is not None
 
     def test_too_few_workers_left_means_preparing_again(self) -> None:
         record = with_state(rollout(), SWITCHING)
@@ -212,6 +222,33 @@ class TestCanary:
         assert decision.commit is not None
         assert decision.commit.models["m"].canary is None
         assert decision.commit.models["m"].version == "1"
+
+    def test_a_bad_one_stays_loaded_until_no_gateway_sends_to_it(self) -> None:
+        record = with_state(rollout(canary=self.RULE, epoch=3, reason="bad"), ABORTING)
+
+        def seen(now: float, has: dict[str, dict[str, str]], *epochs: int) -> World:
+            names = ("a", "b")
+            gateways = {
+                name: GatewayRecord(name, "127.0.0.1", 1, epoch=each) for name, each in zip(names, epochs, strict=True)
+            }
+            found = world(worker("w1", has), epoch=EpochRecord(3, {"m": assignment()}), now=now)
+            return replace(found, gateways=gateways)
+
+        waiting = advance(record, seen(130.0, BOTH, 3, 2)).record
+        assert (waiting.state, waiting.note) == (ABORTING, "gateway b has yet to see epoch 3")
+        assert WITHDRAWN not in waiting.since
+        # What they had sent before gets a moment to arrive.
+        assert WITHDRAWN not in advance(waiting, seen(100.4, BOTH, 3, 3)).record.since
+        gone = advance(waiting, seen(101.0, BOTH, 3, 3)).record
+        assert gone.since[WITHDRAWN] == 101.0
+        assert advance(gone, seen(101.1, BOTH, 3, 3)).record.state == ABORTING
+        assert advance(gone, seen(101.1, ONE, 3, 3)).record.state == ABORTED
+
+    def test_what_it_passed_by_is_told(self) -> None:
+        tried = EpochRecord(3, {"m": assignment(canary=Split("2", "", 0.1))})
+        seen = world(worker("w1", BOTH), epoch=tried, judged={"r1": Word("go", "p95 10 ms against 10")})
+        passed = advance(with_state(rollout(canary=self.RULE), CANARY), seen)
+        assert passed.event == "passed at 10%: p95 10 ms against 10"
 
     def test_promotion_by_hand_does_not_wait_for_figures(self) -> None:
         record = with_state(rollout(canary=self.RULE, promote_asked=True), CANARY)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from worlds import POOL, assignment, rollout, with_state
 
 from isochrone.control.records import ABORTING, DRAINING, PENDING, PREPARING, Change, EpochRecord, Split, WorkerRecord
-from isochrone.control.rollout.wanted import differing, lack_of_memory, wanted
+from isochrone.control.rollout.wanted import WITHDRAWN, differing, lack_of_memory, wanted
 
 GIB = 1 << 30
 
@@ -36,6 +36,22 @@ def test_what_is_prepared_is_wanted_and_what_is_aborted_is_not() -> None:
     assert wanted(a_worker(), epoch, [with_state(rollout(), PREPARING)]) == {"m": {"1", "2"}}
     for state in (PENDING, ABORTING, DRAINING):
         assert wanted(a_worker(), epoch, [with_state(rollout(), state)]) == {"m": {"1"}}
+
+
+def test_a_canary_that_was_rolled_back_is_wanted_until_it_is_withdrawn() -> None:
+    epoch = EpochRecord(3, {"m": assignment("1")})
+    going = with_state(rollout(epoch=3), ABORTING)
+    assert wanted(a_worker(), epoch, [going]) == {"m": {"1", "2"}}
+    gone = with_state(rollout(epoch=3, since={WITHDRAWN: 101.0}), ABORTING)
+    assert wanted(a_worker(), epoch, [gone]) == {"m": {"1"}}
+
+
+def test_what_was_served_stays_while_gateways_may_not_have_seen_the_commit() -> None:
+    epoch = EpochRecord(2, {"m": assignment("2", previous="1", memory=2 * GIB)})
+    changes = {"m": Change("2", "1", pools=(POOL,), memory=2 * GIB)}
+    assert wanted(a_worker(memory=3 * GIB), epoch, ()) == {"m": {"2"}}
+    draining = with_state(rollout(changes=changes, epoch=2), DRAINING)
+    assert wanted(a_worker(memory=3 * GIB), epoch, [draining]) == {"m": {"1", "2"}}
 
 
 def test_the_way_back_goes_when_there_is_no_room() -> None:

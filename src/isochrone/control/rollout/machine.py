@@ -30,13 +30,15 @@ from isochrone.control.records import (
 )
 from isochrone.control.rollout.decision import Decision, enter
 from isochrone.control.rollout.switching import switch
-from isochrone.control.rollout.wanted import lack_of_memory, needed
+from isochrone.control.rollout.wanted import WITHDRAWN, lack_of_memory, needed
 from isochrone.control.rollout.world import WorkerView, World
 
 #: Seconds for gateways to see a commit and for old versions to go before the rollout is called done anyway.
 DRAIN_SECONDS = 60.0
 #: Seconds for workers to let go of what was prepared.
 ABORT_SECONDS = 60.0
+#: Seconds for requests that gateways sent to a canary just before they saw it rolled back.
+LAST_REQUESTS_SECONDS = 0.5
 
 
 def advance(record: RolloutRecord, world: World) -> Decision:
@@ -242,7 +244,7 @@ def _drain(record: RolloutRecord, world: World) -> Decision:
     leaving = _superfluous(record, world)
     waited = world.now - record.since.get(DRAINING, world.now)
     if (late or leaving) and waited < DRAIN_SECONDS:
-        note = f"gateway {', '.join(late)} has yet to see epoch {record.epoch}" if late else f"drains {leaving[0]}"
+        note = f"waits for gateway {', '.join(late)} to see epoch {record.epoch}" if late else f"drains {leaving[0]}"
         return Decision(msgspec.structs.replace(record, note=note))
     return Decision(enter(record, DONE, world.now, note=""), event="done")
 
@@ -294,6 +296,12 @@ def _undo(record: RolloutRecord, world: World) -> Decision:
     if _owns_switch(record, world):
         return Decision(record, ends_switch=True)
     waited = world.now - record.since.get(ABORTING, world.now)
+    if record.epoch and WITHDRAWN not in record.since:
+        late = world.lagging(record.epoch)
+        if waited < (ABORT_SECONDS if late else LAST_REQUESTS_SECONDS):
+            note = f"gateway {', '.join(late)} has yet to see epoch {record.epoch}" if late else ""
+            return Decision(msgspec.structs.replace(record, note=note))
+        return Decision(msgspec.structs.replace(record, note="", since={**record.since, WITHDRAWN: world.now}))
     if _superfluous(record, world) and waited < ABORT_SECONDS:
         return Decision(record)
     return Decision(enter(record, ABORTED, world.now), event=f"aborted: {record.reason}")

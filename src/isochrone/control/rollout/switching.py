@@ -48,9 +48,13 @@ def switch(record: RolloutRecord, world: World) -> Decision:
 
 
 def _lagging(record: RolloutRecord, world: World) -> list[str]:
-    """Gateways that have not seen the last change of these models: the version they serve may be about to go."""
-    last = max((world.epoch.models[name].epoch for name in record.changes if name in world.epoch.models), default=0)
-    return world.lagging(last)
+    """Gateways that have not seen the last change of a model that now loses its previous version: they may serve it."""
+    losing = [
+        before
+        for name, change in record.changes.items()
+        if (before := world.epoch.models.get(name)) is not None and before.previous not in ("", change.version)
+    ]
+    return world.lagging(max(before.epoch for before in losing)) if losing else []
 
 
 def _changes_anything(record: RolloutRecord, world: World) -> bool:

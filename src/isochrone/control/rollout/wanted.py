@@ -10,8 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from isochrone.control.records import (
+    ABORTING,
     CANARY,
     COMPARING,
+    DRAINING,
     PREPARING,
     SWITCHING,
     EpochRecord,
@@ -19,6 +21,8 @@ from isochrone.control.records import (
     WorkerRecord,
 )
 
+#: When no gateway sends requests to a rolled back canary any more, in ``since`` of its rollout.
+WITHDRAWN = "withdrawn"
 _LOADED_IN = frozenset((PREPARING, COMPARING, CANARY, SWITCHING))
 
 
@@ -68,12 +72,20 @@ def needed(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutR
         if assignment.previous and (model, assignment.previous) not in needs:
             add(model, assignment.previous, assignment.memory, spare=True)
     for rollout in rollouts:
-        if rollout.state not in _LOADED_IN:
-            continue
         for model, change in rollout.changes.items():
-            if worker.pool in change.pools:
+            if worker.pool not in change.pools:
+                continue
+            if rollout.state in _LOADED_IN or _is_being_withdrawn(rollout):
                 add(model, change.version, change.memory)
+            elif rollout.state == DRAINING:
+                # Gateways that have yet to see the commit send requests there: not spare until the rollout is done.
+                add(model, change.before, change.memory)
     return needs
+
+
+def _is_being_withdrawn(rollout: RolloutRecord) -> bool:
+    """A canary that was rolled back: until every gateway has seen that, requests for it may come."""
+    return rollout.state == ABORTING and bool(rollout.epoch) and WITHDRAWN not in rollout.since
 
 
 def lack_of_memory(

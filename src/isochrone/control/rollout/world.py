@@ -70,6 +70,8 @@ class World:
     gateways: Mapping[str, GatewayRecord] = field(default_factory=dict)
     #: That may be serving, heard of or not: name → incarnation.
     known_gateways: Mapping[str, str] = field(default_factory=dict)
+    #: By a gateway's incarnation: the epoch it once told; it does not go back, though it is not heard of now.
+    epochs_seen: Mapping[str, int] = field(default_factory=dict)
     switch: SwitchRecord | None = None
     #: When the switch came to its phase, by the clock of ``now``.
     switch_since: float = 0.0
@@ -92,6 +94,10 @@ class World:
         """Gateways that may still serve by an earlier epoch."""
         return sorted(
             name
-            for name in self.known_gateways
-            if (gateway := self.gateways.get(name)) is None or gateway.epoch < epoch
+            for name, incarnation in self.known_gateways.items()
+            if max(self._epoch_of(name), self.epochs_seen.get(incarnation, 0)) < epoch
         )
+
+    def _epoch_of(self, name: str) -> int:
+        gateway = self.gateways.get(name)
+        return gateway.epoch if gateway is not None else 0
