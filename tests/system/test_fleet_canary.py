@@ -19,7 +19,15 @@ from bench.control.trial_models import SCORE, Scoring, write_score, write_score_
 
 USUAL = Scoring(median_ms=20.0, sigma=0.2)
 #: What fleet.yaml says of the model's rollouts.
-RULE = {"steps": [0.5], "min_samples": 40, "min_seconds": 1, "max_seconds": 60, "quantile": 0.5, "latency_ratio": 1.5}
+RULE = {
+    "steps": [0.5],
+    "min_samples": 40,
+    "min_seconds": 1,
+    "max_seconds": 60,
+    "quantile": 0.5,
+    "latency_ratio": 1.5,
+    "error_margin": 0.05,
+}
 #: A step that ends by an operator's word alone.
 LONG = {"steps": [0.5], "min_seconds": 600, "max_seconds": 900}
 
@@ -93,7 +101,7 @@ def test_versions_are_tried_by_rule_by_hand_and_by_their_outputs(tmp_path: Path)
     with SupervisedFleet(tmp_path / "fleet", models, shape) as fleet:
         log = RolloutLog(fleet.api.status()["epoch"], fleet.api.versions())
         log.ask(time.monotonic_ns())
-        with FleetLoad(fleet.gateways, 80.0, (SCORE,), agents=50) as load:
+        with FleetLoad(fleet.gateways, 100.0, (SCORE,), agents=50) as load:
             _by_its_rule(fleet, models)
             _by_an_operator(fleet, models)
             _by_its_outputs(fleet, models)
