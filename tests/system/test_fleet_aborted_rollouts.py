@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fleet_load import FleetLoad
-from fleets import ask, command, served_by, small_fleet, until
+from real_fleets import ask, command, served_by, small_fleet, until
 
 from bench.control.checker import Commit
 from bench.control.fleet_run import Shape, SupervisedFleet

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from fleets import applied, ask, command, pids, rewritten, served_by, small_fleet, until
+from real_fleets import applied, ask, command, pids, rewritten, served_by, small_fleet, until
 
 from bench.control.fleet_run import SupervisedFleet
 from bench.control.models import write_corrupt_version, write_repository, write_version

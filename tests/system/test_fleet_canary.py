@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from fleet_load import FleetLoad
-from fleets import ask, command, until
+from real_fleets import ask, command, until
 
 from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import write_repository

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tritonclient.grpc
-from fleets import ask, small_fleet
+from real_fleets import ask, small_fleet
 from tritonclient.utils import InferenceServerException
 
 from bench.control.fleet_run import Shape

@@ -16,7 +16,7 @@ from typing import Any
 
 import psutil
 from fleet_load import FleetLoad
-from fleets import LIMIT, small_fleet, until
+from real_fleets import LIMIT, small_fleet, until
 
 from bench.control.control_api import OVER
 from bench.control.fleet_run import Shape, SupervisedFleet

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fleet_load import FleetLoad
-from fleets import LIMIT, ask, command, requests_had, served_by, small_fleet, until
+from real_fleets import LIMIT, ask, command, requests_had, served_by, small_fleet, until
 
 from bench.control.checker import Commit
 from bench.control.fleet_run import Shape, SupervisedFleet, ports_in_a_row

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fleet_load import FleetLoad
-from fleets import applied, pids, rewritten, small_fleet, until
+from real_fleets import applied, pids, rewritten, small_fleet, until
 
 from bench.control.checker import Commit
 from bench.control.models import MODELS

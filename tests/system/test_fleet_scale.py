@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fleet_load import FleetLoad
-from fleets import command, requests_had, served_by, small_fleet, until
+from real_fleets import command, requests_had, served_by, small_fleet, until
 
 from bench.control.checker import Commit
 from bench.control.fleet_run import Shape, SupervisedFleet

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import psutil
 from fleet_load import FleetLoad
-from fleets import command, pids, small_fleet, until
+from real_fleets import command, pids, small_fleet, until
 
 from bench.control.checker import Commit
 from bench.control.fleet_run import Shape, SupervisedFleet

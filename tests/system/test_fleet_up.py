@@ -18,7 +18,7 @@ import numpy as np
 import psutil
 import tritonclient.grpc
 import tritonclient.http
-from fleets import LIMIT, until
+from real_fleets import LIMIT, until
 from typer.testing import CliRunner
 
 from isochrone.cli.main import app
@@ -140,10 +140,11 @@ def test_the_bundled_fleet_from_its_start_to_its_second_life(tmp_path: Path) -> 
         assert fleet.infer(tritonclient.http) == "1"
         assert CliRunner().invoke(app, words).exit_code == 0
 
+        # Nothing outlives a supervisor that is killed.
         assert fleet.process is not None
-        fleet.process.send_signal(signal.SIGTERM)
-        assert fleet.process.wait(LIMIT) == 0
-        assert not any(process.is_running() for process in first)
+        fleet.process.kill()
+        fleet.process.wait(LIMIT)
+        assert not psutil.wait_procs(first, timeout=LIMIT)[1]
 
         # What is committed stands, whatever the file said when it was first applied.
         fleet.start()
@@ -151,8 +152,8 @@ def test_the_bundled_fleet_from_its_start_to_its_second_life(tmp_path: Path) -> 
         for module in (tritonclient.http, tritonclient.grpc):
             assert fleet.infer(module) == "2"
         second = fleet.processes()
-        fleet.process.kill()
-        fleet.process.wait(LIMIT)
-        assert not psutil.wait_procs(second, timeout=LIMIT)[1]
+        fleet.process.send_signal(signal.SIGTERM)
+        assert fleet.process.wait(LIMIT) == 0
+        assert not any(process.is_running() for process in second)
     finally:
         fleet.kill()

@@ -126,15 +126,16 @@ def test_a_model_that_is_slow_now_and_then_holds_nobody_up_twice(sample_server: 
 
 
 def test_a_full_queue(client: StockClient, busy: Busy) -> None:
+    # Long enough for the fourth to come while the first still runs, however busy the machine is.
     for _ in range(3):
-        busy.send("slow_short_queue", 150)
+        busy.send("slow_short_queue", 500)
     with pytest.raises(InferenceServerException) as caught:
         client.infer("slow_short_queue", sleep_for(1))
     assert "Exceeds maximum queue size" in caught.value.message()
     assert "slow_short_queue" in caught.value.message()
     assert caught.value.status() == ("429" if client.is_http else "StatusCode.RESOURCE_EXHAUSTED")
     busy.join()
-    assert busy.answers == [150, 150, 150]
+    assert busy.answers == [500, 500, 500]
 
 
 @pytest.mark.parametrize(("name", "value"), [("priority", -1), ("timeout", "soon"), ("sequence_start", 1)])

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 from pathlib import Path
 
-import psutil
 from up_process import SECONDS, bundled_fleet, isochrone, start_up
 
 
@@ -35,24 +33,6 @@ def test_up_infer_rollout_and_the_end(tmp_path: Path) -> None:
         assert not any(child.is_running() for child in children)
         last = up.log.read_text().splitlines()[-4:]
         assert last == ["stopping gw", "stopping cpu-1, cpu-2", "stopping control-1", "stopped"]
-
-
-def test_a_supervisor_that_is_killed_leaves_nothing_and_the_fleet_goes_on(tmp_path: Path) -> None:
-    path = bundled_fleet(tmp_path, workers=1)
-    with start_up(str(path), log=tmp_path / "first.log") as up:
-        up.commands()
-        children = up.children()
-        os.kill(up.process.pid, signal.SIGKILL)
-        gone, left = psutil.wait_procs(children, timeout=SECONDS)
-        assert len(gone) >= 3
-        assert not left
-    with start_up(str(path), log=tmp_path / "second.log") as up:
-        commands = up.commands()
-        assert "goes on at generation 1" in up.log.read_text()
-        ended = isochrone(*commands[0])
-        assert ended.returncode == 0, ended.stdout + ended.stderr
-        up.process.terminate()
-        assert up.process.wait(SECONDS) == 0
 
 
 def test_a_port_that_is_taken_is_told_in_one_sentence_before_anything_starts(tmp_path: Path) -> None:
