@@ -46,10 +46,11 @@ def test_everything_is_where_it_belongs() -> None:
         KEYS.known_gateway("b"): b"b1",
         KEYS.rollout("r1"): encode(RolloutRecord("r1", {"m": Change("3", "2")})),
         KEYS.rollout("r0"): encode(RolloutRecord("r0", {"m": Change("2", "1")}, "done")),
+        KEYS.seen_epoch("b"): b"b1 2",
         KEYS.drain("w2"): encode(EventRecord(1.0, "me", "drain")),
     }
     workers = {name: WorkerView(WorkerRecord(name, "h", 1, 1)) for name in ("w1", "w2")}
-    world = see(view(**records), workers, Found(), {"m": ("s",)}, {"b1": 2}, 42.0, 50.0)
+    world = see(view(**records), workers, Found(), {"m": ("s",)}, 42.0, 50.0)
     assert world.epoch.epoch == 3
     assert world.known_gateways == {"a": "a1", "b": "b1"}
     assert set(world.gateways) == {"a"}
@@ -63,7 +64,7 @@ def test_everything_is_where_it_belongs() -> None:
 
 
 def test_an_empty_store_is_epoch_0() -> None:
-    world = see(view(), {}, Found(), {}, {}, 0.0, 0.0)
+    world = see(view(), {}, Found(), {}, 0.0, 0.0)
     assert world.epoch == EpochRecord(0)
     assert world.switch is None
 

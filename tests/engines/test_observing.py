@@ -46,12 +46,6 @@ def test_no_record_or_one_of_the_process_before_does_not() -> None:
     assert not ready(WORKER, 0, view())
 
 
-def test_of_several_processes_behind_one_name_any_may_register() -> None:
-    several = ProcessSpec("g", "gateway", ("gateway", "--processes", "2"))
-    assert ready(several, 7, view(gateway_pid=9))
-    assert not ready(several, 7, view())
-
-
 def test_drains_and_idleness_are_passed_on() -> None:
     running = {"w": Running(7, WORKER, 0.0, 0, stopping=True)}
     assert observe(view(worker_pid=7), running, {"w": 3.0}, {"w"}, {}) == {"w": Observed(WORKER, True, True, 3.0, True)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import uvloop
 
 from isochrone.cli.gateway_membership import GatewayMembership
 from isochrone.cli.wire_limits import parse_limits
+from isochrone.engines.tether import tethered
 from isochrone.errors import ConfigError, IsochroneError
 from isochrone.gateway.discovery import read_upstreams
 from isochrone.gateway.monitor import MonitorRules
@@ -130,7 +132,7 @@ def gateway(
             seed=seed,
         )
         if processes > 1:
-            raise typer.Exit(_supervise(processes, int(port), name))
+            raise typer.Exit(_supervise(processes, int(port), name or f"{socket.gethostname()}-{port}"))
         logs.configure(json=log_json)
         raise typer.Exit(uvloop.run(_serve(settings, GatewayMembership(store, fleet, name, advertise, lease_seconds))))
     except (StartFailed, IsochroneError, OSError) as error:
@@ -146,10 +148,10 @@ async def _serve(settings: GatewaySettings, membership: GatewayMembership) -> in
 
 
 def _supervise(processes: int, port: int, name: str) -> int:
-    """Runs this command so many times on one port; one that dies is started again."""
+    """Runs this command so many times on one port; one that dies is started again, and none outlives this process."""
     if port == 0:
         raise StartFailed("--processes needs a port in --listen: each process would pick another free one")
-    arguments = [sys.executable, "-m", "isochrone", *_without_processes(sys.argv[1:]), "--reuse-port"]
+    arguments = tethered([sys.executable, "-m", "isochrone", *_without_processes(sys.argv[1:]), "--reuse-port"])
     stopping = False
     children: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -190,7 +192,7 @@ def _supervise(processes: int, port: int, name: str) -> int:
 def _own(index: int, name: str) -> list[str]:
     """What differs from process to process: the name in a fleet; and one metrics page, since two processes on one port
     would answer for each other."""
-    words = ["--name", f"{name}.{index + 1}"] if name else []
+    words = ["--name", f"{name}.{index + 1}"]
     return words if index == 0 else [*words, "--metrics-port", "-1"]
 
 

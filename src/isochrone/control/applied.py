@@ -10,11 +10,8 @@ from isochrone.control.fleet.gateway_rules import SOURCE, gateway_rules
 from isochrone.control.fleet.processes import outside_servers
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.following import Asked
-from isochrone.control.records import FleetRecord, WorkerRecord, decode
+from isochrone.control.records import BY_ADDRESS, FleetRecord, WorkerRecord, decode
 from isochrone.gateway.traffic.rules import GatewayRules, parse_rules
-
-#: Where other workers tell one start from the next: this one was registered for its address alone.
-BY_ADDRESS = "address"
 
 
 def read_fleet(record: FleetRecord) -> tuple[Mapping[str, Asked], tuple[WorkerRecord, ...]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from isochrone.control.records import Assignment, EpochRecord
-from isochrone.gateway.commitment import Commitment, stage_header
+from isochrone.gateway.commitment import Commitment
 from isochrone.gateway.traffic.canary import CanaryRules
+from isochrone.protocol.stages import stages_value
 
 
 def commitments(record: EpochRecord) -> dict[str, Commitment]:
@@ -28,20 +29,25 @@ def _commitment(record: EpochRecord, assignment: Assignment) -> Commitment:
 
 
 def _stages(models: Mapping[str, Assignment], assignment: Assignment, version: str) -> bytes:
-    """What the stages of one version of an ensemble run: the canary what is tried, the previous version what was served
-    before where that changed with it, and otherwise what is served."""
+    """What the stages of one version of an ensemble run, and theirs in turn: the canary what is tried, the previous
+    version what was served before where that changed with it, and otherwise what is served."""
     if not assignment.stages:
         return b""
     tried = assignment.canary is not None and version == assignment.canary.version
     versions = {}
-    for name in assignment.stages:
+    to_see = list(assignment.stages)
+    while to_see:
+        name = to_see.pop()
         stage = models.get(name)
-        if stage is not None:
-            changed_with_it = stage.epoch == assignment.epoch and bool(stage.previous)
-            if tried and stage.canary is not None:
-                versions[name] = stage.canary.version
-            elif version == assignment.previous and changed_with_it:
-                versions[name] = stage.previous
-            else:
-                versions[name] = stage.version
-    return stage_header(versions)
+        # One that was seen needs no second look, and a circle, which no worker would load, ends.
+        if stage is None or stage is assignment or name in versions:
+            continue
+        to_see += stage.stages
+        changed_with_it = stage.epoch == assignment.epoch and bool(stage.previous)
+        if tried and stage.canary is not None:
+            versions[name] = stage.canary.version
+        elif version == assignment.previous and changed_with_it:
+            versions[name] = stage.previous
+        else:
+            versions[name] = stage.version
+    return stages_value(versions)

@@ -10,22 +10,21 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping
 
 import structlog
 
 from isochrone.control.election import Candidate
 from isochrone.control.events import event, trimmed
-from isochrone.control.following import FILE, Asked, Steps, follow, given_up
+from isochrone.control.fleet_reading import FleetReading, ReadFleet
+from isochrone.control.following import FILE, Steps, follow, given_up
 from isochrone.control.keys import Keys
 from isochrone.control.records import (
     ABORTED,
+    BY_ADDRESS,
     ConvergedRecord,
     EpochRecord,
     EventRecord,
-    FleetRecord,
     RolloutRecord,
-    WorkerRecord,
     encode,
 )
 from isochrone.control.rollout.decision import Decision
@@ -36,7 +35,6 @@ from isochrone.control.seeing import loading_order, see
 from isochrone.control.trying import Trying
 from isochrone.control.view import Known, View
 from isochrone.control.worker_watch import WorkerWatch
-from isochrone.errors import IsochroneError
 from isochrone.store.base import Compare, Delete, Put, Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 
@@ -46,9 +44,6 @@ log = structlog.get_logger()
 _BUSY, _IDLE = 0.1, 0.5
 #: Rollouts that are over and kept, for people to look at.
 _KEPT_ROLLOUTS = 200
-
-#: What the applied file asks for, and its servers that run already: reads the repositories, so it may fail.
-ReadFleet = Callable[[FleetRecord], tuple[Mapping[str, Asked], tuple[WorkerRecord, ...]]]
 
 
 class Controller:
@@ -61,7 +56,6 @@ class Controller:
         self._store = store
         self._keys = keys
         self._mirror = mirror
-        self._read_fleet = read_fleet
         self._candidate = Candidate(store, keys, mirror, name, lease_seconds)
         #: Records that were decoded before.
         self._known: Known = {}
@@ -70,11 +64,7 @@ class Controller:
         self._trying = Trying(self._wake.set)
         #: When the switch under way was first seen in its phase.
         self._switch_seen: tuple[str, str, float] = ("", "", 0.0)
-        #: By a gateway's incarnation: the epoch it told last.
-        self._epochs_seen: dict[str, int] = {}
-        self._asked: Mapping[str, Asked] = {}
-        self._servers: tuple[WorkerRecord, ...] = ()
-        self._read_generation = 0
+        self._fleet = FleetReading(read_fleet, self._wake.set)
 
     @property
     def leads(self) -> bool:
@@ -123,8 +113,7 @@ class Controller:
         watches, self._watches = self._watches, {}
         await asyncio.gather(*(watch.stop() for watch in watches.values()))
         await self._trying.stop()
-        self._read_generation = 0
-        self._epochs_seen.clear()
+        await self._fleet.stop()
 
     # One step.
 
@@ -136,35 +125,35 @@ class Controller:
 
     async def _step(self) -> bool:
         """Everything one step further; whether anything is under way."""
-        view = self._view()
-        await self._follow_watches(view)
-        await self._follow_fleet(view)
-        view = self._view()
-        open_rollouts = view.open_rollouts
-        self._trying.keep_only({record.identity for record in open_rollouts})
-        for record in open_rollouts:
-            world = self._see(self._view())
+        await self._follow_watches(self._view())
+        identities = [record.identity for record in self._view().open_rollouts]
+        self._trying.keep_only(set(identities))
+        for identity in identities:
+            # Read anew each time: somebody may have asked for an abort while another one was written.
+            view = self._view()
+            record = view.rollout(identity)
+            if record is None or record.is_over:
+                continue
+            world = self._see(view)
             decision = advance(record, world)
             self._trying.follow(decision, world)
-            await self._carry_out(record, decision)
+            await self._carry_out(view, record, decision)
         self._want(self._view())
-        await self._tidy(view)
-        return bool(open_rollouts)
+        await self._follow_fleet(self._view())
+        await self._tidy(self._view())
+        return bool(identities)
 
     def _see(self, view: View) -> World:
         switch = view.switch
         if switch is not None and self._switch_seen[:2] != (switch.identity, switch.phase):
             self._switch_seen = (switch.identity, switch.phase, time.time())
         views = {name: watch.view for name, watch in self._watches.items()}
-        stages = {name: asked.stages for name, asked in self._asked.items()}
-        for gateway in view.gateways.values():
-            self._epochs_seen[gateway.incarnation] = max(gateway.epoch, self._epochs_seen.get(gateway.incarnation, 0))
-        return see(view, views, self._trying, stages, self._epochs_seen, self._switch_seen[2], time.time())
+        stages = {name: asked.stages for name, asked in self._fleet.asked.items()}
+        return see(view, views, self._trying, stages, self._switch_seen[2], time.time())
 
-    async def _carry_out(self, record: RolloutRecord, decision: Decision) -> None:
+    async def _carry_out(self, view: View, record: RolloutRecord, decision: Decision) -> None:
         """One transaction, on the condition that all it was decided by still stands."""
         keys = self._keys
-        view = self._view()
         after = decision.record
         compares = [self._candidate.condition(), view.unchanged(keys.rollout(record.identity))]
         operations: list[Put | Delete] = []
@@ -222,16 +211,8 @@ class Controller:
 
     async def _follow_fleet(self, view: View) -> None:
         fleet = view.fleet
-        if fleet is None:
+        if fleet is None or not self._fleet.follow(fleet):
             return
-        if fleet.generation != self._read_generation:
-            try:
-                self._asked, self._servers = await asyncio.to_thread(self._read_fleet, fleet)
-            except IsochroneError as error:
-                log.error("the applied fleet cannot be followed", generation=fleet.generation, error=str(error))
-                await asyncio.sleep(1.0)
-                return
-            self._read_generation = fleet.generation
         await self._register_servers(view)
         converged = view.read(self._keys.converged, ConvergedRecord) or ConvergedRecord(0)
         if converged.generation >= fleet.generation:
@@ -239,7 +220,9 @@ class Controller:
         counter = view.entries.get(self._keys.rollout_number)
         number = int(counter.value) if counter is not None else 0
         epoch = view.epoch or EpochRecord(0)
-        steps = follow(fleet.generation, self._asked, converged, epoch, view.open_rollouts, number + 1, time.time())
+        steps = follow(
+            fleet.generation, self._fleet.asked, converged, epoch, view.open_rollouts, number + 1, time.time()
+        )
         if steps is not None and (steps.epoch is None or view.switch is None):
             await self._write(view, steps, number)
 
@@ -262,16 +245,14 @@ class Controller:
         self._wake.set()
 
     async def _register_servers(self, view: View) -> None:
-        """Servers that run already and register nowhere: the leader does it for them, under its own lease."""
-        wanted_servers = {record.name: record for record in self._servers}
-        present = {name: record for name, record in view.workers.items() if record.incarnation == "address"}
-        if present == wanted_servers and all(
-            view.entries[self._keys.worker(name)].lease == self._candidate.lease for name in present
-        ):
+        """Servers that run already and register nowhere: the leader does it for them. Without a lease: that no leader
+        is heard of says nothing of them, and gateways see for themselves whether they are well."""
+        wanted_servers = {record.name: record for record in self._fleet.servers}
+        present = {name: record for name, record in view.workers.items() if record.incarnation == BY_ADDRESS}
+        if present == wanted_servers:
             return
-        lease = self._candidate.lease
         operations: list[Put | Delete] = [
-            Put(self._keys.worker(name), encode(record), lease) for name, record in wanted_servers.items()
+            Put(self._keys.worker(name), encode(record)) for name, record in wanted_servers.items()
         ]
         operations += [Delete(self._keys.worker(name)) for name in present if name not in wanted_servers]
         outcome = await self._store.transact((self._candidate.condition(),), operations)

@@ -59,7 +59,13 @@ class Candidate:
                     self._lease = await self._store.grant(self._seconds)
                 self._error = ""
                 seen = self._mirror.revision
-                if self._keys.leader not in self._mirror.entries:
+                entry = self._mirror.entries.get(self._keys.leader)
+                if entry is not None and entry.lease == self._lease.id:
+                    # Written by an attempt whose answer was lost.
+                    self._revision = entry.revision
+                    log.info("leads", controller=self._name)
+                    return
+                if entry is None:
                     put = Put(self._keys.leader, self._name.encode(), self._lease.id)
                     outcome = await self._store.transact((Compare(self._keys.leader, 0),), (put,), durable=False)
                     if outcome.succeeded:

@@ -31,6 +31,7 @@ from isochrone.control.records import (
     decode,
     encode,
 )
+from isochrone.control.switch_part import SwitchPart
 from isochrone.errors import IsochroneError
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.traffic.rules import GatewayRules
@@ -84,8 +85,11 @@ class GatewayLink:
         self._members: tuple[object, ...] = ()
         self._vanished: dict[str, tuple[WorkerRecord, float]] = {}
         self._known: dict[str, WorkerRecord] = {}
-        self._acknowledged: tuple[str, str] = ("", "")
+        self._part = SwitchPart()
         self._held_since = 0.0
+        #: Epochs in the order the store told them, and the place of the one that is served: looking takes a while, and
+        #: an earlier one must not come after a later one. By number it would not do: a backup goes back.
+        self._epochs_told = self._epoch_served = 0
         self._registered = False
         gateway.fleet.lead()
 
@@ -113,6 +117,7 @@ class GatewayLink:
         # Their first word on what they serve comes with their health.
         await asyncio.gather(*self._tasks)
         self._run(self._keep())
+        self._run(self._look_after())
 
     async def stop(self) -> None:
         """Says farewell: nobody need wait for this gateway any more. Only when it admits nothing any more itself."""
@@ -168,6 +173,7 @@ class GatewayLink:
         """Registers again when the lease was lost, and tells which epoch is served."""
         told = -1
         while True:
+            before = self.mirror.revision
             try:
                 lost = self._lease is None or self._lease.lost
                 key = self._keys.gateway(self._record.name)
@@ -176,15 +182,31 @@ class GatewayLink:
                     told = -1
                 epoch = self._gateway.fleet.epoch
                 if epoch != told and self._lease is not None:
-                    put = Put(key, encode(self._current()), self._lease.id)
-                    await self._store.transact((), (put,), durable=False)
+                    await self._tell_epoch(key, epoch, self._lease.id)
                     told = epoch
             except StoreUnavailable:
                 pass  # the mirror says so in the log
-            self._drop_vanished()
-            self._look_at_hold()
-            before = self.mirror.revision
+            except Exception as error:
+                # A gateway that is not kept registered would be taken for lost.
+                log.error("keeping the gateway registered failed unexpectedly", exc_info=error)
+                await asyncio.sleep(0.5)
             await self.mirror.changed(before, 0.1)
+
+    async def _tell_epoch(self, key: str, epoch: int, lease: int) -> None:
+        """That it is served here; and that it was, for when this gateway is not heard of."""
+        seen = f"{self._record.incarnation} {epoch}".encode()
+        operations = (Put(key, encode(self._current()), lease), Put(self._keys.seen_epoch(self._record.name), seen))
+        await self._store.transact((), operations, durable=False)
+
+    async def _look_after(self) -> None:
+        """What must not wait for the store."""
+        while True:
+            await asyncio.sleep(0.1)
+            try:
+                self._drop_vanished()
+                self._look_at_hold()
+            except Exception as error:
+                log.error("looking after the gateway failed unexpectedly", exc_info=error)
 
     # What the store says.
 
@@ -209,6 +231,7 @@ class GatewayLink:
         keys = self._keys
         found = {entry.key: decode(entry.value, WorkerRecord) for entry in self.mirror.under(keys.workers)}
         drained = {entry.key.removeprefix(keys.drains) for entry in self.mirror.under(keys.drains)}
+        self._gateway.draining = self._record.name in drained
         now = time.monotonic()
         for key, record in self._known.items():
             if key not in found:
@@ -251,16 +274,17 @@ class GatewayLink:
             return
         record = decode(entry.value, EpochRecord)
         self._epoch_revision = entry.revision
+        self._epochs_told += 1
         if self._gateway.fleet.holding:
             # It was looked before the switch was acknowledged; now requests wait.
-            self._commit(record)
+            self._commit(record, self._epochs_told)
         else:
-            self._run(self._look_and_commit(record))
+            self._run(self._look_and_commit(record, self._epochs_told))
 
-    async def _look_and_commit(self, record: EpochRecord) -> None:
+    async def _look_and_commit(self, record: EpochRecord, place: int) -> None:
         """Workers have the new versions since a moment ago: requests must not come before that is known here."""
         await self._look({name: model.version for name, model in record.models.items()})
-        self._commit(record)
+        self._commit(record, place)
 
     async def _look(self, versions: Mapping[str, str]) -> bool:
         """Looks at what the workers serve until somebody is known to serve each of these; False: nobody was found."""
@@ -274,9 +298,12 @@ class GatewayLink:
                 return False
             await asyncio.sleep(0.02)
 
-    def _commit(self, record: EpochRecord) -> None:
-        if record.epoch <= self._gateway.fleet.epoch:
+    def _commit(self, record: EpochRecord, place: int) -> None:
+        if place <= self._epoch_served:
             return
+        self._epoch_served = place
+        if record.epoch <= self._gateway.fleet.epoch:
+            log.error("the store went back", epoch=record.epoch, served=self._gateway.fleet.epoch)
         self._gateway.fleet.commit(record.epoch, commitments(record))
         log.info("epoch", epoch=record.epoch, versions={name: model.version for name, model in record.models.items()})
 
@@ -285,23 +312,17 @@ class GatewayLink:
     def _apply_switch(self, entry: Entry | None) -> None:
         fleet = self._gateway.fleet
         switch = decode(entry.value, SwitchRecord) if entry is not None else None
-        if entry is None or switch is None or switch.phase == CANCELLED or switch.epoch < fleet.epoch:
-            self._release()
-            return
-        if switch.phase == HOLDING and not fleet.holding:
-            # First nothing is let through any more, then this is said.
-            fleet.hold(switch.models)
-            self._held_since = time.monotonic()
-        if switch.phase in (ANNOUNCED, HOLDING) and self._acknowledged != (switch.identity, switch.phase):
-            self._acknowledged = (switch.identity, switch.phase)
-            self._run(self._acknowledge(entry, switch))
-
-    def _release(self) -> None:
-        fleet = self._gateway.fleet
-        if fleet.holding:
+        act = self._part.see(switch, fleet.epoch)
+        if act.release:
             held = time.monotonic() - self._held_since
             released = fleet.release()
             log.info("switch over", epoch=fleet.epoch, requests_held=released, held_ms=round(held * 1e3, 2))
+        if act.hold:
+            # First nothing is let through any more, then this is said.
+            fleet.hold(act.hold)
+            self._held_since = time.monotonic()
+        if act.says and entry is not None and switch is not None:
+            self._run(self._acknowledge(entry, switch))
 
     async def _acknowledge(self, entry: Entry, switch: SwitchRecord) -> None:
         keys, record = self._keys, self._record
@@ -323,10 +344,9 @@ class GatewayLink:
             )
         except StoreUnavailable as error:
             log.warning("a switch could not be acknowledged", switch=switch.identity, error=str(error))
-            if self._acknowledged == (switch.identity, switch.phase):
-                self._acknowledged = ("", "")
-                await asyncio.sleep(0.05)
-                self._apply_switch(self.mirror.entries.get(keys.switch))
+            await asyncio.sleep(0.05)
+            self._part.unsaid(switch)
+            self._apply_switch(self.mirror.entries.get(keys.switch))
 
     def _look_at_hold(self) -> None:
         """A switch whose leader died is not waited for: any gateway may cancel it, unless it was committed."""

@@ -27,6 +27,7 @@ class Keys:
         self.workers = f"{self.prefix}workers/"
         self.gateways = f"{self.prefix}gateways/"
         self.known_gateways = f"{self.prefix}known-gateways/"
+        self.seen_epochs = f"{self.prefix}seen-epochs/"
         self.acknowledgements = f"{self.prefix}acknowledgements/"
         self.rollouts = f"{self.prefix}rollouts/"
         self.drains = f"{self.prefix}drains/"
@@ -43,6 +44,10 @@ class Keys:
     def known_gateway(self, name: str) -> str:
         """A gateway that may be serving, heard of or not; stays until it says farewell or is known to be dead."""
         return self.known_gateways + name
+
+    def seen_epoch(self, name: str) -> str:
+        """What a gateway has served by, and as which incarnation; stays when it is not heard of any more."""
+        return self.seen_epochs + name
 
     def acknowledgement(self, switch: str, gateway: str) -> str:
         return f"{self.acknowledgements}{switch}/{gateway}"

@@ -30,6 +30,10 @@ FAST, STRICT = "fast", "strict"
 ANNOUNCED, HOLDING, CANCELLED = "announced", "holding", "cancelled"
 
 
+#: In place of an incarnation: the worker was registered for its address alone, by the leader.
+BY_ADDRESS = "address"
+
+
 class Split(msgspec.Struct, frozen=True, omit_defaults=True):
     """A second version that gets a part of a model's traffic."""
 

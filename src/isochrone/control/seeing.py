@@ -25,7 +25,6 @@ def see(
     workers: Mapping[str, WorkerView],
     found: Found,
     stages: Mapping[str, tuple[str, ...]],
-    epochs_seen: Mapping[str, int],
     switch_since: float,
     now: float,
 ) -> World:
@@ -51,7 +50,7 @@ def see(
             for key, entry in entries.items()
             if key.startswith(keys.known_gateways)
         },
-        epochs_seen=epochs_seen,
+        epochs_seen=_epochs_seen(view),
         switch=switch,
         switch_since=switch_since,
         acknowledgements=acknowledgements,
@@ -60,6 +59,16 @@ def see(
         judged=found.judged,
         stages=stages,
     )
+
+
+def _epochs_seen(view: View) -> dict[str, int]:
+    """By incarnation: what each gateway has told to have served by, heard of or not."""
+    found = {}
+    for key, entry in view.entries.items():
+        if key.startswith(view.keys.seen_epochs):
+            incarnation, _, epoch = entry.value.decode("utf-8", "replace").rpartition(" ")
+            found[incarnation] = int(epoch) if epoch.isdigit() else 0
+    return found
 
 
 def loading_order(epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> list[str]:

@@ -15,10 +15,10 @@ from pathlib import Path
 from time import monotonic
 
 from isochrone.control.fleet.processes import ProcessSpec
-from isochrone.engines import tether
 from isochrone.engines.backoff import Backoff
 from isochrone.engines.base import Engine, Exit, Running
 from isochrone.engines.log_files import LogFiles
+from isochrone.engines.tether import tethered
 
 #: Seconds between two looks at the sizes of the logs.
 _LOG_SECONDS = 5.0
@@ -139,12 +139,8 @@ class LocalEngine(Engine):
         except OSError:
             log = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         try:
-            # -I and -S: the tether needs nothing but the standard library, and no site's start-up code.
-            wrapper = (sys.executable, "-I", "-S", str(Path(tether.__file__)), str(os.getpid()))
             return await asyncio.create_subprocess_exec(
-                *wrapper,
-                *self._command,
-                *spec.arguments,
+                *tethered((*self._command, *spec.arguments)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -46,6 +46,4 @@ def observe(
 
 
 def _is_ready(each: Running, pid: int) -> bool:
-    # With several processes behind one name, it is one of theirs that registers.
-    several = each.spec.role == "gateway" and "--processes" in each.spec.arguments
-    return each.pid > 0 and (pid == each.pid or (several and pid > 0))
+    return each.pid > 0 and pid == each.pid

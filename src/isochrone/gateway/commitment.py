@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from isochrone.gateway.traffic.canary import CanaryRules
-from isochrone.protocol.stages import STAGES_HEADER as STAGES_HEADER
-from isochrone.protocol.stages import stages_value
 
 #: A caller asks for the epoch an answer was given by, or for the versions of an epoch it has seen.
 EPOCH_HEADER = b"x-isochrone-epoch"
@@ -30,8 +28,3 @@ class Commitment:
     canary: CanaryRules | None = None
     #: Model and version of each stage, as the header says it, by the ensemble's own version; empty: it has no stages.
     stages: Mapping[str, bytes] = field(default_factory=dict)
-
-
-def stage_header(versions: Mapping[str, str]) -> bytes:
-    """``preprocess=2,detector=3``."""
-    return stages_value(versions)

@@ -59,7 +59,7 @@ class ReadyRoute(Route):
         headers: Headers = ()
         if self._load_format is not None:
             render = orca_text if self._load_format == b"text" else orca_json
-            draining = 1.0 if gateway.stopping else 0.0
+            draining = 1.0 if gateway.is_leaving else 0.0
             report = {"named_metrics.in_flight": float(gateway.in_flight), "named_metrics.draining": draining}
             headers = ((ORCA_HEADER, render(report)),)
         exchange.respond(200 if gateway.is_ready else 400, headers, [])

@@ -133,6 +133,8 @@ class Fleet:
 
     def commit(self, epoch: int, committed: Mapping[str, Commitment]) -> None:
         """An epoch, in one turn of the loop: every request before it goes by the last one, every one after by this."""
+        # Last, whatever its number: it is what holds from now on.
+        self.epochs.pop(epoch, None)
         self.epochs[epoch] = committed
         while len(self.epochs) > _EPOCHS_KEPT:
             del self.epochs[next(iter(self.epochs))]
@@ -206,6 +208,13 @@ class Fleet:
         for group in self.groups.values():
             if group.held is not None:
                 group.held.refuse(Unavailable(reason))
+
+    def expire_held(self, now: int) -> None:
+        """What waits for a switch longer than its own deadline is told so."""
+        for name in self.holding:
+            group = self.groups.get(name)
+            if group is not None and group.held is not None:
+                group.held.expire(now)
 
     def configure(self, rules: GatewayRules) -> None:
         """These are the rules from now on; models whose own did not change keep all they have learned."""

@@ -49,6 +49,8 @@ class Gateway:
         self.forwards: set[Forward] = set()
         self.pipes: set[GrpcPipe] = set()
         self.stopping = False
+        #: Its control plane wants nobody to send new requests here. What comes is served all the same.
+        self.draining = False
         self._monitoring = monitoring or MonitorRules()
         self._monitors: dict[str, Monitor] = {}
         #: By source: what it last named.
@@ -112,10 +114,15 @@ class Gateway:
     # Answers of its own.
 
     @property
+    def is_leaving(self) -> bool:
+        """Whoever balances over gateways should choose another one."""
+        return self.stopping or self.draining
+
+    @property
     def is_ready(self) -> bool:
         # Led by a control plane, a gateway is of no use before it knows what is committed.
         told = self.fleet.epoch or not self.fleet.is_led
-        return not self.stopping and bool(told) and bool(self.fleet.healthy)
+        return not self.is_leaving and bool(told) and bool(self.fleet.healthy)
 
     def is_model_ready(self, model: str, version: str) -> bool:
         if self.fleet.is_led:
@@ -155,6 +162,8 @@ class Gateway:
             if self.pipes:
                 for pipe in [one for one in self.pipes if now >= one.deadline]:
                     self._look(pipe, now)
+            if self.fleet.holding:
+                self.fleet.expire_held(now)
             if now - refreshed >= _REFRESH_NS:
                 refreshed = now
                 self.fleet.refresh(now)

@@ -21,7 +21,7 @@ from isochrone.errors import (
     Unavailable,
 )
 from isochrone.gateway.attempt import Attempt
-from isochrone.gateway.commitment import EPOCH_HEADER, STAGES_HEADER
+from isochrone.gateway.commitment import EPOCH_HEADER
 from isochrone.gateway.forwarding import Forward
 from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED
 from isochrone.gateway.grpc_messages import Opening, name_field, read_opening
@@ -30,6 +30,7 @@ from isochrone.gateway.load_reports import relayed_message, report_of_message
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.sampling import GRPC
 from isochrone.protocol.grpc import CallHead, error_block, fail, message_of
+from isochrone.protocol.stages import STAGES_HEADER
 from isochrone.protocol.timing import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Headers, Route
 from isochrone.wire.grpc_client import grpc_timeout
@@ -144,7 +145,7 @@ class GrpcRoute(Route):
             if opening.version:
                 lane = group.lane(opening.version.decode("utf-8", "replace"))
             elif group.held is not None:
-                group.held.wait(self, exchange)
+                group.held.wait(self, exchange, self.timeout_ns or group.deadline_ns)
                 return
             else:
                 lane = group.choose_lane(exchange.head, self.epoch)
@@ -315,7 +316,7 @@ class GrpcForward(Forward):
             message = b64decode(value + b"=" * (-len(value) % 4))
         except Base64Error:
             return field
-        return name, b64encode(relayed_message(message, self.gateway.stopping)).rstrip(b"=")
+        return name, b64encode(relayed_message(message, self.gateway.is_leaving)).rstrip(b"=")
 
     def refuse(self, error: IsochroneError) -> None:
         stream = cast("ServerStream", self.exchange)

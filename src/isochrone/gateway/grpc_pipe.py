@@ -1,7 +1,8 @@
 """A streaming gRPC call to one worker: ModelStreamInfer, and the streams of health and reflection.
 
 The first message tells the model and so the worker; all later ones follow it there. Each message of an inference stream
-is stamped with the version the stream was admitted with. Both directions wait for each other's windows: a slow reader
+is stamped with the version the stream was admitted with; a model that a later message is the first to name is admitted
+then, and waits for a switch of versions like a first one. Both directions wait for each other's windows: a slow reader
 on one side stops the sender on the other.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from isochrone.clock import NEVER, now_ns
-from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError, MalformedRequest
+from isochrone.errors import ConnectionLost, DeadlineExceeded, InvalidArgument, IsochroneError, MalformedRequest
 from isochrone.gateway.connections import Waiting
 from isochrone.gateway.grpc_forward import GrpcRoute, has_status, returned_block, timeout_field
 from isochrone.gateway.grpc_messages import read_opening
@@ -60,8 +61,8 @@ class GrpcPipe:
         self._key = b""
         self._sent_at = 0
         self._upstream: ClientStream | None = None
-        #: By model: the version of messages that bring none, as a field to append.
-        self._stamps: dict[bytes, bytes] = {}
+        #: By model and version as messages name them: what is appended to those, the version where they bring none.
+        self._stamps: dict[tuple[bytes, bytes], bytes] = {}
         #: All that came, while there is no connection to send it on, and as long as another worker may still take the
         #: call: until this one answers, or it is too much. None: from then on.
         self._kept: list[bytes] | None = []
@@ -124,7 +125,8 @@ class GrpcPipe:
             self._refuse(error)
             return
         if self._parked is None:
-            self._stream.release_window()
+            if self._upstream is None or not self._upstream.is_congested:
+                self._stream.release_window()
             if self._ended_parked:
                 self.ended()
 
@@ -136,13 +138,14 @@ class GrpcPipe:
     def _is_parked(self, flag: int, payload: bytes) -> bool:
         """Whether a message waits for a switch of versions."""
         if self._parked is None:
-            if self._target is not None or not self._route.names_model:
+            if not self._route.names_model:
                 return False
             opening = read_opening(
                 unpack(flag, payload, self._route.call.encoding, self._gateway.limits.max_body_bytes), 0
             )
             held = self._gateway.fleet.group(opening.model.decode("utf-8", "replace")).held
-            if held is None or opening.version:
+            # A stream stays with the versions it was admitted with.
+            if held is None or opening.version or (opening.model, b"") in self._stamps:
                 return False
             held.wait_stream(self._resume, self._refuse_parked)
             self._parked = []
@@ -160,8 +163,8 @@ class GrpcPipe:
             opening = read_opening(payload, 0)
             if self._target is None:
                 self._place(opening.model, opening.sequence, opening.version)
-            if not opening.version:
-                payload += self._stamp(opening.model)
+            if not opening.version or self._gateway.fleet.is_led:
+                payload += self._stamp(opening.model, opening.version)
         elif self._target is None:
             self._place(b"", b"")
         framed = b"%c%s%s" % (flag, len(payload).to_bytes(4, "big"), payload)
@@ -178,7 +181,7 @@ class GrpcPipe:
         self._upstream.send_data(framed)
         if self._upstream.is_congested:
             self._stream.hold_window()
-            self._upstream.on_writable = self._stream.release_window
+            self._upstream.on_writable = self._writable
 
     def _place(self, model: bytes, sequence: bytes, version: bytes = b"") -> None:
         group = self._group = self._gateway.fleet.group(model.decode("utf-8", "replace"))
@@ -196,8 +199,7 @@ class GrpcPipe:
             target = lane.balancer.choose(Demand(key, self.deadline), now)
         if target is None:
             raise group.nobody(lane)
-        if not version:
-            self._stamps[model] = lane.stamp
+        self._stamps[model, version] = b"" if version else lane.stamp
         self._open(lane, target, now)
 
     def _open(self, lane: Lane, target: Target, now: int) -> None:
@@ -216,17 +218,36 @@ class GrpcPipe:
         else:
             self.connected(sent)
 
-    def _stamp(self, model: bytes) -> bytes:
+    def _stamp(self, model: bytes, version: bytes) -> bytes:
         """The version a message without one gets: of its own model, the same for the whole stream."""
-        stamp = self._stamps.get(model)
+        stamp = self._stamps.get((model, version))
         if stamp is None:
             group = self._gateway.fleet.group(model.decode("utf-8", "replace"))
-            lane = group.choose_lane(self._stream.head) if self._gateway.fleet.is_led else group.current
-            serves = self._target is not None and self._target.endpoint.address in lane.targets
-            stamp = lane.stamp if serves else b""
+            if self._gateway.fleet.is_led:
+                stamp = self._committed_stamp(group, version)
+            else:
+                serves = self._target is not None and self._target.endpoint.address in group.current.targets
+                stamp = group.current.stamp if serves else b""
             if len(self._stamps) < 64:
-                self._stamps[model] = stamp
+                self._stamps[model, version] = stamp
         return stamp
+
+    def _committed_stamp(self, group: Group, version: bytes) -> bytes:
+        """Whether the worker has what is committed is for it to say: unstamped it would run whatever is its newest."""
+        lane = group.lane(version.decode("utf-8", "replace")) if version else group.choose_lane(self._stream.head)
+        told = self._lane.stages if self._lane is not None else b""
+        if lane.stages and lane.stages != told:
+            # They are told with the head, which has gone out.
+            raise InvalidArgument(
+                f"model '{group.name}' is an ensemble, and the versions of its stages are told once, as a stream begins:"
+                " open another stream for it"
+            )
+        return b"" if version else lane.stamp
+
+    def _writable(self) -> None:
+        """The worker's side takes more; what is parked goes on first."""
+        if self._parked is None:
+            self._stream.release_window()
 
     def connected(self, upstream: ClientStream) -> None:
         """A stream to the worker is open."""
@@ -240,9 +261,9 @@ class GrpcPipe:
             self._kept = None
         if upstream.is_congested:
             self._stream.hold_window()
-            upstream.on_writable = self._stream.release_window
+            upstream.on_writable = self._writable
         else:
-            self._stream.release_window()
+            self._writable()
         if self._ended:
             upstream.send_data(b"", True)
 

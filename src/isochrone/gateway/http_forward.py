@@ -17,13 +17,14 @@ import msgspec
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.gateway.attempt import Attempt
-from isochrone.gateway.commitment import EPOCH_HEADER, STAGES_HEADER
+from isochrone.gateway.commitment import EPOCH_HEADER
 from isochrone.gateway.forwarding import Forward
 from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED, QuotaExceeded
 from isochrone.gateway.load_reports import relayed, report_of_header
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.sampling import HTTP
 from isochrone.protocol.rest_answers import JSON, respond_error, timeout_header
+from isochrone.protocol.stages import STAGES_HEADER
 from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
 from isochrone.wire.http2_client import request_block
@@ -129,7 +130,7 @@ class ForwardRoute(Route):
             elif group.plain and self.epoch is None:
                 lane = group.current
             elif group.held is not None:
-                group.held.wait(self, exchange)
+                group.held.wait(self, exchange, self.timeout_ns or group.deadline_ns)
                 return
             else:
                 lane = group.choose_lane(exchange.head, self.epoch)
@@ -340,9 +341,9 @@ class HttpForward(Forward):
     def _returned(self, attempt: Attempt) -> Headers:
         if not self.route.wants_load:
             return returned(attempt.headers, False)
-        stopping = self.gateway.stopping
+        leaving = self.gateway.is_leaving
         return tuple(
-            (name, relayed(value, stopping)) if name == ORCA_HEADER else (name, value)
+            (name, relayed(value, leaving)) if name == ORCA_HEADER else (name, value)
             for name, value in returned(attempt.headers, True)
         )
 

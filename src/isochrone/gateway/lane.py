@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from isochrone.gateway.balancer import Balancer
-from isochrone.gateway.commitment import STAGES_HEADER
 from isochrone.gateway.grpc_messages import version_field
 from isochrone.gateway.targets import Target
+from isochrone.protocol.stages import STAGES_HEADER
 from isochrone.wire.hpack import encode_literal
 
 if TYPE_CHECKING:

@@ -59,6 +59,8 @@ class Monitor:
         self._lost = lost
         self._failures = 0
         self._index_at = 0
+        #: Questions for the index are numbered: two may be under way, and the older one's answer may come last.
+        self._index_asked = self._index_taken = 0
         self._metrics_at = self._checked_at = 0
         #: A server that tells no load with its answers tells some on its metrics page.
         self._metrics = member.metrics_connections
@@ -170,6 +172,7 @@ class Monitor:
 
     async def _read_index(self) -> None:
         member = self.member
+        number = self._index_asked = self._index_asked + 1
         try:
             answer = await ask_http(
                 member.connections,
@@ -184,6 +187,9 @@ class Monitor:
             return  # health checks decide about that
         except (msgspec.DecodeError, UnicodeDecodeError, TypeError, AttributeError, KeyError):
             serves = None
+        if number < self._index_taken:
+            return  # what was asked for later is known already
+        self._index_taken = number
         self._index_at = now_ns()
         if serves != member.serves:
             member.serves = serves

@@ -8,14 +8,14 @@ unless the store has yet to tell it of a fast change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
-from worlds import assignment, rollout, with_state, words, worker, world
+from worlds import POOL, assignment, rollout, with_state, words, worker, world
 
 from isochrone.control.records import (
     ABORTING,
@@ -26,6 +26,7 @@ from isochrone.control.records import (
     STRICT,
     SWITCHING,
     AcknowledgementRecord,
+    Change,
     EpochRecord,
     GatewayRecord,
     RolloutRecord,
@@ -34,6 +35,7 @@ from isochrone.control.records import (
 from isochrone.control.rollout.machine import advance
 from isochrone.control.rollout.switching import ATTEMPTS, HOLD_SECONDS, affected
 from isochrone.control.rollout.world import World
+from isochrone.control.switch_part import Act, SwitchPart
 
 BOTH = {"m": {"1": "old", "2": "new"}}
 
@@ -118,18 +120,62 @@ class TestSteps:
         assert decision.commit is not None
 
 
+class TestPart:
+    """A gateway's own part."""
+
+    def test_it_holds_once_and_says_each_phase_once(self) -> None:
+        part = SwitchPart()
+        assert part.see(switch(ANNOUNCED), 1) == Act(says=True)
+        assert part.see(switch(ANNOUNCED), 1) == Act()
+        assert part.see(switch(HOLDING), 1) == Act(hold=("m",), says=True)
+        assert part.see(switch(HOLDING), 1) == Act()
+        assert part.see(None, 2) == Act(release=True)
+        assert part.see(None, 2) == Act()
+
+    def test_one_switch_is_never_held_for_another(self) -> None:
+        """Two changes may be seen as one: the first switch over, the next one under way."""
+        part = SwitchPart()
+        part.see(switch(HOLDING), 1)
+        other = SwitchRecord("r2.1", HOLDING, ("n",), 2)
+        assert part.see(other, 2) == Act(release=True, hold=("n",), says=True)
+        announced = SwitchRecord("r3.1", ANNOUNCED, ("o",), 3)
+        assert part.see(announced, 3) == Act(release=True, says=True)
+
+    def test_the_next_attempt_is_held_anew(self) -> None:
+        part = SwitchPart()
+        part.see(switch(HOLDING), 1)
+        assert part.see(switch(ANNOUNCED, 2), 1) == Act(release=True, says=True)
+        assert part.see(switch(HOLDING, 2), 1) == Act(hold=("m",), says=True)
+
+    def test_a_switch_that_is_over_is_nothing(self) -> None:
+        part = SwitchPart()
+        part.see(switch(HOLDING), 1)
+        assert part.see(switch(CANCELLED), 1) == Act(release=True)
+        assert part.see(switch(HOLDING), 2) == Act(), "its epoch has been replaced"
+
+    def test_what_could_not_be_said_is_said_again(self) -> None:
+        part = SwitchPart()
+        part.see(switch(HOLDING), 1)
+        part.unsaid(switch(HOLDING))
+        assert part.see(switch(HOLDING), 1) == Act(says=True)
+
+
 @dataclass
 class Gateway:
-    """By the rules of ``control.gateway_link``."""
+    """One gateway: what it has seen of the store, and its real part in switches."""
 
     name: str
     incarnation: int = 0
     alive: bool = True
     registered: bool = False
+    part: SwitchPart = field(default_factory=SwitchPart)
+    #: The epoch it serves by; and the models it holds.
     epoch: int = 0
-    holding: bool = False
+    held: frozenset[str] = frozenset()
     #: The revision of the store it has seen.
     seen: int = 0
+    #: Acknowledgements that are on their way: the switch as it was seen.
+    words: list[SwitchRecord] = field(default_factory=list)
 
 
 @dataclass
@@ -140,23 +186,35 @@ class Held:
     switch: SwitchRecord | None
     acknowledgements: dict[str, AcknowledgementRecord]
     known: dict[str, str]
-    record: RolloutRecord
+    records: dict[str, RolloutRecord]
+
+
+MODELS = {"r1": "m", "r2": "n"}
+
+
+def next_rollout(identity: str, served: str) -> RolloutRecord:
+    """Back and forth between two versions."""
+    change = Change("2" if served == "1" else "1", served, pools=(POOL,))
+    record = RolloutRecord(identity, {MODELS[identity]: change}, cutover=STRICT, since={"pending": 100.0})
+    return with_state(record, SWITCHING)
 
 
 class StrictSwitches(RuleBasedStateMachine):
-    """Version 1, 2, 1, 2 … by strict rollouts."""
+    """Two models, each changed again and again by strict rollouts, at the same time."""
 
     gateways = Bundle("gateways")
 
     @initialize(target=gateways)
     def begin(self) -> Any:
-        record = with_state(rollout(cutover=STRICT), SWITCHING)
-        self.history = [Held(EpochRecord(1, {"m": assignment()}), None, {}, {}, record)]
+        epoch = EpochRecord(1, {model: assignment() for model in MODELS.values()})
+        records = {identity: next_rollout(identity, "1") for identity in MODELS}
+        self.history = [Held(epoch, None, {}, {}, records)]
+        self.epochs = {1: epoch}
         self.all: dict[str, Gateway] = {}
         self.now = 100.0
         self.switch_since = 100.0
-        #: Of the highest epoch that any gateway has begun to admit by.
-        self.shown = 1
+        #: By model: the epoch of the newest assignment that anybody has been answered by.
+        self.shown = dict.fromkeys(MODELS.values(), 1)
         return multiple(self.starts("a"), self.starts("b"))
 
     @property
@@ -165,6 +223,7 @@ class StrictSwitches(RuleBasedStateMachine):
 
     def write(self, held: Held) -> None:
         self.history.append(held)
+        self.epochs[held.epoch.epoch] = held.epoch
 
     @rule(target=gateways, name=st.sampled_from("abc"))
     def starts(self, name: str) -> str:
@@ -172,12 +231,9 @@ class StrictSwitches(RuleBasedStateMachine):
         gateway = self.all.setdefault(name, Gateway(name))
         if gateway.registered and gateway.alive:
             return name
-        gateway.incarnation += 1
-        known = {**self.store.known, name: f"{name}-{gateway.incarnation}"}
-        self.write(replace_held(self.store, known=known))
-        gateway.alive = gateway.registered = True
-        gateway.holding = False
-        gateway.epoch = 0
+        known = {**self.store.known, name: f"{name}-{gateway.incarnation + 1}"}
+        self.write(replace(self.store, known=known))
+        self.all[name] = Gateway(name, gateway.incarnation + 1, registered=True)
         self.sees(name, len(self.history) - 1)
         return name
 
@@ -192,46 +248,47 @@ class StrictSwitches(RuleBasedStateMachine):
         gateway = self.all[name]
         if not gateway.alive and name in self.store.known:
             known = {other: word for other, word in self.store.known.items() if other != name}
-            self.write(replace_held(self.store, known=known))
+            self.write(replace(self.store, known=known))
             gateway.registered = False
 
-    @rule(name=gateways, steps=st.integers(1, 4))
+    @rule(name=gateways, steps=st.integers(1, 6))
     def looks(self, name: str, steps: int) -> None:
-        """The store's news reach it, some at a time."""
+        """The store's news reach it, several at once."""
         gateway = self.all[name]
         if gateway.alive:
             self.sees(name, min(len(self.history) - 1, gateway.seen + steps))
 
     def sees(self, name: str, revision: int) -> None:
+        """As ``GatewayLink`` does: first the epoch, then the switch."""
         gateway, held = self.all[name], self.history[revision]
         gateway.seen = revision
-        if held.epoch.epoch > gateway.epoch:
-            gateway.epoch = held.epoch.epoch
-        switching = held.switch
-        if switching is None or switching.phase == CANCELLED or switching.epoch < gateway.epoch:
-            gateway.holding = False
-        elif switching.phase == HOLDING:
-            gateway.holding = True
-        if not gateway.holding:
-            self.admits(gateway)
+        gateway.epoch = held.epoch.epoch
+        act = gateway.part.see(held.switch, gateway.epoch)
+        if act.release:
+            gateway.held = frozenset()
+        if act.hold:
+            gateway.held = frozenset(act.hold)
+        if act.says and held.switch is not None:
+            gateway.words.append(held.switch)
+        self.admits(gateway)
 
     def admits(self, gateway: Gateway) -> None:
-        """A request comes and is answered at once."""
-        if gateway.epoch:
-            assert gateway.epoch >= self.shown, f"{gateway.name} admits by epoch {gateway.epoch}, {self.shown} was seen"
-            self.shown = gateway.epoch
+        """A request of each model comes, and is answered at once where it is not held."""
+        for model in MODELS.values():
+            if model not in gateway.held and gateway.epoch:
+                by = self.epochs[gateway.epoch].models[model].epoch
+                assert by >= self.shown[model], f"{gateway.name} admits {model} of epoch {by} after {self.shown}"
+                self.shown[model] = by
 
     @rule(name=gateways)
     def acknowledges(self, name: str) -> None:
-        """It says what it has done, if the switch still stands as it was seen."""
+        """What it had to say arrives; it counts if the switch still stands as it was seen."""
         gateway = self.all[name]
-        seen = self.history[gateway.seen].switch
-        if not gateway.alive or seen is None or seen != self.store.switch or seen.phase == CANCELLED:
-            return
-        if seen.phase == HOLDING and not gateway.holding:
-            return
-        word = AcknowledgementRecord(seen.phase, f"{name}-{gateway.incarnation}")
-        self.write(replace_held(self.store, acknowledgements={**self.store.acknowledgements, name: word}))
+        if gateway.alive and gateway.words:
+            seen = gateway.words.pop(0)
+            if seen == self.store.switch:
+                word = AcknowledgementRecord(seen.phase, f"{name}-{gateway.incarnation}")
+                self.write(replace(self.store, acknowledgements={**self.store.acknowledgements, name: word}))
 
     @rule(but=st.sampled_from(("", "", "a", "b")))
     def most_answer(self, but: str) -> None:
@@ -241,31 +298,37 @@ class StrictSwitches(RuleBasedStateMachine):
                 self.is_found_dead(name)
             elif name != but:
                 self.sees(name, len(self.history) - 1)
-                self.acknowledges(name)
+                while gateway.words:
+                    self.acknowledges(name)
 
-    @rule(steps=st.integers(1, 5))
-    def goes_on(self, steps: int) -> None:
-        """Without trouble for a while, so that trouble comes at every point of a switch."""
+    @rule(steps=st.integers(1, 6), identities=st.sampled_from((("r1",), ("r2",), ("r1", "r2"), ("r2", "r1"))))
+    def goes_on(self, steps: int, identities: tuple[str, ...]) -> None:
+        """Without trouble for a while, so that trouble comes at every point of a switch. The leader takes every rollout
+        a step further before gateways look: one switch may be over and the next one begun."""
         for _ in range(steps):
-            self.leads(0, 0.0)
+            for identity in identities:
+                self.leads(identity, 0, 0.0)
             self.most_answer("")
 
     @rule(name=gateways)
     def cancels(self, name: str) -> None:
         gateway = self.all[name]
         seen = self.history[gateway.seen].switch
-        if gateway.alive and gateway.holding and seen is not None and seen == self.store.switch:
-            self.write(replace_held(self.store, switch=msgspec.structs.replace(seen, phase=CANCELLED)))
+        if gateway.alive and gateway.held and seen is not None and seen == self.store.switch:
+            self.write(replace(self.store, switch=msgspec.structs.replace(seen, phase=CANCELLED)))
 
-    @rule(lag=st.sampled_from((0, 0, 0, 1, 2, 3)), seconds=st.sampled_from((0.0, 0.0, 0.0, 0.1, 0.6, 1.5, 4.0)))
-    def leads(self, lag: int, seconds: float) -> None:
+    @rule(
+        identity=st.sampled_from(sorted(MODELS)),
+        lag=st.sampled_from((0, 0, 0, 1, 2, 3)),
+        seconds=st.sampled_from((0.0, 0.0, 0.0, 0.1, 0.6, 1.5, 4.0)),
+    )
+    def leads(self, identity: str, lag: int, seconds: float) -> None:
         """A leader, this one or the next, decides by what it has seen; a write by old news is refused."""
         self.now += seconds
-        revision = max(0, len(self.history) - 1 - lag)
-        held = self.history[revision]
-        decision = advance(held.record, self.world(held))
+        held = self.history[max(0, len(self.history) - 1 - lag)]
+        decision = advance(held.records[identity], self.world(held))
         current = self.store
-        stale = held.record != current.record
+        stale = held.records[identity] != current.records[identity]
         if decision.commit is not None or decision.switch is not None or decision.ends_switch:
             stale = stale or held.epoch != current.epoch or held.switch != current.switch
         if decision.commit is not None:
@@ -274,15 +337,14 @@ class StrictSwitches(RuleBasedStateMachine):
             return
         record = decision.record
         if record.state in (DRAINING, ABORTING):
-            # On to the next one, back and forth.
-            served = (decision.commit or current.epoch).models["m"].version
-            record = with_state(rollout("2" if served == "1" else "1", cutover=STRICT), SWITCHING)
+            served = (decision.commit or current.epoch).models[MODELS[identity]].version
+            record = next_rollout(identity, served)
         after = Held(
             decision.commit or current.epoch,
             decision.switch if decision.switch is not None else None if decision.ends_switch else current.switch,
-            {} if decision.ends_switch else current.acknowledgements,
+            current.acknowledgements if decision.switch is None and not decision.ends_switch else {},
             current.known,
-            record,
+            {**current.records, identity: record},
         )
         if after != current:
             if after.switch != current.switch:
@@ -293,26 +355,22 @@ class StrictSwitches(RuleBasedStateMachine):
         gateways = {
             name: GatewayRecord(name, "h", 1, epoch=self.all[name].epoch) for name in held.known if self.all[name].alive
         }
+        both = {model: {"1": "", "2": ""} for model in MODELS.values()}
         return replace(
-            world(worker("w1", {"m": {"1": "", "2": ""}}), now=self.now, epoch=held.epoch),
+            world(worker("w1", both), now=self.now, epoch=held.epoch),
             gateways=gateways,
             known_gateways=held.known,
             switch=held.switch,
             switch_since=self.switch_since,
             acknowledgements=held.acknowledgements,
+            rollouts=tuple(held.records.values()),
         )
 
     @invariant()
     def everybody_who_admits_agrees(self) -> None:
-        if not hasattr(self, "all"):
-            return
-        for gateway in self.all.values():
-            if gateway.alive and not gateway.holding:
+        for gateway in getattr(self, "all", {}).values():
+            if gateway.alive:
                 self.admits(gateway)
-
-
-def replace_held(held: Held, **fields: object) -> Held:
-    return replace(held, **fields)  # type: ignore[arg-type]
 
 
 StrictSwitches.TestCase.settings = settings(max_examples=120, stateful_step_count=50)

@@ -38,6 +38,9 @@ def switch(record: RolloutRecord, world: World) -> Decision:
     """The next step of a rollout that is prepared."""
     late = _lagging(record, world)
     if late:
+        if world.switch is not None and world.switch.identity.partition(".")[0] == record.identity:
+            # It came while requests wait: they must not wait for that.
+            return _again(record, world, f"gateway {', '.join(late)} has yet to see the last epoch")
         return _wait_for_gateways(record, world, late)
     if record.cutover != STRICT or not _changes_anything(record, world):
         if world.switch is not None:
