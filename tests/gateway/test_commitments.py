@@ -10,9 +10,10 @@ from offline import add_members, make_fleet
 from isochrone.control.commitments import commitments
 from isochrone.control.records import Assignment, EpochRecord, Split
 from isochrone.errors import InvalidArgument, IsochroneError, NotFound, Unavailable
-from isochrone.gateway.commitment import ANY_EPOCH, Commitment, stage_header
+from isochrone.gateway.commitment import ANY_EPOCH, Commitment
 from isochrone.gateway.holding import MOST, Held
 from isochrone.gateway.traffic.canary import CanaryRules
+from isochrone.protocol.stages import stages_value
 
 BOTH = {"m": {"1": "one", "2": "two"}}
 ONE = {"m": {"1": "one"}}
@@ -202,15 +203,58 @@ class TestStages:
         )
         assert commitments(record)["chain"].stages == {"2": b"first=2,second=5", "1": b"first=1,second=5"}
 
+    def test_stages_of_stages_are_named_too(self) -> None:
+        record = EpochRecord(
+            7,
+            {
+                "outer": Assignment("1", stages=("inner",)),
+                "inner": Assignment("3", stages=("leaf", "other")),
+                "leaf": Assignment("2", previous="1"),
+                "other": Assignment("4"),
+            },
+        )
+        found = commitments(record)
+        assert found["outer"].stages == {"1": b"inner=3,leaf=2,other=4"}
+        assert found["inner"].stages == {"3": b"leaf=2,other=4"}
+
+    def test_each_stage_of_a_stage_goes_by_the_outermost_ensembles_version(self) -> None:
+        record = EpochRecord(
+            7,
+            {
+                "outer": Assignment("2", previous="1", stages=("inner",), epoch=7, canary=Split("3", weight=0.1)),
+                "inner": Assignment("5", previous="4", stages=("leaf", "other"), epoch=3),
+                "leaf": Assignment("2", previous="1", epoch=7),
+                "other": Assignment("8", canary=Split("9", weight=0.1)),
+            },
+        )
+        assert commitments(record)["outer"].stages == {
+            "2": b"inner=5,leaf=2,other=8",
+            "1": b"inner=5,leaf=1,other=8",
+            "3": b"inner=5,leaf=2,other=9",
+        }
+
+    def test_a_circle_ends(self) -> None:
+        record = EpochRecord(
+            7,
+            {
+                "one": Assignment("1", stages=("two",)),
+                "two": Assignment("2", stages=("one", "two", "three")),
+                "three": Assignment("3"),
+            },
+        )
+        found = commitments(record)
+        assert found["one"].stages == {"1": b"three=3,two=2"}
+        assert found["two"].stages == {"2": b"one=1,three=3"}
+
     def test_another_stage_is_another_lane(self) -> None:
         fleet = make_fleet()
         add_members(fleet, ONE)
         fleet.lead()
-        fleet.commit(1, committed("1", stages={"1": stage_header({"s": "1"})}))
+        fleet.commit(1, committed("1", stages={"1": stages_value({"s": "1"})}))
         before = fleet.group("m").current
         assert before.stages == b"s=1"
         assert b"x-isochrone-stages" in before.stage_field
-        fleet.commit(2, committed("1", 2, stages={"1": stage_header({"s": "2"})}))
+        fleet.commit(2, committed("1", 2, stages={"1": stages_value({"s": "2"})}))
         after = fleet.group("m").current
         assert after is not before
         assert after.stages == b"s=2"

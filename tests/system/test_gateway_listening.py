@@ -79,6 +79,32 @@ def test_several_processes_share_a_port(two_processes: tuple[subprocess.Popen[by
     assert "Traceback" not in log_path.read_text()
 
 
+def test_none_outlives_the_process_that_started_them(two_processes: tuple[subprocess.Popen[bytes], int, Path]) -> None:
+    process, _, log_path = two_processes
+    children = psutil.Process(process.pid).children()
+    assert len(children) == 2
+    # Each has a name of its own, though none was given.
+    names = {words[words.index("--name") + 1] for words in (child.cmdline() for child in children)}
+    assert sorted(name[-2:] for name in names) == [".1", ".2"]
+    process.kill()
+    process.wait()
+    try:
+        wait_for(lambda: not any(_runs(child) for child in children), 60)
+    finally:
+        for child in children:
+            if _runs(child):
+                child.kill()
+    assert log_path.read_text().count('"event": "stopped"') == 2
+
+
+def _runs(process: psutil.Process) -> bool:
+    """An orphan that ended may stay a zombie where nobody waits for it."""
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 @pytest.fixture(scope="module")
 def tls_gateway(fleet: Fleet, gateway_factory: StartGateway) -> Iterator[GatewayProcess]:
     certificate, key = CERTIFICATES / "localhost.pem", CERTIFICATES / "localhost.key"

@@ -15,9 +15,12 @@ from queued_requests import RecordedRequest, rows_of
 from runner_bench import until
 
 from isochrone.clock import now_ns
+from isochrone.control.commitments import commitments
+from isochrone.control.records import Assignment, EpochRecord
 from isochrone.errors import IsochroneError, Unavailable
 from isochrone.models.repository import Repository
 from isochrone.protocol.messages import Plan
+from isochrone.protocol.stages import parse_stages
 from isochrone.worker.catalog import Catalog
 from isochrone.worker.response_cache import ResponseCache
 from sample_models import write_config, write_python
@@ -118,6 +121,23 @@ def test_ensembles_inside_ensembles_are_pinned_too(repository: Path) -> None:
         assert await ask(catalog, "outer") == 222
         assert await ask(catalog, "outer", graph="1", first="1", second="1") == 111
         assert await ask(catalog, "outer", graph="1", first="1", second="2") == 122
+
+    run(repository, scenario)
+
+
+def test_what_a_gateway_sends_for_an_ensemble_pins_the_stages_of_its_stages(repository: Path) -> None:
+    def header(version: str) -> dict[str, str]:
+        models = {
+            "outer": Assignment("1", stages=("graph", "second")),
+            "graph": Assignment("1", stages=("first", "second")),
+            "first": Assignment(version),
+            "second": Assignment(version),
+        }
+        return parse_stages(commitments(EpochRecord(1, models))["outer"].stages["1"])
+
+    async def scenario(catalog: Catalog) -> None:
+        assert await ask(catalog, "outer", **header("1")) == 111
+        assert await ask(catalog, "outer", **header("2")) == 222
 
     run(repository, scenario)
 

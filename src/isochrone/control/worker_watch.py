@@ -1,7 +1,8 @@
-"""The leader's hand on one worker: what it serves, and making it serve what is wanted, one load at a time.
+"""The leader's hand on one worker: what it serves, and making it serve what is wanted.
 
-A worker that answers "no" has failed, and what it said is kept until something else is wanted; one that does not answer
-is asked again. Committed versions are tried again after a pause that grows.
+What to tell it is decided in ``loads``; here it is told, each model by a call of its own. A worker that answers "no"
+has failed, and what it said is kept until something else is wanted; one that does not answer is asked again. Nothing
+is told by a controller that may not act any more.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import structlog
 
+from isochrone.control.loads import Call, Loads
 from isochrone.control.records import WorkerRecord
-from isochrone.control.rollout.wanted import differing
-from isochrone.control.rollout.world import READY, Failure, Loaded, WorkerView
-from isochrone.control.worker_control import ControlFailed, WorkerControl
+from isochrone.control.rollout.world import READY, Loaded, WorkerView
+from isochrone.control.worker_control import ControlFailed, ServedState, WorkerControl
 
 log = structlog.get_logger()
 
@@ -23,63 +25,94 @@ log = structlog.get_logger()
 _BUSY, _IDLE = 0.1, 1.0
 #: Seconds a load may take; the rollout has its own limit.
 _LOAD_SECONDS = 600.0
-_LONGEST_PAUSE = 30.0
+
+
+class Drives(Protocol):
+    """What is asked of a worker: see ``WorkerControl``."""
+
+    async def index(self) -> dict[str, dict[str, ServedState]]: ...
+
+    async def serve(self, model: str, versions: Sequence[str], seconds: float) -> None: ...
+
+    async def config_digest(self, model: str, version: str) -> str: ...
+
+    async def close(self) -> None: ...
 
 
 class WorkerWatch:
-    """One registered worker. ``changed`` is called when something was learned."""
+    """One registered worker. ``changed`` is called when something was learned.
 
-    def __init__(self, record: WorkerRecord, changed: Callable[[], None]) -> None:
+    ``may_act`` is asked right before each load and unload: one who does not lead any more must not undo what the new
+    leader does.
+    """
+
+    def __init__(
+        self,
+        record: WorkerRecord,
+        changed: Callable[[], None],
+        may_act: Callable[[], bool] = lambda: True,
+        control: Drives | None = None,
+    ) -> None:
         self.record = record
         self._changed = changed
-        self._control = WorkerControl(record)
+        self._may_act = may_act
+        self._control: Drives = control or WorkerControl(record)
         self._models: dict[str, dict[str, Loaded]] | None = None
-        self._failures: dict[str, Failure] = {}
-        self._retry_at: dict[str, float] = {}
-        self._pause: dict[str, float] = {}
-        #: None: nothing has been said yet, and nothing may be touched: what is there may be what is committed.
-        self._wanted: Mapping[str, frozenset[str]] | None = None
-        self._order: Sequence[str] = ()
+        self._loads = Loads()
+        #: By model: the call under way.
+        self._calls: dict[str, tuple[Call, asyncio.Task[None]]] = {}
+        #: Those and the ones given up, until they have ended.
+        self._tasks: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
         self._task = asyncio.ensure_future(self._run())
 
     @property
     def view(self) -> WorkerView:
-        return WorkerView(self.record, self._models, dict(self._failures))
+        return WorkerView(self.record, self._models, dict(self._loads.failures))
 
-    def want(self, models: Mapping[str, frozenset[str]], order: Sequence[str]) -> None:
-        """What it should serve from now on. ``order``: models that others stand on come first."""
-        self._order = order
-        if models == self._wanted:
-            return
-        before = self._wanted or {}
-        for model in {*models, *before}:
-            if models.get(model) != before.get(model):
-                self._failures.pop(model, None)
-                self._retry_at.pop(model, None)
-                self._pause.pop(model, None)
-        self._wanted = dict(models)
-        self._wake.set()
+    def want(
+        self,
+        models: Mapping[str, frozenset[str]],
+        order: Sequence[str],
+        spare: Mapping[str, frozenset[str]] | None = None,
+        stages: Mapping[str, frozenset[str]] | None = None,
+    ) -> None:
+        """What it should serve from now on.
+
+        ``order``: models that others stand on come first. ``spare``: versions among ``models`` that nothing waits for,
+        and that wait for all else. ``stages``: of ensembles; where they are told, other models do not wait.
+        """
+        changed = self._loads.want(models, order, spare or {}, stages)
+        for model in changed & set(self._calls):
+            call, task = self._calls[model]
+            if self._loads.next_of(model, self._present()) != call:
+                # It may hang, and what it is for is not wanted any more.
+                del self._calls[model]
+                task.cancel()
+        if changed:
+            self._wake.set()
 
     async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        tasks = [self._task, *self._tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         await self._control.close()
 
     async def _run(self) -> None:
         while True:
+            # What ends while it looks may not be in what it sees.
+            asked = set(self._calls)
             try:
                 await self._look()
-                busy = await self._change()
+                self._begin(asked)
             except ControlFailed as error:
                 # It does not answer: its lease decides whether it is still there.
                 log.debug("a worker does not answer", worker=self.record.name, error=str(error))
-                busy = True
             except Exception as error:
                 log.error("a watch failed unexpectedly", worker=self.record.name, exc_info=error)
-                busy = False
             try:
-                await asyncio.wait_for(self._wake.wait(), _BUSY if busy else _IDLE)
+                await asyncio.wait_for(self._wake.wait(), _BUSY if self._calls else _IDLE)
             except TimeoutError:
                 pass
             self._wake.clear()
@@ -104,43 +137,44 @@ class WorkerWatch:
             return known.digest
         return "config-" + await self._control.config_digest(model, version)
 
-    async def _change(self) -> bool:
-        """Makes one model what is wanted, if one is not; whether there is more to do."""
-        if self._wanted is None:
-            return False
-        present = {
-            model: [version for version, loaded in versions.items() if loaded.state == READY]
+    def _present(self) -> dict[str, frozenset[str]]:
+        found = {
+            model: frozenset(version for version, loaded in versions.items() if loaded.state == READY)
             for model, versions in (self._models or {}).items()
         }
-        wanted = self._wanted
-        names = differing(wanted, {model: versions for model, versions in present.items() if versions})
-        now = time.monotonic()
-        due = [name for name in names if now >= self._retry_at.get(name, 0.0)]
-        for name in sorted(due, key=lambda name: self._rank(name, wanted)):
-            await self._serve(name, wanted.get(name, frozenset()), set(present.get(name, ())))
-            return True
-        return bool(names)
+        return {model: versions for model, versions in found.items() if versions}
 
-    def _rank(self, model: str, wanted: Mapping[str, frozenset[str]]) -> tuple[int, int]:
-        """Loads before unloads; stages before what runs them."""
-        place = self._order.index(model) if model in self._order else len(self._order)
-        return (0, place) if wanted.get(model) else (1, -place)
+    def _begin(self, asked: set[str]) -> None:
+        under_way = {model: call.versions for model, (call, _) in self._calls.items()}
+        for call in self._loads.due(self._present(), under_way, time.monotonic()):
+            if call.model not in asked:
+                task = asyncio.ensure_future(self._tell(call))
+                self._calls[call.model] = (call, task)
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, model: str, wanted: frozenset[str], present: set[str]) -> None:
+    async def _tell(self, call: Call) -> None:
         try:
-            await self._control.serve(model, sorted(wanted, key=_number), _LOAD_SECONDS)
+            if not self._may_act():
+                return
+            await self._control.serve(call.model, sorted(call.versions, key=_number), _LOAD_SECONDS)
+            self._loads.succeeded(call)
         except ControlFailed as error:
-            if not error.refused:
-                raise
-            self._failures[model] = Failure(wanted - present, _without_worker(str(error)))
-            pause = self._pause[model] = min(_LONGEST_PAUSE, self._pause.get(model, 0.5) * 2)
-            self._retry_at[model] = time.monotonic() + pause
-            log.warning("a worker refused a load", worker=self.record.name, model=model, error=str(error))
-        else:
-            self._failures.pop(model, None)
-            self._pause.pop(model, None)
-        self._changed()
-        await self._look()
+            if error.refused:
+                self._loads.refused(call, self._present(), _without_worker(str(error)), time.monotonic())
+                log.warning("a worker refused a load", worker=self.record.name, model=call.model, error=str(error))
+            else:
+                self._loads.unanswered(call, time.monotonic())
+                log.debug("a worker does not answer", worker=self.record.name, error=str(error))
+        except Exception as error:
+            self._loads.unanswered(call, time.monotonic())
+            log.error("a load failed unexpectedly", worker=self.record.name, model=call.model, exc_info=error)
+        finally:
+            known = self._calls.get(call.model)
+            if known is not None and known[1] is asyncio.current_task():
+                del self._calls[call.model]
+                self._wake.set()
+                self._changed()
 
 
 def _number(version: str) -> int:

@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from time import monotonic
 
 from isochrone.control.fleet.processes import ProcessSpec

@@ -239,8 +239,8 @@ class GrpcPipe:
         if lane.stages and lane.stages != told:
             # They are told with the head, which has gone out.
             raise InvalidArgument(
-                f"model '{group.name}' is an ensemble, and the versions of its stages are told once, as a stream begins:"
-                " open another stream for it"
+                f"model '{group.name}' is an ensemble, and versions of stages are told once, as a stream begins: "
+                "open another stream for it"
             )
         return b"" if version else lane.stamp
 

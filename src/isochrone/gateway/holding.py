@@ -1,8 +1,8 @@
 """Requests that wait at the gateway while versions are switched, so that nobody gets the old one after the new.
 
 A strict switch asks every gateway to let no request without a version through until all have agreed: a few ms. What
-comes in that time waits here and goes on in order, or is told why not when the switch takes too long or its own deadline
-passes. One that fails must never take the others with it.
+comes in that time waits here and goes on in order, or is told why not when the switch takes too long or its own time is
+up. One that fails must never take the others with it.
 """
 
 from __future__ import annotations

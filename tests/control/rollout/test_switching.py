@@ -270,7 +270,9 @@ class StrictSwitches(RuleBasedStateMachine):
             gateway.held = frozenset(act.hold)
         if act.says and held.switch is not None:
             gateway.words.append(held.switch)
+        # The next request may come to anybody.
         self.admits(gateway)
+        self.everybody_who_admits_agrees()
 
     def admits(self, gateway: Gateway) -> None:
         """A request of each model comes, and is answered at once where it is not held."""
