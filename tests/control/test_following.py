@@ -101,12 +101,51 @@ def test_a_model_that_is_gone_is_gone_in_one_epoch() -> None:
     assert [(event.what, event.about) for event in steps.events] == [("model removed", "n")]
 
 
-def test_other_pools_are_a_new_epoch_of_the_same_versions() -> None:
-    epoch = EpochRecord(4, {"m": served("2", previous="1")})
-    steps = following({"m": asked("2", pools=("cpu", "gpu"))}, epoch)
-    assert steps.epoch is not None
-    assert steps.epoch.models["m"] == served("2", previous="1", pools=("cpu", "gpu"))
+def test_other_memory_is_a_new_epoch_of_the_same_versions() -> None:
+    epoch = EpochRecord(4, {"m": served("2", previous="1"), "n": served()})
+    steps = following({"m": asked("2", memory=5), "n": asked()}, epoch)
+    assert steps.epoch == EpochRecord(5, {"m": served("2", previous="1", memory=5), "n": served()}, "", FILE, 100.0)
     assert steps.rollouts == ()
+
+
+def test_other_pools_are_a_rollout_of_the_same_version() -> None:
+    epoch = EpochRecord(4, {"m": served("2", previous="1", stages=("s",))})
+    model = asked("2", pools=("gpu",), memory=5, cutover=STRICT, canary=CanaryRule(), compare=CompareRule())
+    steps = following({"m": model}, epoch)
+    assert steps.epoch is None, "what is served stays where it is until the others have it"
+    (rollout,) = steps.rollouts
+    assert rollout.kind == "version"
+    assert rollout.changes["m"] == Change("2", "2", pools=("gpu",), stages=("s",), memory=5, left=("cpu",))
+    # Nobody sees another version: there is nothing to hold, to try or to compare.
+    assert (rollout.cutover, rollout.canary, rollout.compare) == ("fast", None, None)
+
+
+def test_one_more_pool_loads_it_first_and_the_order_of_pools_means_nothing() -> None:
+    epoch = EpochRecord(4, {"m": served(pools=("cpu", "gpu"))})
+    (rollout,) = following({"m": asked(pools=("gpu", "npu", "cpu"))}, epoch).rollouts
+    assert rollout.changes["m"].left == ()
+    assert following({"m": asked(pools=("gpu", "cpu"))}, epoch) == Steps(ConvergedRecord(7, {"m": "1"}))
+
+
+def test_other_pools_and_another_version_are_one_rollout() -> None:
+    epoch = EpochRecord(4, {"m": served("1")})
+    steps = following({"m": asked("2", pools=("gpu",))}, epoch, ConvergedRecord(6, {"m": "1"}))
+    (rollout,) = steps.rollouts
+    assert rollout.changes["m"] == Change("2", "1", pools=("gpu",), left=("cpu",))
+    assert steps.epoch is None
+
+
+def test_a_version_that_was_rolled_out_by_hand_moves_as_it_is() -> None:
+    epoch = EpochRecord(4, {"m": served("2")})
+    (rollout,) = following({"m": asked("1", pools=("gpu",))}, epoch, ConvergedRecord(6, {"m": "1"})).rollouts
+    assert (rollout.changes["m"].version, rollout.changes["m"].before) == ("2", "2")
+
+
+def test_an_ensemble_moves_with_its_stages() -> None:
+    epoch = EpochRecord(4, {name: served() for name in ("chain", "first")})
+    models = {"chain": asked(pools=("gpu",), stages=("first",)), "first": asked(pools=("gpu",))}
+    (rollout,) = following(models, epoch).rollouts
+    assert set(rollout.changes) == {"chain", "first"}
 
 
 def test_nothing_changed_is_nothing_done() -> None:
@@ -122,6 +161,9 @@ def test_what_is_under_way_ends_first() -> None:
     assert follow(7, models, ConvergedRecord(6), epoch, (busy,), 5, 100.0) is None
     models = {"m": asked(), "n": asked("2")}
     assert follow(7, models, ConvergedRecord(6), epoch, (busy,), 5, 100.0) is not None
+    # Its commit would undo these.
+    for model in (asked(memory=5), asked(stages=("s",)), asked(pools=("gpu",))):
+        assert follow(7, {"m": model, "n": asked()}, ConvergedRecord(6), epoch, (busy,), 5, 100.0) is None
 
 
 def test_a_version_of_the_file_that_was_aborted_is_asked_for_again_by_the_next_apply() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from fleet_records import ASKING, KEYS, Records, read_rollout, served
+from fleet_records import ASKING, FLEET, KEYS, Records, read_rollout, served
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,6 +94,21 @@ def test_rules_that_make_no_sense_are_refused_by_key(options: dict[str, object],
         start_rollout(Records(versions=ALL).view, {"detector": "2"}, ASKING, **options)  # type: ignore[arg-type]
 
 
+def test_nothing_is_tried_behind_a_gateway_that_tells_nothing() -> None:
+    text = FLEET.replace("canary: {steps: [10%, 50%], min_samples: 20}, ", "") + "gateways: {gw: {metrics_port: -1}}"
+    view = Records(text, ALL).view
+    assert start_rollout(view, {"detector": "2"}, ASKING).answer.canary is None
+    with pytest.raises(InvalidArgument, match=r"canary: expected none, since gateways.gw has no metrics page"):
+        start_rollout(view, {"detector": "2"}, ASKING, canary=True)
+    with pytest.raises(InvalidArgument, match=r"compare: expected none, since gateways.gw has no metrics page"):
+        start_rollout(view, {"detector": "2"}, ASKING, compare=True)
+
+
+def test_a_rollout_tells_the_pools_that_it_leaves() -> None:
+    records = Records(versions={**ALL, "detector": Assignment("1", pools=("cpu", "gpu"))})
+    assert start_rollout(records.view, {"detector": "2"}, ASKING).answer.changes["detector"].left == ("gpu",)
+
+
 def test_without_a_fleet_there_is_nothing_to_roll_out() -> None:
     with pytest.raises(Conflict, match="isochrone apply FILE"):
         start_rollout(Records(text=None).view, {"detector": "2"}, ASKING)
@@ -172,6 +187,12 @@ def test_what_changed_as_one_goes_back_as_one() -> None:
     assert records.apply(decision)
     assert records.last_event()[1] == "rollback started"
     assert set(rollback(rolled().view, "embedder", ASKING).answer.changes) == {"embedder"}
+
+
+def test_a_move_to_other_pools_since_changes_nothing_of_that() -> None:
+    records = rolled()
+    records.rollout("r3", DONE, {"tracker": Change("2", "2", pools=("gpu",))}, epoch=7)
+    assert set(rollback(records.view, "tracker", ASKING).answer.changes) == {"detector", "tracker"}
 
 
 def test_one_that_moved_on_since_stays_where_it_is() -> None:

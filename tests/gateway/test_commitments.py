@@ -246,6 +246,17 @@ class TestStages:
         assert found["one"].stages == {"1": b"three=3,two=2"}
         assert found["two"].stages == {"2": b"one=1,three=3"}
 
+    def test_an_ensemble_runs_where_all_its_stages_are(self) -> None:
+        fleet = make_fleet()
+        complete = {"m": {"1": ""}, "s": {"2": "two"}}
+        older = {"m": {"1": ""}, "s": {"1": "one"}}
+        other = {"m": {"1": ""}, "s": {"2": "0ther"}}
+        add_members(fleet, complete, older, other)
+        fleet.lead()
+        chain = Commitment(1, "1", {"1": ""}, stages={"1": stages_value({"s": "2"})})
+        fleet.commit(1, {"m": chain, "s": Commitment(1, "2", {"2": "two"})})
+        assert list(fleet.group("m").current.targets) == ["a:1"]
+
     def test_another_stage_is_another_lane(self) -> None:
         fleet = make_fleet()
         add_members(fleet, ONE)

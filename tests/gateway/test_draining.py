@@ -30,7 +30,7 @@ class Answered:
         self.status, self.headers = status, dict(headers)
 
     def respond_unary(self, headers: bytes, body: bytes, size: int, trailers: bytes) -> None:
-        self.message = bytes(body)
+        self.message = bytes(body[5:])
 
 
 @pytest.fixture

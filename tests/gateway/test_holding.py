@@ -33,6 +33,7 @@ class Route:
     def __init__(self) -> None:
         self.handled: list[str] = []
         self.refused: list[tuple[str, IsochroneError]] = []
+        self.has_refused = asyncio.Event()
 
     def handle(self, exchange: Any) -> None:
         if exchange.name in ("broken", "lost"):
@@ -43,6 +44,7 @@ class Route:
         if exchange.name == "lost":
             raise ValueError("another one")
         self.refused.append((exchange.name, error))
+        self.has_refused.set()
 
     def hold(self, held: Held, *names: str, timeout_ns: int = 0, arrived: int = 0) -> list[Request]:
         requests = [Request(name, arrived) for name in names]
@@ -138,8 +140,7 @@ def test_the_sweep_of_a_gateway_does() -> None:
         sweep = asyncio.ensure_future(gateway.run())
         try:
             async with asyncio.timeout(30):
-                while not route.refused:
-                    await asyncio.sleep(0)
+                await route.has_refused.wait()
         finally:
             sweep.cancel()
         assert [name for name, _ in route.refused] == ["hasty"]

@@ -105,7 +105,8 @@ async def _reach(mirror: Mirror, stop: asyncio.Event) -> bool:
                 said = error.message
                 log.warning("waiting for the store", error=said)
             try:
-                await asyncio.wait_for(stop.wait(), _PAUSE)
+                async with asyncio.timeout(_PAUSE):
+                    await stop.wait()
             except TimeoutError:
                 pass
     return False

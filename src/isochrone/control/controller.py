@@ -29,7 +29,7 @@ from isochrone.control.records import (
 )
 from isochrone.control.rollout.decision import Decision
 from isochrone.control.rollout.machine import advance
-from isochrone.control.rollout.wanted import wanted
+from isochrone.control.rollout.wanted import spare, stages_of, wanted
 from isochrone.control.rollout.world import World
 from isochrone.control.seeing import loading_order, see
 from isochrone.control.trying import Trying
@@ -105,7 +105,9 @@ class Controller:
                 log.error("the leader failed unexpectedly", exc_info=error)
                 await asyncio.sleep(1.0)
             try:
-                await asyncio.wait_for(self._wake.wait(), _BUSY if busy else _IDLE)
+                # Not wait_for: before Python 3.12 it may lose a cancellation that comes with the event.
+                async with asyncio.timeout(_BUSY if busy else _IDLE):
+                    await self._wake.wait()
             except TimeoutError:
                 pass
 
@@ -197,7 +199,7 @@ class Controller:
             await self._watches.pop(name).stop()
         for name, record in workers.items():
             if name not in self._watches:
-                self._watches[name] = WorkerWatch(record, self._wake.set)
+                self._watches[name] = WorkerWatch(record, self._wake.set, lambda: self._candidate.leads)
 
     def _want(self, view: View) -> None:
         epoch = view.epoch or EpochRecord(0)
@@ -205,7 +207,9 @@ class Controller:
         order = loading_order(epoch, rollouts)
         for watch in self._watches.values():
             if epoch.epoch or rollouts:
-                watch.want(wanted(watch.record, epoch, rollouts), order)
+                record = watch.record
+                spared = spare(record, epoch, rollouts)
+                watch.want(wanted(record, epoch, rollouts), order, spared, stages_of(epoch, rollouts))
 
     # The fleet record.
 

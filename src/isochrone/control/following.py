@@ -1,4 +1,5 @@
-"""What the leader does when another fleet.yaml was applied: rollouts for new versions, one epoch for the rest. Pure.
+"""What the leader does when another fleet.yaml was applied: rollouts for new versions, and for models that are to be
+served by other pools, which load them first; one epoch for the rest. Pure.
 
 A version that was rolled out or back by hand stands until the file asks for another one than it did before. Models that
 change at once and belong together (``with``, or an ensemble and its stages) are one rollout; all that are new are one.
@@ -64,20 +65,30 @@ def follow(
     now: float,
 ) -> Steps | None:
     """None: something is under way that has to end first. ``first_number``: of the next rollout."""
-    changed = {name for name, model in asked.items() if _is_changed(name, model, converged, epoch)}
+    versions = {name: model.version for name, model in asked.items() if _is_changed(name, model, converged, epoch)}
     gone = set(epoch.models) - set(asked)
-    busy = {name for rollout in open_rollouts for name in rollout.changes}
-    if busy & (changed | gone):
+    for name, served in epoch.models.items():
+        if name in asked and set(served.pools) != set(asked[name].pools):
+            # A version that was rolled out by hand moves as it is.
+            versions.setdefault(name, served.version)
+    adjusted = _adjusted(asked, {*versions, *gone}, epoch)
+    # Also what is only adjusted: the commit of a rollout writes all of its models, as they were when it began.
+    if any(name in versions or name in gone or name in adjusted for each in open_rollouts for name in each.changes):
         return None
     rollouts: list[RolloutRecord] = []
-    fresh = {name for name in changed if name not in epoch.models}
-    for names in [fresh, *_groups(changed - fresh, asked)]:
+    fresh = {name for name in versions if name not in epoch.models}
+    for names in [fresh, *_groups(set(versions) - fresh, asked)]:
         if names:
             identity = f"r{first_number + len(rollouts)}"
-            rollouts.append(_rollout(identity, names, asked, epoch, now))
+            changed = {name: versions[name] for name in sorted(names)}
+            rollouts.append(_rollout(identity, changed, asked, epoch, now))
     events = [EventRecord(now, FILE, "model removed", name) for name in sorted(gone)]
     record = ConvergedRecord(generation, {name: model.version for name, model in asked.items()})
-    return Steps(record, tuple(rollouts), _adjusted(asked, gone, epoch, now), tuple(events))
+    after = None
+    if gone or adjusted:
+        models = {name: adjusted.get(name, served) for name, served in epoch.models.items() if name not in gone}
+        after = EpochRecord(epoch.epoch + 1, models, "", FILE, now)
+    return Steps(record, tuple(rollouts), after, tuple(events))
 
 
 def given_up(record: RolloutRecord, converged: ConvergedRecord) -> ConvergedRecord | None:
@@ -115,15 +126,18 @@ def _groups(names: set[str], asked: Mapping[str, Asked]) -> list[set[str]]:
 
 
 def _rollout(
-    identity: str, names: Iterable[str], asked: Mapping[str, Asked], epoch: EpochRecord, now: float
+    identity: str, versions: Mapping[str, str], asked: Mapping[str, Asked], epoch: EpochRecord, now: float
 ) -> RolloutRecord:
     changes = {}
-    for name in sorted(names):
+    for name, version in versions.items():
         model, served = asked[name], epoch.models.get(name)
         before = served.version if served is not None else ""
-        changes[name] = Change(model.version, before, pools=model.pools, stages=model.stages, memory=model.memory)
+        stages = model.stages or (served.stages if served is not None and version == before else ())
+        left = tuple(pool for pool in served.pools if pool not in model.pools) if served is not None else ()
+        changes[name] = Change(version, before, pools=model.pools, stages=stages, memory=model.memory, left=left)
     first = all(not change.before for change in changes.values())
-    models = [asked[name] for name in changes]
+    # A version that only moves is what it was: nothing to hold requests for, to compare or to try.
+    models = [asked[name] for name, change in changes.items() if change.is_new]
     return RolloutRecord(
         identity,
         changes,
@@ -132,22 +146,20 @@ def _rollout(
         # Where nothing was served there is nothing to compare with.
         canary=None if first else next((model.canary for model in models if model.canary is not None), None),
         compare=None if first else next((model.compare for model in models if model.compare is not None), None),
-        prepare_seconds=max(model.prepare_seconds for model in models),
+        prepare_seconds=max(asked[name].prepare_seconds for name in changes),
         by=FILE,
         at=now,
         since={PENDING: now},
     )
 
 
-def _adjusted(asked: Mapping[str, Asked], gone: set[str], epoch: EpochRecord, now: float) -> EpochRecord | None:
-    """The same versions, elsewhere or without some models; None: nothing of the kind."""
+def _adjusted(asked: Mapping[str, Asked], others: set[str], epoch: EpochRecord) -> dict[str, Assignment]:
+    """Models whose memory or stages alone are told otherwise. ``others``: those that change or go."""
     models: dict[str, Assignment] = {}
     for name, served in epoch.models.items():
-        if name in gone:
-            continue
-        model = asked[name]
-        stages = model.stages or served.stages
-        models[name] = msgspec.structs.replace(served, pools=model.pools, memory=model.memory, stages=stages)
-    if models == epoch.models:
-        return None
-    return EpochRecord(epoch.epoch + 1, models, "", FILE, now)
+        if name not in others:
+            model = asked[name]
+            after = msgspec.structs.replace(served, memory=model.memory, stages=model.stages or served.stages)
+            if after != served:
+                models[name] = after
+    return models

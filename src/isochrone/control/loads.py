@@ -7,7 +7,7 @@ waits for its stages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from isochrone.control.rollout.wanted import differing
@@ -77,19 +77,20 @@ class Loads:
             return Call(model, kept)
         return Call(model, wanted)
 
-    def due(self, present: Versions, under_way: Versions, now: float) -> list[Call]:
-        """The calls to make now, in this order. ``under_way``: those that were made and have not ended."""
-        if self._wanted is None:
-            return []
-        calls = [call for name in differing(self._wanted, present) if (call := self.next_of(name, present))]
+    def due(self, present: Versions, under_way: Collection[str], now: float) -> list[Call]:
+        """The calls to make now, in this order. ``under_way``: models whose last call has not ended."""
         ready = [
             call
-            for call in sorted(calls, key=self._rank)
+            for call in sorted(self._to_make(present), key=self._rank)
             if call.model not in under_way
             and not self._is_paused(call, now)
             and not any(self._is_coming(stage, present, now) for stage in self._below(call))
         ]
         return ready[: max(0, AT_ONCE - len(under_way))]
+
+    def is_busy(self, present: Versions) -> bool:
+        """Whether anything is to change that was not refused."""
+        return any(call.model not in self.failures for call in self._to_make(present))
 
     # How a call ended.
 
@@ -110,6 +111,10 @@ class Loads:
 
     # The order.
 
+    def _to_make(self, present: Versions) -> list[Call]:
+        names = differing(self._wanted, present) if self._wanted is not None else []
+        return [call for name in names if (call := self.next_of(name, present)) is not None]
+
     def _essential(self, model: str) -> frozenset[str]:
         return (self._wanted or {}).get(model, _NONE) - self._spare.get(model, _NONE)
 
@@ -123,11 +128,10 @@ class Loads:
 
     def _below(self, call: Call) -> frozenset[str]:
         """Models whose load this one waits for: its stages, or where those are not told, all before it in the order."""
-        if not call.versions:
+        if not call.versions or call.model not in self._order:
             return _NONE
-        if self._stages is not None:
-            return self._stages.get(call.model, _NONE) - {call.model}
-        return frozenset(self._order[: self._order.index(call.model)] if call.model in self._order else ())
+        before = frozenset(self._order[: self._order.index(call.model)])
+        return before if self._stages is None else before & self._stages.get(call.model, _NONE)
 
     def _is_coming(self, stage: str, present: Versions, now: float) -> bool:
         """Whether a stage is not there yet and not refused either: what was refused must not hold up its ensembles,

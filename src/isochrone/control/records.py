@@ -178,6 +178,13 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     stages: tuple[str, ...] = ()
     #: Bytes it needs on a worker; 0: not stated.
     memory: int = 0
+    #: Pools that serve it when it starts and do not any more afterwards.
+    left: tuple[str, ...] = ()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it is another version than before; otherwise the same one moves to other pools."""
+        return self.version != self.before
 
 
 class Progress(msgspec.Struct, frozen=True, omit_defaults=True):

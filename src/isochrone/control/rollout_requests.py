@@ -71,6 +71,12 @@ def start_rollout(
             raise InvalidArgument(f"{name}: expected none for {unserved[0]}, which serves no version yet, given one")
     tried = _rule(canary, Canary, "canary", canaries)
     compared = _rule(compare, Compare, "compare", compares)
+    for name, rule in (("canary", tried), ("compare", compared)):
+        for group in fleet.gateways_without_metrics if rule is not None else ():
+            raise InvalidArgument(
+                f"{name}: expected none, since gateways.{group} has no metrics page (metrics_port: -1) where its "
+                "counts and samples could be read, given one"
+            )
     identity, conditions, counted = next_identity(view)
     record = RolloutRecord(
         identity=identity,
@@ -145,12 +151,14 @@ def _created(
 def _change(view: View, fleet: Fleet, model: str, version: str) -> Change:
     assignment = view.assignments.get(model)
     settings = fleet.of(model)
+    pools = fleet.pools_of(model)
     return Change(
         version=version,
         before=assignment.version if assignment is not None else "",
-        pools=fleet.pools_of(model),
+        pools=pools,
         stages=settings.stages or (assignment.stages if assignment is not None else ()),
         memory=settings.memory,
+        left=tuple(pool for pool in assignment.pools if pool not in pools) if assignment is not None else (),
     )
 
 
@@ -172,7 +180,7 @@ def _changed_with(view: View, model: str) -> list[str]:
     assignments = view.assignments
     for record in reversed(view.rollouts):
         change = record.changes.get(model)
-        if change is None or not record.epoch or change.version != assignments[model].version:
+        if change is None or not record.epoch or change.version != assignments[model].version or not change.is_new:
             continue
         return [
             name

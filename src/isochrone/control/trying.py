@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import TypeVar
 from urllib.parse import quote
 
@@ -104,17 +104,22 @@ class Trying:
 
     async def _watch(self, record: RolloutRecord, rule: CanaryRule) -> None:
         """Every model of the rollout is judged; the worst verdict is the rollout's."""
-        tallies = {name: Tally(change.before, change.version) for name, change in record.changes.items()}
+        tallies = {
+            name: Tally(change.before, change.version) for name, change in record.changes.items() if change.is_new
+        }
         looks = dict.fromkeys(tallies, 0)
         verdicts: dict[str, Verdict] = {}
         began = time.monotonic()
         present = set(self._gateways)
         async with httpx.AsyncClient(timeout=_ANSWER_SECONDS, trust_env=False) as client:
             while True:
+                silent = []
                 for name, gateway in list(self._gateways.items()):
-                    reports = await _get(client, gateway, "/trials", dict[str, TrialReport]) or {}
+                    reports = await _get(client, gateway, "/trials", dict[str, TrialReport])
+                    if reports is None:
+                        silent.append(name)
                     for model, tally in tallies.items():
-                        tally.take(name, reports.get(model), joined=name not in present)
+                        tally.take(name, (reports or {}).get(model), joined=name not in present)
                 seconds = time.monotonic() - began
                 for model, tally in tallies.items():
                     if seconds < _SETTLE_SECONDS:
@@ -122,7 +127,7 @@ class Trying:
                     verdict = judge(rule, *tally.figures(), seconds, looks[model])
                     verdicts[model] = verdict
                     looks[model] = verdict.looks
-                self.judged[record.identity] = _worst(verdicts)
+                self.judged[record.identity] = _without(silent, "counts", _worst(verdicts))
                 self._changed()
                 await asyncio.sleep(_READ)
 
@@ -131,12 +136,13 @@ class Trying:
     async def _compare(self, record: RolloutRecord, rule: CompareRule) -> None:
         said = []
         for name, change in record.changes.items():
-            if not change.before:
+            if not change.before or not change.is_new:
                 continue
-            samples = await self._samples(record.identity, name, rule)
+            samples, silent = await self._samples(record.identity, name, rule)
             if len(samples) < rule.samples:
                 wanted = f"{name}: {rule.samples} requests were to be compared"
-                self._say(record.identity, Word("stop", f"{wanted}, {len(samples)} came in {rule.timeout:g} s"))
+                word = Word("stop", f"{wanted}, {len(samples)} came in {rule.timeout:g} s")
+                self._say(record.identity, _without(silent, "samples", word))
                 return
             comparison = await self._replay(name, change, samples[: rule.samples], rule)
             said.append(f"{name}: {comparison}")
@@ -149,19 +155,24 @@ class Trying:
         self.compared[identity] = word
         self._changed()
 
-    async def _samples(self, identity: str, model: str, rule: CompareRule) -> list[Sample]:
+    async def _samples(self, identity: str, model: str, rule: CompareRule) -> tuple[list[Sample], list[str]]:
+        """Those gathered, and the gateways that gave none since they did not answer."""
         ends = time.monotonic() + rule.timeout
         found: dict[str, tuple[Sample, ...]] = {}
         async with httpx.AsyncClient(timeout=_ANSWER_SECONDS, trust_env=False) as client:
             while True:
+                silent = []
                 for name, gateway in list(self._gateways.items()):
                     report = await _get(client, gateway, f"/samples/{quote(model, safe='')}", SampleReport)
                     if report is not None:
                         found[name] = report.samples
+                    else:
+                        silent.append(name)
                 samples = [sample for each in found.values() for sample in each]
                 if len(samples) >= rule.samples or time.monotonic() >= ends:
-                    return samples
-                self._say(identity, Word("wait", f"{model}: {len(samples)} of {rule.samples} requests gathered"))
+                    return samples, silent
+                word = Word("wait", f"{model}: {len(samples)} of {rule.samples} requests gathered")
+                self._say(identity, _without(silent, "samples", word))
                 await asyncio.sleep(_READ)
 
     async def _replay(self, model: str, change: Change, samples: list[Sample], rule: CompareRule) -> Comparison:
@@ -183,8 +194,18 @@ def _worst(verdicts: Mapping[str, Verdict]) -> Word:
     return Word("wait")
 
 
+def _without(silent: Sequence[str], what: str, word: Word) -> Word:
+    """A word that says whose part is missing in it."""
+    if not silent:
+        return word
+    missing = f"no {what} from gateway {', '.join(sorted(silent))}, which answers on no metrics page"
+    return Word(word.kind, f"{word.reason}; {missing}" if word.reason else missing)
+
+
 async def _get(client: httpx.AsyncClient, gateway: GatewayRecord, path: str, kind: type[_Answer]) -> _Answer | None:
-    """None: it does not answer now."""
+    """None: it does not answer now, or has no page that could."""
+    if gateway.metrics_port <= 0:
+        return None
     host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
     try:
         answer = await client.get(f"http://{host}:{gateway.metrics_port}{path}")

@@ -103,16 +103,21 @@ class WorkerWatch:
         while True:
             # What ends while it looks may not be in what it sees.
             asked = set(self._calls)
+            busy = True
             try:
                 await self._look()
                 self._begin(asked)
+                busy = bool(self._calls) or self._loads.is_busy(self._present())
             except ControlFailed as error:
                 # It does not answer: its lease decides whether it is still there.
                 log.debug("a worker does not answer", worker=self.record.name, error=str(error))
             except Exception as error:
                 log.error("a watch failed unexpectedly", worker=self.record.name, exc_info=error)
+                busy = False
             try:
-                await asyncio.wait_for(self._wake.wait(), _BUSY if self._calls else _IDLE)
+                # Not wait_for: Python 3.11's forgets that it was cancelled when the event comes at the same moment.
+                async with asyncio.timeout(_BUSY if busy else _IDLE):
+                    await self._wake.wait()
             except TimeoutError:
                 pass
             self._wake.clear()
@@ -145,8 +150,7 @@ class WorkerWatch:
         return {model: versions for model, versions in found.items() if versions}
 
     def _begin(self, asked: set[str]) -> None:
-        under_way = {model: call.versions for model, (call, _) in self._calls.items()}
-        for call in self._loads.due(self._present(), under_way, time.monotonic()):
+        for call in self._loads.due(self._present(), self._calls, time.monotonic()):
             if call.model not in asked:
                 task = asyncio.ensure_future(self._tell(call))
                 self._calls[call.model] = (call, task)
@@ -156,6 +160,7 @@ class WorkerWatch:
     async def _tell(self, call: Call) -> None:
         try:
             if not self._may_act():
+                self._loads.unanswered(call, time.monotonic())
                 return
             await self._control.serve(call.model, sorted(call.versions, key=_number), _LOAD_SECONDS)
             self._loads.succeeded(call)

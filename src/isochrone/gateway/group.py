@@ -28,6 +28,7 @@ from isochrone.gateway.resilience.hedging import Hedging
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.resilience.retry_budget import Kind, retry_budget
 from isochrone.gateway.sequences import Sequences
+from isochrone.gateway.serving import serving
 from isochrone.gateway.targets import Target
 from isochrone.gateway.traffic.affinity import Affinity
 from isochrone.gateway.traffic.canary import Canary
@@ -169,14 +170,14 @@ class Group:
             lane = self._make_lane(version, placement, stages)
             if len(self.lanes) > 64:
                 # Versions nobody serves, by callers who guess: a way of their own, which is not kept.
-                lane.update(self._members(version), self.name, now_ns())
+                lane.update(self._members(version, stages), self.name, now_ns())
                 return lane
             self.lanes[version, stages] = lane
             parts = [self._make_lane(version, replace(placement, tiers=(tier,)), stages) for tier in self.tiers.names]
             for part in parts:
                 part.whole = lane
             lane.tiers = tuple(parts)
-            lane.update(self._members(version), self.name, now_ns())
+            lane.update(self._members(version, stages), self.name, now_ns())
         return lane
 
     def _placement(self, version: str) -> Placement:
@@ -231,16 +232,11 @@ class Group:
             return current
         return self._way(tried, _stages(committed, tried))
 
-    def _members(self, version: str) -> list[Member]:
-        members = list(self._fleet.members.values())
-        found = [
-            member
-            for member in members
-            if member.serves is None
-            or (version in member.serves.get(self.name, ()) if version else bool(member.serves.get(self.name)))
-        ]
+    def _members(self, version: str, stages: bytes = b"") -> list[Member]:
+        fleet = self._fleet
+        found = serving(fleet.members.values(), self.name, version, stages, fleet.committed_digest)
         # Nobody is known to serve it: any server says so in its own words. What is committed waits for its workers.
-        return found if self._fleet.is_led else found or members
+        return found if fleet.is_led else found or list(fleet.members.values())
 
     def rebuild(self, now: int) -> None:
         """Members came or went or serve something else than before, or something else is committed."""
@@ -252,7 +248,7 @@ class Group:
         self._settle()
         kept = self._fleet.committed_lanes(self.name)
         for (version, stages), lane in list(self.lanes.items()):
-            members = self._members(version)
+            members = self._members(version, stages)
             if self._fleet.is_led:
                 served = (version, stages) in kept or not version
             else:

@@ -96,7 +96,9 @@ class Monitor:
             try:
                 # Down for long: asked less often, so that a large dead fleet costs little.
                 pause = min(2.0, self._rules.interval * max(1, self._failures // 4))
-                await asyncio.wait_for(self._wake.wait(), pause)
+                # Not wait_for: before Python 3.12 it may lose a cancellation that comes with the event.
+                async with asyncio.timeout(pause):
+                    await self._wake.wait()
                 self._wake.clear()
             except TimeoutError:
                 pass

@@ -85,7 +85,8 @@ class Listener:
         if self.connections:
             self._empty = asyncio.Event()
             try:
-                await asyncio.wait_for(self._empty.wait(), grace)
+                async with asyncio.timeout(grace):
+                    await self._empty.wait()
             except TimeoutError:
                 pass
         left = list(self.connections)

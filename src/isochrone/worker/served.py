@@ -128,7 +128,8 @@ class ServedVersion:
             return True
         self._drained = asyncio.Event()
         try:
-            await asyncio.wait_for(self._drained.wait(), seconds)
+            async with asyncio.timeout(seconds):
+                await self._drained.wait()
         except TimeoutError:
             return False
         return True

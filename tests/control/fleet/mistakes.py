@@ -33,6 +33,7 @@ MISTAKES = [
     ("fleet.db\"", "fleet.db\", lease_seconds: 0.5", "3: store.lease_seconds: expected a number of at least 1, given 0.5"),
     ("127.0.0.1:8003", "8003", "4: control.listen: expected host:port, such as 127.0.0.1:8000 or [::1]:8000, given '8003'"),
     ("127.0.0.1:8003", "h:80030", "4: control.listen: expected a port from 0 to 65535 (0: a free one), given 'h:80030'"),
+    ("count: 2", "metrics_port: -1", "6: gateways.gw.metrics_port: expected a port, since models.pipeline.rollout.canary reads what every gateway tells there, given -1"),
     ("count: 2", "count: 4", "6: gateways.gw.listen: expected ports that control.listen does not take, given port 8003 again"),
     ("127.0.0.1:8003", "0.0.0.0:8001", "6: gateways.gw.listen: expected ports that control.listen does not take, given port 8001 again"),
     ("127.0.0.1:8000", "127.0.0.1:65535", "6: gateways.gw.listen: expected ports that count up to at most 65535, given 65536"),

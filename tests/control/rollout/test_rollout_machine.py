@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from worlds import POOL, assignment, rollout, settle, with_state, worker, world
 
@@ -22,7 +23,7 @@ from isochrone.control.records import (
     GatewayRecord,
     Split,
 )
-from isochrone.control.rollout.machine import ABORT_SECONDS, DRAIN_SECONDS, advance
+from isochrone.control.rollout.machine import ABORT_SECONDS, DRAIN_SECONDS, SEEN, advance
 from isochrone.control.rollout.wanted import WITHDRAWN
 from isochrone.control.rollout.world import Failure, Word, World
 
@@ -163,6 +164,53 @@ class TestFast:
         assert advance(record, late).record.state == DONE
 
 
+class TestMoving:
+    """The same version on other pools."""
+
+    CHANGE = Change("1", "1", pools=("gpu",), left=(POOL,))
+    EPOCH = EpochRecord(1, {"m": assignment(digest="old", previous="0", previous_digest="older")})
+
+    def seen(self, there: dict[str, dict[str, str]], **fields: Any) -> World:
+        return world(worker("w1", ONE), worker("g1", there, pool="gpu"), **{"epoch": self.EPOCH, **fields})
+
+    def test_it_is_loaded_there_before_it_moves(self) -> None:
+        waiting = settle(rollout(changes={"m": self.CHANGE}), self.seen({}))
+        assert (waiting.state, waiting.workers["g1"].state, "w1" in waiting.workers) == (PREPARING, "loading", False)
+        decision = advance(waiting, self.seen(ONE))
+        assert decision.record.state == SWITCHING
+        moved = advance(decision.record, self.seen(ONE)).commit
+        assert moved is not None
+        expected = assignment(digest="old", previous="0", previous_digest="older", pools=("gpu",), epoch=2)
+        assert moved.models["m"] == expected, "its way back is what it was"
+
+    def test_another_digest_there_is_another_version(self) -> None:
+        record = with_state(rollout(changes={"m": self.CHANGE}), PREPARING)
+        decision = advance(record, self.seen({"m": {"1": "other"}}))
+        assert decision.record.state == ABORTING
+        assert "m version 1 is other in pool gpu, and old where it is served" in decision.record.reason
+        triton = advance(record, self.seen({"m": {"1": "config-5"}}))
+        assert triton.record.state == SWITCHING, "that tells of something else"
+
+    def test_the_pool_it_left_serves_it_until_every_gateway_has_seen_that(self) -> None:
+        epoch = EpochRecord(2, {"m": assignment(pools=("gpu",), epoch=2)})
+        record = with_state(rollout(changes={"m": self.CHANGE}, epoch=2), DRAINING)
+        late = self.seen(ONE, epoch=epoch, now=100.0 + 10 * DRAIN_SECONDS, rollouts=(record,))
+        decision = advance(record, late)
+        assert decision.record.state == DRAINING
+        assert "waits for gateway a, b to see epoch 2" in decision.record.note
+        assert advance(record, replace(late, epochs_seen={"a-first": 2, "b-first": 2})).record.state == DONE
+
+    def test_in_a_canary_of_another_model_it_has_no_share(self) -> None:
+        changes = {"m": self.CHANGE, "n": Change("2", "1", "new", ("gpu",))}
+        epoch = EpochRecord(1, {**self.EPOCH.models, "n": assignment()})
+        record = with_state(rollout(changes=changes, canary=CanaryRule(weights=(0.1,))), CANARY)
+        decision = advance(record, self.seen(ONE, epoch=epoch))
+        assert decision.commit is not None
+        assert decision.commit.models["m"] == epoch.models["m"]
+        assert decision.commit.models["n"].canary == Split("2", "new", 0.1)
+        assert advance(decision.record, self.seen(ONE, epoch=decision.commit)).observes
+
+
 class TestAborting:
     def test_asked_for(self) -> None:
         record = with_state(rollout(abort_asked="changed my mind (by me)"), PREPARING)
@@ -234,15 +282,27 @@ class TestCanary:
             found = world(worker("w1", has), epoch=EpochRecord(3, {"m": assignment()}), now=now)
             return replace(found, gateways=gateways)
 
-        waiting = advance(record, seen(130.0, BOTH, 3, 2)).record
-        assert (waiting.state, waiting.note) == (ABORTING, "gateway b has yet to see epoch 3")
+        # However long a gateway may be sending to it.
+        waiting = advance(record, seen(100.0 + 10 * ABORT_SECONDS, BOTH, 3, 2)).record
+        assert waiting.state == ABORTING
+        assert waiting.note.startswith("waits for gateway b to see epoch 3; if it is dead for good")
+        assert "'isochrone forget b'" in waiting.note
         assert WITHDRAWN not in waiting.since
         # What they had sent before gets a moment to arrive.
-        assert WITHDRAWN not in advance(waiting, seen(100.4, BOTH, 3, 3)).record.since
-        gone = advance(waiting, seen(101.0, BOTH, 3, 3)).record
-        assert gone.since[WITHDRAWN] == 101.0
-        assert advance(gone, seen(101.1, BOTH, 3, 3)).record.state == ABORTING
-        assert advance(gone, seen(101.1, ONE, 3, 3)).record.state == ABORTED
+        all_see = advance(waiting, seen(900.0, BOTH, 3, 3)).record
+        assert (WITHDRAWN in all_see.since, all_see.note) == (False, "")
+        assert advance(all_see, seen(900.4, BOTH, 3, 3)).record == all_see
+        gone = advance(all_see, seen(900.5, BOTH, 3, 3)).record
+        assert gone.since[WITHDRAWN] == 900.5
+        assert advance(gone, seen(900.6, BOTH, 3, 3)).record.state == ABORTING
+        assert advance(gone, seen(900.6, ONE, 3, 3)).record.state == ABORTED
+        assert advance(gone, seen(901.0 + ABORT_SECONDS, BOTH, 3, 3)).record.state == ABORTED
+
+    def test_a_gateway_that_is_forgotten_is_not_waited_for(self) -> None:
+        record = with_state(rollout(canary=self.RULE, epoch=3, reason="bad"), ABORTING)
+        seen = world(worker("w1", ONE), epoch=EpochRecord(3, {"m": assignment()}), gateways=("b",))
+        assert "gateway b" in advance(record, seen).record.note
+        assert SEEN in advance(record, replace(seen, known_gateways={})).record.since
 
     def test_what_it_passed_by_is_told(self) -> None:
         tried = EpochRecord(3, {"m": assignment(canary=Split("2", "", 0.1))})

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from worlds import POOL, assignment, rollout, with_state
 
 from isochrone.control.records import ABORTING, DRAINING, PENDING, PREPARING, Change, EpochRecord, Split, WorkerRecord
-from isochrone.control.rollout.wanted import WITHDRAWN, differing, lack_of_memory, wanted
+from isochrone.control.rollout.wanted import WITHDRAWN, differing, lack_of_memory, spare, stages_of, wanted
 
 GIB = 1 << 30
 
@@ -52,6 +52,36 @@ def test_what_was_served_stays_while_gateways_may_not_have_seen_the_commit() -> 
     assert wanted(a_worker(memory=3 * GIB), epoch, ()) == {"m": {"2"}}
     draining = with_state(rollout(changes=changes, epoch=2), DRAINING)
     assert wanted(a_worker(memory=3 * GIB), epoch, [draining]) == {"m": {"1", "2"}}
+
+
+def test_what_moves_is_on_both_pools_until_it_has_moved() -> None:
+    changes = {"m": Change("1", "1", pools=("gpu",), left=(POOL,))}
+    before = EpochRecord(1, {"m": assignment("1")})
+    preparing = with_state(rollout(changes=changes), PREPARING)
+    assert wanted(a_worker(), before, [preparing]) == wanted(a_worker("gpu"), before, [preparing]) == {"m": {"1"}}
+    after = EpochRecord(2, {"m": assignment("1", pools=("gpu",))})
+    draining = with_state(rollout(changes=changes, epoch=2), DRAINING)
+    assert wanted(a_worker(), after, [draining]) == wanted(a_worker("gpu"), after, [draining]) == {"m": {"1"}}
+    assert wanted(a_worker(), after, ()) == {}
+
+
+def test_what_only_stands_by_is_spare_until_a_rollout_brings_it_back() -> None:
+    epoch = EpochRecord(3, {"m": assignment("3", previous="2", canary=Split("4")), "n": assignment("1")})
+    assert spare(a_worker(), epoch, ()) == {"m": {"2"}}
+    back = rollout("2", kind="rollback")
+    assert spare(a_worker(), epoch, [with_state(back, PREPARING)]) == {}
+    # Neither what gateways may still ask for after a commit nor a rolled back canary holds up what is served.
+    assert spare(
+        a_worker(), epoch, [with_state(rollout("3", changes={"m": Change("3", "2", pools=(POOL,))}), DRAINING)]
+    ) == {"m": {"2"}}
+    assert spare(a_worker(), epoch, [with_state(rollout("5", epoch=3), ABORTING)]) == {"m": {"2", "5"}}
+    assert spare(a_worker("gpu"), epoch, ()) == {}
+
+
+def test_stages_are_those_served_and_those_coming() -> None:
+    epoch = EpochRecord(3, {"e": assignment(stages=("a",)), "a": assignment()})
+    coming = rollout(changes={"e": Change("2", "1", stages=("b",))})
+    assert stages_of(epoch, [coming]) == {"e": {"a", "b"}, "a": frozenset()}
 
 
 def test_the_way_back_goes_when_there_is_no_room() -> None:

@@ -29,9 +29,10 @@ def worker(
     *,
     memory: int = 0,
     failures: Mapping[str, Failure] | None = None,
+    pool: str = POOL,
 ) -> WorkerView:
     """``models``: version → digest of what is ready, by model; None: it has not answered yet."""
-    record = WorkerRecord(name, "127.0.0.1", 1, 1, pool=POOL, memory=memory)
+    record = WorkerRecord(name, "127.0.0.1", 1, 1, pool=pool, memory=memory)
     loaded = None
     if models is not None:
         loaded = {

@@ -50,6 +50,7 @@ def problems(fleet: Fleet) -> list[Problem]:
         if gateway.processes > 1 and gateway.listen.endswith(":0"):
             expected = "a port other than 0, since each of its processes would pick another free one"
             found.append(Problem(("gateways", group, "listen"), expected, gateway.listen))
+    found += _unseen_gateways(fleet)
     found += _of_defaults(("defaults",), fleet.defaults, fleet)
     # What a model has from the defaults was told there.
     said = {(problem.path[1:], problem.given) for problem in found if problem.path[0] == "defaults"}
@@ -112,6 +113,20 @@ def _of_defaults(at: Path, model: ModelDefaults, fleet: Fleet) -> Iterator[Probl
             yield Problem((*at, "traffic", key), "nothing: a digest is agreed by the workers in a rollout", "it here")
     if model.rollout.canary is not None:
         yield from _of_canary((*at, "rollout", "canary"), model.rollout.canary)
+
+
+def _unseen_gateways(fleet: Fleet) -> Iterator[Problem]:
+    """A version is tried out by what every gateway tells on its metrics page."""
+    places: list[tuple[Path, ModelDefaults]] = [(("defaults",), fleet.defaults)]
+    places += [(("models", name), model) for name, model in fleet.models.items()]
+    for at, model in places:
+        for word in ("canary", "compare"):
+            if getattr(model.rollout, word) is not None:
+                expected = f"a port, since {dotted((*at, 'rollout', word))} reads what every gateway tells there"
+                for group in fleet.gateways_without_metrics:
+                    yield Problem(("gateways", group, "metrics_port"), expected, "-1")
+                # Once is enough.
+                return
 
 
 def _of_canary(at: Path, canary: Canary) -> Iterator[Problem]:

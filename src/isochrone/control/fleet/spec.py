@@ -253,6 +253,11 @@ class Fleet(Section):
         """A model's settings; of one that is not named, the defaults."""
         return self.models.get(model) or _whole(self.defaults, {})
 
+    @property
+    def gateways_without_metrics(self) -> tuple[str, ...]:
+        """Groups whose counts and samples nobody can read: no version can be tried out behind them."""
+        return tuple(group for group, gateway in self.gateways.items() if gateway.metrics_port < 0 < gateway.count)
+
     def pools_of(self, model: str) -> tuple[str, ...]:
         """The pools whose workers serve it."""
         return self.of(model).pools or tuple(self.pools)

@@ -39,6 +39,8 @@ DRAIN_SECONDS = 60.0
 ABORT_SECONDS = 60.0
 #: Seconds for requests that gateways sent to a canary just before they saw it rolled back.
 LAST_REQUESTS_SECONDS = 0.5
+#: When every gateway had seen that a canary was rolled back, in ``since`` of its rollout.
+SEEN = "seen by all"
 
 
 def advance(record: RolloutRecord, world: World) -> Decision:
@@ -115,7 +117,13 @@ def _prepare(record: RolloutRecord, world: World) -> Decision:
         told = {worker: digest for worker, digest in digests.items() if digest}
         if len(set(told.values())) > 1:
             return _abort(record, world, _disagreement(name, change.version, told))
-        changes[name] = msgspec.structs.replace(change, digest=next(iter(told.values()), ""))
+        digest = next(iter(told.values()), "")
+        served = world.epoch.models.get(name)
+        if served is not None and not change.is_new and _differ(served.digest, digest):
+            reason = f"{name} version {change.version} is {digest[:12]} in pool {', '.join(change.pools)}, and "
+            reason += f"{served.digest[:12]} where it is served; its files or its config.pbtxt differ"
+            return _abort(record, world, reason)
+        changes[name] = msgspec.structs.replace(change, digest=digest)
     return _onward(msgspec.structs.replace(record, changes=changes), world)
 
 
@@ -149,9 +157,16 @@ def _disagreement(model: str, version: str, digests: dict[str, str]) -> str:
     )
 
 
+def _differ(served: str, found: str) -> bool:
+    """Whether two digests tell of different files. Those of a Triton are of its configuration: of another kind."""
+    kinds = served.startswith("config-"), found.startswith("config-")
+    return bool(served and found) and kinds[0] == kinds[1] and served != found
+
+
 def _onward(record: RolloutRecord, world: World) -> Decision:
     """Prepared: what comes next of what was asked for."""
-    if record.compare is not None and record.state == PREPARING and any(c.before for c in record.changes.values()):
+    comparable = any(change.before and change.is_new for change in record.changes.values())
+    if record.compare is not None and record.state == PREPARING and comparable:
         return Decision(enter(record, COMPARING, world.now), compares=True, event="compares outputs")
     if record.canary is not None and record.state in (PREPARING, COMPARING) and record.canary.weights:
         return Decision(enter(record, CANARY, world.now, step=0), event="begins its canary")
@@ -201,6 +216,8 @@ def _try(record: RolloutRecord, world: World) -> Decision:
 
 def _is_tried(record: RolloutRecord, world: World, weight: float) -> bool:
     for name, change in record.changes.items():
+        if not change.is_new:
+            continue
         assignment = world.epoch.models.get(name)
         canary = assignment.canary if assignment is not None else None
         if canary is None or canary.version != change.version or canary.weight != weight:
@@ -217,7 +234,7 @@ def _split(record: RolloutRecord, world: World, weight: float) -> EpochRecord:
     for name, change in record.changes.items():
         split = Split(change.version, change.digest, weight, rule.sticky, rule.header)
         before = models.get(name)
-        if before is not None:
+        if before is not None and change.is_new:
             models[name] = msgspec.structs.replace(before, canary=split, epoch=number)
     return EpochRecord(number, models, record.identity, record.by, world.now)
 
@@ -243,10 +260,19 @@ def _drain(record: RolloutRecord, world: World) -> Decision:
     late = world.lagging(record.epoch)
     leaving = _superfluous(record, world)
     waited = world.now - record.since.get(DRAINING, world.now)
-    if (late or leaving) and waited < DRAIN_SECONDS:
-        note = f"waits for gateway {', '.join(late)} to see epoch {record.epoch}" if late else f"drains {leaving[0]}"
+    # Pools that it has left serve it until nobody sends there: what takes them away may not happen under a gateway.
+    held = late and any(change.left for change in record.changes.values())
+    if held or ((late or leaving) and waited < DRAIN_SECONDS):
+        note = _waits(late, record.epoch) if late else f"drains {leaving[0]}"
         return Decision(msgspec.structs.replace(record, note=note))
     return Decision(enter(record, DONE, world.now, note=""), event="done")
+
+
+def _waits(late: list[str], epoch: int) -> str:
+    return (
+        f"waits for gateway {', '.join(late)} to see epoch {epoch}; if it is dead for good, say so with "
+        f"'isochrone forget {late[0]}'"
+    )
 
 
 def _superfluous(record: RolloutRecord, world: World) -> list[str]:
@@ -295,13 +321,18 @@ def _undo(record: RolloutRecord, world: World) -> Decision:
         return _abort(record, world, record.reason)
     if _owns_switch(record, world):
         return Decision(record, ends_switch=True)
-    waited = world.now - record.since.get(ABORTING, world.now)
     if record.epoch and WITHDRAWN not in record.since:
         late = world.lagging(record.epoch)
-        if waited < (ABORT_SECONDS if late else LAST_REQUESTS_SECONDS):
-            note = f"gateway {', '.join(late)} has yet to see epoch {record.epoch}" if late else ""
-            return Decision(msgspec.structs.replace(record, note=note))
-        return Decision(msgspec.structs.replace(record, note="", since={**record.since, WITHDRAWN: world.now}))
-    if _superfluous(record, world) and waited < ABORT_SECONDS:
+        if late:
+            # However long that takes: to unload it under a gateway that sends to it would fail requests.
+            since = {word: at for word, at in record.since.items() if word != SEEN}
+            return Decision(msgspec.structs.replace(record, note=_waits(late, record.epoch), since=since))
+        if SEEN not in record.since:
+            return Decision(msgspec.structs.replace(record, note="", since={**record.since, SEEN: world.now}))
+        if world.now - record.since[SEEN] < LAST_REQUESTS_SECONDS:
+            return Decision(record)
+        return Decision(msgspec.structs.replace(record, since={**record.since, WITHDRAWN: world.now}))
+    began = record.since.get(WITHDRAWN, record.since.get(ABORTING, world.now))
+    if _superfluous(record, world) and world.now - began < ABORT_SECONDS:
         return Decision(record)
     return Decision(enter(record, ABORTED, world.now), event=f"aborted: {record.reason}")

@@ -141,12 +141,18 @@ def committed(record: RolloutRecord, world: World, *, ends_switch: bool = False)
     models = dict(world.epoch.models)
     for name, change in record.changes.items():
         before = models.get(name)
-        previous = before is not None and before.version != change.version
+        if before is None:
+            previous = ("", "")
+        elif before.version == change.version:
+            # The same version on other pools keeps its way back.
+            previous = (before.previous, before.previous_digest)
+        else:
+            previous = (before.version, before.digest)
         models[name] = Assignment(
             version=change.version,
             digest=change.digest,
-            previous=before.version if previous and before is not None else "",
-            previous_digest=before.digest if previous and before is not None else "",
+            previous=previous[0],
+            previous_digest=previous[1],
             stages=change.stages,
             pools=change.pools,
             memory=change.memory,

@@ -54,6 +54,36 @@ def wanted(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutR
     return {model: frozenset(versions) for model, versions in found.items()}
 
 
+def spare(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> dict[str, frozenset[str]]:
+    """Those of the versions wanted that only stand by: nothing that is served or prepared may wait for their load."""
+    rollouts = list(rollouts)
+    served = {
+        (model, version)
+        for model, assignment in epoch.models.items()
+        for version in (assignment.version, assignment.canary.version if assignment.canary is not None else "")
+    }
+    brought = {
+        (model, change.version)
+        for rollout in rollouts
+        if rollout.state in _LOADED_IN
+        for model, change in rollout.changes.items()
+    }
+    found = {
+        model: frozenset(version for version in versions if (model, version) not in served | brought)
+        for model, versions in wanted(worker, epoch, rollouts).items()
+    }
+    return {model: versions for model, versions in found.items() if versions}
+
+
+def stages_of(epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> dict[str, frozenset[str]]:
+    """By ensemble: the models it runs, in what is served and in what is coming."""
+    found: dict[str, frozenset[str]] = {name: frozenset(model.stages) for name, model in epoch.models.items()}
+    for rollout in rollouts:
+        for name, change in rollout.changes.items():
+            found[name] = found.get(name, frozenset()) | frozenset(change.stages)
+    return found
+
+
 def needed(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> dict[tuple[str, str], Need]:
     """The same, with what each takes, whether or not it fits."""
     needs: dict[tuple[str, str], Need] = {}
@@ -73,11 +103,10 @@ def needed(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutR
             add(model, assignment.previous, assignment.memory, spare=True)
     for rollout in rollouts:
         for model, change in rollout.changes.items():
-            if worker.pool not in change.pools:
-                continue
-            if rollout.state in _LOADED_IN or _is_being_withdrawn(rollout):
+            serves = worker.pool in change.pools
+            if serves and (rollout.state in _LOADED_IN or _is_being_withdrawn(rollout)):
                 add(model, change.version, change.memory)
-            elif rollout.state == DRAINING:
+            elif rollout.state == DRAINING and (serves or worker.pool in change.left):
                 # Gateways that have yet to see the commit send requests there: not spare until the rollout is done.
                 add(model, change.before, change.memory)
     return needs

@@ -1,0 +1,224 @@
+"""Streams of a led gateway that name more than one model: how messages are stamped, parked and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from offline import add_members
+
+from isochrone.gateway.commitment import Commitment
+from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.grpc_messages import name_field, read_opening, version_field
+from isochrone.gateway.grpc_pipe import GrpcPipe, PipeRoute
+from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.settings import WireLimits
+from isochrone.wire.exchange import Head
+
+HEAD = Head(b"POST", b"/inference.GRPCInferenceService/ModelStreamInfer", ((b"content-type", b"application/grpc"),))
+SERVES = {
+    "m": {"1": "", "2": ""},
+    "n": {"1": "", "2": ""},
+    "chain": {"1": "", "2": ""},
+    "twin": {"1": ""},
+}
+
+
+class Caller:
+    """The caller's side of a stream."""
+
+    head = HEAD
+    arrived = 0
+    owner: Any = None
+    on_writable: Any = None
+    is_congested = local_done = False
+
+    def __init__(self) -> None:
+        self.held = False
+        self.ended_with = b""
+
+    def hold_window(self) -> None:
+        self.held = True
+
+    def release_window(self) -> None:
+        self.held = False
+
+    def end_with_trailers(self, block: bytes) -> None:
+        self.ended_with = block
+
+
+class Worker:
+    """The worker's side: connections that are there at once, and a stream that keeps what is sent."""
+
+    on_writable: Any = None
+
+    def __init__(self) -> None:
+        self.block = b""
+        self.messages: list[tuple[str, str]] = []
+        self.is_congested = self.local_done = self.cancelled = False
+
+    def open_stream(self, block: bytes, body: Any, receiver: Any, *, end: bool) -> Worker:
+        self.block = block
+        return self
+
+    def send_data(self, data: bytes, end: bool = False) -> None:
+        if data:
+            opening = read_opening(data, 5)
+            tail = data.rpartition(b"\x12\x01")[2]
+            self.messages.append((opening.model.decode(), tail.decode() if b"\x12\x01" in data else ""))
+        self.local_done |= end
+
+    def cancel(self) -> None:
+        self.cancelled = True
+
+    def close(self) -> None: ...
+
+
+def committed(epoch: int, **versions: str) -> Mapping[str, Commitment]:
+    stages = {"chain": {"1": b"m=1", "2": b"m=2"}, "twin": {"1": b"m=1"}}
+    return {
+        name: Commitment(epoch, versions.get(name, "1"), digests, stages=stages.get(name, {}))
+        for name, digests in SERVES.items()
+    }
+
+
+class Bench:
+    """A gateway, one stream through it, and both its ends."""
+
+    def __init__(self, *, led: bool = True) -> None:
+        self.gateway = Gateway(GatewayRules(), WireLimits(), seed=1)
+        self.fleet = self.gateway.fleet
+        add_members(self.fleet, SERVES)
+        if led:
+            self.fleet.lead()
+            self.fleet.commit(1, committed(1))
+        self.worker, self.caller = Worker(), Caller()
+        self.fleet.members["a:1"].connections = self.worker  # type: ignore[assignment]
+        self.pipe = GrpcPipe(PipeRoute(self.gateway, HEAD, names_model=True), self.caller)  # type: ignore[arg-type]
+
+    def say(self, model: str, version: str = "") -> None:
+        message = name_field(model) + (version_field(version) if version else b"")
+        self.pipe.data_received(b"\0" + len(message).to_bytes(4, "big") + message)
+
+    def switch(self, **versions: str) -> None:
+        self.fleet.commit(2, committed(2, **versions))
+        self.fleet.release()
+
+
+def test_a_second_model_waits_for_its_switch_and_gets_the_new_version() -> None:
+    bench = Bench()
+    bench.say("m")
+    bench.fleet.hold(["n"])
+    bench.say("n")
+    bench.say("m")
+    assert bench.worker.messages == [("m", "1")], "what comes behind it waits too, so that the order stays"
+    assert bench.caller.held
+    bench.pipe.ended()
+    assert not bench.worker.local_done
+    bench.switch(n="2")
+    assert bench.worker.messages == [("m", "1"), ("n", "2"), ("m", "1")]
+    assert not bench.caller.held
+    assert bench.worker.local_done
+
+
+def test_a_model_the_stream_was_admitted_with_goes_on_during_its_switch() -> None:
+    bench = Bench()
+    bench.say("m")
+    bench.say("n")
+    bench.fleet.hold(["m", "n"])
+    bench.say("n")
+    bench.say("m")
+    bench.switch(m="2", n="2")
+    bench.say("n")
+    assert bench.worker.messages == [("m", "1"), ("n", "1"), ("n", "1"), ("m", "1"), ("n", "1")]
+
+
+def test_a_message_that_names_its_version_does_not_admit_those_that_name_none() -> None:
+    bench = Bench()
+    bench.say("m", "1")
+    bench.fleet.hold(["m"])
+    bench.say("m", "1")
+    bench.say("m")
+    assert bench.worker.messages == [("m", "1"), ("m", "1")]
+    bench.switch(m="2")
+    assert bench.worker.messages[2:] == [("m", "2")]
+
+
+def test_the_windows_of_both_sides_do_not_open_while_something_waits() -> None:
+    bench = Bench()
+    bench.worker.is_congested = True
+    bench.say("m")
+    bench.fleet.hold(["n"])
+    bench.say("n")
+    bench.worker.on_writable()
+    assert bench.caller.held
+    bench.switch(n="2")
+    assert bench.caller.held, "the worker is still slow"
+    bench.worker.is_congested = False
+    bench.worker.on_writable()
+    assert not bench.caller.held
+
+
+def test_a_stream_that_is_refused_while_it_waits_ends() -> None:
+    bench = Bench()
+    bench.say("m")
+    bench.fleet.hold(["n"])
+    bench.say("n")
+    bench.fleet.refuse_held("it takes too long")
+    assert b"it takes too long" in bench.caller.ended_with
+    assert bench.worker.cancelled
+    bench.switch(n="2")
+    assert bench.worker.messages == [("m", "1")]
+
+
+@pytest.mark.parametrize("version", ["", "1"])
+def test_an_ensemble_needs_a_stream_of_its_own(version: str) -> None:
+    bench = Bench()
+    bench.say("m")
+    bench.say("chain", version)
+    assert b"open another stream" in bench.caller.ended_with
+    assert bench.worker.cancelled
+    assert bench.worker.messages == [("m", "1")]
+
+
+def test_an_ensemble_that_came_first_is_told_its_stages() -> None:
+    bench = Bench()
+    bench.say("chain")
+    bench.say("m")
+    bench.say("twin")
+    bench.switch(chain="2")
+    bench.say("chain")
+    assert b"m=1" in bench.worker.block
+    assert not bench.caller.ended_with
+    assert bench.worker.messages == [("chain", "1"), ("m", "1"), ("twin", "1"), ("chain", "1")]
+    bench.say("chain", "2")
+    assert b"open another stream" in bench.caller.ended_with
+
+
+def test_a_version_that_is_not_committed_is_refused_wherever_it_is_named() -> None:
+    bench = Bench()
+    bench.say("m")
+    bench.say("n", "9")
+    assert b"version 9 is not found" in bench.caller.ended_with
+
+
+def test_what_is_committed_is_stamped_whatever_the_worker_serves() -> None:
+    bench = Bench()
+    bench.say("m")
+    member = bench.fleet.members["a:1"]
+    member.serves = {**SERVES, "n": {"2": ""}}
+    bench.fleet.rebuild()
+    bench.say("n")
+    assert bench.worker.messages == [("m", "1"), ("n", "1")], "its newest may be what is only being prepared"
+
+
+def test_without_a_control_plane_messages_go_by_what_the_worker_serves() -> None:
+    bench = Bench(led=False)
+    bench.say("m")
+    bench.say("n")
+    bench.say("n", "9")
+    bench.say("chain")
+    bench.say("unheard of")
+    assert bench.worker.messages == [("m", "2"), ("n", "2"), ("n", "9"), ("chain", "2"), ("unheard of", "")]
+    assert not bench.caller.ended_with
