@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 def serving(
     members: Iterable[Member], model: str, version: str, stages: bytes, committed_digest: Callable[[str, str], str]
 ) -> list[Member]:
-    """Members that serve it, and those that do not tell. ``version`` "": any. An ensemble runs where all its stages are,
-    in the versions it is to run. The model's own digest is looked at where a target is chosen."""
+    """Members that serve it, and those that do not tell. ``version`` "": any.
+
+    An ensemble runs where all its stages are, in the versions it is to run. The model's own digest is looked at where a
+    target is chosen.
+    """
     needs = parse_stages(stages) if stages else {}
     return [
         member
