@@ -15,6 +15,7 @@ import importlib
 import itertools
 import re
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -23,6 +24,8 @@ from types import CodeType, ModuleType
 from typing import Any
 
 _serials = itertools.count(1)
+#: Models load on threads of their own, and invalidate_caches deletes what another call may have deleted (KeyError).
+_listings = threading.Lock()
 
 
 class VersionModules(MetaPathFinder):
@@ -42,7 +45,8 @@ class VersionModules(MetaPathFinder):
         sys.meta_path.insert(0, self)
 
     def import_module(self, name: str) -> ModuleType:
-        importlib.invalidate_caches()  # the files may be younger than the finder's listing of the directory
+        with _listings:
+            importlib.invalidate_caches()  # the files may be younger than the finder's listing of the directory
         return importlib.import_module(f"{self.package}.{name}")
 
     def find_spec(
