@@ -172,3 +172,11 @@ class StreamingAsync(Watching):
 def test_samples_of_a_decoupled_model_are_read_to_the_end(executable: Watching) -> None:
     warmed(BATCHED + SAMPLE % "zero_data: true", executable)
     assert len(executable.runs) == 8
+
+
+def test_the_configuration_stays_as_it_is() -> None:
+    """It is the digest's: two versions of a model share one, and warming the first must not change the second's."""
+    description = describe(BATCHED + 'parameters { key: "mean" value { string_value: "1" } }')
+    before = description.config.SerializeToString(deterministic=True)
+    warm_up(Watching(), description, LatencyCurve(8))
+    assert description.config.SerializeToString(deterministic=True) == before

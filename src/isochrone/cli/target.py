@@ -93,5 +93,6 @@ def open_target(url: str, timeout_ms: float | None) -> Target:
 
 def unreachable(url: str, reason: str) -> RequestFailed:
     return RequestFailed(
-        f"no server answers at {url} ({reason}); start one with 'isochrone serve MODELS', or name another with --url"
+        f"no server answers at {url} ({reason}); start a fleet with 'isochrone up' or a worker with "
+        "'isochrone serve MODELS', or name another with --url"
     )

@@ -107,6 +107,9 @@ class Fleet:
                 member.serves is None or name in member.serves for member in self.members.values()
             )
         if not known or len(self.groups) >= _MAX_GROUPS:
+            if self.is_led and self.epoch:
+                # Clients match the first words.
+                raise NotFound(f"Request for unknown model: '{name[:200]}' is not found")
             return self.unknown
         group = self.groups[name] = self._make_group(name)
         group.commitment = self.committed.get(name)

@@ -115,8 +115,8 @@ class Forward(ABC):
         if not shadow.take(Kind.STATELESS if self.idempotent else Kind.SEQUENCE, size):
             return
         rules = shadow.rules
-        group = self.gateway.fleet.group(rules.model or self.group.name)
         try:
+            group = self.gateway.fleet.group(rules.model or self.group.name)
             lane = group.lane(rules.version) if rules.version else group.current
         except IsochroneError:
             # What it is to go to is not there: no affair of the request that is under way.

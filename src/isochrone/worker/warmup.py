@@ -39,7 +39,9 @@ def warm_up(executable: Executable, description: ModelDescription, curve: Latenc
     config = description.config
     for sample in config.model_warmup:
         _run_sample(executable, description, sample, curve)
-    if config.parameters["auto_warmup"].string_value.lower() in ("false", "0", "off") if config.parameters else False:
+    # Asked first: reading a key that is not there would put it there, and so change the digest of versions read later.
+    wish = config.parameters["auto_warmup"].string_value if "auto_warmup" in config.parameters else ""
+    if wish.lower() in ("false", "0", "off"):
         return
     if executable.decoupled or config.HasField("sequence_batching"):
         # Zeros without a sequence mean nothing to a stateful model, and a stream may never end.

@@ -285,8 +285,9 @@ class TestCanary:
         # However long a gateway may be sending to it.
         waiting = advance(record, seen(100.0 + 10 * ABORT_SECONDS, BOTH, 3, 2)).record
         assert waiting.state == ABORTING
-        assert waiting.note.startswith("waits for gateway b to see epoch 3; if it is dead for good")
-        assert "'isochrone forget b'" in waiting.note
+        assert waiting.note == "waits for gateway b to see epoch 3; if one is dead for good, say so: isochrone forget b"
+        at_first = advance(record, seen(100.1, BOTH, 3, 2)).record
+        assert at_first.note == "waits for gateway b to see epoch 3"
         assert WITHDRAWN not in waiting.since
         # What they had sent before gets a moment to arrive.
         all_see = advance(waiting, seen(900.0, BOTH, 3, 3)).record

@@ -35,6 +35,8 @@ from isochrone.control.rollout.world import WorkerView, World
 
 #: Seconds for gateways to see a commit and for old versions to go before the rollout is called done anyway.
 DRAIN_SECONDS = 60.0
+#: Seconds after which it is said what to do about a gateway that does not answer.
+HINT_SECONDS = 5.0
 #: Seconds for workers to let go of what was prepared.
 ABORT_SECONDS = 60.0
 #: Seconds for requests that gateways sent to a canary just before they saw it rolled back.
@@ -263,16 +265,15 @@ def _drain(record: RolloutRecord, world: World) -> Decision:
     # Pools that it has left serve it until nobody sends there: what takes them away may not happen under a gateway.
     held = late and any(change.left for change in record.changes.values())
     if held or ((late or leaving) and waited < DRAIN_SECONDS):
-        note = _waits(late, record.epoch) if late else f"drains {leaving[0]}"
+        note = _waits(late, record.epoch, waited) if late else f"drains {leaving[0]}"
         return Decision(msgspec.structs.replace(record, note=note))
     return Decision(enter(record, DONE, world.now, note=""), event="done")
 
 
-def _waits(late: list[str], epoch: int) -> str:
-    return (
-        f"waits for gateway {', '.join(late)} to see epoch {epoch}; if it is dead for good, say so with "
-        f"'isochrone forget {late[0]}'"
-    )
+def _waits(late: list[str], epoch: int, waited: float) -> str:
+    """After a while it may be that it never will."""
+    hint = f"; if one is dead for good, say so: isochrone forget {late[0]}" if waited > HINT_SECONDS else ""
+    return f"waits for gateway {', '.join(late)} to see epoch {epoch}{hint}"
 
 
 def _superfluous(record: RolloutRecord, world: World) -> list[str]:
@@ -321,12 +322,13 @@ def _undo(record: RolloutRecord, world: World) -> Decision:
         return _abort(record, world, record.reason)
     if _owns_switch(record, world):
         return Decision(record, ends_switch=True)
+    waited = world.now - record.since.get(ABORTING, world.now)
     if record.epoch and WITHDRAWN not in record.since:
         late = world.lagging(record.epoch)
         if late:
             # However long that takes: to unload it under a gateway that sends to it would fail requests.
             since = {word: at for word, at in record.since.items() if word != SEEN}
-            return Decision(msgspec.structs.replace(record, note=_waits(late, record.epoch), since=since))
+            return Decision(msgspec.structs.replace(record, note=_waits(late, record.epoch, waited), since=since))
         if SEEN not in record.since:
             return Decision(msgspec.structs.replace(record, note="", since={**record.since, SEEN: world.now}))
         if world.now - record.since[SEEN] < LAST_REQUESTS_SECONDS:
