@@ -204,12 +204,13 @@ class Controller:
     def _want(self, view: View) -> None:
         epoch = view.epoch or EpochRecord(0)
         rollouts = view.open_rollouts
-        order = loading_order(epoch, rollouts)
+        if not epoch.epoch and not rollouts:
+            # Nothing was ever said: what workers have may be what somebody put there by hand.
+            return
+        order, stages = loading_order(epoch, rollouts), stages_of(epoch, rollouts)
         for watch in self._watches.values():
-            if epoch.epoch or rollouts:
-                record = watch.record
-                spared = spare(record, epoch, rollouts)
-                watch.want(wanted(record, epoch, rollouts), order, spared, stages_of(epoch, rollouts))
+            spared = spare(watch.record, epoch, rollouts)
+            watch.want(wanted(watch.record, epoch, rollouts), order, spared, stages)
 
     # The fleet record.
 

@@ -43,10 +43,6 @@ class Candidate:
         entry = self._mirror.entries.get(self._keys.leader)
         return entry is not None and entry.revision == self._revision
 
-    @property
-    def lease(self) -> int:
-        return self._lease.id if self._lease is not None else 0
-
     def condition(self) -> Compare:
         """That this controller still leads."""
         return Compare(self._keys.leader, self._revision)

@@ -327,7 +327,7 @@ class GatewayLink:
     async def _acknowledge(self, entry: Entry, switch: SwitchRecord) -> None:
         keys, record = self._keys, self._record
         word = encode(AcknowledgementRecord(switch.phase, record.incarnation))
-        rollout = self.mirror.entries.get(keys.rollout(switch.identity.partition(".")[0]))
+        rollout = self.mirror.entries.get(keys.rollout(switch.rollout))
         if switch.phase == ANNOUNCED and rollout is not None:
             # What is about to be committed is loaded: once it is, requests wait, and there is no time to look.
             changes = decode(rollout.value, RolloutRecord).changes

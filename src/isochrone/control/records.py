@@ -125,6 +125,11 @@ class SwitchRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     epoch: int
     reason: str = ""
 
+    @property
+    def rollout(self) -> str:
+        """Whose it is: its identity is the rollout's, and the number of the attempt."""
+        return self.identity.partition(".")[0]
+
 
 class AcknowledgementRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """A gateway's word that it has done what a phase asks."""

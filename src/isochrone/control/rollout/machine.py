@@ -255,7 +255,7 @@ def _switch(record: RolloutRecord, world: World) -> Decision:
 
 
 def _owns_switch(record: RolloutRecord, world: World) -> bool:
-    return world.switch is not None and world.switch.identity.partition(".")[0] == record.identity
+    return world.switch is not None and world.switch.rollout == record.identity
 
 
 def _drain(record: RolloutRecord, world: World) -> Decision:

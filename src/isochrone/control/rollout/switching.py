@@ -38,7 +38,7 @@ def switch(record: RolloutRecord, world: World) -> Decision:
     """The next step of a rollout that is prepared."""
     late = _lagging(record, world)
     if late:
-        if world.switch is not None and world.switch.identity.partition(".")[0] == record.identity:
+        if world.switch is not None and world.switch.rollout == record.identity:
             # It came while requests wait: they must not wait for that.
             return _again(record, world, f"gateway {', '.join(late)} has yet to see the last epoch")
         return _wait_for_gateways(record, world, late)
@@ -81,7 +81,7 @@ def _strict(record: RolloutRecord, world: World) -> Decision:
     current = world.switch
     if current is None:
         return _announce(record, world)
-    if current.identity.partition(".")[0] != record.identity:
+    if current.rollout != record.identity:
         return Decision(msgspec.structs.replace(record, note="waits for another switch"))
     if current.phase == CANCELLED:
         return _again(record, world, current.reason)
