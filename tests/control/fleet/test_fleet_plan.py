@@ -161,3 +161,13 @@ def test_groups() -> None:
     assert rollout_groups(fleet, ["b", "e"]) == [("b",), ("e",)]
     assert rollout_groups(fleet, ["b", "e"], {"e": ["b"]}) == [("b", "e")]
     assert rollout_groups(fleet, ["e", "d", "b"], {"e": ["b", "d"]}) == [("e", "d", "b")]
+
+
+def test_processes_of_one_gateway_are_told_as_of_their_group() -> None:
+    text = (
+        "name: a\ngateways:\n  my-edge: {listen: '127.0.0.1:7200', metrics_port: 9500, processes: 2}\n"
+        "  gw: {listen: '127.0.0.1:%d', processes: 2}\n"
+    )
+    (step,) = plan(parse(text % 7000), parse(text % 7001))
+    assert (step.action, step.kind, step.name, step.processes) == ("restart", "gateway", "gw", ("gw.1", "gw.2"))
+    assert "listen" in step.detail

@@ -130,9 +130,9 @@ def _group(process: ProcessSpec | None, fleet: Fleet | None) -> tuple[str, str]:
         return "controller", "control"
     if process.role == "worker":
         return "pool", process.pool
-    # Its group is named by the process without its number.
-    group = process.name if process.name in fleet.gateways else process.name.rpartition("-")[0]
-    return "gateway", group
+    # gw-2.1 is the first process of the second gateway of gw: names of groups have no dots.
+    gateway = process.name.partition(".")[0]
+    return "gateway", gateway if gateway in fleet.gateways else gateway.rpartition("-")[0]
 
 
 def _why(before: Fleet, was_in: Path, after: Fleet, directory: Path, kind: str, name: str) -> str:
