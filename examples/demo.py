@@ -27,7 +27,7 @@ from rich.console import Console
 from rich.table import Table
 from sightings import Phase, Sighting, gone_back, versions_of, violations
 
-from isochrone.cli.waterfall import percentile
+from isochrone.cli.requests.waterfall import percentile
 
 REQUESTS_PER_SECOND = 300.0
 #: Of each transport, half of them at each gateway.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from closed_loop import Tally
 from rich.table import Table
 
-from isochrone.cli.waterfall import percentile
+from isochrone.cli.requests.waterfall import percentile
 
 
 @dataclass(frozen=True)

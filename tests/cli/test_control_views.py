@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 from typer.testing import CliRunner
 
-from isochrone.cli import rollout_view, status_view
+from isochrone.cli import status_view
 from isochrone.cli.commands import COMMANDS
 from isochrone.cli.console import clock, span
+from isochrone.cli.fleet.top import picture as top_picture
+from isochrone.cli.fleet.top import plain_lines
+from isochrone.cli.fleet.top_figures import Figures, Reading, between, quantile, read_page
 from isochrone.cli.main import app
-from isochrone.cli.rollout_view import new_lines, outcome_text
-from isochrone.cli.top import picture as top_picture
-from isochrone.cli.top import plain_lines
-from isochrone.cli.top_figures import Figures, Reading, between, quantile, read_page
+from isochrone.cli.rollouts import rollout_view
+from isochrone.cli.rollouts.rollout_view import new_lines, outcome_text
 from isochrone.control.api.messages import GatewayStatus, ModelStatus, Status, StoreState, WorkerStatus
 from isochrone.control.records import (
     ABORTED,

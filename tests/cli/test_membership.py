@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from isochrone.cli.membership import Membership
+from isochrone.cli.processes.membership import Membership
 from isochrone.errors import ConfigError
 from isochrone.worker.server import StartFailed
 

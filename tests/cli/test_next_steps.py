@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from isochrone.cli.next_steps import next_steps
+from isochrone.cli.fleet.next_steps import next_steps
 from isochrone.control.fleet.bundled import write_bundled
 from isochrone.control.fleet.reading import parse_fleet
 from isochrone.control.keys import Keys

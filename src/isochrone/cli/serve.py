@@ -10,8 +10,8 @@ import typer
 import uvloop
 from typer.core import TyperCommand
 
-from isochrone.cli.membership import Membership
-from isochrone.cli.wire_limits import parse_limits
+from isochrone.cli.processes.membership import Membership
+from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.errors import IsochroneError
 from isochrone.observe import logs
 from isochrone.settings import WireLimits

@@ -6,8 +6,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from isochrone.cli import rollout_view
 from isochrone.cli.console import span, table
+from isochrone.cli.rollouts import rollout_view
 from isochrone.control.api.messages import GatewayStatus, Status, WorkerStatus
 
 

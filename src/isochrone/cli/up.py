@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from isochrone.cli.next_steps import next_steps
+from isochrone.cli.fleet.next_steps import next_steps
 from isochrone.control.keys import Keys
 from isochrone.control.records import FleetRecord
 from isochrone.engines.base import Exit

@@ -83,10 +83,10 @@ def open_target(url: str, timeout_ms: float | None) -> Target:
     patience = PATIENCE if timeout_ms is None else timeout_ms / 1000 + 5.0
     # Imported here: gRPC's library takes a third of a second that an HTTP call need not pay.
     if parts.scheme == "grpc":
-        from isochrone.cli.grpc_target import GrpcTarget
+        from isochrone.cli.requests.grpc_target import GrpcTarget
 
         return GrpcTarget(host, port or 8001, patience)
-    from isochrone.cli.http_target import HttpTarget
+    from isochrone.cli.requests.http_target import HttpTarget
 
     return HttpTarget(host, port or 8000, patience)
 

@@ -11,7 +11,7 @@ from rich.console import Console, RenderableType
 from rich.live import Live
 
 from isochrone.cli.api_client import ApiClient, ApiFailed, part
-from isochrone.cli.rollout_view import new_lines, picture
+from isochrone.cli.rollouts.rollout_view import new_lines, picture
 from isochrone.control.records import RolloutRecord
 
 #: Seconds that a controller may be away, and between two tries.

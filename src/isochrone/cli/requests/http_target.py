@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from isochrone.cli.target import Answer, Question, RequestFailed, TensorDescription, unreachable
+from isochrone.cli.requests.target import Answer, Question, RequestFailed, TensorDescription, unreachable
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.protocol.tensors import from_binary, from_json, to_binary

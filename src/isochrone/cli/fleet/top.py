@@ -22,8 +22,8 @@ from rich.text import Text
 
 from isochrone.cli.api_client import DEFAULT_API, ApiClient, ApiOption, JsonOption, failing_as
 from isochrone.cli.console import clock, make_console, table
-from isochrone.cli.rollout_view import outcome_text
-from isochrone.cli.top_figures import Figures, Reading, between, read_page
+from isochrone.cli.fleet.top_figures import Figures, Reading, between, read_page
+from isochrone.cli.rollouts.rollout_view import outcome_text
 from isochrone.control.api.messages import Status
 
 EPILOG = """

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isochrone.cli.target import RequestFailed, TensorDescription
+from isochrone.cli.requests.target import RequestFailed, TensorDescription
 from isochrone.protocol.datatypes import bytes_tensor, numpy_of
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from isochrone.cli.request_inputs import arrange, split_inputs
-from isochrone.cli.target import Answer, Question, RequestFailed, Target, open_target
-from isochrone.cli.waterfall import percentile, render, stages_of
+from isochrone.cli.requests.request_inputs import arrange, split_inputs
+from isochrone.cli.requests.target import Answer, Question, RequestFailed, Target, open_target
+from isochrone.cli.requests.waterfall import percentile, render, stages_of
 from isochrone.errors import IsochroneError
 from isochrone.protocol.datatypes import name_of
 from isochrone.protocol.tensors import to_json

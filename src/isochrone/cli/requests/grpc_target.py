@@ -8,7 +8,7 @@ from typing import Any
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from isochrone.cli.target import Answer, Question, RequestFailed, TensorDescription, unreachable
+from isochrone.cli.requests.target import Answer, Question, RequestFailed, TensorDescription, unreachable
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.protocol.tensors import from_binary, to_binary

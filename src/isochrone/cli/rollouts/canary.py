@@ -18,8 +18,8 @@ from isochrone.cli.api_client import (
     print_json,
 )
 from isochrone.cli.console import make_console
-from isochrone.cli.rollout import WaitOption, abort_rollout
-from isochrone.cli.rollout_view import changes_text, picture
+from isochrone.cli.rollouts.rollout import WaitOption, abort_rollout
+from isochrone.cli.rollouts.rollout_view import changes_text, picture
 from isochrone.control.api.messages import Rollouts
 from isochrone.control.records import CANARY, RolloutRecord
 

@@ -13,8 +13,8 @@ from typing import Annotated
 import typer
 import uvloop
 
-from isochrone.cli.gateway_membership import GatewayMembership
-from isochrone.cli.wire_limits import parse_limits
+from isochrone.cli.processes.gateway_membership import GatewayMembership
+from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.engines.tether import tethered
 from isochrone.errors import ConfigError, IsochroneError
 from isochrone.gateway.discovery import read_upstreams

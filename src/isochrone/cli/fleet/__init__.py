@@ -1,0 +1,1 @@
+"""Commands that look at a running fleet or change it, through a controller."""

@@ -1,0 +1,1 @@
+"""Commands that change versions: rollouts and canaries, and how they are shown."""
