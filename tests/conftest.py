@@ -59,6 +59,15 @@ def shared_memory_prefix() -> str:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _own_state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What ``isochrone up`` remembers of a test's fleet is not the user's, and no test finds the user's fleet."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
+        patch.delenv("ISOCHRONE_API", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     yield
     left = [process for process in psutil.Process().children(recursive=True) if not _is_expected(process)]

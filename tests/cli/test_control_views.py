@@ -36,7 +36,7 @@ from isochrone.control.records import (
 CHANGES = {"detector": Change("2", "1")}
 OURS = ["apply", "status", "top", "drain", "undrain", "scale", "forget", "events"]
 GROUPS = [
-    *(("rollout", command) for command in ("start", "status", "abort", "rollback")),
+    *(("rollout", command) for command in ("start", "status", "list", "abort", "rollback")),
     *(("canary", command) for command in ("status", "promote", "abort")),
 ]
 

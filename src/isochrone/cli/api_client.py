@@ -19,13 +19,26 @@ import httpx
 import msgspec
 import typer
 
+from isochrone.cli.last_fleet import last_fleet
 from isochrone.control.api.messages import in_full
 from isochrone.errors import IsochroneError
 
 Answer = TypeVar("Answer")
 
-DEFAULT_API = "http://127.0.0.1:8003"
-ApiOption = Annotated[str, typer.Option("--api", help="Where a controller answers.")]
+#: No controller is named: the one of the fleet that was started last on this machine.
+DEFAULT_API = ""
+#: And without such a fleet, where controllers listen unless fleet.yaml says otherwise.
+_USUAL_API = "http://127.0.0.1:8003"
+ApiOption = Annotated[
+    str,
+    typer.Option(
+        "--api",
+        metavar="URL",
+        envvar="ISOCHRONE_API",
+        help="Where a controller answers.",
+        show_default=f"the fleet last started here with 'isochrone up', else {_USUAL_API}",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 #: Seconds for an answer. A controller may wait for a slow disk; nothing else takes long.
@@ -46,6 +59,11 @@ class ApiClient:
     """``with ApiClient(url) as client``."""
 
     def __init__(self, url: str) -> None:
+        """``url`` "": of the fleet that was started last on this machine."""
+        last = last_fleet() if not url else None
+        url = url or (last.api if last is not None else "") or _USUAL_API
+        #: Says in errors whose controller was expected.
+        self._whose = f" of fleet {last.name}, the last one started here," if last is not None and last.api else ""
         self.url = (url if "://" in url else f"http://{url}").rstrip("/")
         try:
             # No proxies from the environment: controllers are on this machine or in this network.
@@ -111,7 +129,8 @@ class ApiClient:
         if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
             return ApiFailed(f"--api: expected http://HOST:PORT, given '{self.url}'")
         return ApiFailed(
-            f"no controller answers at {self.url} ({error}); start one with 'isochrone up', or name it with --api"
+            f"no controller{self._whose} answers at {self.url} ({error}); start one with 'isochrone up', or name it "
+            "with --api"
         )
 
 

@@ -13,6 +13,8 @@ from typing import Any
 import typer.main
 from typer.core import TyperGroup
 
+from isochrone.cli.help_types import with_plain_types
+
 #: In the order of the help: name, module, what it does. A new command is one line here.
 COMMANDS = {
     "up": ("isochrone.cli.up", "Start a whole fleet on this machine, and keep it as its file says."),
@@ -45,7 +47,7 @@ class _Imported(MutableMapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._made:
-            self._made[name] = typer.main.get_command(import_module(COMMANDS[name][0]).app)
+            self._made[name] = with_plain_types(typer.main.get_command(import_module(COMMANDS[name][0]).app))
         return self._made[name]
 
     def __contains__(self, name: object) -> bool:

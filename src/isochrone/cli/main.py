@@ -7,15 +7,24 @@ import typer
 import isochrone
 from isochrone.cli.commands import CommandsOnDemand
 
+EPILOG = """
+\b
+Examples:
+  isochrone up
+  isochrone serve ./models
+  isochrone infer detector
+  isochrone --install-completion
+"""
+
 app = typer.Typer(
     cls=CommandsOnDemand,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     # Plain help: the boxes of the rich one cut long option names off at 80 columns.
     rich_markup_mode=None,
     help="Low-latency, deadline-first inference for fleets of agents.",
-    epilog="\b\nExamples:\n  isochrone serve ./models\n  isochrone infer detector",
+    epilog=EPILOG,
 )
 
 

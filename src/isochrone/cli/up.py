@@ -10,7 +10,9 @@ from typing import Annotated
 import typer
 import uvloop
 
-from isochrone.cli.fleet.next_steps import next_steps
+from isochrone.cli.fleet.next_steps import controller_url, next_steps
+from isochrone.cli.last_fleet import LastFleet, remember
+from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.keys import Keys
 from isochrone.control.records import FleetRecord
 from isochrone.engines.base import Exit
@@ -32,6 +34,7 @@ Examples:
 
 Without a file: the fleet in ./isochrone-state as it was left; the bundled one is written there if there is none.
 With a file: the fleet becomes what the file says, as by isochrone apply. Ctrl-C stops everything; the state stays.
+Commands without --api talk to the fleet that was started last on this machine.
 """
 
 _ENGINES = ("local",)
@@ -75,6 +78,8 @@ async def _run(launch: Launch) -> None:
         record, before = await record_of(store, launch)
         _tell_what_is_applied(launch, record, before)
         await check_ports(record, launch.where)
+        api = controller_url(fleet_of(record.spec))
+        remember(LastFleet(launch.fleet.name, api, str(launch.state.resolve())))
         files = LogFiles(launch.state / "logs")
 
         def ended(exit: Exit) -> None:

@@ -23,7 +23,7 @@ def next_steps(view: View, record: FleetRecord, logs: Path) -> list[str]:
     gateways = [f"{_reachable(each.host)}:{each.port}" for each in view.gateways.values()]
     gateway = _usual_first(gateways, _USUAL_GATEWAYS)
     url = f" --url http://{gateway}" if gateway and gateway not in _USUAL_GATEWAYS else ""
-    api = f" --api http://{_controller(fleet)}" if fleet.control.listen not in _USUAL_CONTROLLERS else ""
+    api = f" --api {controller_url(fleet)}" if fleet.control.listen not in _USUAL_CONTROLLERS else ""
     # A port that a controller picked itself is in its log alone.
     is_known = not fleet.control.listen.endswith(":0")
     lines = ["", f"Fleet {fleet.name} is up: {_count(view)}."]
@@ -43,9 +43,10 @@ def next_steps(view: View, record: FleetRecord, logs: Path) -> list[str]:
     return lines
 
 
-def _controller(fleet: Fleet) -> str:
+def controller_url(fleet: Fleet) -> str:
+    """Where the first controller answers; "": on a port that it picks itself."""
     host, port = split_address(fleet.control.listen)
-    return f"{_reachable(host)}:{port}"
+    return f"http://{_reachable(host)}:{port}" if port else ""
 
 
 def _count(view: View) -> str:

@@ -52,10 +52,14 @@ def gateway(
     listen: Annotated[str, typer.Option(help="host:port for HTTP and gRPC; port 0 picks a free one.")] = "0.0.0.0:8000",
     upstream: Annotated[
         list[str] | None,
-        typer.Option(help="host:port[,grpc=PORT][,metrics=PORT][,tier=NAME][,device=NAME]. May be repeated."),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="A worker: HOST:PORT[,grpc=PORT][,metrics=PORT][,tier=NAME][,device=NAME]. May be repeated.",
+        ),
     ] = None,
     upstream_dns: Annotated[
-        list[str] | None, typer.Option(help="name:port, resolved again every second: one upstream per address.")
+        list[str] | None,
+        typer.Option(metavar="NAME:PORT", help="A name, resolved again every second: one upstream per address."),
     ] = None,
     upstream_file: Annotated[
         list[Path] | None, typer.Option(help="File with one upstream per line, followed as it changes.")
@@ -88,7 +92,8 @@ def gateway(
     ] = 5.0,
     seed: Annotated[int | None, typer.Option(help="Makes random choices repeat.")] = None,
     limit: Annotated[
-        list[str] | None, typer.Option(help="A limit of the wire: NAME=VALUE, as in max_body_bytes=1048576.")
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A limit of the wire, as in max_body_bytes=1048576. May be repeated."),
     ] = None,
     reuse_port: Annotated[
         bool, typer.Option("--reuse-port/--no-reuse-port", help="Let several gateways share the port (SO_REUSEPORT).")

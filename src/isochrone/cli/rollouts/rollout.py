@@ -39,6 +39,13 @@ Examples:
   isochrone rollout status r7
   isochrone rollout status r7 --json
 """
+LIST_EPILOG = """
+\b
+Examples:
+  isochrone rollout list
+  isochrone rollout list --limit 5
+  isochrone rollout list --json
+"""
 ABORT_EPILOG = """
 \b
 Examples:
@@ -100,18 +107,22 @@ def status(
 ) -> None:
     """Show the latest rollouts, or one in full."""
     with failing_as("rollout status"), ApiClient(api) as client:
-        console = make_console()
         if identity is not None:
             record = client.get(f"/v1/rollouts/{part(identity)}", RolloutRecord)
-            print_json(record) if as_json else console.print(picture(record, time.time()))
+            print_json(record) if as_json else make_console().print(picture(record, time.time()))
             return
-        found = client.get("/v1/rollouts", Rollouts).rollouts[-_LISTED:]
-        if as_json:
-            print_json(Rollouts(found))
-        elif found:
-            console.print(listing(found))
-        else:
-            console.print("No rollout yet. Start one with: isochrone rollout start MODEL=VERSION")
+        _list(client, _LISTED, as_json)
+
+
+@app.command("list", epilog=LIST_EPILOG)
+def list_rollouts(
+    limit: Annotated[int, typer.Option(help="How many of the latest.", min=1)] = _LISTED,
+    api: ApiOption = DEFAULT_API,
+    as_json: JsonOption = False,
+) -> None:
+    """List the latest rollouts, the newest last."""
+    with failing_as("rollout list"), ApiClient(api) as client:
+        _list(client, limit, as_json)
 
 
 @app.command(epilog=ABORT_EPILOG)
@@ -143,6 +154,16 @@ def rollback(
 def abort_rollout(client: ApiClient, identity: str, reason: str, wait: bool, as_json: bool) -> None:
     record = client.send("POST", f"/v1/rollouts/{part(identity)}/abort", RolloutRecord, AbortRequest(reason))
     _finish(client, record, ABORTED, wait, as_json)
+
+
+def _list(client: ApiClient, limit: int, as_json: bool) -> None:
+    found = client.get("/v1/rollouts", Rollouts).rollouts[-limit:]
+    if as_json:
+        print_json(Rollouts(found))
+    elif found:
+        make_console().print(listing(found))
+    else:
+        typer.echo("No rollout yet. Start one with: isochrone rollout start MODEL=VERSION")
 
 
 def _finish(client: ApiClient, record: RolloutRecord, wanted: str, wait: bool, as_json: bool) -> None:
