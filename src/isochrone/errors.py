@@ -9,6 +9,7 @@ and whether trying again can help. Nothing here knows a transport; the transport
     │   └── MalformedRequest     400  INVALID_ARGUMENT     bytes that do not parse
     ├── AlreadyExists            400  ALREADY_EXISTS
     ├── Cancelled                400  CANCELLED            the caller went away
+    ├── PermissionDenied         403  PERMISSION_DENIED    this caller may not; the message says who may, and how
     ├── NotFound                 404  NOT_FOUND
     ├── MethodNotAllowed         405  UNIMPLEMENTED
     ├── PayloadTooLarge          413  RESOURCE_EXHAUSTED   over a size limit; the message names the limit
@@ -32,6 +33,7 @@ GRPC_INVALID_ARGUMENT = 3
 GRPC_DEADLINE_EXCEEDED = 4
 GRPC_NOT_FOUND = 5
 GRPC_ALREADY_EXISTS = 6
+GRPC_PERMISSION_DENIED = 7
 GRPC_RESOURCE_EXHAUSTED = 8
 GRPC_UNIMPLEMENTED = 12
 GRPC_INTERNAL = 13
@@ -95,6 +97,12 @@ class NotFound(IsochroneError):
     code = "not_found"
     http_status = 404
     grpc_status = GRPC_NOT_FOUND
+
+
+class PermissionDenied(IsochroneError):
+    code = "permission_denied"
+    http_status = 403
+    grpc_status = GRPC_PERMISSION_DENIED
 
 
 class MethodNotAllowed(IsochroneError):

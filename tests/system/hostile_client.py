@@ -98,8 +98,8 @@ def refusal(port: int, data: bytes, *, half_close: bool = False) -> Answer:
 
 def message(method: str, target: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> bytes:
     """An HTTP/1.1 request that asks for the connection to be closed, so that its answer ends the stream."""
-    lines = [f"{method} {target} HTTP/1.1", "Host: test", "Connection: close", f"Content-Length: {len(body)}"]
-    lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
+    fields = {"Host": "test", "Connection": "close", "Content-Length": str(len(body)), **(headers or {})}
+    lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     return "\r\n".join(lines).encode("latin-1") + b"\r\n\r\n" + body
 
 

@@ -28,7 +28,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def victim(server_factory: StartServer, repository: Path) -> Iterator[Victim]:
-    arguments = ("--model-control-mode", "explicit", "--load-model", "*", "--allow-shared-memory")
+    arguments = (
+        "--model-control-mode",
+        "explicit",
+        "--load-model",
+        "*",
+        "--allow-shared-memory",
+        "--allow-file-overrides",
+    )
     with server_factory(repository, *arguments) as server:
         yield Victim(server)
 

@@ -31,7 +31,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def explicit_server(repository: Path, server_factory: StartServer) -> Iterator[ServerProcess]:
-    with server_factory(repository, "--model-control-mode", "explicit", "--load-model", "identity_int32") as server:
+    arguments = ("--model-control-mode", "explicit", "--load-model", "identity_int32", "--allow-file-overrides")
+    with server_factory(repository, *arguments) as server:
         yield server
 
 

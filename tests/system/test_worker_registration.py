@@ -14,6 +14,7 @@ from watching import wait_for
 
 from isochrone.control.keys import Keys
 from isochrone.control.records import WorkerRecord, decode
+from isochrone.protocol.control_token import HEADER
 from isochrone.store.opening import open_store
 from sample_models import write_models
 from server_process import ServerProcess, StartServer
@@ -91,9 +92,13 @@ def test_a_worker_serves_whatever_becomes_of_its_store(
         wait_for(lambda: "the store answers again" in server.log_text(), 30)
         assert set(registered(path)) == {"cpu-1"}
         # Nor does a version that fails to load take the worker away from those that serve.
-        load = f"http://{server.http_url}/v2/repository/models/identity_int32/load"
-        with pytest.raises(urllib.error.HTTPError) as caught:
-            urllib.request.urlopen(load, b'{"parameters": {"versions": "1,5"}}', timeout=30)
+        load = urllib.request.Request(
+            f"http://{server.http_url}/v2/repository/models/identity_int32/load",
+            b'{"parameters": {"versions": "1,5"}}',
+            {HEADER: registered(path)["cpu-1"].control_token},
+        )
+        with pytest.raises(urllib.error.HTTPError, match="400") as caught:
+            urllib.request.urlopen(load, timeout=30)
         caught.value.close()
         with urllib.request.urlopen(f"http://{server.http_url}/v2/health/ready", timeout=30) as ready:
             assert ready.status == 200

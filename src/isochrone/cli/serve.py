@@ -14,6 +14,7 @@ from isochrone.cli.processes.membership import Membership
 from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.errors import IsochroneError
 from isochrone.observe import logs
+from isochrone.protocol.origins import read_origins
 from isochrone.settings import WireLimits
 from isochrone.wire.tls import server_context
 from isochrone.worker.server import ServeSettings, StartFailed, Worker
@@ -91,6 +92,17 @@ def serve(
     allow_shared_memory: Annotated[
         bool, typer.Option("--allow-shared-memory/--no-allow-shared-memory", help="Let clients register regions.")
     ] = False,
+    allow_file_overrides: Annotated[
+        bool,
+        typer.Option(
+            "--allow-file-overrides/--no-allow-file-overrides",
+            help="Let load requests bring files along, code among them (Triton's file: parameters).",
+        ),
+    ] = False,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="Origin of a page that may use the server from a browser. May be repeated."),
+    ] = None,
     cache_config: Annotated[
         str, typer.Option(help="Response cache, as Triton spells it: local,size=BYTES.", show_default="off")
     ] = "",
@@ -168,6 +180,9 @@ def serve(
             strict_readiness=strict_readiness and not store,
             server_name=server_name,
             allow_shared_memory=allow_shared_memory,
+            allow_file_overrides=allow_file_overrides,
+            allow_origins=read_origins(allow_origin or ()),
+            control_token=membership.control_token,
             cache_bytes=_cache_bytes(cache_config),
             reuse_port=reuse_port,
             tls=server_context(tls_cert, tls_key, tls_client_ca) if tls_cert and tls_key else None,

@@ -96,6 +96,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Differs from one start to the next.
     incarnation: str = ""
     pid: int = 0
+    #: What calls that change it must carry; "": it asks for nothing. Never shown.
+    control_token: str = ""
 
     @property
     def address(self) -> str:

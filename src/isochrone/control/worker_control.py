@@ -20,6 +20,7 @@ import httpx
 
 from isochrone.control import triton_loads
 from isochrone.errors import DeadlineExceeded, IsochroneError, NotFound, Unavailable
+from isochrone.protocol import control_token
 
 if TYPE_CHECKING:
     from isochrone.control.records import WorkerRecord
@@ -71,6 +72,7 @@ class WorkerControl:
             # Loads take as long as they take: each call has its own limit below. No proxy is ever between.
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
             trust_env=False,
+            headers={control_token.HEADER: record.control_token} if record.control_token else None,
         )
 
     async def ready(self) -> bool:

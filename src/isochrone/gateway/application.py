@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
@@ -15,6 +16,7 @@ from isochrone.gateway import control
 from isochrone.gateway.grpc_forward import GrpcRoute
 from isochrone.gateway.grpc_pipe import PipeRoute
 from isochrone.gateway.http_forward import ForwardRoute
+from isochrone.gateway.load_requests import checked_grpc, checked_http
 from isochrone.protocol.grpc import GrpcErrorRoute
 from isochrone.protocol.grpc_control import NOT_SERVING, SERVING
 from isochrone.protocol.grpc_reflection import HealthCheckRequest, HealthCheckResponse
@@ -63,8 +65,9 @@ EXTENSIONS = (
 class GatewayApplication:
     """REST and gRPC; the content type tells them apart."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, *, allow_file_overrides: bool = False) -> None:
         self._gateway = gateway
+        self._allow_file_overrides = allow_file_overrides
 
     def route(self, head: Head) -> Route:
         is_grpc = (head.get(b"content-type") or b"").startswith(b"application/grpc")
@@ -106,7 +109,8 @@ class GatewayApplication:
         if fleet_wide := _FLEET_WIDE.match(text):
             if fleet_wide[2]:
                 self._refuse_if_led()
-            return control.FanOutRoute(gateway, head, control.all_or_error, control.LOAD_SECONDS)
+            check = checked_http if fleet_wide[2] == "load" and not self._allow_file_overrides else None
+            return control.FanOutRoute(gateway, head, control.all_or_error, control.LOAD_SECONDS, check)
         match = _MODEL.match(text)
         if match is None:
             raise NotFound(f"no such path: {text[:200]}; this gateway speaks the Open Inference Protocol under /v2")
@@ -156,7 +160,10 @@ class GatewayApplication:
         if path in _TO_EVERYBODY:
             if path.startswith(_SERVICE + b"RepositoryModel"):
                 self._refuse_if_led()
-            return control.GrpcFanOutRoute(gateway, head, control.first_message)
+            check = None
+            if path == _SERVICE + b"RepositoryModelLoad" and not self._allow_file_overrides:
+                check = partial(checked_grpc, encoding=head.get(b"grpc-encoding") or b"identity")
+            return control.GrpcFanOutRoute(gateway, head, control.first_message, check)
         local = {
             _SERVICE + b"ServerLive": self._live,
             _SERVICE + b"ServerReady": self._ready,

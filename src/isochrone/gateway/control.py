@@ -21,7 +21,7 @@ from isochrone.protocol.grpc import error_block, fail, respond
 from isochrone.protocol.rest_answers import JSON, respond_error
 from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, orca_json, orca_text
 from isochrone.wire.answers import Response
-from isochrone.wire.exchange import Exchange, Head, Headers, Route
+from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
 from isochrone.wire.grpc_client import message_of_response
 
 if TYPE_CHECKING:
@@ -98,8 +98,17 @@ class _Tasks:
 class FanOutRoute(Route):
     """An HTTP call that goes to every healthy worker."""
 
-    def __init__(self, gateway: Gateway, head: Head, gather: Gather, seconds: float = _CONTROL_SECONDS) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        head: Head,
+        gather: Gather,
+        seconds: float = _CONTROL_SECONDS,
+        check: Callable[[Buffer], Buffer] | None = None,
+    ) -> None:
+        """``check`` makes what is sent on of a body, or raises."""
         self._gateway = gateway
+        self._check = check
         self._head = head
         self._gather = gather
         self._seconds = seconds
@@ -107,11 +116,15 @@ class FanOutRoute(Route):
         self._headers = tuple(header for header in head.headers if header[0] in _PASSED)
 
     def handle(self, exchange: Exchange) -> None:
-        _Tasks.run(self._ask(exchange))
+        try:
+            body = exchange.body if self._check is None else self._check(exchange.body)
+        except IsochroneError as error:
+            respond_error(exchange, error)
+            return
+        _Tasks.run(self._ask(exchange, (body,) if len(body) else ()))
 
-    async def _ask(self, exchange: Exchange) -> None:
+    async def _ask(self, exchange: Exchange, body: Sequence[Buffer]) -> None:
         head = self._head
-        body = (exchange.body,) if len(exchange.body) else ()
 
         def ask(member: Member) -> Awaitable[Response]:
             return ask_http(member.connections, head.method, head.target, self._headers, body, self._seconds)
@@ -211,18 +224,32 @@ def _as_it_came(answer: Response) -> tuple[int, Headers, bytes]:
 class GrpcFanOutRoute(Route):
     """A gRPC control call that goes to every healthy worker."""
 
-    def __init__(self, gateway: Gateway, head: Head, merge: Callable[[Sequence[bytes]], bytes]) -> None:
+    def __init__(
+        self,
+        gateway: Gateway,
+        head: Head,
+        merge: Callable[[Sequence[bytes]], bytes],
+        check: Callable[[Buffer], Buffer] | None = None,
+    ) -> None:
+        """``check`` makes what is sent on of a framed message, or raises."""
         self._gateway = gateway
+        self._check = check
         self._path = head.target
         self._merge = merge
         self._seconds = LOAD_SECONDS if b"RepositoryModel" in head.target else _CONTROL_SECONDS
 
     def handle(self, exchange: Exchange) -> None:
-        _Tasks.run(self._ask(cast("ServerStream", exchange)))
+        stream = cast("ServerStream", exchange)
+        try:
+            body = exchange.body if self._check is None else self._check(exchange.body)
+        except IsochroneError as error:
+            fail(stream, error)
+            return
+        _Tasks.run(self._ask(stream, body))
 
-    async def _ask(self, stream: ServerStream) -> None:
+    async def _ask(self, stream: ServerStream, body: Buffer) -> None:
         def ask(member: Member) -> Awaitable[Response]:
-            return ask_grpc(member.connections, self._path, stream.body, seconds=self._seconds)
+            return ask_grpc(member.connections, self._path, body, seconds=self._seconds)
 
         try:
             answers = await everybody(self._gateway, ask)

@@ -62,6 +62,7 @@ _NOT_FORWARDED = frozenset(
         b"content-length",
         b"grpc-timeout",
         b"grpc-encoding",
+        b"origin",
         ORCA_FORMAT_HEADER,
         EXPLAIN_HEADER,
         STAGES_HEADER,

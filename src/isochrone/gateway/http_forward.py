@@ -52,6 +52,7 @@ _NOT_FORWARDED = frozenset(
         b"upgrade",
         b"expect",
         b"content-length",
+        b"origin",  # judged here; to a worker, every page's site is another than its own
         TIMEOUT_HEADER,
         EXPLAIN_HEADER,
         ORCA_FORMAT_HEADER,

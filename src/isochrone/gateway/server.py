@@ -26,6 +26,7 @@ from isochrone.gateway.metrics import GatewayMetricsApplication
 from isochrone.gateway.monitor import MonitorRules
 from isochrone.gateway.traffic.rules import GatewayRules
 from isochrone.gateway.upstreams import Upstream
+from isochrone.protocol.origins import SameOrigin
 from isochrone.settings import WireLimits
 from isochrone.wire.exchange import Application
 from isochrone.wire.listener import Listener
@@ -53,6 +54,10 @@ class GatewaySettings:
     #: Seconds in-flight requests get when stopping.
     exit_timeout: float = 30.0
     reuse_port: bool = False
+    #: Load requests may bring files along to plain upstreams: whoever reaches the gateway may then run code on them.
+    allow_file_overrides: bool = False
+    #: Origins of pages that may use the gateway from a browser, beside its own.
+    allow_origins: tuple[str, ...] = ()
     tls: ssl.SSLContext | None = None
     limits: WireLimits = field(default_factory=WireLimits)
     seed: int | None = None
@@ -104,7 +109,8 @@ class GatewayServer:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         settings = self.settings
         gateway = self.gateway
-        await self._listen("gateway", settings.port, GatewayApplication(gateway))
+        application = GatewayApplication(gateway, allow_file_overrides=settings.allow_file_overrides)
+        await self._listen("gateway", settings.port, application)
         if settings.metrics_port is not None:
             await self._listen("metrics", settings.metrics_port, GatewayMetricsApplication(gateway))
         turn = gateway.fleet.turn = self._listeners[0].turn
@@ -144,7 +150,8 @@ class GatewayServer:
 
     async def _listen(self, name: str, port: int, application: Application) -> None:
         settings = self.settings
-        listener = Listener(application, settings.limits, settings.tls if name != "metrics" else None)
+        guarded = SameOrigin(application, settings.allow_origins)
+        listener = Listener(guarded, settings.limits, settings.tls if name != "metrics" else None)
         try:
             self.ports[name] = await listener.start(settings.host, port, reuse_port=settings.reuse_port)
         except OSError as error:

@@ -14,7 +14,7 @@ import structlog
 
 from isochrone.clock import NEVER
 from isochrone.errors import GRPC_INTERNAL, Internal, IsochroneError, MalformedRequest, PayloadTooLarge, Unsupported
-from isochrone.protocol import timing
+from isochrone.protocol import control_token, timing
 from isochrone.protocol.stages import stages_of
 from isochrone.wire import compression
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Route
@@ -224,6 +224,17 @@ class MessageReader:
         return messages
 
 
+def _reads_only(method: Callable[[InferenceService, Any], Any], changes: Callable[[Any], bool]) -> Callable[..., Any]:
+    """A method for a caller that may not change the server."""
+
+    def run(service: InferenceService, message: Any) -> Any:
+        if changes(message):
+            raise control_token.refused()
+        return method(service, message)
+
+    return run
+
+
 class GrpcErrorRoute(Route):
     def __init__(self, error: IsochroneError) -> None:
         self._error = error
@@ -238,12 +249,13 @@ class GrpcRouter:
     def __init__(self, service: InferenceService, max_body_bytes: int) -> None:
         import asyncio
 
-        from isochrone.protocol.grpc_control import METHODS, STREAMING
+        from isochrone.protocol.grpc_control import CHANGES, METHODS, STREAMING
         from isochrone.protocol.grpc_infer import InferMethod
 
         self.service = service
         self.max_body_bytes = max_body_bytes
         self._methods = METHODS
+        self._changes = CHANGES
         self._streaming = STREAMING
         self._infer = InferMethod(self)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -268,6 +280,10 @@ class GrpcRouter:
             method = self._methods.get(path)
             if method is None:
                 raise Unsupported(f"unknown method {path.decode('latin-1')[:200]}")
-            return UnaryRoute(method[1], method[0], self, call)
+            run = method[1]
+            changes = self._changes.get(path)
+            if changes is not None and not control_token.may_change(head, self.service.control_token):
+                run = _reads_only(run, changes)
+            return UnaryRoute(run, method[0], self, call)
         except IsochroneError as error:
             return GrpcErrorRoute(error)

@@ -171,6 +171,15 @@ METHODS: dict[bytes, tuple[Any, Callable[[InferenceService, Any], Any]]] = {
     b"/grpc.health.v1.Health/List": (HealthListRequest, _health_list),
 }
 
+#: path → whether a message of it changes what the server runs or how: see ``control_token``. Without settings in it, a
+#: message of the last two only reads.
+CHANGES: dict[bytes, Callable[[Any], bool]] = {
+    _SERVICE + b"RepositoryModelLoad": lambda message: True,
+    _SERVICE + b"RepositoryModelUnload": lambda message: True,
+    _SERVICE + b"TraceSetting": lambda message: bool(message.settings),
+    _SERVICE + b"LogSettings": lambda message: bool(message.settings),
+}
+
 #: path → route of a streaming method
 STREAMING: dict[bytes, Callable[[GrpcRouter, CallHead], Route]] = {
     _SERVICE + b"ModelStreamInfer": StreamInferRoute,

@@ -14,9 +14,10 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from isochrone.errors import InvalidArgument, IsochroneError, MethodNotAllowed, NotFound
+from isochrone.protocol import control_token
 from isochrone.protocol.datatypes import item_size
 from isochrone.protocol.rest_answers import respond_error, respond_unexpected, timeout_header
-from isochrone.protocol.rest_control import CONTROL_PATHS, ControlRoute
+from isochrone.protocol.rest_control import CHANGES, CONTROL_PATHS, ControlRoute
 from isochrone.protocol.rest_generate import GenerateRoute
 from isochrone.protocol.rest_infer import RestInferRequest, RestPlan, decode_plan, read_inputs
 from isochrone.protocol.stages import stages_of
@@ -86,6 +87,9 @@ class RestRouter:
             if action is None:
                 allowed = ", ".join(name.decode() for name in methods)
                 raise MethodNotAllowed(f"{text}: expected {allowed}, given {_shown(head.method)}")
+            changes = head.method == b"POST" and action in CHANGES
+            if changes and not control_token.may_change(head, self.service.control_token):
+                raise control_token.refused()
             arguments = {key: _unquote(value or "") for key, value in found.groupdict().items()}
             return ControlRoute(self, head, action, arguments)
         raise NotFound(f"no such path: {text[:200]}; this server speaks the Open Inference Protocol under /v2")

@@ -272,5 +272,8 @@ _PATHS: tuple[tuple[str, dict[bytes, Action]], ...] = (
     (r"/v2/cudasharedmemory(?:/region/[^/]+)?/(?:un)?register", {b"POST": _cuda_memory}),
 )
 
+#: Sent with POST, they change what the server runs or how: see ``control_token``.
+CHANGES = frozenset((_load, _unload, _trace_setting, _logging))
+
 #: (pattern, method → action); a trailing slash is accepted, as the Open Inference Protocol writes some paths with one.
 CONTROL_PATHS = tuple((re.compile(pattern + "/?$"), methods) for pattern, methods in _PATHS)

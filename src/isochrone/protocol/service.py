@@ -22,6 +22,8 @@ class InferenceService(abc.ABC):
 
     #: System shared-memory regions clients registered; None where shared memory is switched off.
     shared_memory: SharedMemoryRegions | None = None
+    #: What calls that change the server must carry (see ``control_token``); "": any call may.
+    control_token: str = ""
 
     @abc.abstractmethod
     def infer(self, request: InferRequest) -> None:

@@ -19,6 +19,7 @@ class Head:
     """A parsed message head. Header names are lower case. Shared between requests: never changed after parsing."""
 
     __slots__ = (
+        "authority",
         "chunked",
         "content_length",
         "direct",
@@ -36,6 +37,8 @@ class Head:
         self.method = method
         self.target = target
         self.headers = headers
+        #: HTTP/2's ``:authority``, which stands in for Host.
+        self.authority = b""
         #: Announced length of the body; -1: not announced.
         self.content_length = -1
         self.chunked = False

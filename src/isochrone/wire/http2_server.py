@@ -511,6 +511,7 @@ def _head_of(headers: Sequence[Header]) -> Head | None:
         return None
     head = Head(method, path, tuple(regular))
     head.is_http2 = True
+    head.authority = pseudo.get(b":authority", b"")
     length = head.get(b"content-length")
     if length is not None:
         if not length.isdigit() or len(length) > 18:

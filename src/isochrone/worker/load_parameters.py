@@ -13,6 +13,9 @@ from typing import Any
 from isochrone.errors import InvalidArgument
 from isochrone.models.versions import version_number
 
+#: Of the name of a parameter that brings a file along.
+FILE_PREFIX = "file:"
+
 
 @dataclass(frozen=True, slots=True)
 class LoadParameters:
@@ -32,7 +35,7 @@ class LoadParameters:
             raise InvalidArgument(f"load parameter 'config': expected a JSON string, given {type(config).__name__}")
         files: dict[str, bytes] = {}
         for key, value in parameters.items():
-            if key.startswith("file:"):
+            if key.startswith(FILE_PREFIX):
                 if not isinstance(value, bytes):
                     raise InvalidArgument(f"load parameter '{key}': expected bytes, given {type(value).__name__}")
                 files[key] = value

@@ -26,6 +26,7 @@ from isochrone.observe.logs import Settings as LogSettings
 from isochrone.observe.metrics import Exposition
 from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.protocol.application import MetricsApplication, ProtocolApplication
+from isochrone.protocol.origins import SameOrigin
 from isochrone.settings import WireLimits
 from isochrone.wire.listener import Listener
 from isochrone.worker.catalog import Catalog
@@ -61,6 +62,12 @@ class ServeSettings:
     strict_readiness: bool = True
     server_name: str = "isochrone"
     allow_shared_memory: bool = False
+    #: Load requests may bring files along (Triton's ``file:`` parameters): whoever may load may then run code.
+    allow_file_overrides: bool = False
+    #: Origins of pages that may use the server from a browser, beside its own.
+    allow_origins: tuple[str, ...] = ()
+    #: Of a fleet's worker: what calls that change it must carry; "": any call may.
+    control_token: str = field(default="", repr=False)
     #: Bytes of the response cache; 0: none.
     cache_bytes: int = 0
     reuse_port: bool = False
@@ -101,6 +108,8 @@ class Worker:
             allow_shared_memory=settings.allow_shared_memory,
             allow_control=settings.control_mode == "explicit",
             strict_readiness=settings.strict_readiness,
+            allow_file_overrides=settings.allow_file_overrides,
+            control_token=settings.control_token,
         )
         self.ports: dict[str, int] = {}
         self._listeners: list[Listener] = []
@@ -156,7 +165,8 @@ class Worker:
         ):
             if port is None:
                 continue
-            listener = Listener(served, settings.limits, settings.tls if name != "metrics" else None)
+            guarded = SameOrigin(served, settings.allow_origins)
+            listener = Listener(guarded, settings.limits, settings.tls if name != "metrics" else None)
             try:
                 self.ports[name] = await listener.start(settings.host, port, reuse_port=settings.reuse_port)
             except OSError as error:

@@ -9,11 +9,12 @@ from tritonclient.grpc import service_pb2
 
 import isochrone
 from isochrone.clock import now_ns
-from isochrone.errors import IsochroneError, Unavailable
+from isochrone.errors import IsochroneError, PermissionDenied, Unavailable
 from isochrone.observe.logs import REQUEST_LINES
 from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.protocol.service import InferenceService
 from isochrone.protocol.shared_memory import SharedMemoryRegions
+from isochrone.worker.load_parameters import FILE_PREFIX
 from isochrone.worker.nested import LoggedRequest, LoggedStream
 from isochrone.worker.trace_settings import TraceSettings
 
@@ -48,12 +49,16 @@ class WorkerService(InferenceService):
         allow_shared_memory: bool,
         allow_control: bool,
         strict_readiness: bool,
+        allow_file_overrides: bool = False,
+        control_token: str = "",
     ) -> None:
         self.catalog = catalog
         self.shared_memory = SharedMemoryRegions() if allow_shared_memory else None
         self._log_settings = log_settings
         self._server_name = server_name
         self._allow_control = allow_control
+        self._allow_file_overrides = allow_file_overrides
+        self.control_token = control_token
         self._strict_readiness = strict_readiness
         self._trace = TraceSettings()
         #: True once start-up is done; False again when stopping.
@@ -168,6 +173,11 @@ class WorkerService(InferenceService):
 
     async def load(self, model_name: str, parameters: Mapping[str, Any]) -> None:
         self._check_control()
+        if not self._allow_file_overrides and any(name.startswith(FILE_PREFIX) for name in parameters):
+            raise PermissionDenied(
+                f"model '{model_name}': a load request may not bring files along, since they may hold code; "
+                "start the server with --allow-file-overrides to allow it"
+            )
         await self.catalog.load(model_name, parameters)
 
     async def unload(self, model_name: str, unload_dependents: bool) -> None:

@@ -24,6 +24,7 @@ from isochrone.gateway.server import GatewayServer, GatewaySettings, StartFailed
 from isochrone.gateway.traffic.rules import GatewayRules, load_rules
 from isochrone.gateway.upstreams import parse_upstream
 from isochrone.observe import logs
+from isochrone.protocol.origins import read_origins
 from isochrone.wire.tls import server_context
 
 EPILOG = """
@@ -98,6 +99,17 @@ def gateway(
     reuse_port: Annotated[
         bool, typer.Option("--reuse-port/--no-reuse-port", help="Let several gateways share the port (SO_REUSEPORT).")
     ] = False,
+    allow_file_overrides: Annotated[
+        bool,
+        typer.Option(
+            "--allow-file-overrides/--no-allow-file-overrides",
+            help="Let load requests bring files along to the upstreams, code among them.",
+        ),
+    ] = False,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="Origin of a page that may use the gateway from a browser. May be repeated."),
+    ] = None,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve over TLS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
@@ -132,6 +144,8 @@ def gateway(
             monitoring=MonitorRules(interval=probe_interval, timeout=probe_timeout),
             exit_timeout=exit_timeout_secs,
             reuse_port=reuse_port,
+            allow_file_overrides=allow_file_overrides,
+            allow_origins=read_origins(allow_origin or ()),
             tls=server_context(tls_cert, tls_key, None) if tls_cert and tls_key else None,
             limits=parse_limits(limit or []),
             seed=seed,

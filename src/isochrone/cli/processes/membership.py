@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from isochrone.worker.server import StartFailed
@@ -35,6 +36,11 @@ class Membership:
     region: str
     memory: int
     lease_seconds: float
+    #: Random per process: whoever reads it in the store may change the worker, nobody else.
+    control_token: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "control_token", secrets.token_urlsafe(32) if self.store else "")
 
     def check(self, control_mode: str, *, allow_http: bool, tls: bool) -> None:
         if control_mode != "explicit":
@@ -74,6 +80,7 @@ class Membership:
                 memory=self.memory,
                 incarnation=incarnation,
                 pid=os.getpid(),
+                control_token=self.control_token,
             )
 
         return WorkerLink(open_store(self.store), Keys(self.fleet), record_of, self.lease_seconds)

@@ -1,0 +1,78 @@
+"""Refuses what a browser sends for a page of another site: the servers have no users to tell apart, and a page must
+not use the network position of the person who looks at it.
+
+Stands between a listener and what it serves, on every port. A browser names the page's site in ``Origin`` with every
+request that can change something, whatever its content type; other clients send none. Decided when a head is routed,
+so a repeated head pays nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from isochrone.errors import ConfigError, PermissionDenied
+from isochrone.protocol.grpc import GrpcErrorRoute
+from isochrone.protocol.rest import ErrorRoute
+from isochrone.wire.exchange import Application, Head, Route
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class SameOrigin:
+    """An application without its cross-origin requests; ``allowed``: origins that are served all the same."""
+
+    def __init__(self, application: Application, allowed: Collection[str] = ()) -> None:
+        self._application = application
+        self._allowed = frozenset(allowed)
+
+    def route(self, head: Head) -> Route:
+        origin = head.get(b"origin")
+        if origin is None or is_allowed(origin, head.get(b"host") or head.authority, self._allowed):
+            return self._application.route(head)
+        error = refused(origin)
+        if head.is_http2 and (head.get(b"content-type") or b"").startswith(b"application/grpc"):
+            return GrpcErrorRoute(error)
+        return ErrorRoute(error)
+
+
+def is_allowed(origin: bytes, host: bytes, allowed: Collection[str]) -> bool:
+    """Whether ``Origin`` is the site that ``Host`` names, or one of the allowed; ``null`` never is the same site."""
+    text = origin.decode("latin-1").lower()
+    if text in allowed:
+        return True
+    try:
+        page = urlsplit(text)
+        server = urlsplit(f"{page.scheme}://{host.decode('latin-1').lower()}")
+        default = _PORTS.get(page.scheme, 0)
+        return bool(page.hostname) and (page.hostname, page.port or default) == (
+            server.hostname,
+            server.port or default,
+        )
+    except ValueError:
+        return False
+
+
+def refused(origin: bytes) -> PermissionDenied:
+    shown = origin[:200].decode("latin-1")
+    return PermissionDenied(
+        f"a page of {shown!r} may not use this server from a browser; start it with --allow-origin {shown} if it may"
+    )
+
+
+def read_origins(given: Collection[str]) -> tuple[str, ...]:
+    """The values of ``--allow-origin``, as browsers write them."""
+    found = []
+    for text in given:
+        try:
+            split = urlsplit(text.lower())
+            port = split.port
+        except ValueError:
+            split, port = urlsplit(""), None
+        if split.scheme not in _PORTS or not split.hostname or split.path not in ("", "/") or split.query:
+            raise ConfigError("--allow-origin", "origin", "scheme://host or scheme://host:port", repr(text))
+        # A browser leaves out the port that goes without saying.
+        named = "" if port in (None, _PORTS[split.scheme]) else f":{port}"
+        host = f"[{split.hostname}]" if ":" in split.hostname else split.hostname
+        found.append(f"{split.scheme}://{host}{named}")
+    return tuple(found)
