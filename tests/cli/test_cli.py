@@ -19,7 +19,7 @@ from isochrone.cli.main import app
 from isochrone.cli.requests import infer
 from isochrone.cli.requests.infer import _parameters, _plain
 from isochrone.cli.requests.request_inputs import arrange, make_random, read, split_inputs
-from isochrone.cli.requests.target import RequestFailed, TensorDescription, open_target
+from isochrone.cli.requests.target import Certificates, RequestFailed, TensorDescription, open_target
 from isochrone.cli.requests.waterfall import percentile, render, stages_of
 from isochrone.protocol.datatypes import NUMPY_BY_NAME
 
@@ -203,7 +203,7 @@ def test_parameters_are_json_where_they_are_json() -> None:
 @pytest.mark.parametrize("url", ["ftp://host", "http://", "http://host:port", "grpc://host:1/path", "http://[::1"])
 def test_a_url_of_another_kind_is_refused(url: str) -> None:
     with pytest.raises(RequestFailed, match=r"--url: expected http://HOST:PORT"):
-        open_target(url, None)
+        open_target(url, None, Certificates())
 
 
 # infer: what it prints.

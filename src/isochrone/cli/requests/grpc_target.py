@@ -3,29 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
-from isochrone.cli.requests.target import Answer, Question, RequestFailed, TensorDescription, unreachable
+from isochrone.cli.requests.target import (
+    Answer,
+    Certificates,
+    Question,
+    RequestFailed,
+    TensorDescription,
+    no_tls,
+    unreachable,
+    untrusted,
+)
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.protocol.tensors import from_binary, to_binary
 from isochrone.protocol.timing import parse_server_timing
 
+#: In the library's words for a connection that was there and ended before or at the TLS handshake.
+_TLS_FAILURES = ("handshake", "Socket closed")
 #: Tensors exceed the library's own limit of 4 MiB easily.
 _UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
 class GrpcTarget:
-    """One channel."""
+    """One channel. ``certificates``: over TLS."""
 
-    def __init__(self, host: str, port: int, patience: float) -> None:
-        self._url = f"grpc://{host}:{port}"
+    def __init__(self, host: str, port: int, patience: float, certificates: Certificates | None = None) -> None:
+        self._url = f"{'grpc' if certificates is None else 'grpcs'}://{host}:{port}"
         self._patience = patience
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._channel = grpc.insecure_channel(address, options=_UNLIMITED)
+        self._channel = (
+            grpc.insecure_channel(address, options=_UNLIMITED)
+            if certificates is None
+            else grpc.secure_channel(address, _credentials(certificates), options=_UNLIMITED)
+        )
         self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
 
     def close(self) -> None:
@@ -76,10 +92,23 @@ class GrpcTarget:
             code, said = error.code(), error.details() or ""
             # The library reports a refused connection as UNAVAILABLE, which a server may answer too: its own words
             # name the address.
+            if code is grpc.StatusCode.UNAVAILABLE and "CERTIFICATE_VERIFY_FAILED" in said:
+                raise untrusted(self._url, said.rpartition("CERTIFICATE_VERIFY_FAILED: ")[2].split(":")[0]) from None
             if code is grpc.StatusCode.UNAVAILABLE and ("failed to connect" in said or "DNS" in said):
-                raise unreachable(self._url, said.rpartition("; last error: ")[2][:200]) from None
+                reason = said.rpartition("; last error: ")[2][:200]
+                if self._url.startswith("grpcs:") and any(word in said for word in _TLS_FAILURES):
+                    raise no_tls(self._url, reason) from None
+                raise unreachable(self._url, reason) from None
             unknown = code is grpc.StatusCode.NOT_FOUND and "unknown model" in said
             raise RequestFailed(f"{said} (gRPC {code.name})", unknown_model=unknown) from None
+
+
+def _credentials(certificates: Certificates) -> grpc.ChannelCredentials:
+    def read(path: Path | None) -> bytes | None:
+        return None if path is None else path.read_bytes()
+
+    certificates.context()  # says what is wrong with the files; the library would only log it
+    return grpc.ssl_channel_credentials(read(certificates.ca), read(certificates.key), read(certificates.cert))
 
 
 def _field(value: Any) -> str:

@@ -5,11 +5,21 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+import ssl
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from isochrone.cli.requests.target import Answer, Question, RequestFailed, TensorDescription, unreachable
+from isochrone.cli.requests.target import (
+    Answer,
+    Certificates,
+    Question,
+    RequestFailed,
+    TensorDescription,
+    no_tls,
+    unreachable,
+    untrusted,
+)
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.protocol.tensors import from_binary, from_json, to_binary
@@ -20,13 +30,21 @@ if TYPE_CHECKING:
 
 
 class HttpTarget:
-    """One keep-alive connection."""
+    """One keep-alive connection. ``certificates``: over TLS."""
 
-    def __init__(self, host: str, port: int, patience: float) -> None:
-        self._url = f"http://{host}:{port}"
-        self._connection = http.client.HTTPConnection(host, port, timeout=patience)
+    def __init__(self, host: str, port: int, patience: float, certificates: Certificates | None = None) -> None:
+        self._url = f"{'http' if certificates is None else 'https'}://{host}:{port}"
+        self._connection = (
+            http.client.HTTPConnection(host, port, timeout=patience)
+            if certificates is None
+            else http.client.HTTPSConnection(host, port, timeout=patience, context=certificates.context())
+        )
         try:
             self._connection.connect()
+        except ssl.SSLCertVerificationError as error:
+            raise untrusted(self._url, error.verify_message) from None
+        except ssl.SSLError as error:
+            raise no_tls(self._url, error.reason or str(error)) from None
         except OSError as error:
             raise unreachable(self._url, error.strerror or str(error)) from None
         # Head and body leave in two writes; without this the second waits for an acknowledgement.
@@ -106,7 +124,11 @@ class HttpTarget:
         except TimeoutError:
             raise RequestFailed(f"{self._url}{path} gave no answer in {self._connection.timeout:g} s") from None
         except (OSError, http.client.HTTPException) as error:
-            raise unreachable(self._url, str(error) or type(error).__name__) from None
+            reason = str(error) or type(error).__name__
+            if isinstance(self._connection, http.client.HTTPSConnection):
+                # With TLS 1.3 a server that misses the client's certificate ends the connection only now.
+                raise no_tls(self._url, reason) from None
+            raise unreachable(self._url, reason) from None
         if response.status != 200:
             raise self._refusal(response.status, path, content)
         return {name.lower(): value for name, value in response.getheaders()}, content

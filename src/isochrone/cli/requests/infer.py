@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import typer
 from rich.console import Console
 
 from isochrone.cli.requests.request_inputs import arrange, split_inputs
-from isochrone.cli.requests.target import Answer, Question, RequestFailed, Target, open_target
+from isochrone.cli.requests.target import Answer, Certificates, Question, RequestFailed, Target, open_target
 from isochrone.cli.requests.waterfall import percentile, render, stages_of
 from isochrone.errors import IsochroneError
 from isochrone.protocol.datatypes import name_of
@@ -26,6 +27,7 @@ Examples:
   isochrone infer detector
   isochrone infer detector --batch 8 --repeat 1000
   isochrone infer detector --url grpc://localhost:8001 --timeout-ms 10
+  isochrone infer detector --url https://inference.example:8000 --ca ca.pem
   isochrone infer detector --input features=@frame.npy --output scores --json
   isochrone infer tracker --input measured=[1,2] --parameter sequence_id=7 --parameter sequence_start=true
 
@@ -39,7 +41,9 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command(epilog=EPILOG)
 def infer(
     model: Annotated[str, typer.Argument(help="The model's name.", show_default=False)],
-    url: Annotated[str, typer.Option(help="http://HOST:PORT or grpc://HOST:PORT.")] = "http://localhost:8000",
+    url: Annotated[
+        str, typer.Option(metavar="URL", help="http://HOST:PORT, or https://, grpc://, grpcs:// in place of http://.")
+    ] = "http://localhost:8000",
     version: Annotated[str, typer.Option(help="The model's version.", show_default="the server's choice")] = "",
     inputs: Annotated[
         list[str] | None,
@@ -59,11 +63,17 @@ def infer(
         float | None, typer.Option(help="The request's deadline, kept by the server.", min=0.001, show_default="none")
     ] = None,
     repeat: Annotated[int, typer.Option(help="Send it so many times, one after the other.", min=1)] = 1,
+    ca: Annotated[
+        Path | None,
+        typer.Option(help="TLS: PEM certificate of the authority to trust.", show_default="the system's authorities"),
+    ] = None,
+    cert: Annotated[Path | None, typer.Option(help="TLS: PEM client certificate, for servers that ask for it.")] = None,
+    key: Annotated[Path | None, typer.Option(help="TLS: PEM key of the client certificate.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Send one request to a server and print the outputs and the time waterfall."""
     try:
-        target = open_target(url, timeout_ms)
+        target = open_target(url, timeout_ms, Certificates(ca, cert, key))
         try:
             given = split_inputs(inputs or [])
             if batch > 1 and given and not random:

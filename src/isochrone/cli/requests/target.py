@@ -6,10 +6,14 @@ Not the data path: one request at a time, blocking. ``http_target`` and ``grpc_t
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
+
+from isochrone.wire.tls import client_context
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
@@ -59,6 +63,41 @@ class Answer:
     total_ms: float
 
 
+@dataclass(frozen=True, slots=True)
+class Certificates:
+    """PEM files for a server behind TLS."""
+
+    #: Whom to trust in place of the system's authorities.
+    ca: Path | None = None
+    #: What to show to a server that asks for a client certificate, and its key.
+    cert: Path | None = None
+    key: Path | None = None
+
+    def check(self, is_secure: bool) -> None:
+        flags = {"--ca": self.ca, "--cert": self.cert, "--key": self.key}
+        given = {flag: path for flag, path in flags.items() if path is not None}
+        if given and not is_secure:
+            raise RequestFailed(f"{next(iter(given))} needs TLS: expected --url https://… or grpcs://…")
+        if (self.cert is None) != (self.key is None):
+            raise RequestFailed("--cert and --key go together")
+        for flag, path in given.items():
+            if not path.is_file():
+                raise RequestFailed(f"{flag}: expected a PEM file, given '{path}', which is not there")
+
+    def context(self) -> ssl.SSLContext:
+        try:
+            context = client_context(self.ca)
+        except (OSError, ssl.SSLError) as error:
+            raise RequestFailed(f"--ca: expected a PEM certificate in {self.ca}, given: {error}") from None
+        if self.cert is not None:
+            try:
+                context.load_cert_chain(self.cert, self.key)
+            except (OSError, ssl.SSLError) as error:
+                given = f"{self.cert} and {self.key}: {error}"
+                raise RequestFailed(f"--cert, --key: expected a PEM certificate and its key, given {given}") from None
+        return context
+
+
 class Target(Protocol):
     def inputs(self, model: str, version: str) -> list[TensorDescription]: ...
 
@@ -69,26 +108,41 @@ class Target(Protocol):
     def close(self) -> None: ...
 
 
-def open_target(url: str, timeout_ms: float | None) -> Target:
-    """The target a URL names: ``http://host:port`` or ``grpc://host:port``."""
+def open_target(url: str, timeout_ms: float | None, certificates: Certificates) -> Target:
+    """The target that a URL names."""
     text = url if "://" in url else f"http://{url}"
+    wrong = RequestFailed(f"--url: expected http://HOST:PORT, https://…, grpc://… or grpcs://…, given '{url}'")
     try:
         parts = urlsplit(text)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise RequestFailed(f"--url: expected http://HOST:PORT or grpc://HOST:PORT, given '{url}'") from None
-    if parts.scheme not in ("http", "grpc") or not host or parts.path not in ("", "/"):
-        raise RequestFailed(f"--url: expected http://HOST:PORT or grpc://HOST:PORT, given '{url}'")
+        raise wrong from None
+    if parts.scheme not in ("http", "https", "grpc", "grpcs") or not host or parts.path not in ("", "/"):
+        raise wrong
+    is_secure = parts.scheme.endswith("s")
+    certificates.check(is_secure)
     # A deadline is the server's to keep; the margin lets its answer arrive.
     patience = PATIENCE if timeout_ms is None else timeout_ms / 1000 + 5.0
     # Imported here: gRPC's library takes a third of a second that an HTTP call need not pay.
-    if parts.scheme == "grpc":
+    if parts.scheme in ("grpc", "grpcs"):
         from isochrone.cli.requests.grpc_target import GrpcTarget
 
-        return GrpcTarget(host, port or 8001, patience)
+        return GrpcTarget(host, port or 8001, patience, certificates if is_secure else None)
     from isochrone.cli.requests.http_target import HttpTarget
 
-    return HttpTarget(host, port or 8000, patience)
+    return HttpTarget(host, port or 8000, patience, certificates if is_secure else None)
+
+
+def no_tls(url: str, reason: str) -> RequestFailed:
+    plain = url.partition("://")[0].removesuffix("s")
+    return RequestFailed(
+        f"no TLS connection to {url} ({reason}); use {plain}:// for a server without TLS, and --cert and --key for one "
+        "that asks for client certificates"
+    )
+
+
+def untrusted(url: str, reason: str) -> RequestFailed:
+    return RequestFailed(f"{url} shows a certificate that is not trusted ({reason}); name its authority with --ca")
 
 
 def unreachable(url: str, reason: str) -> RequestFailed:
