@@ -34,6 +34,7 @@ COMMANDS = {
     "scale": ("isochrone.cli.fleet.scale", "Give a pool so many workers."),
     "forget": ("isochrone.cli.fleet.forget", "Forget a gateway that is dead for sure."),
     "events": ("isochrone.cli.fleet.events", "Show who changed what, when."),
+    "logs": ("isochrone.cli.fleet.logs", "Print the logs of a fleet's processes on this machine."),
     "infer": ("isochrone.cli.requests.infer", "Send one request and show where its time went."),
     "simulate": ("isochrone.cli.simulate", "What-if: simulate a fleet."),
 }

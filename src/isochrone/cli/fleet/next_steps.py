@@ -39,7 +39,7 @@ def next_steps(view: View, record: FleetRecord, logs: Path) -> list[str]:
         lines += [f"  isochrone status{api}", f"  isochrone top{api}"]
     else:
         lines.append("  isochrone status --api http://HOST:PORT    (control.listen has port 0: see a controller's log)")
-    lines += ["", f"Logs: {logs}. Ctrl-C stops everything; the state stays."]
+    lines += ["", f"Logs: isochrone logs, or {logs}. Ctrl-C stops everything; the state stays."]
     return lines
 
 

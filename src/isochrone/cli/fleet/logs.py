@@ -1,0 +1,96 @@
+"""``isochrone logs``: what the processes of a fleet on this machine log."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isochrone.cli.api_client import ApiFailed, JsonOption, failing_as
+from isochrone.cli.last_fleet import last_fleet
+from isochrone.engines.log_reading import LogReader, log_files
+from isochrone.models.config_keys import suggestion
+
+EPILOG = """
+\b
+Examples:
+  isochrone logs
+  isochrone logs cpu-1 --lines 100
+  isochrone logs gw-1 --follow
+  isochrone logs --state ./isochrone-state --json
+
+The files are those of the fleet that was started last on this machine with 'isochrone up', or in --state. Processes on
+other machines log there.
+"""
+
+#: Where ``isochrone up`` without a file keeps its fleet.
+_USUAL = Path("isochrone-state")
+#: Seconds between two looks at the files.
+_PAUSE = 0.25
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(epilog=EPILOG)
+def logs(
+    process: Annotated[
+        str | None, typer.Argument(metavar="[PROCESS]", help="A worker, gateway or controller. [default: all]")
+    ] = None,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines as they come.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last lines of each.", min=0)] = 20,
+    state: Annotated[
+        Path | None,
+        typer.Option(help="The fleet's state directory.", show_default="of the fleet last started here"),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Print the logs of a fleet's processes on this machine. With --json, one object a line."""
+    with failing_as("logs"):
+        directory = _directory(state)
+        readers = {name: LogReader(path) for name, path in _wanted(directory, process).items()}
+        width = max(map(len, readers)) if process is None else 0
+        for name, reader in readers.items():
+            _print(name, reader.tail(lines), width, as_json)
+        while follow:
+            time.sleep(_PAUSE)
+            if process is None:
+                # One that was started since: all its lines are new.
+                readers |= {name: LogReader(path) for name, path in log_files(directory).items() if name not in readers}
+                width = max(map(len, readers))
+            for name, reader in readers.items():
+                _print(name, reader.news(), width, as_json)
+
+
+def _directory(state: Path | None) -> Path:
+    if state is not None:
+        places = [state / "logs", state / "state" / "logs"]
+    else:
+        last = last_fleet()
+        places = [Path(last.state) / "logs"] if last is not None else [_USUAL / "state" / "logs"]
+    for place in places:
+        if log_files(place):
+            return place
+    raise ApiFailed(
+        f"no log files in {' or '.join(map(str, places))}; start a fleet with 'isochrone up', or name the directory of "
+        "its state with --state"
+    )
+
+
+def _wanted(directory: Path, process: str | None) -> dict[str, Path]:
+    found = log_files(directory)
+    if process is None:
+        return found
+    if process not in found:
+        raise ApiFailed(f"process '{process}': expected {suggestion(process, list(found), 'process')} in {directory}")
+    return {process: found[process]}
+
+
+def _print(name: str, lines: list[str], width: int, as_json: bool) -> None:
+    for line in lines:
+        if as_json:
+            typer.echo(json.dumps({"process": name, "line": line}))
+        else:
+            typer.echo(f"{name:<{width}} | {line}" if width else line)
