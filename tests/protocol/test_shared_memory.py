@@ -210,7 +210,7 @@ def test_links_are_not_followed(key, regions, tmp_path):
     target = tmp_path / "secret"
     target.write_bytes(bytes(64))
     (SHM / key).symlink_to(target)
-    with pytest.raises(InvalidArgument, match=f"unable to open shared memory '{key}'"):
+    with pytest.raises(InvalidArgument, match=f"Unable to open shared memory region: '{key}'"):
         regions.register("x", key, 0, 8)
 
 
@@ -228,7 +228,7 @@ def test_pipes_and_folders_are_refused_without_waiting(key, regions):
 
 
 def test_memory_that_is_not_there(key, regions):
-    with pytest.raises(InvalidArgument, match=f"unable to open shared memory '{key}': No such file"):
+    with pytest.raises(InvalidArgument, match=f"Unable to open shared memory region: '{key}': No such file"):
         regions.register("x", key, 0, 8)
 
 

@@ -161,7 +161,7 @@ def test_an_array_of_another_type_is_not_sent():
 @pytest.mark.parametrize("difference", [-1, 1])
 def test_a_wrong_size_is_told_in_tritons_words(name, difference):
     size = 6 * NUMPY_BY_NAME[name].itemsize
-    message = f"unexpected total byte size {size + difference} for input 'x', expecting {size}"
+    message = f"input byte size mismatch for input 'x'. Expected {size}, got {size + difference}"
     with pytest.raises(InvalidArgument, match=message):
         from_binary("x", name, [2, 3], bytes(size + difference))
 

@@ -83,7 +83,7 @@ def parameter(key: str, **value: Any) -> Any:
         (request("echo", (2**32, 2**32)), INVALID_ARGUMENT, "holds more than"),
         (request("echo", (0, 2**60, 2**60), "FP32", b""), INVALID_ARGUMENT, "holds more than"),
         (request("echo", (1,) * 100), INVALID_ARGUMENT, "100 dimensions"),
-        (request("echo", (3,)), INVALID_ARGUMENT, "unexpected total byte size 8 for input 'x', expecting 12"),
+        (request("echo", (3,)), INVALID_ARGUMENT, "mismatch for input 'x' for model 'echo'. Expected 12, got 8"),
         (request("echo", (2,), "FP8"), INVALID_ARGUMENT, "unknown datatype 'FP8'"),
         (request("echo", (2,), "INT32"), INVALID_ARGUMENT, "expects 'FP32'"),
         (request("echo", (2,), "FP32", b"\0" * 8, b"\0" * 8), INVALID_ARGUMENT, "raw_input_contents: expected 1"),
@@ -168,7 +168,7 @@ def test_a_compressed_bomb_is_refused(victim: Victim, encoding: str, method: str
         ("ModelInfer", (("grpc-timeout", "soon"),), INVALID_ARGUMENT, "grpc-timeout"),
         ("ModelInfer", (("grpc-timeout", "999999999S"),), INVALID_ARGUMENT, "grpc-timeout"),
         ("ModelInfer", (("grpc-timeout", ""),), INVALID_ARGUMENT, "grpc-timeout"),
-        ("CudaSharedMemoryRegister", (), UNIMPLEMENTED, "CUDA shared memory"),
+        ("CudaSharedMemoryRegister", (), INVALID_ARGUMENT, "CUDA shared memory"),
         ("SystemSharedMemoryRegister", (), UNIMPLEMENTED, "--allow-shared-memory"),
     ],
 )

@@ -44,7 +44,7 @@ def one(**changes: Any) -> dict[str, Any]:
         ("9" * 30, "expected a non-negative integer"),
         ("ten", "expected a non-negative integer, given b'ten'"),
         ("1", "failed to parse the request JSON"),
-        ("0", "unexpected total byte size 82 for input 'x', expecting 80"),
+        ("0", "for input 'x' for model 'echo'. Expected 80, got 82"),
     ],
 )
 def test_a_wrong_header_length_is_400(victim: Victim, value: str, reason: str) -> None:
@@ -56,15 +56,19 @@ def test_a_wrong_header_length_is_400(victim: Victim, value: str, reason: str) -
 @pytest.mark.parametrize(
     ("changes", "binary", "reason"),
     [
-        ({"parameters": {"binary_data_size": 4}}, EIGHT, "unexpected total byte size 4 for input 'x', expecting 8"),
-        ({"parameters": {"binary_data_size": 80}}, EIGHT, "unexpected total byte size 80 for input 'x', expecting 8"),
+        ({"parameters": {"binary_data_size": 4}}, EIGHT, "for input 'x' for model 'echo'. Expected 8, got 4"),
+        (
+            {"parameters": {"binary_data_size": 80}},
+            EIGHT,
+            "for input 'x' for model 'echo'. Expected 8, got 80",
+        ),
         ({"parameters": {"binary_data_size": 8}}, b"1234", "announces 8 bytes, given 4"),
         ({"parameters": {"binary_data_size": 8}}, EIGHT + b"more", "4 bytes follow the last input"),
         ({"parameters": {"binary_data_size": -8}}, EIGHT, "expected a non-negative integer, given -8"),
         ({"parameters": {"binary_data_size": "8"}}, EIGHT, "expected a non-negative integer, given '8'"),
         ({"parameters": {"binary_data_size": True}}, EIGHT, "expected a non-negative integer, given True"),
         ({"parameters": {"binary_data_size": 2**64}}, EIGHT, "expected a non-negative integer"),
-        ({"data": [1, 2], "parameters": {"binary_data_size": 8}}, EIGHT, "both 'data' and 'binary_data_size'"),
+        ({"data": [1, 2], "parameters": {"binary_data_size": 8}}, EIGHT, "But set 'data' 'binary_data_size'"),
         ({}, None, "neither 'data', 'binary_data_size' nor a shared memory region"),
         ({"shape": [-2], "data": [1, 2]}, None, "input 'x': shape [-2] has dimension -2"),
         ({"shape": [2**62], "data": [1, 2]}, None, "holds more than"),

@@ -22,6 +22,7 @@ from isochrone.protocol.grpc_reflection import (
     ReflectionRoute,
 )
 from isochrone.protocol.grpc_stream import StreamInferRoute
+from isochrone.protocol.shared_memory import cuda_regions, refuse_cuda_region
 
 if TYPE_CHECKING:
     from isochrone.protocol.grpc import CallHead, GrpcRouter
@@ -101,8 +102,17 @@ def _memory_unregister(service: InferenceService, request: Any) -> Any:
     return pb.SystemSharedMemoryUnregisterResponse()
 
 
-def _cuda_memory(service: InferenceService, request: Any) -> Any:
-    raise Unsupported("CUDA shared memory is not supported by this server")
+def _cuda_status(service: InferenceService, request: Any) -> Any:
+    cuda_regions(request.name)
+    return pb.CudaSharedMemoryStatusResponse()
+
+
+def _cuda_register(service: InferenceService, request: Any) -> Any:
+    refuse_cuda_region(request.name)
+
+
+def _cuda_unregister(service: InferenceService, request: Any) -> Any:
+    return pb.CudaSharedMemoryUnregisterResponse()
 
 
 def _trace_setting(service: InferenceService, request: Any) -> Any:
@@ -162,9 +172,9 @@ METHODS: dict[bytes, tuple[Any, Callable[[InferenceService, Any], Any]]] = {
     _SERVICE + b"SystemSharedMemoryStatus": (pb.SystemSharedMemoryStatusRequest, _memory_status),
     _SERVICE + b"SystemSharedMemoryRegister": (pb.SystemSharedMemoryRegisterRequest, _memory_register),
     _SERVICE + b"SystemSharedMemoryUnregister": (pb.SystemSharedMemoryUnregisterRequest, _memory_unregister),
-    _SERVICE + b"CudaSharedMemoryStatus": (pb.CudaSharedMemoryStatusRequest, _cuda_memory),
-    _SERVICE + b"CudaSharedMemoryRegister": (pb.CudaSharedMemoryRegisterRequest, _cuda_memory),
-    _SERVICE + b"CudaSharedMemoryUnregister": (pb.CudaSharedMemoryUnregisterRequest, _cuda_memory),
+    _SERVICE + b"CudaSharedMemoryStatus": (pb.CudaSharedMemoryStatusRequest, _cuda_status),
+    _SERVICE + b"CudaSharedMemoryRegister": (pb.CudaSharedMemoryRegisterRequest, _cuda_register),
+    _SERVICE + b"CudaSharedMemoryUnregister": (pb.CudaSharedMemoryUnregisterRequest, _cuda_unregister),
     _SERVICE + b"TraceSetting": (pb.TraceSettingRequest, _trace_setting),
     _SERVICE + b"LogSettings": (pb.LogSettingsRequest, _log_settings),
     b"/grpc.health.v1.Health/Check": (HealthCheckRequest, _health_check),

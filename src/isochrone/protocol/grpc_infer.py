@@ -29,6 +29,7 @@ from isochrone.protocol.grpc import (
     parse,
     unexpected,
 )
+from isochrone.protocol.leases import LeasedRequest, infer_leased, regions_named, write_output
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
 from isochrone.protocol.rest_infer import OutputChoice, read_parameters
 from isochrone.wire.exchange import Buffer, Exchange, Route
@@ -57,14 +58,18 @@ _encode_headers = Encoder().encode
 class GrpcPlan(Plan):
     """A decoded message head."""
 
-    __slots__ = ("answers", "choices", "is_plain", "request_id", "sources")
+    __slots__ = ("answers", "bools", "choices", "is_plain", "regions", "request_id", "sources")
 
     #: (name, numpy type, shape, count, byte size) of each input, when all are plain; otherwise the message's inputs.
     sources: list[Any]
     choices: dict[str, OutputChoice]
     #: Every input is raw and of fixed size, every output is wanted raw: the fast path.
     is_plain: bool
+    #: Inputs whose bytes are checked on every path: they may be neither 0 nor 1.
+    bools: tuple[str, ...]
     request_id: str
+    #: Shared memory that the request reads or writes.
+    regions: tuple[str, ...]
     answers: dict[Any, Answer]
 
 
@@ -142,6 +147,7 @@ def plan_of(message: Any) -> GrpcPlan:
     """Decodes a message head that is not memoised."""
     described: list[tuple[str, str, tuple[int, ...]]] = []
     sources: list[Any] = []
+    regions: list[object] = []
     plain = True
     for item in message.inputs:
         shape = tuple(item.shape)
@@ -150,6 +156,8 @@ def plan_of(message: Any) -> GrpcPlan:
         dtype = numpy_of(item.datatype)
         if item.datatype == "BYTES" or item.parameters or item.HasField("contents"):
             plain = False
+            if "shared_memory_region" in item.parameters:
+                regions.append(item.parameters["shared_memory_region"].string_param)
         sources.append((item.name, dtype, shape, count, count * item_size(item.datatype) if plain else 0))
     choices: dict[str, OutputChoice] = {}
     for output in message.outputs:
@@ -170,7 +178,9 @@ def plan_of(message: Any) -> GrpcPlan:
     plan.sources = sources
     plan.choices = choices
     plan.is_plain = plain
+    plan.bools = tuple(name for name, datatype, _ in described if datatype == "BOOL")
     plan.request_id = message.id
+    plan.regions = regions_named(regions, choices)
     plan.answers = {}
     return plan
 
@@ -183,7 +193,9 @@ def _choice(output: Any) -> OutputChoice:
             raise InvalidArgument(f"output '{output.name}': parameter '{key}': expected an int64 ≥ 0, given {value!r}")
     region = parameters.get("shared_memory_region", "")
     if region and parameters.get("classification"):
-        raise InvalidArgument(f"output '{output.name}': shared memory cannot be used with classification")
+        raise InvalidArgument(
+            f"output '{output.name}': Output can't set both 'shared_memory_region' and 'classification'"
+        )
     return OutputChoice(
         True,
         parameters.get("classification", 0),
@@ -213,11 +225,12 @@ def read_inputs(plan: GrpcPlan, message: Any, raw: Sequence[Buffer], service: In
                     "start the server with --allow-shared-memory"
                 )
             size, offset = parameters.get("shared_memory_byte_size", 0), parameters.get("shared_memory_offset", 0)
-            inputs[name] = tensors.from_binary(name, datatype, shape, service.shared_memory.view(region, offset, size))
+            view = service.shared_memory.view(region, offset, size)
+            inputs[name] = tensors.from_binary(name, datatype, shape, view, plan.model_name)
         elif item.HasField("contents"):
             inputs[name] = tensors.from_contents(name, datatype, shape, item.contents)
         elif used < len(raw):
-            inputs[name] = tensors.from_binary(name, datatype, shape, memoryview(raw[used]))
+            inputs[name] = tensors.from_binary(name, datatype, shape, memoryview(raw[used]), plan.model_name)
             used += 1
         elif element_count(shape, name) == 0 and not raw:
             inputs[name] = tensors.from_binary(name, datatype, shape, b"")
@@ -270,6 +283,8 @@ class InferDecoder:
                 return None
             inputs[name] = np.frombuffer(body, dtype, count, position).reshape(shape)
             position += length
+        for name in plan.bools:
+            inputs[name] = tensors.truth(inputs[name])
         return inputs if position == end and len(inputs) == len(plan.sources) else None
 
     def _slow(self, body: Buffer, start: int) -> tuple[GrpcPlan, Tensors]:
@@ -308,13 +323,6 @@ def answer_head(request: InferRequest, plan: GrpcPlan, outputs: Tensors, paramet
         output.name = name
         output.datatype = name_of(array.dtype)
         output.shape.extend(array.shape)
-        choice = plan.choices.get(name)
-        if choice is not None and choice.region:
-            output.parameters["shared_memory_region"].string_param = choice.region
-            output.parameters["shared_memory_offset"].int64_param = choice.region_offset
-            # What was written, which may be less than the caller made room for.
-            written = len(tensors.to_binary(array, output.datatype))
-            output.parameters["shared_memory_byte_size"].int64_param = written
     return bytes(message.SerializeToString())
 
 
@@ -366,9 +374,8 @@ def render(
         size += len(field)
     for name_, array in outputs.items():
         choice = plan.choices.get(name_)
-        if choice is not None and choice.region:
-            continue
-        blob = _raw(array)
+        # An output in shared memory has an empty entry, as Triton's: clients look entries up by position.
+        blob = b"" if choice is not None and choice.region else _raw(array)
         length = len(blob)
         tag = _RAW_OUTPUT + varint(length)
         parts += (tag, blob)
@@ -391,16 +398,7 @@ def _special_outputs(request: InferRequest, plan: GrpcPlan, outputs: Tensors, se
             labels = request.served_by.signature.output_by_name[name].labels
             array = classify(array, choice.classes, labels, request.served_by.batched)
         elif choice is not None and choice.region:
-            if service.shared_memory is None:
-                raise InvalidArgument(f"output '{name}' asks for shared memory, which is switched off")
-            data = tensors.to_binary(array, name_of(array.dtype))
-            view = service.shared_memory.view(choice.region, choice.region_offset, choice.region_size)
-            if len(data) > len(view):
-                raise InvalidArgument(
-                    f"shared memory size specified with the request for output '{name}' ({len(view)} bytes) should be "
-                    f"at least {len(data)} bytes to hold the results"
-                )
-            view[: len(data)] = data
+            write_output(name, choice, tensors.to_binary(array, name_of(array.dtype)), service)
         result[name] = array
     return result
 
@@ -433,7 +431,10 @@ class InferRoute(Route):
                 plan, inputs = self._decode(body, 5)
             else:
                 plan, inputs = self._decode(*message_of(body, self.call.encoding, self._limit))
-            self.service.infer(GrpcInferRequest(exchange, self, plan, inputs))
+            if plan.regions:
+                infer_leased(self.service, LeasedGrpcInferRequest(exchange, self, plan, inputs), plan.choices)
+            else:
+                self.service.infer(GrpcInferRequest(exchange, self, plan, inputs))
         except IsochroneError as error:
             exchange.owner = None
             fail(exchange, error)
@@ -533,3 +534,7 @@ class GrpcInferRequest(InferRequest):
 
     def finish(self) -> None:
         pass
+
+
+class LeasedGrpcInferRequest(LeasedRequest, GrpcInferRequest):
+    """One that reads or writes shared memory."""

@@ -26,6 +26,7 @@ from isochrone.protocol.grpc import (
     unpack,
 )
 from isochrone.protocol.grpc_infer import InferDecoder, render, varint
+from isochrone.protocol.leases import LeasedRequest, infer_leased
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Route
 
@@ -122,7 +123,7 @@ class InferStream:
             body = unpack(flag, payload, self.call.encoding, self._limit)
             plan, inputs = self._decoder.decode(body, 0)
             request_id = plan.request_id
-            request = StreamInferRequest(self, plan, inputs, arrived)
+            request = (LeasedStreamInferRequest if plan.regions else StreamInferRequest)(self, plan, inputs, arrived)
             request.deadline = self.call.deadline(self._opened, 0) if self.call.timeout_ns else request.deadline
             if plan.timeout_ns:
                 request.deadline = min(request.deadline, arrived + plan.timeout_ns)
@@ -134,7 +135,10 @@ class InferStream:
             return
         self._outstanding.append(request)
         try:
-            self.service.infer(request)
+            if isinstance(request, LeasedStreamInferRequest):
+                infer_leased(self.service, request, plan.choices)
+            else:
+                self.service.infer(request)
         except IsochroneError as error:
             request.fail(error)
         except Exception as error:
@@ -251,6 +255,10 @@ class StreamInferRequest(InferRequest):
 
     def when_writable(self, callback: Callable[[], None]) -> None:
         self.stream.when_writable(callback)
+
+
+class LeasedStreamInferRequest(LeasedRequest, StreamInferRequest):
+    """One that reads or writes shared memory."""
 
 
 def _error_parts(request_id: str, error: IsochroneError) -> list[Buffer]:

@@ -16,10 +16,17 @@ import msgspec
 from isochrone.errors import InvalidArgument, IsochroneError, MethodNotAllowed, NotFound
 from isochrone.protocol import control_token
 from isochrone.protocol.datatypes import item_size
+from isochrone.protocol.leases import infer_leased
 from isochrone.protocol.rest_answers import respond_error, respond_unexpected, timeout_header
 from isochrone.protocol.rest_control import CHANGES, CONTROL_PATHS, ControlRoute
 from isochrone.protocol.rest_generate import GenerateRoute
-from isochrone.protocol.rest_infer import RestInferRequest, RestPlan, decode_plan, read_inputs
+from isochrone.protocol.rest_infer import (
+    LeasedRestInferRequest,
+    RestInferRequest,
+    RestPlan,
+    decode_plan,
+    read_inputs,
+)
 from isochrone.protocol.stages import stages_of
 from isochrone.wire import compression
 from isochrone.wire.exchange import Buffer, Exchange, Head, Route
@@ -160,8 +167,11 @@ class InferRoute(Route):
                     known = decode_plan(header, length, self.model, self.version)
                     self.memo.keep(header, known)
                 plan = known
-            request = RestInferRequest(exchange, self, plan, read_inputs(plan, body, self.service))
-            self.service.infer(request)
+            inputs = read_inputs(plan, body, self.service)
+            if plan.regions:
+                infer_leased(self.service, LeasedRestInferRequest(exchange, self, plan, inputs), plan.choices)
+            else:
+                self.service.infer(RestInferRequest(exchange, self, plan, inputs))
         except IsochroneError as error:
             exchange.owner = None
             respond_error(exchange, error)

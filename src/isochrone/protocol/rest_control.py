@@ -18,6 +18,7 @@ from isochrone.errors import Internal, InvalidArgument, IsochroneError, Malforme
 from isochrone.protocol import control_json, timing
 from isochrone.protocol.datatypes import shown
 from isochrone.protocol.rest_answers import JSON, respond_error
+from isochrone.protocol.shared_memory import cuda_regions, refuse_cuda_region
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 
 if TYPE_CHECKING:
@@ -212,7 +213,11 @@ def _memory_status(call: Call) -> Answer:
 
 
 def _memory_register(call: Call) -> Answer:
+    if not call.arguments["region"]:
+        raise InvalidArgument("'region name' is necessary to register system shared memory region")
     for key, expected in (("key", str), ("byte_size", int)):
+        if key not in call.body:
+            raise InvalidArgument(f"Shared memory register request has no '{key}' field")
         if not isinstance(call.body.get(key), expected) or isinstance(call.body.get(key), bool):
             raise InvalidArgument(f"'{key}': expected {expected.__name__}, given {shown(call.body.get(key))}")
     offset = call.body.get("offset", 0)
@@ -225,8 +230,21 @@ def _memory_unregister(call: Call) -> Answer:
     _regions(call).unregister(call.arguments.get("region", ""))
 
 
-def _cuda_memory(call: Call) -> Answer:
-    raise Unsupported("CUDA shared memory is not supported by this server")
+def _cuda_status(call: Call) -> Answer:
+    return cuda_regions(call.arguments["region"])
+
+
+def _cuda_register(call: Call) -> Answer:
+    if not call.arguments["region"]:
+        raise InvalidArgument("'region name' is necessary to register cuda shared memory region")
+    for key in ("raw_handle", "device_id", "byte_size"):
+        if key not in call.body:
+            raise InvalidArgument(f"Shared memory register request has no '{key}' field")
+    refuse_cuda_region(call.arguments["region"])
+
+
+def _cuda_unregister(call: Call) -> Answer:
+    return None
 
 
 # Settings.
@@ -249,6 +267,7 @@ def _logging(call: Call) -> Answer:
 
 _MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?"
 _REGION = r"/v2/systemsharedmemory(?:/region/(?P<region>[^/]+))?"
+_CUDA_REGION = r"/v2/cudasharedmemory(?:/region/(?P<region>[^/]+))?"
 
 _PATHS: tuple[tuple[str, dict[bytes, Action]], ...] = (
     (r"/v2", {b"GET": _server_metadata}),
@@ -268,8 +287,9 @@ _PATHS: tuple[tuple[str, dict[bytes, Action]], ...] = (
     (_REGION + "/status", {b"GET": _memory_status}),
     (_REGION + "/register", {b"POST": _memory_register}),
     (_REGION + "/unregister", {b"POST": _memory_unregister}),
-    (r"/v2/cudasharedmemory(?:/region/[^/]+)?/status", {b"GET": _cuda_memory}),
-    (r"/v2/cudasharedmemory(?:/region/[^/]+)?/(?:un)?register", {b"POST": _cuda_memory}),
+    (_CUDA_REGION + "/status", {b"GET": _cuda_status}),
+    (_CUDA_REGION + "/register", {b"POST": _cuda_register}),
+    (_CUDA_REGION + "/unregister", {b"POST": _cuda_unregister}),
 )
 
 #: Sent with POST, they change what the server runs or how: see ``control_token``.

@@ -18,13 +18,14 @@ from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest
 from isochrone.protocol import json_tensors, tensors, timing
 from isochrone.protocol.classification import classify
 from isochrone.protocol.datatypes import element_count, item_size, name_of, numpy_of, shown
+from isochrone.protocol.leases import LeasedRequest, regions_named, write_output
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
 from isochrone.protocol.rest_answers import JSON
 from isochrone.wire import compression
 from isochrone.wire.exchange import Buffer, Exchange, Headers
 
 if TYPE_CHECKING:
-    from isochrone.protocol.messages import Tensor, Tensors
+    from isochrone.protocol.messages import Tensors
     from isochrone.protocol.rest import InferRoute
     from isochrone.protocol.service import InferenceService
 
@@ -77,7 +78,7 @@ class OutputChoice:
 class RestPlan(Plan):
     """A decoded JSON part: where the tensors lie, and how the outputs are wanted."""
 
-    __slots__ = ("answers", "binary_default", "choices", "is_plain", "request_id", "sources")
+    __slots__ = ("answers", "binary_default", "bools", "choices", "is_plain", "regions", "request_id", "sources")
 
     #: (name, datatype, numpy type, shape, count, start, stop) for binary data behind the JSON part;
     #: (name, datatype, region, shape, offset, size, None) for shared memory; arrays of JSON data come ready.
@@ -86,7 +87,11 @@ class RestPlan(Plan):
     binary_default: bool
     #: Every input is binary and of fixed size, every output plain: the fast path.
     is_plain: bool
+    #: Inputs whose bytes are checked on every path: they may be neither 0 nor 1.
+    bools: tuple[str, ...]
     request_id: str
+    #: Shared memory that the request reads or writes.
+    regions: tuple[str, ...]
     answers: dict[Any, tuple[Headers, bytes]]
 
 
@@ -130,6 +135,7 @@ def decode_plan(header: Buffer, length: int, model_name: str, model_version: str
     position = length
     sources: list[Any] = []
     described: list[tuple[str, str, tuple[int, ...]]] = []
+    regions: list[object] = []
     plain = True
     for item in message.inputs:
         shape = tuple(item.shape)
@@ -140,21 +146,18 @@ def decode_plan(header: Buffer, length: int, model_name: str, model_version: str
         parameters = item.parameters
         size = _size_parameter(parameters, "binary_data_size", where) if "binary_data_size" in parameters else -1
         region = parameters.get("shared_memory_region")
+        _check_one_source(item, size >= 0, region is not None)
         if region is not None:
+            regions.append(region)
             byte_size = _size_parameter(parameters, "shared_memory_byte_size", where)
             offset = _size_parameter(parameters, "shared_memory_offset", where)
             sources.append((item.name, item.datatype, region, shape, offset, byte_size, None))
             plain = False
         elif size >= 0:
-            if item.data is not None:
-                raise InvalidArgument(f"{where} has both 'data' and 'binary_data_size'; send one of them")
             if item.datatype == "BYTES":
                 plain = False
             elif size != count * item_size(item.datatype):
-                expected = count * item_size(item.datatype)
-                raise InvalidArgument(
-                    f"unexpected total byte size {size} for input '{item.name}', expecting {expected}"
-                )
+                raise tensors.size_mismatch(item.name, model_name, count * item_size(item.datatype), size)
             sources.append((item.name, item.datatype, dtype, shape, count, position, position + size))
             position += size
         elif item.data is not None:
@@ -186,9 +189,21 @@ def decode_plan(header: Buffer, length: int, model_name: str, model_version: str
     plan.choices = choices
     plan.binary_default = binary_default
     plan.is_plain = plain
+    plan.bools = tuple(name for name, datatype, _ in described if datatype == "BOOL")
     plan.request_id = message.id
+    plan.regions = regions_named(regions, choices)
     plan.answers = {}
     return plan
+
+
+def _check_one_source(item: _Input, has_binary: bool, has_region: bool) -> None:
+    given = {"data": item.data is not None, "binary_data_size": has_binary, "shared_memory_region": has_region}
+    named = [f"'{key}'" for key, is_given in given.items() if is_given]
+    if len(named) > 1:
+        raise InvalidArgument(
+            f"input '{item.name}': Input must set only one of the following fields: 'data', 'binary_data_size' in "
+            f"'parameters', 'shared_memory_region' in 'parameters'. But set {' '.join(named)}"
+        )
 
 
 def _choice(output: _Output, binary_default: bool) -> OutputChoice:
@@ -199,8 +214,9 @@ def _choice(output: _Output, binary_default: bool) -> OutputChoice:
         raise InvalidArgument(f"{where}: parameter 'binary_data': expected bool, given {shown(binary)}")
     region = parameters.get("shared_memory_region", "")
     classes = _size_parameter(parameters, "classification", where)
-    if region and classes:
-        raise InvalidArgument(f"{where}: shared memory cannot be used with classification")
+    for key, given in (("classification", classes), ("binary_data", parameters.get("binary_data", False))):
+        if region and given:
+            raise InvalidArgument(f"{where}: Output can't set both 'shared_memory_region' and '{key}'")
     return OutputChoice(
         binary,
         classes,
@@ -218,6 +234,8 @@ def read_inputs(plan: RestPlan, body: Buffer, service: InferenceService) -> Tens
             if stop > len(body):
                 raise _short(name, stop - start, len(body) - start)
             inputs[name] = np.frombuffer(body, dtype, count, start).reshape(shape)
+        for name in plan.bools:
+            inputs[name] = tensors.truth(inputs[name])
         end = plan.sources[-1][6] if plan.sources else len(body)
     else:
         end = -1
@@ -228,11 +246,12 @@ def read_inputs(plan: RestPlan, body: Buffer, service: InferenceService) -> Tens
                 continue
             name, datatype, where, shape, start_or_count, start, stop = source
             if stop is None:
-                inputs[name] = _from_region(service, name, datatype, shape, where, start_or_count, start)
+                view_ = _region(service, name, where, start_or_count, start)
+                inputs[name] = tensors.from_binary(name, datatype, shape, view_, plan.model_name)
                 continue
             if stop > len(body):
                 raise _short(name, stop - start, len(body) - start)
-            inputs[name] = tensors.from_binary(name, datatype, shape, view[start:stop])
+            inputs[name] = tensors.from_binary(name, datatype, shape, view[start:stop], plan.model_name)
             end = stop
     if len(inputs) != len(plan.inputs):
         raise InvalidArgument("the request names an input twice")
@@ -245,14 +264,12 @@ def _short(name: str, expected: int, given: int) -> InvalidArgument:
     return InvalidArgument(f"unexpected end of the body: input '{name}' announces {expected} bytes, given {given}")
 
 
-def _from_region(
-    service: InferenceService, name: str, datatype: str, shape: tuple[int, ...], region: str, offset: int, size: int
-) -> Tensor:
+def _region(service: InferenceService, name: str, region: str, offset: int, size: int) -> memoryview:
     if service.shared_memory is None:
         raise InvalidArgument(
             f"input '{name}' is in shared memory, which is switched off; start the server with --allow-shared-memory"
         )
-    return tensors.from_binary(name, datatype, shape, service.shared_memory.view(region, offset, size))
+    return service.shared_memory.view(region, offset, size)
 
 
 class RestInferRequest(InferRequest):
@@ -342,7 +359,8 @@ class RestInferRequest(InferRequest):
             datatype = name_of(array.dtype)
             item: dict[str, Any] = {"name": name, "datatype": datatype, "shape": list(array.shape)}
             if choice.region:
-                item["parameters"] = self._to_region(name, choice, tensors.to_binary(array, datatype))
+                # The entry says nothing of it, as Triton's: C++ clients take any parameter for a binary size.
+                write_output(name, choice, tensors.to_binary(array, datatype), self.route.service)
             elif choice.binary:
                 blob = tensors.to_binary(array, datatype)
                 item["parameters"] = {"binary_data_size": len(blob)}
@@ -364,23 +382,6 @@ class RestInferRequest(InferRequest):
             (b"inference-header-content-length", b"%d" % len(start)),
         )
         return headers, [start, *blobs]
-
-    def _to_region(self, name: str, choice: OutputChoice, data: Buffer) -> dict[str, Any]:
-        regions = self.route.service.shared_memory
-        if regions is None:
-            raise InvalidArgument(f"output '{name}' asks for shared memory, which is switched off")
-        view = regions.view(choice.region, choice.region_offset, choice.region_size)
-        if len(data) > len(view):
-            raise InvalidArgument(
-                f"shared memory size specified with the request for output '{name}' ({len(view)} bytes) should be at "
-                f"least {len(data)} bytes to hold the results"
-            )
-        view[: len(data)] = data
-        return {
-            "shared_memory_region": choice.region,
-            "shared_memory_offset": choice.region_offset,
-            "shared_memory_byte_size": len(data),
-        }
 
     def _send(self, headers: Headers, parts: Sequence[Buffer]) -> None:
         route = self.route
@@ -414,3 +415,7 @@ class RestInferRequest(InferRequest):
 
     def finish(self) -> None:
         pass
+
+
+class LeasedRestInferRequest(LeasedRequest, RestInferRequest):
+    """One that reads or writes shared memory."""

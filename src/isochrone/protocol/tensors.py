@@ -116,24 +116,37 @@ def encode_bytes(array: Tensor) -> bytes:
     return b"".join(parts)
 
 
-def from_binary(name: str, datatype: str, shape: Sequence[int], view: memoryview | bytes) -> Tensor:
-    """A tensor over the bytes received: a view of them, but for BYTES. It may be read-only and unaligned."""
+def size_mismatch(name: str, model: str, expected: int, given: int) -> InvalidArgument:
+    """Triton's words for an input that has more or fewer bytes than its shape needs."""
+    where = f" for model '{model}'" if model else ""
+    return InvalidArgument(f"input byte size mismatch for input '{name}'{where}. Expected {expected}, got {given}")
+
+
+def from_binary(name: str, datatype: str, shape: Sequence[int], view: memoryview | bytes, model: str = "") -> Tensor:
+    """A tensor over the bytes received: a view of them, but for BYTES. It may be read-only and unaligned.
+
+    ``model`` is for the error message.
+    """
     dtype = numpy_of(datatype)
     count = element_count(shape, f"input '{name}'")
     if datatype == "BYTES":
         return decode_bytes(view, count, f"input '{name}'").reshape(shape)
     given = view.nbytes if isinstance(view, memoryview) else len(view)
     if given != count * dtype.itemsize:
-        raise InvalidArgument(
-            f"unexpected total byte size {given} for input '{name}', expecting {count * dtype.itemsize}"
-        )
+        raise size_mismatch(name, model, count * dtype.itemsize, given)
     # Not np.ndarray(buffer=view), which is faster but gives the buffer back at once: its owner could then free or
     # unmap the memory under the array. frombuffer holds it.
     array: Tensor = np.frombuffer(view, dtype).reshape(shape)
-    # C clients send any non-zero byte for true, but numpy and onnxruntime compute with a bool as with 0 or 1.
-    if datatype == "BOOL" and count and array.view(np.uint8).max() > 1:
-        array = array.view(np.uint8) != 0
-    return array
+    return truth(array) if datatype == "BOOL" else array
+
+
+def truth(array: Tensor) -> Tensor:
+    """A BOOL tensor whose bytes are 0 and 1.
+
+    C clients send any non-zero byte for true, but numpy and onnxruntime compute with a bool as with 0 or 1.
+    """
+    numbers = array.view(np.uint8)
+    return numbers != 0 if array.size and numbers.max() > 1 else array
 
 
 def to_binary(array: Tensor, datatype: str) -> bytes | memoryview:
