@@ -111,7 +111,7 @@ def make_fleet(rules: GatewayRules | None = None) -> Fleet:
 
 
 def add_members(fleet: Fleet, *serves: Mapping[str, Mapping[str, str]] | None) -> None:
-    """Healthy members a:1, b:1, …, which serve these models and versions; None: they do not tell."""
+    """Healthy members a:1, b:1, …, which serve these models and versions; None: that is not known."""
     names = [chr(ord("a") + number) for number in range(len(serves))]
     fleet.set_members(Upstream(name, 1, 1) for name in names)
     for name, served in zip(names, serves, strict=True):

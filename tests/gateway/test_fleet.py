@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from offline import add_members, make_fleet
 
+from isochrone.gateway.commitment import Commitment
 from isochrone.gateway.targets import LoadReport
 from isochrone.gateway.traffic.rules import parse_rules
 from isochrone.gateway.upstreams import Upstream
@@ -59,12 +60,33 @@ def test_a_name_in_the_rules_has_a_group_whoever_serves_it() -> None:
     assert fleet.group("wanted").rules.policy == "round_robin"
 
 
-def test_a_server_that_does_not_tell_may_serve_anything() -> None:
+def test_an_endpoint_whose_index_is_unknown_serves_nothing() -> None:
     fleet = make_fleet()
     add_members(fleet, None)
-    group = fleet.group("whatever")
-    assert group is not fleet.unknown
-    assert group.current.version == ""
+    assert fleet.group("whatever") is fleet.unknown
+    assert fleet.group("whatever").current.targets == {}
+    # Beside one that is known, nothing goes there either: not what that one serves, nor what nobody does.
+    add_members(fleet, None, M)
+    for name in ("m", "whatever"):
+        assert list(fleet.group(name).current.targets) == ["b:1"]
+
+
+def test_in_a_led_fleet_an_unknown_index_or_digest_gets_nothing() -> None:
+    fleet = make_fleet()
+    fleet.lead()
+    fleet.commit(1, {"m": Commitment(1, "1", {"1": "good"})})
+    add_members(fleet, None, {"m": {"1": ""}}, {"m": {"1": "other"}}, {"m": {"1": "good"}})
+    eligible = fleet.groups["m"].current.balancer.eligible
+    assert [target.endpoint.address for target in eligible] == ["d:1"]
+
+
+def test_a_triton_has_no_digest_and_serves_by_that_of_its_configuration() -> None:
+    fleet = make_fleet()
+    fleet.lead()
+    fleet.commit(1, {"m": Commitment(1, "1", {"1": "config-abc"})})
+    add_members(fleet, {"m": {"1": ""}}, {"m": {"1": "other"}}, None)
+    eligible = fleet.groups["m"].current.balancer.eligible
+    assert [target.endpoint.address for target in eligible] == ["a:1"]
 
 
 def test_a_probe_is_news_for_every_model_of_the_server() -> None:

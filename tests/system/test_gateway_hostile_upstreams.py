@@ -34,11 +34,11 @@ def good_worker(tmp_path_factory: pytest.TempPathFactory, server_factory: StartS
         yield server
 
 
-def post(gateway: GatewayProcess, **headers: str) -> tuple[int, bytes]:
+def post(gateway: GatewayProcess, verb: str = "infer", **headers: str) -> tuple[int, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", gateway.http_port, timeout=20)
     try:
         named = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request("POST", "/v2/models/echo/infer", ECHO_BYTES, named)
+        connection.request("POST", f"/v2/models/echo/{verb}", ECHO_BYTES, named)
         answer = connection.getresponse()
         return answer.status, answer.read()
     finally:
@@ -94,11 +94,34 @@ def huge_length(connection: Connection) -> None:
     connection.sock.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 999999999999\r\n\r\nhello")
 
 
+def another_servers_page(connection: Connection) -> None:
+    connection.answer(200, b"<html>It works!</html>", b"content-type: text/html")
+
+
+def another_servers_error(connection: Connection) -> None:
+    connection.answer(501, b"<html>Unsupported method ('POST')</html>", b"content-type: text/html")
+
+
+def another_servers_json(connection: Connection) -> None:
+    connection.answer(200, b'{"status": "ok"}', b"content-type: application/json")
+
+
+def another_servers_chunks(connection: Connection) -> None:
+    head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
+    connection.sock.sendall(head + b'f\r\n{"status":"ok"\r\n1\r\n}\r\n0\r\n\r\n')
+
+
+def another_servers_large_page(connection: Connection) -> None:
+    connection.answer(200, b"<html>" + b"x" * 600_000, b"content-type: text/html")
+
+
 BROKEN: dict[str, Behaviour] = {
     behaviour.__name__: behaviour
     for behaviour in (
         *(garbage, half_a_head, half_a_body, closes, resets, huge_head),
         *(two_lengths, negative_length, length_and_chunks, bad_chunks, huge_length),
+        *(another_servers_page, another_servers_error, another_servers_json, another_servers_chunks),
+        another_servers_large_page,
     )
 }
 
@@ -155,9 +178,10 @@ class TestAlone:
     def test_a_long_answer_is_cut_at_its_length(self, puppet: Puppet) -> None:
         """What follows it belongs to nobody: the next request gets an answer of its own."""
         puppet.behaviour = lambda connection: connection.sock.sendall(
-            b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhelloHTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"
+            b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%bHTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"
+            % (len(OK), OK)
         )
-        assert puppet.post() == (200, b"hello")
+        assert puppet.post() == (200, OK)
         puppet.behaviour = lambda connection: connection.answer(200, OK)
         assert puppet.post() == (200, OK)
 
@@ -165,32 +189,33 @@ class TestAlone:
 
         def chunked(connection: Connection) -> None:
             connection.sock.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n")
-            for piece in (b"hel", b"lo"):
+            for piece in (OK[:3], OK[3:]):
                 connection.sock.sendall(b"%x\r\n%s\r\n" % (len(piece), piece))
             connection.sock.sendall(b"0\r\n\r\n")
 
         puppet.behaviour = chunked
         for _ in range(3):
-            assert puppet.post() == (200, b"hello")
+            assert puppet.post() == (200, OK)
 
     def test_an_answer_that_ends_with_its_connection(self, puppet: Puppet) -> None:
 
         def until_closed(connection: Connection) -> None:
-            connection.sock.sendall(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nhello")
+            connection.sock.sendall(b"HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n" + OK)
             raise Stop
 
         puppet.behaviour = until_closed
-        assert puppet.post() == (200, b"hello")
+        assert puppet.post() == (200, OK)
 
     def test_a_stream_that_breaks_off_is_not_taken_for_whole(self, puppet: Puppet) -> None:
 
         def breaks_off(connection: Connection) -> None:
-            connection.sock.sendall(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n")
+            head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+            connection.sock.sendall(head + b"8\r\ndata: {}\r\n")
             raise Stop
 
         puppet.behaviour = breaks_off
         with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
-            puppet.post()
+            post(puppet.gateway, "generate_stream")
 
     @pytest.mark.parametrize(
         "value", [b"TEXT named_metrics.in_flight=nan", b"in_flight=inf", b"JSON {", b"\xff\xfe", b"x"]

@@ -40,6 +40,8 @@ class Attempt:
     over = False
     #: It ended with its connection.
     lost = False
+    #: Why its answer was not the protocol's; "": it was, or there is none.
+    foreign = ""
     #: Of the target's circuit breaker, where it has one.
     breaker_round = -1
 

@@ -14,6 +14,9 @@ from typing import Any
 from isochrone.gateway.policies.base import Demand, Policy
 from isochrone.gateway.targets import LoadReport, Target
 
+#: Begins the digest of a server that reports none of its own: it is of the model's configuration.
+CONFIG_DIGEST = "config-"
+
 
 @dataclass(frozen=True, slots=True)
 class Placement:
@@ -39,6 +42,15 @@ class BalancerRules:
     slow_start_ns: int = 5_000_000_000
     #: Share of its traffic a new worker begins with.
     slow_start_floor: float = 0.1
+
+
+def is_committed(digest: str, committed: str) -> bool:
+    """Whether what a server serves is what is committed.
+
+    ``digest``: what its index says; "": it says none. A Triton says none, and what is committed of it is the digest of
+    its configuration, which the controller has read.
+    """
+    return not committed or digest == committed or (not digest and committed.startswith(CONFIG_DIGEST))
 
 
 class Balancer:
@@ -89,8 +101,8 @@ class Balancer:
         endpoint, placement = target.endpoint, self.placement
         if endpoint.draining:
             return "draining"
-        if placement.digest and target.digest and target.digest != placement.digest:
-            return f"digest {target.digest[:12]} is not the committed {placement.digest[:12]}"
+        if not is_committed(target.digest, placement.digest):
+            return f"digest {target.digest[:12] or 'unknown'} is not the committed {placement.digest[:12]}"
         if placement.device and endpoint.device != placement.device:
             return f"device {endpoint.device or 'unknown'} is not {placement.device}"
         if placement.tiers and endpoint.tier not in placement.tiers:

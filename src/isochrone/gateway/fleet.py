@@ -50,8 +50,14 @@ class Member:
         self.metrics_connections = (
             Connections(replace(upstream, port=upstream.metrics_port), limits) if upstream.metrics_port else None
         )
-        #: Model → version → digest ("" where it is not told) of what is ready there; None: it does not tell.
-        self.serves: Mapping[str, Mapping[str, str]] | None = {}
+        #: Model → version → digest ("" where it tells none) of what is ready there; None: not known, so that it gets
+        #: nothing.
+        self.serves: Mapping[str, Mapping[str, str]] | None = None
+        #: Why it is not healthy.
+        self.fault = "it has not answered yet"
+        #: Answers that were not the protocol's, and when the last of them was logged.
+        self.foreign_answers = 0
+        self.foreign_at = 0
         #: When anything at all last came from it: an answer, a probe's answer.
         self.heard_at = 0
         #: The probe under way, and when it was last asked or answered one.
@@ -103,9 +109,7 @@ class Fleet:
         if self.is_led:
             known = name in self.committed
         else:
-            known = name in self.rules.models or any(
-                member.serves is None or name in member.serves for member in self.members.values()
-            )
+            known = name in self.rules.models or any(name in (member.serves or ()) for member in self.members.values())
         if not known or len(self.groups) >= _MAX_GROUPS:
             if self.is_led and self.epoch:
                 # Clients match the first words.

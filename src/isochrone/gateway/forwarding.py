@@ -15,9 +15,10 @@ from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError, U
 from isochrone.gateway.admission import Refusal
 from isochrone.gateway.attempt import Attempt
 from isochrone.gateway.commitment import ANY_EPOCH
-from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED
+from isochrone.gateway.group import ANSWERED, BROKEN, FOREIGN, REFUSED
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.probing import ask
+from isochrone.gateway.resilience.conformance import ForeignAnswer
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.shadowing import DiscardingExchange
 from isochrone.gateway.targets import Endpoint, Target
@@ -204,6 +205,9 @@ class Forward(ABC):
         attempt.over = True
         target = attempt.target
         outcome = self.outcome(attempt, trailers)
+        if outcome == FOREIGN:
+            self.answered_by_another(attempt)
+            return
         if attempt.asks:
             self.take_report(attempt, trailers, now)
         if outcome == REFUSED:
@@ -244,6 +248,13 @@ class Forward(ABC):
         else:
             self.deliver(attempt, trailers)
 
+    def answered_by_another(self, attempt: Attempt) -> None:
+        """The answer is not the protocol's: it counts as none, against the endpoint too, and is never passed on."""
+        attempt.status = 0
+        self.gateway.foreign_answer(attempt.target.endpoint, attempt.foreign, now_ns())
+        reason = f"its answer is not the Open Inference Protocol's: {attempt.foreign}"
+        self.attempt_failed(attempt, ForeignAnswer(reason))
+
     def attempt_failed(self, attempt: Attempt, error: IsochroneError) -> None:
         """The connection broke, or was never made; or the answer made no sense."""
         now = now_ns()
@@ -260,6 +271,9 @@ class Forward(ABC):
             return
         unprocessed = isinstance(error, ConnectionLost) and error.unprocessed
         attempt.lost = isinstance(error, ConnectionLost)
+        if attempt.lost:
+            # Another server may have its port by now.
+            self.gateway.look_at(target.endpoint.address, now)
         if self._try_again(attempt, REFUSED if unprocessed else BROKEN, now):
             return
         self._cancel_others()
@@ -298,7 +312,7 @@ class Forward(ABC):
             lane = self.lane = lane.whole
         # The first move of what was lost with its connection is free: there is no more of it than was under way there,
         # and a worker that dies must not cost what the budget happens not to cover.
-        free = attempt.lost and len(self.tried) == 1
+        free = (attempt.lost or bool(attempt.foreign)) and len(self.tried) == 1
         if not free and not self.group.budget.take(now):
             self.group.retries_denied += 1
             return False

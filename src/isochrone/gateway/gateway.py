@@ -17,6 +17,7 @@ from isochrone.gateway.fleet import Fleet, Member
 from isochrone.gateway.monitor import Monitor, MonitorRules
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.sampling import SampleReport, Sampling
+from isochrone.gateway.targets import Endpoint
 from isochrone.gateway.traffic.rules import GatewayRules
 from isochrone.gateway.trials import TrialReport
 from isochrone.gateway.upstreams import Upstream
@@ -104,6 +105,15 @@ class Gateway:
         if monitor is not None:
             monitor.look_soon(now)
 
+    def foreign_answer(self, endpoint: Endpoint, reason: str, now: int) -> None:
+        """An endpoint answered a request with something that is not the protocol's: what serves there now?"""
+        member: Member = endpoint.handle
+        member.foreign_answers += 1
+        if now - member.foreign_at > SECOND:
+            member.foreign_at = now
+            log.warning("a worker's answer is not the protocol's", worker=endpoint.address, reason=reason)
+        self.look_at(endpoint.address, now)
+
     def _member_lost(self, member: Member) -> None:
         """It does not answer health checks: what is under way there goes elsewhere, where it may."""
         for forward in list(self.forwards):
@@ -129,9 +139,10 @@ class Gateway:
             committed = self.fleet.committed.get(model)
             if committed is None or (version and version not in committed.digests):
                 return False
-            version = version or committed.version
+            group = self.fleet.group(model)
+            return not group.unserved(group.lane(version) if version else group.current)
         return any(
-            member.serves is None or (version in served if version else bool(served))
+            version in served if version else bool(served)
             for member in self.fleet.healthy
             for served in ((member.serves or {}).get(model, {}),)
         )

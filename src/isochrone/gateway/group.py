@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 #: How an attempt ended: with an answer (a caller's own mistake included), refused before it began (another worker may
-#: take it), or broken.
-ANSWERED, REFUSED, BROKEN = 0, 1, 2
+#: take it), broken, or with something that is not the protocol's.
+ANSWERED, REFUSED, BROKEN, FOREIGN = 0, 1, 2, 3
 #: Candidates an explanation lists.
 _EXPLAINED = 16
 #: Workers of a tier looked at to tell what it would take there.
@@ -235,8 +235,11 @@ class Group:
     def _members(self, version: str, stages: bytes = b"") -> list[Member]:
         fleet = self._fleet
         found = serving(fleet.members.values(), self.name, version, stages, fleet.committed_digest)
-        # Nobody is known to serve it: any server says so in its own words. What is committed waits for its workers.
-        return found if fleet.is_led else found or list(fleet.members.values())
+        if found or fleet.is_led:
+            # What is committed waits for its workers.
+            return found
+        # No server is known to serve it: any that is known to speak the protocol says so in its own words.
+        return [member for member in fleet.members.values() if member.serves is not None]
 
     def rebuild(self, now: int) -> None:
         """Members came or went or serve something else than before, or something else is committed."""
@@ -274,9 +277,7 @@ class Group:
         for member in self._fleet.members.values():
             if not member.endpoint.healthy or member.endpoint.draining:
                 continue
-            if member.serves is None:
-                return ""
-            for version in member.serves.get(self.name, ()):
+            for version in (member.serves or {}).get(self.name, ()):
                 counts[version] = counts.get(version, 0) + 1
         if not counts:
             return self.current.version
@@ -343,18 +344,29 @@ class Group:
                 if target.breaker is not None and target.breaker.is_idle(now):
                     target.breaker = None
 
+    def unserved(self, lane: Lane) -> str:
+        """Why a request for this lane would not be answered now; "": it would."""
+        if any(target.endpoint.healthy for target in lane.balancer.eligible):
+            return ""
+        return self.nobody(lane).message
+
     def nobody(self, lane: Lane) -> IsochroneError:
         """Why a request for this lane can go nowhere."""
         if not self._fleet.members and self._fleet.is_led:
             return Unavailable("no worker of the fleet is registered, or all are drained; see isochrone status")
         if not self._fleet.members:
             return Unavailable("the gateway has no upstream; name one with --upstream host:port")
-        states = "; ".join(
-            f"{target.endpoint.address}: {lane.balancer.refusal(target) or 'unhealthy'}"
-            for target in list(lane.balancer.targets)[:8]
-        )
-        told = states or "none serves what is asked for"
-        return Unavailable(f"no worker can take a request for model '{self.name}' now ({told})")
+        states = [
+            f"{target.endpoint.address}: {lane.balancer.refusal(target) or target.endpoint.handle.fault or 'unhealthy'}"
+            for target in lane.balancer.targets
+        ]
+        states += [
+            f"{address}: {member.fault}"
+            for address, member in self._fleet.members.items()
+            if member.fault and address not in lane.targets
+        ]
+        reason = "; ".join(states[:8]) or "none serves what is asked for"
+        return Unavailable(f"no worker can take a request for model '{self.name}' now ({reason})")
 
     def explain(self, forward: Forward, attempt: Attempt) -> dict[str, Any]:
         """The decision in words, for ``x-isochrone-explain``."""

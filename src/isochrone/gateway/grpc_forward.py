@@ -18,12 +18,11 @@ from isochrone.errors import (
     GRPC_RESOURCE_EXHAUSTED,
     GRPC_UNAVAILABLE,
     IsochroneError,
-    Unavailable,
 )
 from isochrone.gateway.attempt import Attempt
 from isochrone.gateway.commitment import EPOCH_HEADER
 from isochrone.gateway.forwarding import Forward
-from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED
+from isochrone.gateway.group import ANSWERED, BROKEN, FOREIGN, REFUSED
 from isochrone.gateway.grpc_messages import Opening, name_field, read_opening
 from isochrone.gateway.http_forward import EXPLAIN_HEADER
 from isochrone.gateway.load_reports import relayed_message, report_of_message
@@ -253,6 +252,9 @@ class GrpcForward(Forward):
             if name == b"grpc-status":
                 status = value
                 break
+        if not status or attempt.status != 200:
+            attempt.foreign = _not_grpc(attempt)
+            return FOREIGN
         if status in _REFUSED or (status == _NOT_FOUND and self.lost_version(attempt, trailers)):
             return REFUSED
         if status == _OK and trailers and not attempt.asks:
@@ -260,7 +262,7 @@ class GrpcForward(Forward):
             if len(_good) >= 256:
                 _good.clear()
             _good[id(trailers)] = (trailers, returned_block(0, trailers))
-        return BROKEN if status in _BROKEN or not status else ANSWERED
+        return BROKEN if status in _BROKEN else ANSWERED
 
     def lost_version(self, attempt: Attempt, trailers: Headers) -> bool:
         if not attempt.lane.version or read_opening(self.body, self.start).version:
@@ -288,9 +290,6 @@ class GrpcForward(Forward):
             if head is not None and head[0] is attempt.headers and len(attempt.body) == 1 and attempt.status == 200:
                 stream.respond_unary(head[1], attempt.body[0], attempt.size, good[1])
                 return
-        if attempt.status != 200 or (not trailers and not has_status(attempt.headers)):
-            self.refuse(_not_grpc(attempt))
-            return
         if self.route.explains:
             explanation = json.dumps(self.group.explain(self, attempt)).encode("ascii")
             trailers = (*(trailers or attempt.headers), (b"x-isochrone-placement", explanation))
@@ -330,6 +329,12 @@ class GrpcForward(Forward):
         return False
 
     def begin_streaming(self, attempt: Attempt) -> None:
+        if attempt.status != 200 or not is_grpc(attempt.headers):
+            attempt.foreign = _not_grpc(attempt)
+            if attempt.sent is not None:
+                attempt.sent.cancel()
+            self.answered_by_another(attempt)
+            return
         attempt.streaming = True
         self.drop_others(attempt)
         stream = cast("ServerStream", self.exchange)
@@ -349,9 +354,6 @@ class GrpcForward(Forward):
             stream.on_writable = upstream.release_window
 
     def end_streaming(self, attempt: Attempt, trailers: Headers) -> None:
-        if not has_status(trailers):
-            self.cut_off(_not_grpc(attempt))
-            return
         stream = cast("ServerStream", self.exchange)
         stream.end_with_trailers(returned_block(0, trailers, self.route.call.wants_load))
 
@@ -364,7 +366,10 @@ def has_status(fields: Headers) -> bool:
     return any(name == b"grpc-status" for name, _ in fields)
 
 
-def _not_grpc(attempt: Attempt) -> IsochroneError:
-    address = attempt.target.endpoint.address
+def is_grpc(headers: Headers) -> bool:
+    return any(name == b"content-type" and value.startswith(b"application/grpc") for name, value in headers)
+
+
+def _not_grpc(attempt: Attempt) -> str:
     without = "" if attempt.status != 200 else " and no grpc-status"
-    return Unavailable(f"worker {address} answered with HTTP status {attempt.status}{without}, which is no gRPC answer")
+    return f"HTTP status {attempt.status}{without}, which is no gRPC answer"

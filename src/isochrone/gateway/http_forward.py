@@ -19,9 +19,10 @@ from isochrone.errors import IsochroneError
 from isochrone.gateway.attempt import Attempt
 from isochrone.gateway.commitment import EPOCH_HEADER
 from isochrone.gateway.forwarding import Forward
-from isochrone.gateway.group import ANSWERED, BROKEN, REFUSED, QuotaExceeded
+from isochrone.gateway.group import ANSWERED, BROKEN, FOREIGN, REFUSED, QuotaExceeded
 from isochrone.gateway.load_reports import relayed, report_of_header
 from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.sampling import HTTP
 from isochrone.protocol.rest_answers import JSON, respond_error, timeout_header
 from isochrone.protocol.stages import STAGES_HEADER
@@ -100,6 +101,7 @@ class ForwardRoute(Route):
         self.path = path
         self._head = head
         self.idempotent = idempotent
+        self.is_inference = path.partition(b"?")[0] == b"/infer"
         self.timeout_ns = timeout_header(head)
         self.wants_load = head.get(ORCA_FORMAT_HEADER) is not None
         self.explains = head.get(EXPLAIN_HEADER) is not None
@@ -312,11 +314,19 @@ class HttpForward(Forward):
             # Its connection takes the next request.
             attempt.target.endpoint.handle.connections.release(attempt.sent)
         status = attempt.status
+        known = _returned.get(id(attempt.headers))
+        if (known is None or known[0] is not attempt.headers) and not attempt.streaming and self._is_foreign(attempt):
+            return FOREIGN
         if status < 404:
             return ANSWERED
         if status in _REFUSALS or (status == 404 and self.lost_version(attempt, trailers)):
             return REFUSED
         return BROKEN if status in _BROKEN else ANSWERED
+
+    def _is_foreign(self, attempt: Attempt) -> bool:
+        """Whether it is not the protocol's; heads that went back before have been looked at."""
+        attempt.foreign = foreign_http(attempt.status, attempt.headers, attempt.body, self.route.is_inference)
+        return bool(attempt.foreign)
 
     def lost_version(self, attempt: Attempt, trailers: Headers) -> bool:
         return attempt.status in (404, 503) and bool(attempt.lane.version) and not self.route.version
@@ -362,6 +372,8 @@ class HttpForward(Forward):
     # An answer that is passed on as it comes.
 
     def streams_answer(self, attempt: Attempt) -> bool:
+        if self.route.is_inference:
+            return False  # one result, in chunks or not: it is looked at before any of it goes back
         headers = attempt.headers
         found = _returned.get(id(headers))
         # What went back before in one piece is no stream.
@@ -370,6 +382,11 @@ class HttpForward(Forward):
     def begin_streaming(self, attempt: Attempt) -> None:
         if (b"content-length", b"%d" % attempt.size) in attempt.headers:
             return  # it is whole already: it goes back in one piece, with its length
+        if self._is_foreign(attempt):
+            if attempt.sent is not None:
+                attempt.sent.cancel()
+            self.answered_by_another(attempt)
+            return
         attempt.streaming = True
         self.drop_others(attempt)
         headers = self._returned(attempt)

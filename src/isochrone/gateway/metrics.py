@@ -74,13 +74,17 @@ class GatewayCollector(Collector):
         ejected = GaugeMetricFamily(_PREFIX + "worker_ejected", "1: left out as an outlier", labels=("worker",))
         in_flight = GaugeMetricFamily(_PREFIX + "worker_in_flight", "Requests from here", labels=("worker",))
         connections = GaugeMetricFamily(_PREFIX + "worker_connections", "Open connections", labels=("worker",))
+        foreign = CounterMetricFamily(
+            _PREFIX + "worker_foreign_answers", "Answers that were not the protocol's", labels=("worker",)
+        )
         for address, member in self._gateway.fleet.members.items():
             endpoint = member.endpoint
             healthy.add_metric((address,), float(endpoint.healthy))
             ejected.add_metric((address,), float(endpoint.ejected_until > now))
             in_flight.add_metric((address,), endpoint.in_flight)
             connections.add_metric((address,), member.connections.open)
-        yield from (healthy, ejected, in_flight, connections)
+            foreign.add_metric((address,), member.foreign_answers)
+        yield from (healthy, ejected, in_flight, connections, foreign)
 
 
 class GatewayMetricsApplication:

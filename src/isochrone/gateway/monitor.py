@@ -1,22 +1,23 @@
-"""Watches one member: is it ready, how loaded is it, what does it serve.
+"""Watches one endpoint: is it ready, how loaded is it, what does it serve.
 
-A member that answers requests tells its load with them; one not heard of for a while is asked. Two questions without an
-answer, or one answer that says not ready, make it unhealthy; one good answer makes it healthy again. Its repository
-index is read before it becomes healthy, every second after that, and at once when something seems to have changed.
+An endpoint that answers requests reports its load with them; a silent one is asked. It is healthy when its health check
+succeeds and its repository index has been read since, in a form that parses: unknown means unserved. Two checks without
+an answer, one answer that says not ready, or an index that does not parse make it unhealthy. Health checks, index reads
+and metrics reads run in tasks of their own: a check must never wait for anything else.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import structlog
 
 from isochrone.clock import MILLISECOND, SECOND, now_ns
-from isochrone.errors import IsochroneError
+from isochrone.errors import ConnectionLost, IsochroneError
 from isochrone.gateway.asking import ask_http
 from isochrone.gateway.load_reports import pending_requests, report_of
 from isochrone.gateway.targets import NEWS_NS
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: What a worker serves is not asked for more often than this, whatever its answers hint at.
+#: An index is not read more often than this, whatever answers hint at.
 _LOOK_AGAIN_NS = 50 * MILLISECOND
 
 
@@ -48,73 +49,83 @@ class MonitorRules:
     index_interval: float = 1.0
 
 
+class _IndexRow(msgspec.Struct):
+    """A row of the repository index, as far as it is read here. A version without a state is not loaded."""
+
+    name: str
+    version: str = ""
+    state: str = ""
+    digest: str = ""
+
+
+_index_decoder = msgspec.json.Decoder(list[_IndexRow])
+
+
 class Monitor:
-    """One member's watch, as a task."""
+    """The watch of one endpoint, as tasks."""
 
     def __init__(self, member: Member, fleet: Fleet, rules: MonitorRules, lost: Callable[[Member], None]) -> None:
         self.member = member
         self._fleet = fleet
         self._rules = rules
-        #: Told when the member stops answering: what is under way there is given up.
+        #: Called when the endpoint stops answering: what is under way there is given up.
         self._lost = lost
         self._failures = 0
-        self._index_at = 0
-        #: Questions for the index are numbered: two may be under way, and the older one's answer may come last.
+        self._checked_at = 0
+        #: The last health check succeeded; the index was read since that began.
+        self._is_ready = self._is_index_known = False
+        self._index_at = self._index_failures = 0
+        self._is_index_due = True
+        #: Reads of the index are numbered: two may be under way, and the older one's answer may come last.
         self._index_asked = self._index_taken = 0
-        self._metrics_at = self._checked_at = 0
-        #: A server that tells no load with its answers tells some on its metrics page.
-        self._metrics = member.metrics_connections
         self._wake = asyncio.Event()
-        self._task = asyncio.ensure_future(self._watch())
+        watches = [self._watch_health, self._watch_index]
+        if member.metrics_connections is not None:
+            watches.append(self._watch_metrics)
+        self._tasks = [asyncio.ensure_future(self._keep(watch)) for watch in watches]
 
     def look_now(self) -> None:
-        """Something seems to have changed: looks at what it serves at once."""
-        self._index_at = 0
+        """Something seems to have changed: reads the index at once."""
+        self._is_index_due = True
         self._wake.set()
 
     def look_soon(self, now: int) -> None:
-        """The same, unless it was looked at a moment ago: many requests may notice at once."""
+        """The same, unless it was read a moment ago: many requests may notice at once."""
         if now - self._index_at > _LOOK_AGAIN_NS:
             self.look_now()
 
     async def read_index(self) -> None:
-        """Looks at what it serves, and returns when that is known."""
-        if self.member.endpoint.healthy:
+        """Reads the index, and returns when it is known."""
+        if self._is_ready:
             await self._read_index()
 
     async def stop(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    async def _watch(self) -> None:
+    async def _keep(self, watch: Callable[[], Coroutine[None, None, None]]) -> None:
         while True:
             try:
-                await self._look()
+                await watch()
             except Exception as error:
-                # A watch that ended would leave its member as it is for ever.
+                # A watch that ended would leave its endpoint as it is for ever.
                 log.error("a watch failed unexpectedly", worker=self.member.upstream.address, exc_info=error)
-            try:
-                # Down for long: asked less often, so that a large dead fleet costs little.
-                pause = min(2.0, self._rules.interval * max(1, self._failures // 4))
-                # Not wait_for: before Python 3.12 it may lose a cancellation that comes with the event.
-                async with asyncio.timeout(pause):
-                    await self._wake.wait()
-                self._wake.clear()
-            except TimeoutError:
-                pass
+                await asyncio.sleep(self._rules.interval)
 
-    async def _look(self) -> None:
+    # Health.
+
+    async def _watch_health(self) -> None:
         member = self.member
-        now = now_ns()
-        silent = now - member.heard_at > NEWS_NS or not member.endpoint.healthy
-        # However much it answers: refusals are answers too.
-        if silent or now - self._checked_at > SECOND:
-            self._checked_at = now
-            await self._check()
-        if member.endpoint.healthy and not member.endpoint.reports and self._metrics is not None:
-            await self._read_metrics(self._metrics)
-        if member.endpoint.healthy and now - self._index_at >= self._rules.index_interval * SECOND:
-            await self._read_index()
+        while True:
+            now = now_ns()
+            silent = now - member.heard_at > NEWS_NS or not member.endpoint.healthy
+            # However much it answers: refusals are answers too.
+            if silent or now - self._checked_at > SECOND:
+                self._checked_at = now
+                await self._check()
+            # Down for long: asked less often, so that a large dead fleet costs little.
+            await asyncio.sleep(min(2.0, self._rules.interval * max(1, self._failures // 4)))
 
     async def _check(self) -> None:
         member = self.member
@@ -128,16 +139,18 @@ class Monitor:
             )
         except IsochroneError as error:
             self._failures += 1
-            if self._failures >= self._rules.failures and member.endpoint.healthy:
-                self._set_health(False, str(error))
-                self._lost(member)
+            if self._failures >= self._rules.failures or not member.endpoint.healthy:
+                self._not_ready(str(error))
             return
         now = member.heard_at = now_ns()
         self._failures = 0
-        if answer.status == 200 and not member.endpoint.healthy:
-            # First what it serves: a worker nobody knows anything of would be asked for everything, or for nothing.
-            await self._read_index()
-        self._set_health(answer.status == 200, f"it says not ready (HTTP {answer.status})")
+        if answer.status == 200:
+            if not self._is_ready:
+                # First what it serves: an endpoint nothing is known of gets nothing.
+                self._is_ready = True
+                self.look_now()
+        else:
+            self._not_ready(f"it says not ready (HTTP {answer.status})", lost=False)
         value = answer.get(ORCA_HEADER)
         if value is not None:
             member.endpoint.reports = True
@@ -146,8 +159,18 @@ class Monitor:
             except IsochroneError as error:
                 log.warning("a worker's load report makes no sense", worker=member.upstream.address, error=str(error))
 
-    def _set_health(self, healthy: bool, reason: str) -> None:
-        endpoint = self.member.endpoint
+    def _not_ready(self, reason: str, *, lost: bool = True) -> None:
+        was_healthy = self.member.endpoint.healthy
+        self._is_ready = self._is_index_known = False
+        self._settle(reason)
+        if lost and was_healthy:
+            self._lost(self.member)
+
+    def _settle(self, fault: str = "") -> None:
+        """Healthy or not, by all that is known; ``fault``: why not."""
+        member, endpoint = self.member, self.member.endpoint
+        healthy = self._is_ready and self._is_index_known
+        member.fault = "" if healthy else fault or member.fault
         if endpoint.healthy == healthy:
             return
         endpoint.healthy = healthy
@@ -155,26 +178,33 @@ class Monitor:
             endpoint.joined_at = now_ns()
             log.info("a worker is ready", worker=endpoint.address)
         else:
-            self.member.connections.drop_idle()
-            log.warning("a worker is not ready", worker=endpoint.address, reason=reason)
+            member.connections.drop_idle()
+            log.warning("a worker is not ready", worker=endpoint.address, reason=fault)
         self._fleet.rebuild()
 
-    async def _read_metrics(self, connections: Connections) -> None:
-        """Real Triton's word on its load: requests that wait, per model."""
-        now = now_ns()
-        if now - self._metrics_at < self._rules.metrics_interval * SECOND:
-            return
-        self._metrics_at = now
-        try:
-            answer = await ask_http(connections, b"GET", b"/metrics", seconds=self._rules.timeout)
-        except IsochroneError:
-            return  # health checks decide about that
-        if answer.status == 200:
-            self._fleet.pending_told(self.member, pending_requests(bytes(answer.body)), now_ns())
+    # What it serves.
+
+    async def _watch_index(self) -> None:
+        rules = self._rules
+        while True:
+            self._wake.clear()
+            overdue = now_ns() - self._index_at >= rules.index_interval * SECOND
+            if self._is_ready and (self._is_index_due or overdue):
+                await self._read_index()
+            failed = self._index_failures or not self._is_index_known
+            try:
+                # Not wait_for: before Python 3.12 it may lose a cancellation that comes with the event.
+                async with asyncio.timeout(rules.interval if failed else rules.index_interval):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
 
     async def _read_index(self) -> None:
         member = self.member
         number = self._index_asked = self._index_asked + 1
+        self._is_index_due = False
+        serves: dict[str, dict[str, str]] | None = None
+        fault, is_sure = "", True
         try:
             answer = await ask_http(
                 member.connections,
@@ -184,24 +214,69 @@ class Monitor:
                 (b"{}",),
                 seconds=max(2.0, self._rules.timeout),
             )
-            serves = _served(msgspec.json.decode(answer.body)) if answer.status == 200 else None
-        except IsochroneError:
+            if answer.status == 200:
+                serves = _served(_index_decoder.decode(answer.body))
+            else:
+                fault = f"it answers its repository index with HTTP {answer.status}"
+                # A server that is busy or stopping may say so once; 404 says that it has none.
+                is_sure = answer.status < 500
+        except ConnectionLost:
             return  # health checks decide about that
-        except (msgspec.DecodeError, UnicodeDecodeError, TypeError, AttributeError, KeyError):
-            serves = None
+        except IsochroneError as error:
+            fault, is_sure = f"its repository index cannot be read: {error}", False
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            fault = f"its repository index is not the protocol's: {error}"
         if number < self._index_taken:
             return  # what was asked for later is known already
         self._index_taken = number
+        if serves is None:
+            self._index_failures += 1
+            self._is_index_due = not is_sure
+            if is_sure or self._index_failures >= self._rules.failures or not self._is_index_known:
+                if is_sure:
+                    # Asked again at the usual pace: another server may keep this port for long.
+                    self._index_at = now_ns()
+                if fault != member.fault and not member.endpoint.healthy:
+                    log.warning("it is not known what a worker serves", worker=member.upstream.address, reason=fault)
+                self._is_index_known = False
+                self._take(None)
+                self._settle(fault)
+            return
         self._index_at = now_ns()
-        if serves != member.serves:
-            member.serves = serves
+        self._index_failures = 0
+        self._take(serves)
+        if self._is_ready:
+            self._is_index_known = True
+            self._settle()
+
+    def _take(self, serves: dict[str, dict[str, str]] | None) -> None:
+        if serves != self.member.serves:
+            self.member.serves = serves
             self._fleet.rebuild()
 
+    # Load of a server that reports none with its answers.
 
-def _served(rows: Any) -> dict[str, dict[str, str]]:
+    async def _watch_metrics(self) -> None:
+        connections = self.member.metrics_connections
+        while connections is not None:
+            endpoint = self.member.endpoint
+            if endpoint.healthy and not endpoint.reports:
+                await self._read_metrics(connections)
+            await asyncio.sleep(self._rules.metrics_interval)
+
+    async def _read_metrics(self, connections: Connections) -> None:
+        """Real Triton's report on its load: requests that wait, per model."""
+        try:
+            answer = await ask_http(connections, b"GET", b"/metrics", seconds=self._rules.timeout)
+        except IsochroneError:
+            return  # health checks decide about that
+        if answer.status == 200:
+            self._fleet.pending_told(self.member, pending_requests(bytes(answer.body)), now_ns())
+
+
+def _served(rows: list[_IndexRow]) -> dict[str, dict[str, str]]:
     serves: dict[str, dict[str, str]] = {}
     for row in rows:
-        if row.get("state", "READY") == "READY":
-            digest = str(row.get("digest", "")).removeprefix("sha256:")
-            serves.setdefault(str(row["name"]), {})[str(row.get("version", ""))] = digest
+        if row.state == "READY":
+            serves.setdefault(row.name, {})[row.version] = row.digest.removeprefix("sha256:")
     return serves

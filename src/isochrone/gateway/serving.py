@@ -1,10 +1,15 @@
-"""Who serves a version of a model, by what members tell. Pure."""
+"""Which endpoints serve a version of a model, by their own repository indexes. Pure.
+
+Unknown means unserved: an endpoint whose index has not been read, or whose digest is not the committed one, is not
+among them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from isochrone.gateway.balancer import is_committed
 from isochrone.protocol.stages import parse_stages
 
 if TYPE_CHECKING:
@@ -14,7 +19,7 @@ if TYPE_CHECKING:
 def serving(
     members: Iterable[Member], model: str, version: str, stages: bytes, committed_digest: Callable[[str, str], str]
 ) -> list[Member]:
-    """Members that serve it, and those that do not tell. ``version`` "": any.
+    """Members that serve it. ``version`` "": any.
 
     An ensemble runs where all its stages are, in the versions it is to run. The model's own digest is looked at where a
     target is chosen.
@@ -23,11 +28,9 @@ def serving(
     return [
         member
         for member in members
-        if member.serves is None
-        or (
-            (version in member.serves.get(model, ()) if version else bool(member.serves.get(model)))
-            and (not needs or _has_all(member.serves, needs, committed_digest))
-        )
+        if member.serves is not None
+        and (version in member.serves.get(model, ()) if version else bool(member.serves.get(model)))
+        and (not needs or _has_all(member.serves, needs, committed_digest))
     ]
 
 
@@ -36,7 +39,6 @@ def _has_all(
 ) -> bool:
     for model, version in versions.items():
         digest = serves.get(model, {}).get(version)
-        wanted = committed_digest(model, version)
-        if digest is None or (digest and wanted and digest != wanted):
+        if digest is None or not is_committed(digest, committed_digest(model, version)):
             return False
     return True
