@@ -15,7 +15,9 @@ ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 #: Commands that need a whole fleet.
-FLEET_COMMANDS = frozenset(("up", "apply", "status", "top", "rollout", "canary", "drain", "undrain", "scale", "events"))
+FLEET_COMMANDS = frozenset(
+    ("up", "apply", "status", "top", "rollout", "canary", "drain", "undrain", "scale", "events", "logs", "init")
+)
 _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

@@ -56,6 +56,13 @@ class PageFleet:
             case ["isochrone", "apply"]:
                 self._edit()
                 self._control(["apply", str(self._file), *words[3:]])
+            case ["isochrone", "init"]:
+                self._init()
+            case ["isochrone", "validate"]:
+                self._ask("validate", str(self._file))
+            case ["isochrone", "logs"]:
+                self._ensure()
+                self._ask(*words[1:], "--state", str(self._file.parent))
             case ["isochrone", "top"]:
                 self._control([*words[1:], "--interval", "0.2"])
             case ["isochrone", _]:
@@ -114,6 +121,12 @@ class PageFleet:
         """There is something to apply."""
         text = self._file.read_text()
         self._file.write_text(re.sub(r"deadline_ms: (\d+)", lambda found: f"deadline_ms: {int(found[1]) + 1}", text))
+
+    def _init(self) -> None:
+        """For the bundled models; the fleet itself has ports of its own."""
+        self._file = bundled_fleet(self._directory / "init", workers=1, control_port=free_port())
+        self._file.unlink()
+        self._ask("init", str(self._file.parent))
 
     def _join(self, words: list[str]) -> None:
         """A worker of another machine; here that machine is this one, and the store this fleet's."""

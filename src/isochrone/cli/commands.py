@@ -18,6 +18,8 @@ from isochrone.cli.help_types import with_plain_types
 #: In the order of the help: name, module, what it does. A new command is one line here.
 COMMANDS = {
     "up": ("isochrone.cli.up", "Start a whole fleet on this machine, and keep it as its file says."),
+    "init": ("isochrone.cli.files.init", "Write a first fleet.yaml for the models that are there."),
+    "validate": ("isochrone.cli.files.validate", "Check a fleet.yaml or a model repository; show every error."),
     "serve": ("isochrone.cli.serve", "Serve the models of a repository: one worker."),
     "gateway": (
         "isochrone.cli.processes.gateway",

@@ -1,0 +1,90 @@
+"""Everything that is wrong with a fleet.yaml or a model repository, in one go. Reads, never writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from isochrone.control.fleet.catalog import CatalogModel, catalog
+from isochrone.control.fleet.processes import repositories_of
+from isochrone.control.fleet.reading import FleetError, load_fleet
+from isochrone.control.fleet.spec import Fleet
+from isochrone.errors import ConfigError, IsochroneError
+from isochrone.models.repository import Repository
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What was found. ``models``: name to version, or to the versions, in words."""
+
+    kind: str
+    name: str
+    models: dict[str, str]
+    problems: tuple[ConfigError, ...]
+
+
+def check(path: Path) -> Checked:
+    """A directory is a model repository, everything else a fleet.yaml."""
+    return _repository(path) if path.is_dir() else _fleet(path)
+
+
+def _fleet(path: Path) -> Checked:
+    directory = Path(os.path.abspath(path)).parent
+    try:
+        fleet = load_fleet(path)
+        models = catalog(fleet, directory, str(path), path.read_text(encoding="utf-8"))
+    except FleetError as error:
+        return Checked("fleet", str(path), {}, error.problems)
+    versions = {name: model.version for name, model in models.items()}
+    problems: list[ConfigError] = []
+    for paths, names in _by_repository(fleet, directory, models.values()).items():
+        problems += _of_models(Repository(paths), names)
+    return Checked("fleet", fleet.name, versions, tuple(_once(problems)))
+
+
+def _by_repository(
+    fleet: Fleet, directory: Path, models: Iterable[CatalogModel]
+) -> dict[tuple[Path, ...], dict[str, int]]:
+    """By the repositories of a pool's workers: the models that they load, with their versions."""
+    found: dict[tuple[Path, ...], dict[str, int]] = {}
+    for model in models:
+        for pool in model.pools:
+            if not fleet.pools[pool].addresses:
+                found.setdefault(repositories_of(fleet, pool, directory), {})[model.name] = int(model.version)
+    return found
+
+
+def _repository(path: Path) -> Checked:
+    repository = Repository([path])
+    try:
+        entries = repository.scan()
+    except ConfigError as error:
+        return Checked("repository", str(path), {}, (error,))
+    if not entries:
+        expected = "at least one model in Triton's layout, such as detector/1/model.onnx"
+        return Checked("repository", str(path), {}, (ConfigError(str(path), "models", expected, "none"),))
+    problems = [entry.problem for entry in entries.values() if entry.problem is not None]
+    problems += _of_models(repository, dict.fromkeys(name for name, each in entries.items() if each.problem is None))
+    versions = {name: ", ".join(map(str, entry.versions)) for name, entry in entries.items()}
+    return Checked("repository", str(path), versions, tuple(_once(problems)))
+
+
+def _of_models(repository: Repository, models: dict[str, int] | dict[str, None]) -> list[ConfigError]:
+    """What a worker would refuse before it loads the model: configuration, versions, files it names."""
+    problems = []
+    for name, version in models.items():
+        try:
+            repository.read(name, versions=None if version is None else (version,)).release()
+        except ConfigError as error:
+            problems.append(error)
+        except IsochroneError as error:
+            places = ", ".join(map(str, repository.paths))
+            problems.append(ConfigError(places, name, "a model that can be read", error.message))
+    return problems
+
+
+def _once(problems: Iterable[ConfigError]) -> list[ConfigError]:
+    """Two pools may load one model."""
+    return list({str(problem): problem for problem in problems}.values())

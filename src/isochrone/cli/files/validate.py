@@ -1,0 +1,59 @@
+"""``isochrone validate``: is a fleet.yaml or a model repository right? Nothing is started or loaded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from isochrone.cli.files.checking import Checked, check
+
+EPILOG = """
+\b
+Examples:
+  isochrone validate fleet.yaml
+  isochrone validate ./models
+  isochrone validate fleet.yaml --json
+
+Every error is shown, one a line: file and line, key, what was expected, what was given. Status 1: there are some. A
+model's own file (onnx, Python) is read as far as its configuration needs it; loading it may still fail.
+"""
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(epilog=EPILOG)
+def validate(
+    path: Annotated[
+        Path, typer.Argument(metavar="FLEET.yaml|MODEL_REPOSITORY", help="A file, or a directory.", show_default=False)
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check a fleet.yaml with the models it names, or a model repository."""
+    found = check(path)
+    if as_json:
+        typer.echo(json.dumps(_as_json(found)))
+    elif found.problems:
+        for problem in found.problems:
+            typer.secho(str(problem), fg="red")
+        number = len(found.problems)
+        typer.echo(f"isochrone validate: {path} has {number} error{'s' if number > 1 else ''}", err=True)
+    else:
+        models = ", ".join(f"{name} {version}" for name, version in found.models.items()) or "none"
+        typer.echo(f"{found.kind} {found.name} is valid; models: {models}")
+    if found.problems:
+        raise typer.Exit(1)
+
+
+def _as_json(found: Checked) -> dict[str, object]:
+    return {
+        "valid": not found.problems,
+        found.kind: found.name,
+        "models": found.models,
+        "problems": [
+            {"where": each.where, "key": each.key, "expected": each.expected, "given": each.given}
+            for each in found.problems
+        ],
+    }
