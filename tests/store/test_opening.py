@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 
 import pytest
 
 from isochrone.errors import ConfigError
-from isochrone.store.base import Store
+from isochrone.store.base import Put, Store
 from isochrone.store.etcd import EtcdStore
-from isochrone.store.etcd_address import EtcdAddress, read_address
+from isochrone.store.etcd_address import PASSWORD_VARIABLE, EtcdAddress, read_address, split_password
 from isochrone.store.opening import open_store
 
 
@@ -58,3 +59,44 @@ def test_a_wrong_option_is_named_and_a_password_is_not() -> None:
     with pytest.raises(ConfigError) as raised:
         read_address("etcd:ftp://user:secret@h")
     assert "secret" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("etcd:http://u:p%40w@h1:1,https://h2?ca=/a@b:c.pem", ("etcd:http://u@h1:1,https://h2?ca=/a@b:c.pem", "p@w")),
+        ("etcd:http://h1,http://u:p@h2", ("etcd:http://h1,http://u@h2", "p")),
+        ("etcd:http://u@h1", ("etcd:http://u@h1", "")),
+        ("etcd:http://[::1]:2379", ("etcd:http://[::1]:2379", "")),
+        ("sqlite:///srv/a:b@c.db", ("sqlite:///srv/a:b@c.db", "")),
+        ("ectd:http://u:p@h1", ("ectd:http://u@h1", "p")),
+    ],
+)
+def test_a_password_is_taken_out_of_a_url(url: str, expected: tuple[str, str]) -> None:
+    assert split_password(url) == expected
+
+
+def test_the_password_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(PASSWORD_VARIABLE, "p:w@")
+    assert read_address("etcd:http://u@h1,http://h2").password == "p:w@"
+    assert read_address("etcd:http://u:own@h1").password == "own"
+    assert read_address("etcd:http://h1").password == ""
+    assert "own" not in repr(read_address("etcd:http://u:own@h1"))
+
+
+def test_a_wrong_url_does_not_show_its_password() -> None:
+    with pytest.raises(ConfigError) as raised:
+        open_store("ectd:http://user:secret@h")
+    assert "secret" not in str(raised.value)
+
+
+def test_a_sqlite_file_is_its_owners_alone(tmp_path: Path) -> None:
+    async def write() -> None:
+        store = open_store(f"sqlite:{tmp_path}/fleet.db")
+        await store.transact([], [Put("a", b"1")])
+        modes.update(os.stat(tmp_path / name).st_mode & 0o777 for name in os.listdir(tmp_path))
+        await store.close()
+
+    modes: set[int] = set()
+    asyncio.run(write())
+    assert modes == {0o600}

@@ -90,7 +90,12 @@ async def _run(launch: Launch) -> None:
                 typer.secho(line, fg="yellow", err=True)
 
         supervisor = Supervisor(
-            LocalEngine(files), store, Keys(launch.fleet.name), typer.echo, ended, before=_names(before)
+            LocalEngine(files, environment=launch.environment),
+            store,
+            Keys(launch.fleet.name),
+            typer.echo,
+            ended,
+            before=_names(before),
         )
         work = asyncio.create_task(supervisor.run(stopping, hurry))
         shown = asyncio.create_task(_show_next_steps(supervisor, files))

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from isochrone.control.fleet.bundled import write_bundled
 from isochrone.control.fleet.catalog import catalog
+from isochrone.control.fleet.passwords import without_password
 from isochrone.control.fleet.processes import controller_ports, gateway_ports, store_url, worker_ports
 from isochrone.control.fleet.reading import fleet_of, load_fleet
 from isochrone.control.fleet.spec import Fleet
@@ -28,6 +29,7 @@ from isochrone.control.requests import Asking, FleetFile, apply_fleet
 from isochrone.control.view import View
 from isochrone.errors import AlreadyExists, ConfigError, Unavailable
 from isochrone.store.base import Store
+from isochrone.store.etcd_address import PASSWORD_VARIABLE, split_password
 
 #: Who applied a file that ``isochrone up`` was given.
 _WHO = "isochrone up"
@@ -54,6 +56,12 @@ class Launch:
     @property
     def store_url(self) -> str:
         return store_url(self.fleet, self.directory)
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What its processes must know and their command lines must not show."""
+        _, password = split_password(self.store_url)
+        return {PASSWORD_VARIABLE: password} if password else {}
 
 
 def launch_of_file(path: Path, state: Path | None = None) -> Launch:
@@ -119,7 +127,8 @@ async def record_of(store: Store, launch: Launch) -> tuple[FleetRecord, FleetRec
         models = catalog(launch.fleet, launch.directory, launch.where, launch.text)
         versions = {name: model.version for name, model in models.items()}
         stages = {name: model.stages for name, model in models.items()}
-        file = FleetFile(launch.fleet, launch.text, str(launch.directory), versions, stages)
+        kept = without_password(launch.fleet, launch.text)
+        file = FleetFile(*kept, str(launch.directory), versions, stages)
         decision = apply_fleet(view, file, Asking(_WHO, time.time(), secrets.token_hex(4)))
         if not decision.operations or (await store.transact(decision.compares, decision.operations)).succeeded:
             return decision.answer.record, before
@@ -128,8 +137,9 @@ async def record_of(store: Store, launch: Launch) -> tuple[FleetRecord, FleetRec
 
 def _says_the_same(record: FleetRecord, launch: Launch) -> bool:
     """A file that was applied already is not applied again: it would undo rollouts made since."""
-    spec = launch.fleet.model_dump(mode="json")
-    return (record.text, record.spec, record.directory) == (launch.text, spec, str(launch.directory))
+    fleet, text = without_password(launch.fleet, launch.text)
+    spec = fleet.model_dump(mode="json")
+    return (record.text, record.spec, record.directory) == (text, spec, str(launch.directory))
 
 
 async def check_ports(record: FleetRecord, where: str) -> None:

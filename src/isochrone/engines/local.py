@@ -10,7 +10,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 
 from isochrone.control.fleet.processes import ProcessSpec
@@ -41,12 +41,18 @@ class _Kept:
 
 
 class LocalEngine(Engine):
-    """``command`` stands before each process's arguments; tests bring their own."""
+    """``command`` stands before each process's arguments; tests bring their own.
 
-    def __init__(self, logs: LogFiles, command: Sequence[str] = COMMAND) -> None:
+    ``environment``: variables that every process gets beside those of this one.
+    """
+
+    def __init__(
+        self, logs: LogFiles, command: Sequence[str] = COMMAND, environment: Mapping[str, str] | None = None
+    ) -> None:
         super().__init__()
         self.logs = logs
         self._command = tuple(command)
+        self._environment = {**os.environ, **(environment or {})}
         self._kept: dict[str, _Kept] = {}
         self._bounding: asyncio.Task[None] | None = None
 
@@ -144,6 +150,7 @@ class LocalEngine(Engine):
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
+                env=self._environment,
             )
         finally:
             os.close(log)

@@ -1,17 +1,23 @@
 """Reads ``etcd:http://h1:2379,http://h2:2379``, with user, password and certificates where they are needed.
 
-etcd:https://user:password@h1:2379,https://h2:2379?ca=/etc/etcd/ca.pem&cert=client.pem&key=client.key
+etcd:https://user@h1:2379,https://h2:2379?ca=/etc/etcd/ca.pem&cert=client.pem&key=client.key
+
+The password comes from the environment, where no list of processes shows it. One in the URL (user:password@h1) is
+accepted, since a file may hold it; it is taken out before the URL reaches a command line, a record or a message.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, field
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from isochrone.errors import ConfigError
 
 EXPECTED = "etcd:http://HOST:2379, several endpoints parted by commas, options ca, cert and key after a ?"
 _OPTIONS = ("ca", "cert", "key")
+#: Where the password is, for a URL that names a user alone.
+PASSWORD_VARIABLE = "ISOCHRONE_STORE_PASSWORD"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +25,7 @@ class EtcdAddress:
     #: Like http://h1:2379, without user and password.
     endpoints: tuple[str, ...]
     user: str = ""
-    password: str = ""
+    password: str = field(default="", repr=False)
     #: Files: the authority that signed the servers' certificates; ours, and its key.
     ca: str = ""
     cert: str = ""
@@ -51,7 +57,25 @@ def read_address(url: str) -> EtcdAddress:
             user, password = unquote(split.username), unquote(split.password or "")
         host = f"[{split.hostname}]" if ":" in split.hostname else split.hostname
         endpoints.append(f"{split.scheme}://{host}:{port or 2379}")
+    if user and not password:
+        password = os.environ.get(PASSWORD_VARIABLE, "")
     return EtcdAddress(tuple(endpoints), user, password, **options)
+
+
+def split_password(url: str) -> tuple[str, str]:
+    """A store's URL without the password in it, and the password; "": it has none."""
+    if url.startswith("sqlite:"):
+        return url, ""
+    hosts, mark, query = url.partition("?")
+    password = ""
+    parts = []
+    for part in hosts.split(","):
+        before, slashes, rest = part.partition("://")
+        whose, at, host = rest.rpartition("@")
+        user, _, found = whose.partition(":")
+        password = unquote(found) or password
+        parts.append(f"{before}{slashes}{user}{at}{host}")
+    return ",".join(parts) + mark + query, password
 
 
 def _bad(part: str) -> ConfigError:

@@ -6,6 +6,7 @@ from typing import Any
 
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.store.base import StoreUnavailable
+from isochrone.store.etcd_address import PASSWORD_VARIABLE
 
 # gRPC status codes, as etcd puts them into its JSON.
 _INVALID_ARGUMENT, _NOT_FOUND, _PERMISSION_DENIED, _RESOURCE_EXHAUSTED = 3, 5, 7, 8
@@ -51,7 +52,8 @@ def _final(shown_url: str, code: int, words: str) -> IsochroneError | None:
     """What another member would answer too."""
     if code == _PERMISSION_DENIED or "user name is empty" in words or "authentication failed" in words:
         return StoreUnavailable(
-            f"store {shown_url}: {words}; give a user with rights on the fleet's keys: etcd:http://USER:PASSWORD@HOST:2379"
+            f"store {shown_url}: {words}; give a user with rights on the fleet's keys: etcd:http://USER@HOST:2379, "
+            f"and the password in {PASSWORD_VARIABLE}"
         )
     if code == _RESOURCE_EXHAUSTED and "space exceeded" in words:
         return StoreUnavailable(f"store {shown_url}: {words}; compact and defragment etcd, then: etcdctl alarm disarm")

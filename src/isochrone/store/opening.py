@@ -6,6 +6,7 @@ from pathlib import Path
 
 from isochrone.errors import ConfigError
 from isochrone.store.base import Store
+from isochrone.store.etcd_address import split_password
 from isochrone.store.sqlite import SqliteStore
 
 ACCEPTED = "sqlite:PATH, or etcd:http://HOST:2379 with several endpoints parted by commas"
@@ -23,4 +24,4 @@ def open_store(url: str, directory: Path | None = None) -> Store:
         from isochrone.store.etcd import EtcdStore
 
         return EtcdStore(url)
-    raise ConfigError("store", "url", ACCEPTED, repr(url))
+    raise ConfigError("store", "url", ACCEPTED, repr(split_password(url)[0]))

@@ -58,6 +58,7 @@ class SqliteFile:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 raise StoreUnavailable(f"store {self._url}: its directory cannot be made: {error}") from None
+            self._make_private()
         connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
             self._prepare(connection)
@@ -68,6 +69,14 @@ class SqliteFile:
         self._identity = (found.st_dev, found.st_ino)
         self.connection = connection
         return connection
+
+    def _make_private(self) -> None:
+        """Workers' tokens are in it: whoever reads it controls them. What exists keeps its mode; SQLite's files beside
+        it get the same."""
+        try:
+            os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError:
+            pass  # SQLite says what is wrong, in words that are known above
 
     def close(self) -> None:
         if self.connection is not None:

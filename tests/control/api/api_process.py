@@ -75,7 +75,8 @@ class Api:
         return response.json()
 
 
-def with_api(directory: Path, scenario: Callable[[Api], Awaitable[None]]) -> None:
+def with_api(directory: Path, scenario: Callable[[Api], Awaitable[None]], caller: str = "127.0.0.1") -> None:
+    """``caller``: the address that requests come from."""
     for model in ("detector", "tracker"):
         (directory / "models" / model / "1").mkdir(parents=True)
 
@@ -84,9 +85,14 @@ def with_api(directory: Path, scenario: Callable[[Api], Awaitable[None]]) -> Non
         mirror = Mirror(store, KEYS.prefix)
         await mirror.start()
         try:
-            transport = httpx.ASGITransport(create_app(store, mirror, KEYS), raise_app_exceptions=False)
+            app = create_app(
+                store, mirror, KEYS, names=("plant.example",), allowed_origins=("https://console.example",)
+            )
+            transport = httpx.ASGITransport(app, raise_app_exceptions=False, client=(caller, 4321))
             headers = {"x-isochrone-user": "ada@desk"}
-            async with httpx.AsyncClient(transport=transport, base_url="http://controller", headers=headers) as client:
+            async with httpx.AsyncClient(
+                transport=transport, base_url="http://127.0.0.1:8003", headers=headers
+            ) as client:
                 await scenario(Api(store, mirror, ControlService(store, mirror, KEYS), client, directory))
         finally:
             await mirror.stop()

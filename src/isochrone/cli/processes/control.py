@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from dataclasses import dataclass
 from typing import Annotated
 
 import structlog
@@ -12,12 +13,14 @@ import uvloop
 
 from isochrone.cli.api_client import failing_as
 from isochrone.control.api.application import create_app
+from isochrone.control.api.guarding import is_loopback
 from isochrone.control.api.serving import serve_api
 from isochrone.control.applied import read_fleet
 from isochrone.control.controller import Controller
 from isochrone.control.keys import Keys
 from isochrone.errors import ConfigError
 from isochrone.observe import logs
+from isochrone.protocol.origins import read_origins
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 from isochrone.store.opening import open_store
@@ -48,6 +51,14 @@ def control(
     lease_seconds: Annotated[
         float, typer.Option(help="Another one leads when this one is not heard of for so long.", min=1.0)
     ] = 5.0,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="Further host name that the API is reached by; addresses always are. May be repeated."),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="Origin of a page that may use the API from a browser. May be repeated."),
+    ] = None,
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
 ) -> None:
     """Run one controller of a fleet."""
@@ -58,10 +69,23 @@ def control(
         opened = open_store(store)
         logs.configure(json=log_json)
         host = (host or "127.0.0.1").removeprefix("[").removesuffix("]")
-        uvloop.run(_run(opened, Keys(fleet), name, host, int(port), lease_seconds))
+        reached = _Reached(host, int(port), (host, *(allow_host or ())), read_origins(allow_origin or ()))
+        uvloop.run(_run(opened, Keys(fleet), name, reached, lease_seconds))
 
 
-async def _run(store: Store, keys: Keys, name: str, host: str, port: int, lease_seconds: float) -> None:
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """Where the API listens, and who may come."""
+
+    host: str
+    port: int
+    #: Host names that a request may name.
+    names: tuple[str, ...]
+    #: Of pages in browsers.
+    origins: tuple[str, ...]
+
+
+async def _run(store: Store, keys: Keys, name: str, reached: _Reached, lease_seconds: float) -> None:
     """Until SIGTERM or SIGINT, or until one of the parts fails."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -73,10 +97,18 @@ async def _run(store: Store, keys: Keys, name: str, host: str, port: int, lease_
         if not await _reach(mirror, stop):
             return
         controller = Controller(store, keys, mirror, name, read_fleet, lease_seconds)
-        api = create_app(store, mirror, keys, lambda: controller.store_error)
+        api = create_app(
+            store,
+            mirror,
+            keys,
+            lambda: controller.store_error,
+            names=reached.names,
+            allowed_origins=reached.origins,
+        )
+        host = reached.host
         parts = [
             asyncio.ensure_future(controller.run()),
-            asyncio.ensure_future(serve_api(api, host, port, lambda bound: _listening(host, bound))),
+            asyncio.ensure_future(serve_api(api, host, reached.port, lambda bound: _listening(host, bound))),
         ]
         try:
             done, _ = await asyncio.wait((stopping, *parts), return_when=asyncio.FIRST_COMPLETED)
@@ -114,3 +146,9 @@ async def _reach(mirror: Mirror, stop: asyncio.Event) -> bool:
 
 def _listening(host: str, port: int) -> None:
     log.info("listening", service="control", host=host, port=port)
+    if not is_loopback(host):
+        log.warning(
+            "the API listens beyond this machine and knows no users yet: whoever reaches it can change the fleet; "
+            "keep it inside, or listen on 127.0.0.1",
+            host=host,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -25,6 +26,7 @@ from isochrone.gateway.traffic.rules import GatewayRules, load_rules
 from isochrone.gateway.upstreams import parse_upstream
 from isochrone.observe import logs
 from isochrone.protocol.origins import read_origins
+from isochrone.store.etcd_address import PASSWORD_VARIABLE, split_password
 from isochrone.wire.tls import server_context
 
 EPILOG = """
@@ -151,7 +153,7 @@ def gateway(
             seed=seed,
         )
         if processes > 1:
-            raise typer.Exit(_supervise(processes, int(port), name or f"{socket.gethostname()}-{port}"))
+            raise typer.Exit(_supervise(processes, int(port), name or f"{socket.gethostname()}-{port}", store))
         logs.configure(json=log_json)
         raise typer.Exit(uvloop.run(_serve(settings, GatewayMembership(store, fleet, name, advertise, lease_seconds))))
     except (StartFailed, IsochroneError, OSError) as error:
@@ -166,11 +168,13 @@ async def _serve(settings: GatewaySettings, membership: GatewayMembership) -> in
     return await server.run()
 
 
-def _supervise(processes: int, port: int, name: str) -> int:
+def _supervise(processes: int, port: int, name: str, store: str) -> int:
     """Runs this command so many times on one port; one that dies is started again, and none outlives this process."""
     if port == 0:
         raise StartFailed("--processes needs a port in --listen: each process would pick another free one")
-    arguments = tethered([sys.executable, "-m", "isochrone", *_without_processes(sys.argv[1:]), "--reuse-port"])
+    words, secrets = without_password(_without_processes(sys.argv[1:]), store)
+    environment = {**os.environ, **secrets}
+    arguments = tethered([sys.executable, "-m", "isochrone", *words, "--reuse-port"])
     stopping = False
     children: dict[int, subprocess.Popen[bytes]] = {}
 
@@ -185,7 +189,7 @@ def _supervise(processes: int, port: int, name: str) -> int:
     started: dict[int, float] = {}
     for index in range(processes):
         started[index] = time.monotonic()
-        children[index] = subprocess.Popen([*arguments, *_own(index, name)])
+        children[index] = subprocess.Popen([*arguments, *_own(index, name)], env=environment)
     status = 0
     while children:
         time.sleep(0.1)
@@ -204,7 +208,7 @@ def _supervise(processes: int, port: int, name: str) -> int:
             time.sleep(_RESTART_PAUSE)
             if not stopping:
                 started[index] = time.monotonic()
-                children[index] = subprocess.Popen([*arguments, *_own(index, name)])
+                children[index] = subprocess.Popen([*arguments, *_own(index, name)], env=environment)
     return status
 
 
@@ -213,6 +217,14 @@ def _own(index: int, name: str) -> list[str]:
     would answer for each other."""
     words = ["--name", f"{name}.{index + 1}"]
     return words if index == 0 else [*words, "--metrics-port", "-1"]
+
+
+def without_password(words: list[str], store: str) -> tuple[list[str], dict[str, str]]:
+    """A command line that does not show what this one's does, and the variables to run it with."""
+    url, password = split_password(store)
+    if not password:
+        return words, {}
+    return [word.replace(store, url) for word in words], {PASSWORD_VARIABLE: password}
 
 
 def _without_processes(words: list[str]) -> list[str]:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 
 import msgspec
 import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from isochrone.control.api.guarding import Guard
 from isochrone.control.api.messages import ErrorAnswer
 from isochrone.control.api.openapi import document
 from isochrone.control.api.operation import Operation, answer
@@ -25,10 +27,19 @@ from isochrone.store.mirror import Mirror
 log = structlog.get_logger()
 
 
-def create_app(store: Store, mirror: Mirror, keys: Keys, write_error: Callable[[], str] = str) -> Starlette:
+def create_app(
+    store: Store,
+    mirror: Mirror,
+    keys: Keys,
+    write_error: Callable[[], str] = str,
+    *,
+    names: Collection[str] = (),
+    allowed_origins: Collection[str] = (),
+) -> Starlette:
     """The API of one fleet. The mirror must be running; neither it nor the store is closed here.
 
-    ``write_error``: why nothing can be written to the store, where that is known.
+    ``write_error``: why nothing can be written to the store, where that is known. ``names``: host names it is reached
+    by, beside this machine's own. ``allowed_origins``: of pages that may use it from a browser.
     """
     service = ControlService(store, mirror, keys, write_error)
     described = document(OPERATIONS)
@@ -41,6 +52,7 @@ def create_app(store: Store, mirror: Mirror, keys: Keys, write_error: Callable[[
             Route("/v1/openapi.json", openapi, methods=["GET"]),
             *(Route(each.path, _endpoint(service, each), methods=[each.method]) for each in OPERATIONS),
         ],
+        middleware=[Middleware(Guard, names=names, allowed_origins=allowed_origins)],
         exception_handlers={IsochroneError: _refused, HTTPException: _no_such_route, Exception: _broken},
     )
     # What ``serve_api`` sets before it stops.

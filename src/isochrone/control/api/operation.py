@@ -10,6 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from isochrone.control.api.guarding import is_loopback
 from isochrone.control.api.messages import in_full
 from isochrone.control.api.service import ControlService
 from isochrone.errors import InvalidArgument, MalformedRequest, PayloadTooLarge
@@ -39,6 +40,11 @@ class Operation:
 
 def answer(record: Any, status: int = 200) -> Response:
     return Response(msgspec.json.encode(in_full(record)), status_code=status, media_type="application/json")
+
+
+def is_local(request: Request) -> bool:
+    """Whether the caller is on this machine, or comes through a proxy here that says so."""
+    return request.client is not None and is_loopback(request.client.host)
 
 
 def who_asks(request: Request) -> str:

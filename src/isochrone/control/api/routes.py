@@ -23,12 +23,14 @@ from isochrone.control.api.messages import (
     ScaleRequest,
     Status,
 )
-from isochrone.control.api.operation import Operation, answer, body_of, count, flag, who_asks
+from isochrone.control.api.operation import Operation, answer, body_of, count, flag, is_local, who_asks
 from isochrone.control.api.service import ControlService
 from isochrone.control.api.status import fleet_status
 from isochrone.control.api.streams import event_changes, event_stream, rollout_changes, told
 from isochrone.control.fleet.catalog import catalog
-from isochrone.control.fleet.reading import parse_fleet
+from isochrone.control.fleet.passwords import without_password
+from isochrone.control.fleet.places import check_places
+from isochrone.control.fleet.reading import fleet_of, parse_fleet
 from isochrone.control.records import FleetRecord, RolloutRecord
 from isochrone.control.requests import Applied, Asking, Decision, FleetFile
 from isochrone.control.view import View
@@ -56,8 +58,9 @@ async def _read_fleet(service: ControlService, request: Request) -> Response:
 async def _write_fleet(service: ControlService, request: Request) -> Response:
     body = await body_of(request, FleetRequest)
     dry_run = flag(request, "dry_run")
+    known = service.view().fleet
     # Looks into the repositories, which may be far: not on the loop.
-    file = await asyncio.to_thread(_read_file, body)
+    file = await asyncio.to_thread(_read_file, body, is_local(request), known)
 
     def decide(view: View, asking: Asking) -> Decision[Applied]:
         return requests.apply_fleet(view, file, asking, body.generation)
@@ -68,14 +71,19 @@ async def _write_fleet(service: ControlService, request: Request) -> Response:
     return answer(PlanAnswer(before.generation if before is not None else 0, False, _steps(applied)))
 
 
-def _read_file(body: FleetRequest) -> FleetFile:
+def _read_file(body: FleetRequest, local: bool, applied: FleetRecord | None) -> FleetFile:
     directory = Path(body.directory)
     if not directory.is_absolute():
         raise InvalidArgument(f"directory: expected an absolute path, given '{body.directory}'")
     fleet = parse_fleet(body.text, body.file, directory)
+    if not local:
+        check_places(
+            (fleet_of(applied.spec), Path(applied.directory)) if applied is not None else None, fleet, directory
+        )
     models = catalog(fleet, directory, body.file, body.text)
     versions = {name: model.version for name, model in models.items()}
-    return FleetFile(fleet, body.text, str(directory), versions, {name: each.stages for name, each in models.items()})
+    stages = {name: each.stages for name, each in models.items()}
+    return FleetFile(*without_password(fleet, body.text), str(directory), versions, stages)
 
 
 def _planned(applied: Applied) -> Response:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 
 from isochrone.control.fleet.quantities import join_address, split_address
 from isochrone.gateway.upstreams import Upstream, parse_upstream
+from isochrone.store.etcd_address import split_password
 
 if TYPE_CHECKING:
     from isochrone.control.fleet.spec import Fleet, Pool
@@ -71,9 +72,12 @@ class OutsideServer:
 def processes(fleet: Fleet, directory: Path) -> dict[str, ProcessSpec]:
     """Every process by name, controllers first. ``directory`` is the file's."""
     lease = f"{fleet.store.lease_seconds:g}"
-    identity = ("--store", store_url(fleet, directory), "--fleet", fleet.name, "--lease-seconds", lease)
+    # Every user of the machine can read command lines.
+    store, _ = split_password(store_url(fleet, directory))
+    identity = ("--store", store, "--fleet", fleet.name, "--lease-seconds", lease)
+    hosts = tuple(word for host in fleet.control.hosts for word in ("--allow-host", host))
     specs = [
-        ProcessSpec(name, "controller", ("control", *identity, "--name", name, "--listen", listen))
+        ProcessSpec(name, "controller", ("control", *identity, "--name", name, "--listen", listen, *hosts))
         for name, listen in _counted(controller_names(fleet), fleet.control.listen)
     ]
     for group, gateway in fleet.gateways.items():

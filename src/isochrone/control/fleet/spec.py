@@ -28,16 +28,17 @@ from isochrone.control.fleet.quantities import (
 )
 from isochrone.errors import InvalidArgument
 from isochrone.models.repository import validate_model_name
+from isochrone.store.etcd_address import split_password
 
 
 def _store_url(given: str) -> str:
     scheme, colon, rest = given.partition(":")
     if not colon or scheme not in ("sqlite", "etcd") or not rest.strip("/ "):
-        raise wrong("sqlite:PATH, or etcd:http://HOST:2379[,http://HOST:2379 ...]")
+        raise wrong("sqlite:PATH, or etcd:http://HOST:2379[,http://HOST:2379 ...]", repr(split_password(given)[0]))
     if scheme == "etcd" and not all(
         end.startswith(("http://", "https://")) and len(end) > 8 for end in rest.split(",")
     ):
-        raise wrong("etcd:http://HOST:2379[,http://HOST:2379 ...]")
+        raise wrong("etcd:http://HOST:2379[,http://HOST:2379 ...]", repr(split_password(given)[0]))
     return given
 
 
@@ -61,7 +62,8 @@ class Store(Section):
     """Where the fleet's state is."""
 
     url: Annotated[str, AfterValidator(_store_url)] = "sqlite:state/fleet.db"
-    """sqlite:PATH for one machine, relative to the file; etcd:http://H1:2379,http://H2:2379 for many."""
+    """sqlite:PATH for one machine, relative to the file; etcd:http://USER@H1:2379,http://H2:2379 for many. The password
+    is read from the environment: ISOCHRONE_STORE_PASSWORD."""
     lease_seconds: Seconds = Field(default=5.0, ge=1, le=600)
     """A process that has not been heard of for so long counts as gone."""
 
@@ -73,6 +75,8 @@ class Control(Section):
     """Where the first one listens; the others one port up each."""
     count: int = Field(default=1, ge=1, le=16)
     """How many run on this machine."""
+    hosts: Words = ()
+    """Host names that their API is reached by, beside this machine's own; addresses need not be named."""
 
 
 class Gateway(Section):

@@ -1,0 +1,83 @@
+"""Which requests reach the API at all: no browser page of another site, and no name that points here by a trick.
+
+A page whose own name was made to resolve to this machine (DNS rebinding) passes every test of its origin; the name in
+``Host`` gives it away. So a name must be one that this controller is known by; an address in numbers cannot be such a
+trick. Programs other than browsers are free to send what they like: this protects people, not the port.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from isochrone.control.api.messages import ErrorAnswer
+from isochrone.errors import IsochroneError, PermissionDenied
+from isochrone.protocol import origins
+
+
+class Guard:
+    """Stands before the application. ``names``: host names of this controller, beside this machine's own."""
+
+    def __init__(self, app: ASGIApp, names: Collection[str] = (), allowed_origins: Collection[str] = ()) -> None:
+        self._app = app
+        self._names = frozenset(name.lower() for name in (*names, *_own_names()))
+        self._allowed_origins = frozenset(allowed_origins)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            error = self.refusal(Headers(scope=scope))
+            if error is not None:
+                said = msgspec.json.encode(ErrorAnswer(error.message, error.code))
+                await Response(said, error.http_status, media_type="application/json")(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+    def refusal(self, headers: Headers) -> IsochroneError | None:
+        host = headers.get("host", "")
+        if not is_known_host(host, self._names):
+            return PermissionDenied(
+                f"Host {host[:200]!r} is no name of this controller; use its address, or start it with --allow-host"
+            )
+        origin = headers.get("origin")
+        if origin is not None:
+            given = origin.encode("latin-1", "replace")
+            if not origins.is_allowed(given, host.encode("latin-1", "replace"), self._allowed_origins):
+                return origins.refused(given)
+        return None
+
+
+def is_known_host(host: str, names: Collection[str]) -> bool:
+    """Whether a ``Host`` is an address, this machine under a name of its own, or one of ``names``."""
+    try:
+        name = (urlsplit(f"http://{host}").hostname or "").rstrip(".")
+    except ValueError:
+        return False
+    if name == "localhost" or name.endswith(".localhost") or name in names:
+        return True
+    return _is_address(name)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address, or the name ``localhost``, is reached from this machine alone."""
+    return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _own_names() -> tuple[str, ...]:
+    # Not getfqdn: it asks the network, which may take seconds.
+    name = socket.gethostname()
+    return name, name.partition(".")[0]

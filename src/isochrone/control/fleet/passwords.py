@@ -1,0 +1,21 @@
+"""Takes the store's password out of a fleet.yaml before the file is kept, compared or shown.
+
+A record that anybody may read through the API must not hold it, and needs no such thing: who reads the record has
+opened the store already.
+"""
+
+from __future__ import annotations
+
+from isochrone.control.fleet.spec import Fleet
+from isochrone.store.etcd_address import split_password
+
+
+def without_password(fleet: Fleet, text: str) -> tuple[Fleet, str]:
+    """The fleet and its file as they are kept."""
+    given = fleet.store.url
+    url, password = split_password(given)
+    if not password:
+        return fleet, text
+    # Written with escapes, the URL cannot be found in the text; then the text is not kept.
+    kept = text.replace(given, url) if given in text else ""
+    return fleet.model_copy(update={"store": fleet.store.model_copy(update={"url": url})}), kept

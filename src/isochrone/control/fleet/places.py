@@ -1,0 +1,46 @@
+"""The places that a fleet.yaml makes the fleet's machines look at or talk to: directories, files, addresses. Pure.
+
+The API has no users yet. From another machine a caller may change what the fleet serves and how, but not send the
+controllers to places that nobody on their machine has named: that would let anyone who reaches the port explore the
+disk and the network behind it, or run what lies there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from isochrone.control.fleet.processes import absolute, repositories_of
+from isochrone.control.fleet.spec import Fleet
+from isochrone.errors import PermissionDenied
+
+#: Places that a refusal names.
+_NAMED = 3
+
+
+def places(fleet: Fleet, directory: Path) -> Iterator[str]:
+    """Each in words that tell where it stands in the file."""
+    for pool, spec in fleet.pools.items():
+        for path in repositories_of(fleet, pool, directory):
+            yield f"repository {path}"
+        yield from (f"address {address}" for address in spec.addresses)
+        # Words for the command line of workers: paths, addresses and switches alike.
+        yield from (f"argument {word}" for word in spec.arguments)
+    yield from (f"repository {absolute(text, directory)}" for text in fleet.repository)
+    tls = fleet.security.tls
+    files = (tls.cert, tls.key, tls.client_ca, *(token.file for token in fleet.security.tokens.values()))
+    yield from (f"file {absolute(file, directory)}" for file in files if file is not None)
+    yield f"address control.listen {fleet.control.listen}"
+    yield from (f"address listen {gateway.listen}" for gateway in fleet.gateways.values())
+
+
+def check_places(before: tuple[Fleet, Path] | None, after: Fleet, directory: Path) -> None:
+    """Raises for a place that the applied fleet does not have."""
+    known = frozenset(places(*before)) if before is not None else frozenset()
+    new = [place for place in dict.fromkeys(places(after, directory)) if place not in known]
+    if new:
+        more = f" and {len(new) - _NAMED} more" if len(new) > _NAMED else ""
+        raise PermissionDenied(
+            f"a caller on another machine may not send the fleet to a new place ({', '.join(new[:_NAMED])}{more}); "
+            "apply this file on the controller's machine"
+        )
