@@ -10,6 +10,7 @@ and whether trying again can help. Nothing here knows a transport; the transport
     ├── AlreadyExists            400  ALREADY_EXISTS
     ├── Cancelled                400  CANCELLED            the caller went away
     ├── PermissionDenied         403  PERMISSION_DENIED    this caller may not; the message says who may, and how
+    ├── Restricted               403  UNAVAILABLE          an API that needs a header, without it
     ├── NotFound                 404  NOT_FOUND
     ├── MethodNotAllowed         405  UNIMPLEMENTED
     ├── PayloadTooLarge          413  RESOURCE_EXHAUSTED   over a size limit; the message names the limit
@@ -91,6 +92,14 @@ class Cancelled(IsochroneError):
     code = "cancelled"
     http_status = 400
     grpc_status = GRPC_CANCELLED
+
+
+class Restricted(IsochroneError):
+    """Statuses as Triton's."""
+
+    code = "restricted"
+    http_status = 403
+    grpc_status = GRPC_UNAVAILABLE
 
 
 class NotFound(IsochroneError):

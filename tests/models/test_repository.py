@@ -300,3 +300,26 @@ def test_files_that_contradict_each_other_or_come_alone(
     with pytest.raises(ConfigError, match="versions: expected at least one version directory"):
         repository.read("m", '{"backend": "python"}', {"labels.txt": b""})
     assert list(private.iterdir()) == []
+
+
+def test_a_named_configuration_stands_in_where_there_is_one(write_model: WriteModel) -> None:
+    root = write_model("m", IDENTITY)
+    write_model("plain", IDENTITY)
+    (root / "m" / "configs").mkdir()
+    (root / "m" / "configs" / "h100.pbtxt").write_text(IDENTITY.replace("max_batch_size: 8", "max_batch_size: 3"))
+    named = Repository([root], "h100")
+    assert named.read("m").config.max_batch_size == 3
+    assert named.read("plain").config.max_batch_size == 8
+    assert Repository([root], "other").read("m").config.max_batch_size == 8
+    assert Repository([root]).read("m").config.max_batch_size == 8
+
+
+def test_the_server_says_which_batch_size_is_assumed(tmp_path: Path, write_onnx: WriteOnnx) -> None:
+    write_onnx(tmp_path / "mlp" / "1" / "model.onnx")
+
+    def assumed(**sizes: int) -> int:
+        return int(Repository([tmp_path], assumed_batch_sizes=sizes).read("mlp").config.max_batch_size)
+
+    assert (assumed(), assumed(onnx=5), assumed(torch=5)) == (32, 5, 32)
+    assert int(Repository([tmp_path], assumed_batch_sizes={"": 6}).read("mlp").config.max_batch_size) == 6
+    assert assumed(onnx=0) == 0

@@ -13,7 +13,8 @@ from tritonclient.grpc import model_config_pb2
 from isochrone.clock import MICROSECOND, MILLISECOND
 from isochrone.errors import ConfigError, ModelFailed
 from isochrone.models.repository import Repository
-from isochrone.worker.loading import Prepared, prepare, queue_rules
+from isochrone.worker.load_settings import LoadSettings
+from isochrone.worker.loading import Prepared, prepare, prepare_again, queue_rules
 from isochrone.worker.scheduler import LevelPolicy, QueueRules
 from sample_models import write_config, write_python
 
@@ -169,3 +170,54 @@ def test_the_digest_tells_versions_apart(tmp_path: Path) -> None:
     made: Any
     for made in (first, second):
         made.discard()
+
+
+def test_a_load_that_failed_is_tried_again(tmp_path: Path) -> None:
+    source = """
+        import pathlib
+
+        class Model:
+            def load(self, context):
+                file = pathlib.Path(context.directory).parent / "attempts"
+                attempts = int(file.read_text()) + 1 if file.exists() else 1
+                file.write_text(str(attempts))
+                if attempts < 3:
+                    raise RuntimeError("not yet")
+
+            def infer(self, inputs):
+                return {"Y": inputs["X"]}
+    """
+    write_config(tmp_path / "m", BASIC)
+    write_python(tmp_path / "m", source)
+    description = Repository([tmp_path]).read("m")
+    with pytest.raises(ModelFailed, match="not yet"):
+        prepare_again(description, 1, None, LoadSettings(retries=1))
+    (tmp_path / "m" / "attempts").unlink()
+    prepare_again(description, 1, None, LoadSettings(retries=2)).discard()
+    assert (tmp_path / "m" / "attempts").read_text() == "3"
+
+
+def test_host_policies_say_where_instances_run_unless_the_model_does(tmp_path: Path) -> None:
+    one = min(os.sched_getaffinity(0))
+    settings = LoadSettings(host_policies={"cpu": (one,), "other": (one, one)})
+    groups = 'instance_group [{ count: 2 }, { host_policy: "other" }, { host_policy: "unknown" }]'
+
+    def cpus(text: str) -> list[tuple[int, ...]]:
+        write_config(tmp_path / "m", BASIC + text)
+        write_python(tmp_path / "m", MODEL)
+        made = prepare(Repository([tmp_path]).read("m"), 1, None, settings)
+        made.discard()
+        return [context.cpus for context in made.contexts]
+
+    assert cpus(groups) == [(one,), (one,), (one, one), ()]
+    assert cpus("") == [(one,)]
+    assert cpus(parameter("cpus", str(one)) + groups) == [(one,)] * 4
+
+
+def test_backend_parameters_are_defaults_of_models(tmp_path: Path) -> None:
+    write_config(tmp_path / "m", BASIC + parameter("a", "own"))
+    write_python(tmp_path / "m", MODEL)
+    settings = LoadSettings(parameters={"python": {"a": "default", "b": "default"}, "onnx": {"c": "default"}})
+    made = prepare(Repository([tmp_path]).read("m"), 1, None, settings)
+    made.discard()
+    assert made.contexts[0].parameters == {"a": "own", "b": "default"}

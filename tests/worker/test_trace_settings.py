@@ -66,3 +66,14 @@ def test_wrong_settings_are_told_and_change_nothing(changes: dict[str, list[str]
     with pytest.raises(InvalidArgument, match=message):
         settings.apply("", {"log_frequency": ["5"], **changes})
     assert settings.apply("", {}) == DEFAULTS
+
+
+def test_the_command_lines_settings_are_what_a_reset_goes_back_to() -> None:
+    settings = TraceSettings({"trace_rate": ["7"], "trace_file": ["/tmp/t.json"], "trace_level": ["TIMESTAMPS"]})
+    assert settings.apply("", {})["trace_rate"] == ["7"]
+    assert settings.apply("", {})["trace_file"] == ["/tmp/t.json"]
+    settings.apply("", {"trace_rate": ["9"], "trace_level": ["OFF"]})
+    reset = settings.apply("", {"trace_rate": None, "trace_level": None})
+    assert (reset["trace_rate"], reset["trace_level"]) == (["7"], ["TIMESTAMPS"])
+    with pytest.raises(InvalidArgument, match="trace_rate"):
+        TraceSettings({"trace_rate": ["often"]})

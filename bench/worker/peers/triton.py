@@ -7,6 +7,7 @@ slows it down.
 
 import json
 import os
+import subprocess
 import sysconfig
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -95,6 +96,17 @@ def serve_repository(
     finally:
         for region in Path("/dev/shm").glob(f"{shared_memory_prefix}*"):
             region.unlink(missing_ok=True)
+
+
+def help_text(python: Path) -> str:
+    """What the real binary prints for --help."""
+    packages = _site_packages(python)
+    environment = {**os.environ, **_environment(python, packages)}
+    binary = packages / "pytriton" / "tritonserver" / "bin" / "tritonserver"
+    result = subprocess.run(
+        [binary, "--help"], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    return result.stdout + result.stderr
 
 
 def _site_packages(python: Path) -> Path:

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
+import structlog
 import typer
 import uvloop
-from typer.core import TyperCommand
 
 from isochrone.cli.processes.membership import Membership
 from isochrone.cli.processes.wire_limits import parse_limits
+from isochrone.cli.triton.command import TritonCommand, flags_of
+from isochrone.cli.triton.command_line import BadFlag
+from isochrone.cli.triton.options import configure_logs, with_triton_flags
 from isochrone.errors import IsochroneError
-from isochrone.observe import logs
 from isochrone.protocol.origins import read_origins
 from isochrone.settings import WireLimits
 from isochrone.wire.tls import server_context
 from isochrone.worker.server import ServeSettings, StartFailed, Worker
+
+log = structlog.get_logger()
 
 _LIMITS = WireLimits()
 
@@ -32,37 +36,25 @@ Examples:
   isochrone serve ./models --model-control-mode explicit --store sqlite:fleet.db --name cpu-1 --pool cpu
 
 Any Triton client then works unchanged: tritonclient.http on 8000, tritonclient.grpc on 8001, Prometheus on 8002.
+Every flag of tritonserver is accepted or refused with the reason: docs/triton-flags.md lists them.
 """
-
-
-class TritonFlags(TyperCommand):
-    """Takes switches as Triton writes them, ``--allow-grpc=false``, beside ``--no-allow-grpc``."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        switches = {name for parameter in self.params for name in parameter.secondary_opts}
-        return super().parse_args(ctx, [_switch(word, switches) for word in args])
-
-
-def _switch(word: str, switches: set[str]) -> str:
-    name, equals, value = word.partition("=")
-    if not equals or f"--no-{name[2:]}" not in switches:
-        return word
-    return {"true": name, "1": name, "false": f"--no-{name[2:]}", "0": f"--no-{name[2:]}"}.get(value.lower(), word)
 
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
-@app.command(cls=TritonFlags, epilog=EPILOG)
+@app.command(cls=TritonCommand, epilog=EPILOG)
 def serve(
+    context: typer.Context,
     models: Annotated[
         list[Path] | None,
         typer.Argument(help="Model repositories: directories in Triton's layout.", show_default=False),
     ] = None,
     model_repository: Annotated[
-        list[Path] | None, typer.Option(help="The same, as Triton spells it. May be repeated.")
+        list[Path] | None,
+        typer.Option("--model-repository", "--model-store", help="The same, as Triton spells it. May be repeated."),
     ] = None,
-    host: Annotated[str, typer.Option("--host", "--http-address", help="Address to listen on.")] = "0.0.0.0",
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     http_port: Annotated[int, typer.Option(help="Port for HTTP; 0 picks a free one.")] = 8000,
     grpc_port: Annotated[int, typer.Option(help="Port for gRPC. Each port speaks both protocols.")] = 8001,
     metrics_port: Annotated[int, typer.Option(help="Port for /metrics.")] = 8002,
@@ -144,7 +136,7 @@ def serve(
         float, typer.Option(help="With --store: a worker not heard of for so long is gone.", min=0.5)
     ] = 5.0,
     log_verbose: Annotated[
-        int, typer.Option(help="More in the log: 1 what happens to models, 2 every request.", min=0, max=3)
+        int, typer.Option(help="More in the log: 1 what happens to models, 2 every request.", min=0)
     ] = 0,
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
 ) -> None:
@@ -160,6 +152,8 @@ def serve(
             raise StartFailed(f"--model-control-mode: expected none, explicit or poll, given {model_control_mode!r}")
         if load_model and model_control_mode != "explicit":
             raise StartFailed("--load-model needs --model-control-mode explicit")
+        if load_model and "*" in load_model and len(load_model) > 1:
+            raise StartFailed("--load-model=* loads all models; give it alone")
         if bool(tls_cert) != bool(tls_key):
             raise StartFailed("--tls-cert and --tls-key go together")
         membership = Membership(store, fleet, name, pool, tier, device, region, memory, lease_seconds)
@@ -184,7 +178,7 @@ def serve(
             allow_origins=read_origins(allow_origin or ()),
             control_token=membership.control_token,
             cache_bytes=_cache_bytes(cache_config),
-            reuse_port=reuse_port,
+            shared_ports=frozenset(("http", "grpc", "metrics")) if reuse_port else frozenset(),
             tls=server_context(tls_cert, tls_key, tls_client_ca) if tls_cert and tls_key else None,
             limits=parse_limits(
                 limit or [],
@@ -196,18 +190,24 @@ def serve(
                 body_timeout=body_timeout,
             ),
         )
-        log_settings = logs.configure(log_verbose, log_json)
+        flags = flags_of(context)
+        settings = with_triton_flags(settings, flags)
+        log_settings = configure_logs(log_verbose, log_json, flags)
+        for warning in flags.warnings:
+            log.warning(warning)
 
         async def run() -> int:
             try:
-                return await Worker(settings, log_settings, [membership.link(host)] if store else ()).run()
+                return await Worker(
+                    settings, log_settings, [membership.link(settings.hosts.get("http", host))] if store else ()
+                ).run()
             finally:
                 _ignore_further_signals()
 
         status = uvloop.run(run())
         _ignore_further_signals()  # the loop's end gave SIGINT its own handler back
         raise typer.Exit(status)
-    except (StartFailed, IsochroneError) as error:
+    except (StartFailed, BadFlag, IsochroneError) as error:
         typer.secho(f"isochrone serve: {error}", fg="red", err=True)
         raise typer.Exit(1) from None
 

@@ -43,11 +43,12 @@ def complete(
     *,
     max_batch_size_stated: bool = False,
     where: str | None = None,
+    assumed_batch_sizes: Mapping[str, int] | None = None,
 ) -> tuple[model_config_pb2.ModelConfig, tuple[str, ...]]:
     """A completed copy of ``config``, and the sentences that say what was assumed.
 
     ``directory`` is the model's own; ``versions`` are those to be served, with their directories. Tensors are
-    read from the newest of them.
+    read from the newest of them. ``assumed_batch_sizes`` are the server's, by backend; "" holds for all.
     """
     where = where or str(directory / "config.pbtxt")
     completed = model_config_pb2.ModelConfig()
@@ -59,7 +60,10 @@ def complete(
     newest = versions[max(versions)] if versions else None
     backend = _complete_backend(completed, newest, where, assumed)
     if backend == "onnx" and newest is not None:
-        _complete_onnx(completed, model_file(completed, newest), max_batch_size_stated, where, assumed)
+        sizes = assumed_batch_sizes or {}
+        size = sizes.get(backend, sizes.get("", ASSUMED_MAX_BATCH_SIZE))
+        stated = max_batch_size_stated or not size
+        _complete_onnx(completed, model_file(completed, newest), stated, size, where, assumed)
     _complete_policies(completed, backend, assumed)
     return completed, tuple(assumed)
 
@@ -117,7 +121,7 @@ def _backend_from_files(
 
 
 def _complete_onnx(
-    config: model_config_pb2.ModelConfig, path: Path, stated: bool, where: str, assumed: list[str]
+    config: model_config_pb2.ModelConfig, path: Path, stated: bool, batch_size: int, where: str, assumed: list[str]
 ) -> None:
     """Inputs, outputs and the batch size of an onnx model."""
     groups = (config.input, config.output)
@@ -135,27 +139,30 @@ def _complete_onnx(
 
     undeclared = not config.input and not config.output
     if undeclared and not stated and config.max_batch_size == 0:
-        _assume_batching(config, (*all_inputs, *all_outputs), path, assumed)
+        _assume_batching(config, (*all_inputs, *all_outputs), batch_size, path, assumed)
     _complete_tensors(config, "input", inputs, path, where, assumed)
     _complete_tensors(config, "output", outputs, path, where, assumed)
 
 
 def _assume_batching(
-    config: model_config_pb2.ModelConfig, tensors: Sequence[OnnxTensor], path: Path, assumed: list[str]
+    config: model_config_pb2.ModelConfig,
+    tensors: Sequence[OnnxTensor],
+    batch_size: int,
+    path: Path,
+    assumed: list[str],
 ) -> None:
     fixed = [tensor.name for tensor in tensors if not tensor.shape or tensor.shape[0] != -1]
     if fixed or not tensors:
         why = f"since the first dimension of '{fixed[0]}' is not dynamic in {path.name}" if fixed else "without tensors"
         assumed.append(f"assumed max_batch_size 0 (no batching), {why}")
         return
-    config.max_batch_size = ASSUMED_MAX_BATCH_SIZE
+    config.max_batch_size = batch_size
     batcher = ""
     if config.WhichOneof("scheduling_choice") is None:
         config.dynamic_batching.SetInParent()
         batcher = " with dynamic_batching"
     assumed.append(
-        f"assumed max_batch_size {ASSUMED_MAX_BATCH_SIZE}{batcher}, since every tensor of {path.name}"
-        " has a dynamic first dimension"
+        f"assumed max_batch_size {batch_size}{batcher}, since every tensor of {path.name} has a dynamic first dimension"
     )
 
 

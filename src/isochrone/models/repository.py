@@ -25,6 +25,8 @@ from isochrone.models.validation import validate
 from isochrone.models.versions import find_versions, version_number, versions_to_serve
 
 CONFIG_FILE = "config.pbtxt"
+#: Holds the configurations that ``--model-config-name`` chooses among.
+_CONFIGS = "configs"
 _CONFIG_PARAMETER = "load parameter 'config'"
 _VERSIONS_PARAMETER = "load parameter 'versions'"
 _LONGEST_NAME = 255
@@ -82,8 +84,13 @@ class ModelDescription:
 class Repository:
     """One or more directories of models, seen as one set of names."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
+    def __init__(
+        self, paths: Sequence[Path], config_name: str = "", assumed_batch_sizes: Mapping[str, int] | None = None
+    ) -> None:
         self.paths = tuple(paths)
+        #: Each model's configs/NAME.pbtxt stands in for its config.pbtxt, where it has one.
+        self._config_name = config_name
+        self._assumed_batch_sizes = assumed_batch_sizes or {}
         for path in self.paths:
             if not os.path.isdir(path):
                 given = "a file" if path.exists() else "nothing there"
@@ -142,6 +149,10 @@ class Repository:
             given = error.strerror or str(error)
             raise ConfigError(str(error.filename or found[0]), "file", "a readable file", given) from None
 
+    def _config_file(self, directory: Path) -> Path:
+        named = directory / _CONFIGS / f"{self._config_name}.pbtxt"
+        return named if self._config_name and os.path.lexists(named) else directory / CONFIG_FILE
+
     def _describe(
         self,
         name: str,
@@ -150,7 +161,7 @@ class Repository:
         overrides: OverrideDirectory | None,
         wanted: Sequence[int] | None,
     ) -> ModelDescription:
-        where = _CONFIG_PARAMETER if config_json is not None else str(directory / CONFIG_FILE)
+        where = _CONFIG_PARAMETER if config_json is not None else str(self._config_file(directory))
         if config_json is not None:
             config, stated = parse_json(config_json, where)
         elif os.path.lexists(where):
@@ -175,7 +186,14 @@ class Repository:
         versions = {number: directory / str(number) for number in numbers}
 
         def completed(of: Mapping[int, Path]) -> tuple[model_config_pb2.ModelConfig, Signature, tuple[str, ...]]:
-            result, assumed = complete(config, directory, of, max_batch_size_stated=stated, where=where)
+            result, assumed = complete(
+                config,
+                directory,
+                of,
+                max_batch_size_stated=stated,
+                where=where,
+                assumed_batch_sizes=self._assumed_batch_sizes,
+            )
             validate(result, where)
             _check_initial_states(result, directory, where)
             return result, signature_of(result, _read_labels(result, directory, where)), assumed

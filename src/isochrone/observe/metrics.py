@@ -106,10 +106,12 @@ _UNTYPED: Final = re.compile(rb"^(# TYPE nv_\w+) untyped$", re.MULTILINE)
 class Exposition:
     """Renders scrapes. ``take`` gives the server's state, and is called on ``render``'s thread."""
 
-    def __init__(self, take: Callable[[], ServerSnapshot], proc: Path = Path("/proc")) -> None:
+    def __init__(self, take: Callable[[], ServerSnapshot], proc: Path = Path("/proc"), *, machine: bool = True) -> None:
         self.take = take
         self._process = ProcessCollector(proc=str(proc), registry=None)
-        self._machine = MachineCollector(proc)
+        self._others: tuple[Collector, ...] = (self._process,)
+        if machine:
+            self._others = (MachineCollector(proc), self._process)
 
     def render(self, accept: str = "", snapshot: ServerSnapshot | None = None) -> tuple[bytes, str]:
         """(body, content type) in the format the Accept header asks for: OpenMetrics, or plain text.
@@ -121,7 +123,7 @@ class Exposition:
         except (TypeError, ValueError):
             # A version that is no version: prometheus_client compares it with numbers and raises.
             encode, content_type = choose_encoder("")
-        families = _Families(self.take() if snapshot is None else snapshot, (self._machine, self._process))
+        families = _Families(self.take() if snapshot is None else snapshot, self._others)
         body = encode(families)
         if content_type.startswith("text/plain"):
             body = _UNTYPED.sub(rb"\1 counter", body)

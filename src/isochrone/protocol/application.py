@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from isochrone.errors import InvalidArgument, MethodNotAllowed, NotFound
+from isochrone.errors import InvalidArgument, MethodNotAllowed, NotFound, Restricted
 from isochrone.observe.snapshot import ServerSnapshot
-from isochrone.protocol.grpc import GrpcRouter
+from isochrone.protocol.access.forwarding import WithHeaders, forwarded
+from isochrone.protocol.access.restrictions import check_grpc, check_rest
+from isochrone.protocol.access.rules import HeaderRules
+from isochrone.protocol.grpc import GrpcErrorRoute, GrpcRouter
 from isochrone.protocol.rest import ErrorRoute, RestRouter
 from isochrone.wire.exchange import Exchange, Head, Route
 
@@ -20,16 +23,39 @@ if TYPE_CHECKING:
 class ProtocolApplication:
     """REST and gRPC for one service; the content type tells them apart."""
 
-    def __init__(self, service: InferenceService, max_body_bytes: int) -> None:
+    def __init__(self, service: InferenceService, max_body_bytes: int, rules: HeaderRules | None = None) -> None:
+        self._service = service
+        self._max_body_bytes = max_body_bytes
         self._rest = RestRouter(service, max_body_bytes)
         self._grpc = GrpcRouter(service, max_body_bytes)
+        self._rules = None if rules is None or rules.is_empty else rules
 
     def route(self, head: Head) -> Route:
         if (head.get(b"content-type") or b"").startswith(b"application/grpc"):
             if not head.is_http2:
                 return ErrorRoute(InvalidArgument("gRPC needs HTTP/2, this request came over HTTP/1.1"))
-            return self._grpc.route(head)
+            return self._grpc.route(head) if self._rules is None else self._grpc_by_rules(head, self._rules)
+        return self._rest.route(head) if self._rules is None else self._rest_by_rules(head, self._rules)
+
+    def _rest_by_rules(self, head: Head, rules: HeaderRules) -> Route:
+        try:
+            check_rest(rules.http_required, head)
+        except Restricted as error:
+            return ErrorRoute(error)
+        if rules.http_forwarded is not None and (parameters := forwarded(rules.http_forwarded, head)):
+            service = cast("InferenceService", WithHeaders(self._service, parameters))
+            return RestRouter(service, self._max_body_bytes).route(head)
         return self._rest.route(head)
+
+    def _grpc_by_rules(self, head: Head, rules: HeaderRules) -> Route:
+        try:
+            check_grpc(rules.grpc_required, head)
+        except Restricted as error:
+            return GrpcErrorRoute(error)
+        if rules.grpc_forwarded is not None and (parameters := forwarded(rules.grpc_forwarded, head)):
+            service = cast("InferenceService", WithHeaders(self._service, parameters))
+            return GrpcRouter(service, self._max_body_bytes).route(head)
+        return self._grpc.route(head)
 
 
 class MetricsApplication:

@@ -22,7 +22,8 @@ from isochrone.models.digest import DigestMemory
 from isochrone.models.repository import ModelEntry, Repository, unknown_model, validate_model_name
 from isochrone.models.versions import version_number
 from isochrone.worker.load_parameters import LoadParameters
-from isochrone.worker.loading import Prepared, prepare, serve
+from isochrone.worker.load_settings import LoadSettings
+from isochrone.worker.loading import Prepared, prepare_again, serve
 from isochrone.worker.response_cache import ResponseCache
 from isochrone.worker.watchdog import InlineWatchdog
 
@@ -39,11 +40,18 @@ READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVA
 class Catalog:
     """All on the loop's thread, but for the work it sends to threads."""
 
-    def __init__(self, repository: Repository, cache: ResponseCache | None, drain_seconds: float) -> None:
+    def __init__(
+        self,
+        repository: Repository,
+        cache: ResponseCache | None,
+        drain_seconds: float,
+        loading: LoadSettings | None = None,
+    ) -> None:
         self.repository = repository
         self.watchdog = InlineWatchdog()
         self._cache = cache
         self._drain_seconds = drain_seconds
+        self._loading = loading or LoadSettings()
         #: (name, version) → what serves it; version "" is the newest. The one place requests look.
         self._served: dict[tuple[str, str], ServedVersion] = {}
         #: The hot path's look-up, bound once; ``find`` explains a miss.
@@ -178,7 +186,7 @@ class Catalog:
                 current = self._served.get((description.name, str(version)))
                 if current is not None and current.digest == digest:
                     continue
-                prepared.append(prepare(own, version, digest))
+                prepared.append(prepare_again(own, version, digest, self._loading))
         except BaseException:
             _discard(prepared)
             raise

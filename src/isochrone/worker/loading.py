@@ -26,6 +26,7 @@ from isochrone.worker.batch import Batch
 from isochrone.worker.curve import LatencyCurve
 from isochrone.worker.ensemble import EnsembleRunner, Resolve
 from isochrone.worker.instance import Instance
+from isochrone.worker.load_settings import LoadSettings
 from isochrone.worker.replacement import TakeInstance
 from isochrone.worker.reshape import reshaped
 from isochrone.worker.runner import Runner
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _DEFAULT_AGEING_MS = 1000
+_DEFAULT_SETTINGS = LoadSettings()
+#: Triton's name for the policy of instances on a CPU whose group names none.
+_CPU_POLICY = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,31 @@ class Prepared:
         _close_all(self.executables, self.description.name)
 
 
-def prepare(description: ModelDescription, version: int, own_digest: str | None = None) -> Prepared:
+def prepare_again(
+    description: ModelDescription, version: int, own_digest: str | None, settings: LoadSettings
+) -> Prepared:
+    """``prepare``, tried again as often as the settings say."""
+    for attempt in range(1, settings.retries + 1):
+        try:
+            return prepare(description, version, own_digest, settings)
+        except Exception as error:
+            log.warning(
+                "a load failed and is tried again",
+                model=description.name,
+                version=version,
+                attempt=attempt,
+                retries=settings.retries,
+                error=str(error),
+            )
+    return prepare(description, version, own_digest, settings)
+
+
+def prepare(
+    description: ModelDescription,
+    version: int,
+    own_digest: str | None = None,
+    settings: LoadSettings = _DEFAULT_SETTINGS,
+) -> Prepared:
     """Loads every instance of a version and warms it. Raises without leaving anything behind.
 
     ``own_digest`` is the version's digest, where the caller knows it.
@@ -84,7 +112,7 @@ def prepare(description: ModelDescription, version: int, own_digest: str | None 
     if plain_parameters(config).get("isolation") == "process":
         # The backend kills the model's process itself; giving up on the thread as well would leave two at it.
         timeout_ms = 0
-    contexts = tuple(_contexts(description, version, directory))
+    contexts = tuple(_contexts(description, version, directory, backend, settings))
     load = loader(backend, f"{description.name}/config.pbtxt")
     executables: list[Executable] = []
     try:
@@ -228,11 +256,13 @@ def _number(parameters: Mapping[str, str], key: str, default: int, model: str) -
     return int(value)
 
 
-def _contexts(description: ModelDescription, version: int, directory: Path) -> list[LoadContext]:
+def _contexts(
+    description: ModelDescription, version: int, directory: Path, backend: str, settings: LoadSettings
+) -> list[LoadContext]:
     config = description.config
     count = sum(max(1, group.count) for group in config.instance_group) or 1
-    parameters = plain_parameters(config)
-    affinity = _affinity(parameters.get("cpus", ""), description.name)
+    parameters = {**settings.parameters.get(backend, {}), **plain_parameters(config)}
+    affinity = _affinity(parameters.get("cpus", ""), description.name) or _policy_cpus(config, settings)
     return [
         LoadContext(
             description.name,
@@ -246,6 +276,18 @@ def _contexts(description: ModelDescription, version: int, directory: Path) -> l
             parameters,
         )
         for index in range(count)
+    ]
+
+
+def _policy_cpus(config: Any, settings: LoadSettings) -> list[tuple[int, ...]]:
+    """The CPUs of each instance, as the host policies say; empty: no policy is set."""
+    policies = settings.host_policies
+    if not policies:
+        return []
+    return [
+        policies.get(group.host_policy or _CPU_POLICY, ())
+        for group in config.instance_group
+        for _ in range(max(1, group.count))
     ]
 
 

@@ -21,15 +21,17 @@ import structlog
 
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError, NotFound
-from isochrone.models.repository import Repository
+from isochrone.models.repository import ModelEntry, Repository
 from isochrone.observe.logs import Settings as LogSettings
 from isochrone.observe.metrics import Exposition
 from isochrone.observe.snapshot import ServerSnapshot
+from isochrone.protocol.access.rules import HeaderRules
 from isochrone.protocol.application import MetricsApplication, ProtocolApplication
 from isochrone.protocol.origins import SameOrigin
 from isochrone.settings import WireLimits
 from isochrone.wire.listener import Listener
 from isochrone.worker.catalog import Catalog
+from isochrone.worker.load_settings import LoadSettings
 from isochrone.worker.response_cache import ResponseCache
 from isochrone.worker.service import WorkerService
 
@@ -70,8 +72,20 @@ class ServeSettings:
     control_token: str = field(default="", repr=False)
     #: Bytes of the response cache; 0: none.
     cache_bytes: int = 0
-    reuse_port: bool = False
+    #: Services whose port other processes may listen on too (SO_REUSEPORT).
+    shared_ports: frozenset[str] = frozenset()
+    #: Service → its address, where it is another than ``host``.
+    hosts: Mapping[str, str] = field(default_factory=dict)
     tls: ssl.SSLContext | None = None
+    #: For the gRPC port alone; ``tls`` covers it otherwise.
+    grpc_tls: ssl.SSLContext | None = None
+    #: Headers that APIs need, and headers that become parameters.
+    rules: HeaderRules = field(default_factory=HeaderRules)
+    #: Trace settings at start, by the names of the trace API.
+    trace: Mapping[str, list[str]] = field(default_factory=dict)
+    loading: LoadSettings = field(default_factory=LoadSettings)
+    #: Whether /metrics shows the machine's processors and memory.
+    cpu_metrics: bool = True
     limits: WireLimits = field(default_factory=WireLimits)
 
 
@@ -100,7 +114,9 @@ class Worker:
         self.settings = settings
         self._companions = companions
         cache = ResponseCache(settings.cache_bytes) if settings.cache_bytes else None
-        self.catalog = Catalog(Repository(settings.repositories), cache, settings.exit_timeout)
+        loading = settings.loading
+        repository = Repository(settings.repositories, loading.config_name, loading.assumed_batch_sizes)
+        self.catalog = Catalog(repository, cache, settings.exit_timeout, loading)
         self.service = WorkerService(
             self.catalog,
             log_settings,
@@ -110,6 +126,7 @@ class Worker:
             strict_readiness=settings.strict_readiness,
             allow_file_overrides=settings.allow_file_overrides,
             control_token=settings.control_token,
+            trace=settings.trace,
         )
         self.ports: dict[str, int] = {}
         self._listeners: list[Listener] = []
@@ -156,8 +173,9 @@ class Worker:
 
     async def _listen(self) -> None:
         settings = self.settings
-        application = ProtocolApplication(self.service, settings.limits.max_body_bytes)
-        metrics = MetricsApplication(Exposition(self._snapshot), self._snapshot)
+        application = ProtocolApplication(self.service, settings.limits.max_body_bytes, settings.rules)
+        metrics = MetricsApplication(Exposition(self._snapshot, machine=settings.cpu_metrics), self._snapshot)
+        tls = {"http": settings.tls, "grpc": settings.grpc_tls or settings.tls}
         for name, port, served in (
             ("http", settings.http_port, application),
             ("grpc", settings.grpc_port, application),
@@ -165,17 +183,18 @@ class Worker:
         ):
             if port is None:
                 continue
+            host = settings.hosts.get(name, settings.host)
             guarded = SameOrigin(served, settings.allow_origins)
-            listener = Listener(guarded, settings.limits, settings.tls if name != "metrics" else None)
+            listener = Listener(guarded, settings.limits, tls.get(name))
             try:
-                self.ports[name] = await listener.start(settings.host, port, reuse_port=settings.reuse_port)
+                self.ports[name] = await listener.start(host, port, reuse_port=name in settings.shared_ports)
             except OSError as error:
                 raise StartFailed(
-                    f"cannot listen on {settings.host}:{port} for {name}: {error.strerror or error}; "
+                    f"cannot listen on {host}:{port} for {name}: {error.strerror or error}; "
                     f"choose another with --{name}-port"
                 ) from None
             self._listeners.append(listener)
-            log.info("listening", service=name, host=settings.host, port=self.ports[name])
+            log.info("listening", service=name, host=host, port=self.ports[name])
 
     async def _load_models(self) -> None:
         settings = self.settings
@@ -186,26 +205,33 @@ class Worker:
         names = list(entries)
         if settings.control_mode == "explicit":
             names = list(entries) if "*" in settings.load_models else list(settings.load_models)
-        failed: list[str] = []
-        for name in names:
-            problem = entries[name].problem if name in entries else None
-            if problem is not None:
-                self.catalog.note_failure(name, (), problem)
-                failed.append(name)
-                continue
-            try:
-                await self.catalog.load(name)
-            except NotFound as error:
-                # The index does not list what is not there, so the catalog has kept it to itself.
-                log.error("model failed to load", model=name, error=str(error))
-                failed.append(name)
-            except IsochroneError:
-                failed.append(name)
+        gate = asyncio.Semaphore(settings.loading.threads)
+
+        async def load(name: str) -> bool:
+            async with gate:
+                return await self._load_model(name, entries.get(name))
+
+        loaded = await asyncio.gather(*(load(name) for name in names))
+        failed = [name for name, is_ready in zip(names, loaded, strict=True) if not is_ready]
         if failed and settings.exit_on_error:
             raise StartFailed(
                 f"models failed to load: {', '.join(failed)}; the log above says why"
                 " (--exit-on-error=false serves the others)"
             )
+
+    async def _load_model(self, name: str, entry: ModelEntry | None) -> bool:
+        if entry is not None and entry.problem is not None:
+            self.catalog.note_failure(name, (), entry.problem)
+            return False
+        try:
+            await self.catalog.load(name)
+        except NotFound as error:
+            # The index does not list what is not there, so the catalog has kept it to itself.
+            log.error("model failed to load", model=name, error=str(error))
+            return False
+        except IsochroneError:
+            return False
+        return True
 
     def _snapshot(self) -> ServerSnapshot:
         connections = sum(len(listener.connections) for listener in self._listeners)

@@ -51,6 +51,7 @@ class WorkerService(InferenceService):
         strict_readiness: bool,
         allow_file_overrides: bool = False,
         control_token: str = "",
+        trace: Mapping[str, list[str]] | None = None,
     ) -> None:
         self.catalog = catalog
         self.shared_memory = SharedMemoryRegions() if allow_shared_memory else None
@@ -60,7 +61,7 @@ class WorkerService(InferenceService):
         self._allow_file_overrides = allow_file_overrides
         self.control_token = control_token
         self._strict_readiness = strict_readiness
-        self._trace = TraceSettings()
+        self._trace = TraceSettings(trace or {})
         #: True once start-up is done; False again when stopping.
         self.accepting = False
         self.stopping = False

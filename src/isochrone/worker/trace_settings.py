@@ -20,8 +20,13 @@ _LEVELS = ("OFF", "TIMESTAMPS", "TENSORS")
 
 
 class TraceSettings:
-    def __init__(self) -> None:
-        self._global = dict(_DEFAULTS)
+    def __init__(self, initial: Mapping[str, list[str]] | None = None) -> None:
+        """``initial`` is the command line's: what a reset of the global settings goes back to."""
+        self._initial = {**_DEFAULTS, **(initial or {})}
+        for key, value in self._initial.items():
+            if key not in ("trace_file", "trace_mode"):
+                _check(key, value)
+        self._global = dict(self._initial)
         self._models: dict[str, dict[str, list[str]]] = {}
 
     def apply(self, model_name: str, changes: Mapping[str, list[str] | None]) -> dict[str, list[str]]:
@@ -35,7 +40,7 @@ class TraceSettings:
             elif model_name:
                 target.pop(key, None)
             else:
-                target[key] = list(_DEFAULTS[key])
+                target[key] = list(self._initial[key])
         if model_name:
             self._models[model_name] = target
             if not target:

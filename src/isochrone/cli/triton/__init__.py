@@ -1,0 +1,1 @@
+"""The command line of tritonserver, as ``isochrone serve`` takes it."""

@@ -1,0 +1,28 @@
+"""A command whose line may hold Triton's flags beside its own options."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import typer
+from typer.core import TyperCommand
+
+from isochrone.cli.triton.command_line import BadFlag, GivenFlags, read
+
+_META = "isochrone.triton_flags"
+
+
+class TritonCommand(TyperCommand):
+    """Takes Triton's flags out of the arguments before click reads the rest."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            rest, ctx.meta[_META] = read(args)
+        except BadFlag as error:
+            raise typer.BadParameter(str(error)) from None
+        return super().parse_args(ctx, rest)
+
+
+def flags_of(context: typer.Context) -> GivenFlags:
+    """What the flags said; for the command's own function."""
+    return cast(GivenFlags, context.meta[_META])

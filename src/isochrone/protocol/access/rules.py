@@ -1,0 +1,24 @@
+"""The operator's rules for headers, as one value for ``ProtocolApplication``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from isochrone.protocol.access.restrictions import RequiredHeader
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderRules:
+    """Empty: every API is open and no header is forwarded."""
+
+    http_required: Mapping[str, RequiredHeader] = field(default_factory=dict)
+    grpc_required: Mapping[str, RequiredHeader] = field(default_factory=dict)
+    #: None: nothing is forwarded.
+    http_forwarded: re.Pattern[str] | None = None
+    grpc_forwarded: re.Pattern[str] | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.http_required or self.grpc_required or self.http_forwarded or self.grpc_forwarded)
