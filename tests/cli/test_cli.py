@@ -21,6 +21,7 @@ from isochrone.cli.requests.infer import _parameters, _plain
 from isochrone.cli.requests.request_inputs import arrange, make_random, read, split_inputs
 from isochrone.cli.requests.target import Certificates, RequestFailed, TensorDescription, open_target
 from isochrone.cli.requests.waterfall import percentile, render, stages_of
+from isochrone.cli.triton.command_line import own_switch
 from isochrone.protocol.datatypes import NUMPY_BY_NAME
 
 FEATURES = TensorDescription("features", "FP32", (-1, 3))
@@ -75,11 +76,11 @@ def test_serve_refuses_in_one_sentence(arguments: list[str], named: str) -> None
 
 def test_switches_as_triton_writes_them() -> None:
     switches = {"--no-allow-grpc"}
-    assert serve._switch("--allow-grpc=false", switches) == "--no-allow-grpc"
-    assert serve._switch("--allow-grpc=True", switches) == "--allow-grpc"
-    assert serve._switch("--allow-grpc=0", switches) == "--no-allow-grpc"
-    assert serve._switch("--allow-grpc=maybe", switches) == "--allow-grpc=maybe"
-    assert serve._switch("--http-port=8000", switches) == "--http-port=8000"
+    assert own_switch("--allow-grpc=false", switches) == "--no-allow-grpc"
+    assert own_switch("--allow-grpc=True", switches) == "--allow-grpc"
+    assert own_switch("--allow-grpc=0", switches) == "--no-allow-grpc"
+    assert own_switch("--allow-grpc=maybe", switches) == "--allow-grpc=maybe"
+    assert own_switch("--http-port=8000", switches) == "--http-port=8000"
     result = run("serve", "--allow-metrics=false", "/nowhere/at/all")
     assert "/nowhere/at/all is not a directory" in result.output
     assert run("serve", "--allow-metrics=maybe", ".").exit_code == 2

@@ -7,7 +7,7 @@ from typing import Any, cast
 import typer
 from typer.core import TyperCommand
 
-from isochrone.cli.triton.command_line import BadFlag, GivenFlags, read
+from isochrone.cli.triton.command_line import BadFlag, GivenFlags, own_switch, read
 
 _META = "isochrone.triton_flags"
 
@@ -20,7 +20,8 @@ class TritonCommand(TyperCommand):
             rest, ctx.meta[_META] = read(args)
         except BadFlag as error:
             raise typer.BadParameter(str(error)) from None
-        return super().parse_args(ctx, rest)
+        switches = {name for parameter in self.params for name in parameter.secondary_opts}
+        return super().parse_args(ctx, [own_switch(word, switches) for word in rest])
 
 
 def flags_of(context: typer.Context) -> GivenFlags:

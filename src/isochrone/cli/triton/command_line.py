@@ -6,7 +6,7 @@ reads; the others are collected for ``options``. Nothing is decided here but wha
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
 
 from isochrone.cli.triton.flags import BY_NAME, Flag, Outcome, Value
@@ -80,6 +80,14 @@ def read(words: Sequence[str]) -> tuple[list[str], GivenFlags]:
         else:
             rest.append(f"{name}={value}")
     return rest, given
+
+
+def own_switch(word: str, switches: Set[str]) -> str:
+    """One of our own switches with a value, as Triton would write it: ``--log-json=false`` for ``--no-log-json``."""
+    name, equals, value = word.partition("=")
+    if not equals or f"--no-{name[2:]}" not in switches or value.lower() not in _TRUE | _FALSE:
+        return word
+    return name if value.lower() in _TRUE else f"--no-{name[2:]}"
 
 
 def _checked(flag: Flag, value: str) -> str:
