@@ -220,7 +220,11 @@ def test_top_tells_what_it_can(serving: ControlThread) -> None:
     assert result.exit_code == 0, result.output
     assert "gateway gw-1  tells nothing" in result.output
     assert "worker cpu-1  tells nothing" in result.output
-    assert json.loads(isochrone(serving, "top", "--count", "1", "--interval", "0.1", "--json").output) == {}
+    assert json.loads(isochrone(serving, "top", "--count", "1", "--interval", "0.1", "--json").output) == {
+        "models": {},
+        "gateways": {},
+        "workers": {},
+    }
 
 
 def test_nobody_there_is_one_sentence() -> None:

@@ -28,7 +28,7 @@ COMMANDS = {
     "control": ("isochrone.cli.processes.control", "Run one controller of a fleet."),
     "apply": ("isochrone.cli.apply", "Make the fleet as a file says; shows the plan first."),
     "status": ("isochrone.cli.fleet.status", "Show the fleet, once."),
-    "top": ("isochrone.cli.fleet.top", "Show what every gateway and worker does, live."),
+    "top": ("isochrone.cli.fleet.top", "Show what every model, gateway and worker does, live."),
     "rollout": ("isochrone.cli.rollouts.rollout", "Change versions: all at once, or not."),
     "canary": ("isochrone.cli.rollouts.canary", "New versions tried on a part of traffic."),
     "drain": ("isochrone.cli.fleet.drain", "Send no new work to a worker or gateway."),

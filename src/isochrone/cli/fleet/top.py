@@ -1,4 +1,4 @@
-"""``isochrone top``: the fleet at work, live: what each gateway and worker does per second.
+"""``isochrone top``: the fleet at work, live: what each model, gateway and worker does per second.
 
 Reads the status from a controller and the metrics page of every process that has one. A page that cannot be read
 leaves its figures out.
@@ -10,19 +10,18 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from typing import Annotated
 
 import httpx
 import typer
 from rich.console import Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from isochrone.cli.api_client import DEFAULT_API, ApiClient, ApiOption, JsonOption, failing_as
 from isochrone.cli.console import clock, make_console, table
-from isochrone.cli.fleet.top_figures import Figures, Reading, between, read_page
+from isochrone.cli.fleet.top_figures import Figures, ModelFigures, Reading, between, of_models, read_page
 from isochrone.cli.rollouts.rollout_view import outcome_text
 from isochrone.control.api.messages import Status
 
@@ -33,11 +32,13 @@ Examples:
   isochrone top --interval 5
   isochrone top --count 10 --json
 
-Requests and failures are per second, over the interval. p99 is of the time inside a worker; a page that does not tell
-a figure leaves it out. Ctrl-C ends it.
+Requests and failures are per second, over the interval; those of a model are what clients asked of the gateways, runs
+are on the workers, with the steps of ensembles. p99 is of the time inside a worker. cpu is in percent of one core. A
+page that does not tell a figure leaves it out. Ctrl-C ends it.
 """
 
-_COLUMNS = ("req/s", "refused/s", "failed/s", "in flight", "p99 ms")
+_COLUMNS = ("req/s", "refused/s", "failed/s", "in flight", "p99 ms", "cpu", "memory")
+_MODEL_COLUMNS = ("req/s", "refused/s", "failed/s", "runs/s", "in flight", "p99 ms")
 #: Seconds for one metrics page.
 _PAGE_TIMEOUT = 2.0
 
@@ -51,7 +52,7 @@ def top(
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what every gateway and worker does, live. With --json, one object a look."""
+    """Show what every model, gateway and worker does, live. With --json, one object a look."""
     console = make_console()
     with failing_as("top"), ApiClient(api) as client, _Pages() as pages:
         status = client.get("/v1/status", Status)
@@ -62,17 +63,26 @@ def top(
             while True:
                 time.sleep(interval)
                 status = client.get("/v1/status", Status)
-                figures = pages.look(status)
+                seen = pages.look(status)
                 looks += 1
                 if as_json:
-                    typer.echo(json.dumps({name: asdict(each) for name, each in figures.items()}))
+                    typer.echo(json.dumps(asdict(seen)))
                 elif shown is not None:
-                    shown.update(picture(status, figures), refresh=True)
+                    shown.update(picture(status, seen), refresh=True)
                 else:
-                    for line in plain_lines(status, figures, time.time()):
+                    for line in plain_lines(status, seen, time.time()):
                         typer.echo(line)
                 if looks == count:
                     return
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look at the whole fleet, by name."""
+
+    models: dict[str, ModelFigures] = field(default_factory=dict)
+    gateways: dict[str, Figures] = field(default_factory=dict)
+    workers: dict[str, Figures] = field(default_factory=dict)
 
 
 class _Pages:
@@ -90,18 +100,26 @@ class _Pages:
         self._readers.shutdown()
         self._client.close()
 
-    def look(self, status: Status) -> dict[str, Figures]:
-        """By name of gateway or worker: what it did since the last look."""
+    def look(self, status: Status) -> Seen:
+        """What the processes did since the last look."""
         places = {gateway.name: gateway.metrics for gateway in status.gateways if gateway.metrics}
         places |= {worker.name: worker.metrics for worker in status.workers if worker.metrics}
         readings = dict(zip(places, self._readers.map(self._read, places.values()), strict=True))
-        figures = {}
+        pairs = {}
         for name, taken in readings.items():
             before = self._last.pop(name, None)
             if taken is not None:
                 self._last[name] = taken
-                figures[name] = between(*_pair(before, taken))
-        return figures
+                # Without a reading before there is nothing to tell rates by.
+                at, reading = before or (taken[0], Reading())
+                pairs[name] = (reading, taken[1], taken[0] - at)
+        gateways = {each.name: pairs[each.name] for each in status.gateways if each.name in pairs}
+        workers = {each.name: pairs[each.name] for each in status.workers if each.name in pairs}
+        return Seen(
+            of_models(gateways.values(), workers.values()),
+            {name: between(*pair) for name, pair in gateways.items()},
+            {name: between(*pair) for name, pair in workers.items()},
+        )
 
     def _read(self, address: str) -> tuple[float, Reading] | None:
         try:
@@ -112,49 +130,59 @@ class _Pages:
             return None
 
 
-def _pair(before: tuple[float, Reading] | None, after: tuple[float, Reading]) -> tuple[Reading, Reading, float]:
-    """Without a reading before there is nothing to tell rates by."""
-    if before is None:
-        return Reading(), Reading({name: after[1].sums[name] for name in after[1].sums if name == "in_flight"}), 0.0
-    return before[1], after[1], after[0] - before[0]
-
-
-def picture(status: Status, figures: dict[str, Figures]) -> RenderableType:
+def picture(status: Status, seen: Seen) -> RenderableType:
     head = f"fleet {status.fleet}  epoch {status.epoch}  leader {status.leader or 'none'}"
     parts: list[RenderableType] = [Text(head, style="bold")]
     if not status.store.connected:
         parts.append(Text(f"the store is away: {status.store.error}", style="red"))
-    gateways = _table("gateways", "gateway")
+    models = table("models", "model", "version", *_MODEL_COLUMNS, right=_MODEL_COLUMNS)
+    for model in status.models:
+        models.add_row(model.name, model.version or "–", *_model_cells(seen.models.get(model.name)))
+    gateways = table("gateways", "gateway", *_COLUMNS, right=_COLUMNS)
     for gateway in status.gateways:
-        gateways.add_row(gateway.name, *_cells(figures.get(gateway.name)))
-    workers = _table("workers", "worker")
+        gateways.add_row(gateway.name, *_cells(seen.gateways.get(gateway.name)))
+    workers = table("workers", "worker", *_COLUMNS, right=_COLUMNS)
     for worker in status.workers:
-        workers.add_row(f"{worker.name}{' (draining)' if worker.draining else ''}", *_cells(figures.get(worker.name)))
-    parts += [gateways, workers]
+        name = f"{worker.name}{' (draining)' if worker.draining else ''}"
+        workers.add_row(name, *_cells(seen.workers.get(worker.name)))
+    parts += [models, gateways, workers]
     parts += [Text(outcome_text(record), style="cyan") for record in status.rollouts]
     return Group(*parts)
 
 
-def plain_lines(status: Status, figures: dict[str, Figures], now: float) -> list[str]:
-    """The same, one line for each process."""
+def plain_lines(status: Status, seen: Seen, now: float) -> list[str]:
+    """The same, one line for each model and process."""
+    rows = [
+        *((f"model {each.name}", _MODEL_COLUMNS, _model_cells(seen.models.get(each.name))) for each in status.models),
+        *((f"gateway {each.name}", _COLUMNS, _cells(seen.gateways.get(each.name))) for each in status.gateways),
+        *((f"worker {each.name}", _COLUMNS, _cells(seen.workers.get(each.name))) for each in status.workers),
+    ]
     lines = []
-    names = [("gateway", gateway.name) for gateway in status.gateways]
-    names += [("worker", worker.name) for worker in status.workers]
-    for kind, name in names:
-        cells = zip(_COLUMNS, _cells(figures.get(name)), strict=True)
-        told = "  ".join(f"{cell} {column}" for column, cell in cells if cell != "–")
-        lines.append(f"{clock(now)}  {kind} {name}  {told or 'tells nothing'}")
+    for name, columns, cells in rows:
+        told = "  ".join(f"{cell} {column}" for column, cell in zip(columns, cells, strict=True) if cell != "–")
+        lines.append(f"{clock(now)}  {name}  {told or 'tells nothing'}")
     return lines
-
-
-def _table(title: str, first: str) -> Table:
-    return table(title, first, *_COLUMNS, right=_COLUMNS)
 
 
 def _cells(figures: Figures | None) -> tuple[str, ...]:
     told = figures or Figures()
-    rates = (told.requests, told.refused, told.failures)
-    shown = ["–" if rate is None else f"{rate:,.0f}" if rate >= 10 or rate == 0 else f"{rate:.1f}" for rate in rates]
-    shown.append("–" if told.in_flight is None else f"{told.in_flight:.0f}")
-    shown.append("–" if told.p99_ms is None else f"{told.p99_ms:.2f}")
-    return tuple(shown)
+    return (
+        *map(_rate, (told.requests, told.refused, told.failures)),
+        "–" if told.in_flight is None else f"{told.in_flight:.0f}",
+        "–" if told.p99_ms is None else f"{told.p99_ms:.2f}",
+        "–" if told.cpu is None else f"{told.cpu:.0%}",
+        "–" if told.memory is None else f"{told.memory / 2**20:,.0f} MiB",
+    )
+
+
+def _model_cells(figures: ModelFigures | None) -> tuple[str, ...]:
+    told = figures or ModelFigures()
+    return (
+        *map(_rate, (told.requests, told.refused, told.failures, told.runs)),
+        "–" if told.in_flight is None else f"{told.in_flight:.0f}",
+        "–" if told.p99_ms is None else f"{told.p99_ms:.2f}",
+    )
+
+
+def _rate(rate: float | None) -> str:
+    return "–" if rate is None else f"{rate:,.0f}" if rate >= 10 or rate == 0 else f"{rate:.1f}"

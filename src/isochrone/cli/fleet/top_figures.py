@@ -6,77 +6,166 @@ Gateways and workers of ours, and real Tritons, tell enough; what a page does no
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from prometheus_client.parser import text_string_to_metric_families
 
+_Key = TypeVar("_Key")
+
 _GATEWAY = "isochrone_gateway_"
-#: Samples that are added up over their labels.
+#: Samples that are added up over their labels, without the ``_total`` that the parser adds to counters.
 _SUMS = {
-    f"{_GATEWAY}requests_total": "requests",
-    f"{_GATEWAY}refused_total": "refused",
-    f"{_GATEWAY}failures_total": "failures",
+    f"{_GATEWAY}requests": "requests",
+    f"{_GATEWAY}refused": "refused",
+    f"{_GATEWAY}failures": "failures",
     f"{_GATEWAY}in_flight": "in_flight",
     "nv_inference_request_success": "requests",
     "nv_inference_request_failure": "failures",
     "nv_inference_pending_request_count": "in_flight",
+    "process_cpu_seconds": "cpu",
+    "process_resident_memory_bytes": "memory",
 }
+#: Those of them that are a state, not a count.
+_LEVELS = ("in_flight", "memory")
+_RATES = ("requests", "refused", "failures", "cpu")
 _BUCKETS = "isochrone_request_duration_seconds_bucket"
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One page at one moment."""
+    """One page at one moment, or what it tells of one model. Empty: there is no reading."""
 
     sums: Mapping[str, float] = field(default_factory=dict)
     #: Upper bound in seconds → requests up to it.
     buckets: Mapping[float, float] = field(default_factory=dict)
+    models: Mapping[str, Reading] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Between two readings; None: not told."""
+    """Of a process, between two readings; None: not told."""
 
     requests: float | None = None
     refused: float | None = None
     failures: float | None = None
     in_flight: float | None = None
     p99_ms: float | None = None
+    #: Cores that it kept busy.
+    cpu: float | None = None
+    #: Bytes of resident memory.
+    memory: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFigures:
+    """Of a model, over all gateways and workers; None: not told."""
+
+    #: At the gateways: what clients asked for.
+    requests: float | None = None
+    refused: float | None = None
+    failures: float | None = None
+    #: On the workers: each request, and each step of an ensemble.
+    runs: float | None = None
+    in_flight: float | None = None
+    p99_ms: float | None = None
 
 
 def read_page(text: str) -> Reading:
     """Raises ``ValueError`` for a page that is none."""
-    sums: dict[str, float] = {}
-    buckets: dict[float, float] = {}
+    whole = _Sums()
+    models: dict[str, _Sums] = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
-            if sample.name in _SUMS:
-                name = _SUMS[sample.name]
-                sums[name] = sums.get(name, 0.0) + sample.value
+            model = sample.labels.get("model")
+            places = [whole] if model is None else [whole, models.setdefault(model, _Sums())]
+            name = sample.name if sample.name in _SUMS else sample.name.removesuffix("_total")
+            if name in _SUMS:
+                for place in places:
+                    _add(place.sums, _SUMS[name], sample.value)
             elif sample.name == _BUCKETS and sample.labels.get("stage") == "request":
-                bound = float(sample.labels["le"])
-                buckets[bound] = buckets.get(bound, 0.0) + sample.value
-    return Reading(sums, buckets)
+                for place in places:
+                    _add(place.buckets, float(sample.labels["le"]), sample.value)
+    return Reading(whole.sums, whole.buckets, {name: Reading(each.sums, each.buckets) for name, each in models.items()})
+
+
+class _Sums:
+    """A reading while its page is read."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, float] = {}
+        self.buckets: dict[float, float] = {}
+
+
+def _add(into: dict[_Key, float], key: _Key, value: float) -> None:
+    into[key] = into.get(key, 0.0) + value
 
 
 def between(before: Reading, after: Reading, seconds: float) -> Figures:
     """Counters that went back (a restart) count from nothing."""
-    rates = {name: _rate(before.sums, after.sums, name, seconds) for name in ("requests", "refused", "failures")}
-    p99 = quantile(_since(before.buckets, after.buckets), 0.99)
-    return Figures(**rates, in_flight=after.sums.get("in_flight"), p99_ms=None if p99 is None else p99 * 1000)
+    rates = {name: _rate(before, after, name, seconds) for name in _RATES}
+    levels = {name: after.sums.get(name) for name in _LEVELS}
+    return Figures(**rates, **levels, p99_ms=_p99_ms([_since(before, after)]))
 
 
-def _rate(before: Mapping[str, float], after: Mapping[str, float], name: str, seconds: float) -> float | None:
-    if name not in after or name not in before or seconds <= 0:
+def of_models(
+    gateways: Iterable[tuple[Reading, Reading, float]], workers: Iterable[tuple[Reading, Reading, float]]
+) -> dict[str, ModelFigures]:
+    """By model, from (before, after, seconds between them) of every gateway and worker."""
+    asked = [(before, after, seconds) for before, after, seconds in gateways if before.sums]
+    run = list(workers)
+    names = sorted({name for _, after, _ in (*asked, *run) for name in after.models})
+    found = {}
+    for name in names:
+        at_gateways = [_of(name, *pair) for pair in asked]
+        at_workers = [_of(name, *pair) for pair in run]
+        grown = [_since(before, after) for before, after, _ in at_workers]
+        found[name] = ModelFigures(
+            requests=_total(_rate(*pair[:2], "requests", pair[2]) for pair in at_gateways),
+            refused=_total(_rate(*pair[:2], "refused", pair[2]) for pair in at_gateways),
+            failures=_total(_rate(*pair[:2], "failures", pair[2]) for pair in at_gateways),
+            runs=_total(_rate(*pair[:2], name, pair[2]) for pair in at_workers for name in ("requests", "failures")),
+            in_flight=_total(after.sums.get("in_flight") for _, after, _ in at_workers),
+            p99_ms=_p99_ms(grown),
+        )
+    return found
+
+
+def _of(model: str, before: Reading, after: Reading, seconds: float) -> tuple[Reading, Reading, float]:
+    # A model that came in between counts from nothing; a page that was not read before is no reading at all.
+    empty = Reading({"in_flight": 0.0}) if before.sums else Reading()
+    return before.models.get(model, empty), after.models.get(model, Reading()), seconds
+
+
+def _total(figures: Iterable[float | None]) -> float | None:
+    told = [figure for figure in figures if figure is not None]
+    return sum(told) if told else None
+
+
+def _rate(before: Reading, after: Reading, name: str, seconds: float) -> float | None:
+    if name not in after.sums or not before.sums or seconds <= 0:
         return None
-    grown = after[name] - before[name]
-    return (grown if grown >= 0 else after[name]) / seconds
+    grown = after.sums[name] - before.sums.get(name, 0.0)
+    return (grown if grown >= 0 else after.sums[name]) / seconds
 
 
-def _since(before: Mapping[float, float], after: Mapping[float, float]) -> dict[float, float]:
-    grown = {bound: count - before.get(bound, 0.0) for bound, count in after.items()}
-    return grown if all(count >= 0 for count in grown.values()) else dict(after)
+def _since(before: Reading, after: Reading) -> dict[float, float]:
+    """By upper bound: requests between two readings."""
+    if not before.sums:
+        return {}
+    grown = {bound: count - before.buckets.get(bound, 0.0) for bound, count in after.buckets.items()}
+    return grown if all(count >= 0 for count in grown.values()) else dict(after.buckets)
+
+
+def _p99_ms(grown: Iterable[Mapping[float, float]]) -> float | None:
+    """Of several processes: all have the same bounds."""
+    total: dict[float, float] = {}
+    for each in grown:
+        for bound, count in each.items():
+            total[bound] = total.get(bound, 0.0) + count
+    p99 = quantile(total, 0.99)
+    return None if p99 is None else p99 * 1000
 
 
 def quantile(buckets: Mapping[float, float], share: float) -> float | None:
