@@ -12,7 +12,6 @@ import http.client
 import json
 import re
 import signal
-import statistics
 import sys
 import tempfile
 import time
@@ -158,21 +157,17 @@ def kill_under_load(gateway: Server, victim: Server, seconds: float) -> None:
     check(tallies)
 
 
-def show_waterfall(gateway: Server, worker: Server) -> None:
+def show_waterfall(gateway: Server) -> None:
     """The median of some requests that ask for their timing, now that nothing else runs."""
     features = np.random.default_rng(2).standard_normal((1, 64), np.float32)
     request = encode("detector", "features", "FP32", features, {}, extra="x-isochrone-timing: 1\r\n")
-    straight, through = Tally("detector"), Tally("detector", heads=[])
+    tally = Tally("detector", heads=[])
     for _ in range(5):
-        uvloop.run(drive(worker.ports["http"], [(iter([request] * 40), straight)], 5))
-        uvloop.run(drive(gateway.ports["gateway"], [(iter([request] * 40), through)], 5))
-    check([straight, through])
-    answers = sorted(zip(through.milliseconds, through.heads or [], strict=True))
+        uvloop.run(drive(gateway.ports["gateway"], [(iter([request] * 40), tally)], 5))
+    check([tally])
+    answers = sorted(zip(tally.milliseconds, tally.heads or [], strict=True))
     total, head = answers[len(answers) // 2]
     stages = stages_of(total, parse_server_timing(head.lower().partition(b"server-timing:")[2].partition(b"\r\n")[0]))
-    # What the same request takes without the gateway is known; the rest of the way is its hop.
-    hop = min(max(0.0, total - statistics.median(straight.milliseconds)), stages["network"])
-    stages = {"network": stages.pop("network") - hop, "gateway": hop, **stages}
     say()
     console.print(render(total, stages, "where one request's time goes (detector, alone, through the gateway)"))
 
@@ -203,7 +198,7 @@ def run(models: Path, seconds: float, stay: bool) -> None:
             gateway = compare_policies(servers, workers, seconds)
             show_throughput(gateway, seconds)
             kill_under_load(gateway, workers[0], seconds)
-            show_waterfall(gateway, workers[1])
+            show_waterfall(gateway)
             if stay:
                 say_where(gateway)
                 gateway.process.wait()

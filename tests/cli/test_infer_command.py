@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from gateway_process import GatewayProcess, StartGateway
 from isochrone.cli.main import app
 from server_process import ServerProcess, StartServer
 
@@ -25,6 +26,13 @@ def server(server_factory: StartServer, tmp_path_factory: pytest.TempPathFactory
     runpy.run_path(str(EXAMPLES / "build_models.py"))["build"](repository)
     with server_factory(repository) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def gateway(gateway_factory: StartGateway, server: ServerProcess) -> Iterator[GatewayProcess]:
+    with gateway_factory([server]) as gateway:
+        gateway.wait_workers(1)
+        yield gateway
 
 
 @pytest.fixture(params=["http", "grpc"])
@@ -120,3 +128,14 @@ def test_a_server_of_another_kind_is_named(server: ServerProcess) -> None:
     result = infer(f"http://127.0.0.1:{server.metrics_port}", "detector")
     assert result.exit_code == 1
     assert "/metrics" in result.output
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_through_a_gateway_its_hop_is_a_stage_of_its_own(scheme: str, gateway: GatewayProcess) -> None:
+    # More than one: the gateway remembers answers' heads, and must not answer from that with another's time.
+    told = json.loads(infer(f"{scheme}://{gateway.http_url}", "detector", "--json", "--repeat", "5").output)
+    stages = {key: value for key, value in told["timing_ms"].items() if key != "total"}
+    assert list(stages) == ["network", "gateway", "dispatch", "queue", "batch", "compute", "serialise"]
+    assert stages["gateway"] > 0.0
+    shown = infer(f"{scheme}://{gateway.http_url}", "detector").output
+    assert "the hop through it" in shown

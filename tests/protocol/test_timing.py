@@ -50,6 +50,20 @@ def test_stages_a_request_never_came_to_are_left_out() -> None:
     assert list(timing.parse_server_timing(timing.server_timing(request, 2_000 * MS))) == ["dispatch"]
 
 
+def test_a_gateway_tells_its_own_part_in_front() -> None:
+    fields = ((b"content-type", b"text/plain"), (b"server-timing", b"queue;dur=1.000, compute;dur=4.500"))
+    assert timing.through_gateway(fields, 7 * MS) == (
+        (b"content-type", b"text/plain"),
+        (b"server-timing", b"gateway;dur=1.500, queue;dur=1.000, compute;dur=4.500"),
+    )
+    # Two clocks: never less than nothing.
+    assert timing.through_gateway(fields, 2 * MS)[1][1].startswith(b"gateway;dur=0.000, queue")
+
+
+def test_of_a_server_that_tells_no_stages_a_gateway_tells_the_whole() -> None:
+    assert timing.through_gateway((), 7 * MS) == ((b"server-timing", b"upstream;dur=7.000"),)
+
+
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 100_000_000_000), min_size=6, max_size=6), st.integers(0, 10**9))
 def test_server_timing_reads_back_and_adds_up(durations: list[int], network_in: int) -> None:

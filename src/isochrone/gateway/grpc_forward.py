@@ -30,7 +30,7 @@ from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.sampling import GRPC
 from isochrone.protocol.grpc import CallHead, error_block, fail, message_of
 from isochrone.protocol.stages import STAGES_HEADER
-from isochrone.protocol.timing import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
+from isochrone.protocol.timing import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER, through_gateway
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Headers, Route
 from isochrone.wire.grpc_client import grpc_timeout
 from isochrone.wire.hpack import Encoder
@@ -284,12 +284,15 @@ class GrpcForward(Forward):
         stream = cast("ServerStream", self.exchange)
         keep = self.route.wants_load
         good = _good.get(id(trailers))
-        plain = not (keep or self.route.explains or self.route.epoch is not None)
+        timed = self.route.call.wants_timing
+        plain = not (keep or timed or self.route.explains or self.route.epoch is not None)
         if good is not None and good[0] is trailers and plain:
             head = _blocks.get(id(attempt.headers))
             if head is not None and head[0] is attempt.headers and len(attempt.body) == 1 and attempt.status == 200:
                 stream.respond_unary(head[1], attempt.body[0], attempt.size, good[1])
                 return
+        if timed and trailers:
+            trailers = through_gateway(trailers, now_ns() - self.arrived)
         if self.route.explains:
             explanation = json.dumps(self.group.explain(self, attempt)).encode("ascii")
             trailers = (*(trailers or attempt.headers), (b"x-isochrone-placement", explanation))

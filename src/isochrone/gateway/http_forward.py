@@ -26,7 +26,7 @@ from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.sampling import HTTP
 from isochrone.protocol.rest_answers import JSON, respond_error, timeout_header
 from isochrone.protocol.stages import STAGES_HEADER
-from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER
+from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, TIMING_HEADER, through_gateway
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
 from isochrone.wire.http2_client import request_block
 
@@ -104,6 +104,7 @@ class ForwardRoute(Route):
         self.is_inference = path.partition(b"?")[0] == b"/infer"
         self.timeout_ns = timeout_header(head)
         self.wants_load = head.get(ORCA_FORMAT_HEADER) is not None
+        self.wants_timing = head.get(TIMING_HEADER) is not None
         self.explains = head.get(EXPLAIN_HEADER) is not None
         #: The epoch it asks for; answered with the one it got.
         self.epoch = head.get(EPOCH_HEADER)
@@ -343,6 +344,8 @@ class HttpForward(Forward):
 
     def deliver(self, attempt: Attempt, trailers: Headers) -> None:
         headers = self._returned(attempt)
+        if self.route.wants_timing:
+            headers = through_gateway(headers, now_ns() - self.arrived)
         if self.route.explains:
             headers = (*headers, (b"x-isochrone-placement", self.explanation(attempt)))
         if self.route.epoch is not None:

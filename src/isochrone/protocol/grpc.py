@@ -87,7 +87,7 @@ class CallHead:
         self.timeout_ns = parse_timeout(head.get(b"grpc-timeout"))
         self.encoding = head.get(b"grpc-encoding") or b"identity"
         self.stages = stages_of(head)
-        self.wants_timing = head.get(b"x-isochrone-timing") is not None
+        self.wants_timing = head.get(timing.TIMING_HEADER) is not None
         self.wants_load = head.get(b"endpoint-load-metrics-format") is not None
         #: Nothing but the answer itself is wanted.
         self.is_plain = not (self.wants_timing or self.wants_load)

@@ -14,7 +14,7 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from isochrone.errors import InvalidArgument, IsochroneError, MethodNotAllowed, NotFound
-from isochrone.protocol import control_token
+from isochrone.protocol import control_token, timing
 from isochrone.protocol.datatypes import item_size
 from isochrone.protocol.leases import infer_leased
 from isochrone.protocol.rest_answers import respond_error, respond_unexpected, timeout_header
@@ -141,7 +141,7 @@ class InferRoute(Route):
         self.accept_encoding = compression.choose(head.get(b"accept-encoding"))
         self.timeout_ns = timeout_header(head)
         self.stages = stages_of(head)
-        self.wants_timing = head.get(b"x-isochrone-timing") is not None
+        self.wants_timing = head.get(timing.TIMING_HEADER) is not None
         self.load_format = head.get(b"endpoint-load-metrics-format") or b""
         #: Nothing but the answer itself is wanted.
         self.is_plain = not (self.accept_encoding or self.wants_timing or self.load_format)

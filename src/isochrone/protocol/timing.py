@@ -15,7 +15,7 @@ import binascii
 import json
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import isfinite
 from typing import TYPE_CHECKING, Final
@@ -25,6 +25,8 @@ from isochrone.errors import InvalidArgument, MalformedRequest
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
 
+#: By it a caller asks where the time went.
+TIMING_HEADER: Final = b"x-isochrone-timing"
 #: Carries where the time went: a response header in HTTP, trailing metadata in gRPC.
 SERVER_TIMING_HEADER: Final = b"server-timing"
 #: By it a caller asks for a load report, and says how: ``text`` or ``json`` (Triton's and vLLM's convention)
@@ -89,6 +91,22 @@ def parse_server_timing(value: bytes | str) -> dict[str, float]:
             break
         position = comma + 1
     return stages
+
+
+def through_gateway(fields: Sequence[tuple[bytes, bytes]], elapsed_ns: int) -> tuple[tuple[bytes, bytes], ...]:
+    """The fields of a worker's answer with the gateway's part of the time in front of the worker's stages.
+
+    ``elapsed_ns``: since the request arrived at the gateway. What the worker does not account for is ``gateway``: the
+    gateway itself, attempts that failed, and the network between the two. Of a server that tells no stages the whole is
+    ``upstream``.
+    """
+    elapsed = elapsed_ns * _MILLISECONDS
+    told = next((value for name, value in fields if name == SERVER_TIMING_HEADER), None)
+    others = tuple(field for field in fields if field[0] != SERVER_TIMING_HEADER)
+    if told is None:
+        return (*others, (SERVER_TIMING_HEADER, b"upstream;dur=%.3f" % elapsed))
+    hop = max(0.0, elapsed - sum(parse_server_timing(told).values()))
+    return (*others, (SERVER_TIMING_HEADER, b"gateway;dur=%.3f, %b" % (hop, told)))
 
 
 def _duration(parameters: str) -> float:

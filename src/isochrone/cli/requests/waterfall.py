@@ -1,7 +1,7 @@
 """Where a request's time went, as a table with bars: for ``isochrone infer`` and the demo.
 
-The server tells its own stages (``Server-Timing``); what is left of the client's total is the network and both
-kernels. Pure: figures in, a rich table out.
+The server tells its own stages (``Server-Timing``), a gateway its own part; what is left of the client's total is the
+network and both kernels. Pure: figures in, a rich table out.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from rich.table import Table
 
 #: In the order a request passes them.
-STAGES = ("dispatch", "queue", "batch", "compute", "serialise")
+STAGES = ("gateway", "upstream", "network-in", "dispatch", "queue", "batch", "compute", "serialise")
 _MEANING = {
     "network": "sockets and the client",
     "network-in": "the request's arrival",
     "gateway": "the hop through it",
+    "upstream": "gateway and server",
     "dispatch": "reading and checking",
     "queue": "waiting for its turn",
     "batch": "gathering the batch",
@@ -29,7 +30,7 @@ def stages_of(total_ms: float, told: Mapping[str, float]) -> dict[str, float]:
     """Stage to milliseconds, adding up to the total; without the server's word, nothing but the total."""
     if not told:
         return {}
-    known = {stage: told[stage] for stage in ("network-in", *STAGES) if stage in told}
+    known = {stage: told[stage] for stage in STAGES if stage in told}
     return {"network": max(0.0, total_ms - sum(known.values())), **known}
 
 
