@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PEERS := .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo demo-policies test test-peers lint format bench bench-deadlines bench-connections bench-memory \
+.PHONY: help setup demo demo-policies test test-peers test-lowest lint format bench bench-deadlines bench-connections bench-memory \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries \
 	peers models clean
 
@@ -14,6 +14,7 @@ help:
 	@echo "make demo-policies  a gateway and three workers: policies side by side, a worker killed"
 	@echo "make test         unit, property and system tests, stock tritonclient included"
 	@echo "make test-peers   the same worker against real Triton, grpc-js, curl, nghttp and h2load"
+	@echo "make test-lowest  the tests with the lowest version of every dependency that pyproject.toml allows"
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make bench        our worker beside its peers in one alternating run; also bench-deadlines,"
 	@echo "                  bench-connections, bench-memory; of the gateway bench-gateway, bench-antagonists,"
@@ -55,6 +56,9 @@ demo-policies: models
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not peers" $(ARGS)
+
+test-lowest:
+	$(PYTHON) scripts/test_lowest.py .venv-lowest $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -111,4 +115,4 @@ bench-faults: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m bench.control.faults --store etcd $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(PEERS) build dist bench/results examples/models
+	rm -rf $(VENV) $(PEERS) .venv-lowest build dist bench/results examples/models

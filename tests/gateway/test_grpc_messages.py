@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from isochrone.errors import MalformedRequest
-from isochrone.gateway.grpc_messages import Opening, read_opening, version_field
+from isochrone.gateway.grpc_messages import Opening, name_field, only_tensors, read_opening, version_field
 
 names = st.text(max_size=300)
 
@@ -55,6 +55,45 @@ def expected(message: service_pb2.ModelInferRequest) -> Opening:
 def test_as_protobuf_reads_it(message: service_pb2.ModelInferRequest, before: bytes) -> None:
     wanted = expected(message)
     assert read_opening(before + message.SerializeToString(), len(before)) == wanted
+
+
+@given(st.lists(requests(), min_size=1, max_size=4))
+def test_the_last_of_several_wins_wherever_it_stands(pieces: list[service_pb2.ModelInferRequest]) -> None:
+    """Messages one behind the other are one message: names and parameters then stand behind tensors, and repeat."""
+    joined = b"".join(piece.SerializeToString() for piece in pieces)
+    assert read_opening(joined, 0) == expected(service_pb2.ModelInferRequest.FromString(joined))
+
+
+#: Fields that this protocol does not have: varint 100, fixed64 17, fixed32 18, bytes 100; and one tag in three bytes.
+UNKNOWN = (b"\xa0\x06\x05", b"\x89\x01" + b"x" * 8, b"\x95\x01" + b"x" * 4, b"\xa2\x06\x02ab")
+
+
+@given(requests(), st.sampled_from(UNKNOWN), names)
+def test_fields_of_a_later_protocol_are_stepped_over(
+    message: service_pb2.ModelInferRequest, unknown: bytes, name: str
+) -> None:
+    body = message.SerializeToString() + unknown + name_field(name)
+    assert read_opening(body, 0) == expected(service_pb2.ModelInferRequest.FromString(body))
+    assert read_opening(b"\x8a\x80\x00" + name_field(name)[1:], 0) == Opening(name.encode())
+
+
+@given(requests(), requests())
+def test_messages_that_end_with_their_tensors(
+    message: service_pb2.ModelInferRequest, other: service_pb2.ModelInferRequest
+) -> None:
+    message.ClearField("parameters")
+    message.ClearField("id")
+    message.ClearField("model_version")
+    head = name_field(message.model_name)
+    message.ClearField("model_name")
+    body = head + message.SerializeToString()
+    assert only_tensors(body, len(head))
+    rest = other.SerializeToString()
+    other.ClearField("inputs")
+    other.ClearField("raw_input_contents")
+    assert only_tensors(body + rest, len(head)) == (other.ByteSize() == 0)
+    if body[len(head) :]:
+        assert not only_tensors(body[:-1], len(head))
 
 
 @given(requests(), st.sampled_from(("1", "9", "12345678901234567890")))

@@ -61,6 +61,20 @@ def test_whether_the_batch_size_is_stated(text: str, stated: bool) -> None:
             "one of REJECT, DELAY",
             "FOO",
         ),
+        (
+            "input { data_type: 99999999999999999999 }",
+            ":1:20",
+            "input[0].data_type",
+            "TYPE_FP32",
+            "99999999999999999999",
+        ),
+        (
+            "max_batch_size: 1\ninstance_group { kind: -0xfffffffffffffffffff }",
+            ":2:24",
+            "instance_group[0].kind",
+            "KIND_CPU",
+            "-0xfffffffffffffffffff",
+        ),
         ("name: 5", ":1:7", "name", "a quoted string", "5"),
         ('name: "abc', ":1:7", "name", "a quoted string", '"abc'),
         ('name: "\\xff"', ":1:13", "name", "UTF-8", "not UTF-8"),
@@ -144,6 +158,12 @@ def test_no_text_raises_anything_but_a_config_error(content: str | bytes) -> Non
         ({"max_batch_size": True}, "max_batch_size", "an integer", "true"),
         ({"name": 5}, "name", "a quoted string", "5"),
         ({"name": "\ud800"}, "name", "a quoted string", '"\\ud800"'),
+        ({"\ud800": 1}, "\\ud800", "one of the known keys", '"\\ud800"'),
+        ({"input": [{"\udfff": 1}]}, "input[0].\\udfff", "one of the known keys", '"\\udfff"'),
+        ({"input": [{"data_type": "\ud800"}]}, "input[0].data_type", "TYPE_FP32", '"\\ud800"'),
+        ({"instance_group": [{"kind": "\ud800"}]}, "instance_group[0].kind", "KIND_CPU", '"\\ud800"'),
+        ({"metric_tags": {"\ud800": "x"}}, "metric_tags", "a quoted string", '"\\ud800"'),
+        ({"input": [{"data_type": 99999999999999999999}]}, "input[0].data_type", "TYPE_FP32", "99999999999999999999"),
         ({"response_cache": {"enable": "x"}}, "response_cache.enable", "true or false", '"x"'),
         ({"parameters": {"a": {"string_value": 1}}}, 'parameters["a"].string_value', "a quoted string", "1"),
         ({"parameters": []}, "parameters", "a JSON object", "[]"),
@@ -170,6 +190,8 @@ def test_json_errors(value: object, key: str, expected: str, given: str) -> None
     assert (error.where, error.key) == ("load parameter 'config'", key)
     assert expected in error.expected
     assert given in error.given
+    # What the caller is told can be sent.
+    str(error).encode()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[" * 100_000, '{"max_batch_size": ' + "1" * 5000 + "}", "{'a': 1}"])

@@ -118,6 +118,10 @@ class TestMerged:
         assert all(part["success"] > 0 for part in parts), "both workers had their share"
         assert total["batches"].keys() == parts[0]["batches"].keys() | parts[1]["batches"].keys()
 
+    @pytest.mark.parametrize("path", ["/v2/models/stats", "/v2/models/add_sub/stats", "/v2", "/v2/models/add_sub"])
+    def test_head_answers_as_get_without_the_body(self, fleet: Fleet, path: str) -> None:
+        assert ask(fleet.gateway, "HEAD", path) == (200, None)
+
     def test_statistics_per_worker(self, fleet: Fleet) -> None:
         status, answer = ask(fleet.gateway, "GET", "/v2/models/identity_int32/stats", x_isochrone_per_worker="1")
         assert status == 200
@@ -227,6 +231,27 @@ class TestVersions:
                 with pytest.raises(InferenceServerException, match=f"version {version} is not found"):
                     client.infer("versions", {"X": FOUR}, model_version=str(version))
             assert client.infer("versions", {"X": FOUR}).as_numpy("Y")[0, 0] == 1.0
+
+    def test_the_last_model_name_of_a_message_counts(self, uneven: Any) -> None:
+        """protobuf's rule, wherever the fields stand: the gateway routes the model that the worker will run."""
+        message = service_pb2.ModelInferRequest(model_name="nobody")
+        message.inputs.add(name="X", datatype="FP32", shape=[1, 4])
+        message.raw_input_contents.append(FOUR.tobytes())
+        named = message.SerializeToString() + service_pb2.ModelInferRequest(model_name="versions").SerializeToString()
+        message.model_name = "versions"
+        known = message.SerializeToString()
+        renamed = known + service_pb2.ModelInferRequest(model_name="nobody").SerializeToString()
+        with grpc.insecure_channel(uneven.grpc_url) as channel:
+            call = channel.unary_unary(
+                "/inference.GRPCInferenceService/ModelInfer",
+                request_serializer=bytes,
+                response_deserializer=service_pb2.ModelInferResponse.FromString,
+            )
+            for _ in range(3):
+                assert call(known, timeout=20).model_name == "versions"
+                assert call(named, timeout=20).model_name == "versions"
+                with pytest.raises(grpc.RpcError, match="unknown model: 'nobody'"):
+                    call(renamed, timeout=20)
 
     def test_on_streams_the_first_message_decides_for_its_model(self, uneven: Any) -> None:
         def requests() -> Iterator[Any]:

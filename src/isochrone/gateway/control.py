@@ -124,10 +124,12 @@ class FanOutRoute(Route):
         _Tasks.run(self._ask(exchange, (body,) if len(body) else ()))
 
     async def _ask(self, exchange: Exchange, body: Sequence[Buffer]) -> None:
-        head = self._head
+        # What is merged is in the bodies; the answer to HEAD leaves its own out.
+        method = b"GET" if self._head.method == b"HEAD" else self._head.method
+        target = self._head.target
 
         def ask(member: Member) -> Awaitable[Response]:
-            return ask_http(member.connections, head.method, head.target, self._headers, body, self._seconds)
+            return ask_http(member.connections, method, target, self._headers, body, self._seconds)
 
         try:
             answers = await everybody(self._gateway, ask)

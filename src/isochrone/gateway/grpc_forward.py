@@ -23,7 +23,7 @@ from isochrone.gateway.attempt import Attempt
 from isochrone.gateway.commitment import EPOCH_HEADER
 from isochrone.gateway.forwarding import Forward
 from isochrone.gateway.group import ANSWERED, BROKEN, FOREIGN, REFUSED
-from isochrone.gateway.grpc_messages import Opening, name_field, read_opening
+from isochrone.gateway.grpc_messages import Opening, name_field, only_tensors, read_opening
 from isochrone.gateway.http_forward import EXPLAIN_HEADER
 from isochrone.gateway.load_reports import relayed_message, report_of_message
 from isochrone.gateway.policies.base import Demand
@@ -52,6 +52,8 @@ _encode = Encoder().encode
 _JOIN_LIMIT = 65_536
 #: Tag of ``inputs``, the field behind those that are read.
 _FIRST_INPUT = b"\x2a"
+#: Field 1: model_name.
+_FIRST_NAME = b"\x0a"
 #: An opening that says nothing but the model.
 PLAIN = Opening(b"")
 _NOT_FORWARDED = frozenset(
@@ -133,8 +135,14 @@ class GrpcRoute(Route):
         body = exchange.body
         try:
             if len(body) > 8 and not body[0]:
-                known = self._known.get(bytes(body[5 : 8 + body[6]]))
-                if known is not None and known.plain and _prefix.unpack_from(body)[1] == len(body) - 5:
+                named = 8 + body[6]
+                known = self._known.get(bytes(body[5:named]))
+                if (
+                    known is not None
+                    and known.plain
+                    and _prefix.unpack_from(body)[1] == len(body) - 5
+                    and only_tensors(body, named - 1)
+                ):
                     GrpcForward(self, stream, known, known.current, PLAIN, body, 5).begin()
                     return
             body, start = message_of(body, self.call.encoding, self.gateway.limits.max_body_bytes)
@@ -164,7 +172,9 @@ class GrpcRoute(Route):
         if len(body) < 8 or body[6] > 0x7F:
             return  # nothing named, or a name so long that its length takes two bytes
         key = bytes(body[5 : 8 + body[6]])
-        named = opening == Opening(opening.model) and group is not self.gateway.fleet.unknown
+        # The name that stands may be another one than the first.
+        named = key[:1] == _FIRST_NAME and key[2:-1] == opening.model
+        named = named and opening == Opening(opening.model) and group is not self.gateway.fleet.unknown
         if key.endswith(_FIRST_INPUT) and named and self.epoch is None:
             if len(self._known) >= 1024:
                 self._known.clear()

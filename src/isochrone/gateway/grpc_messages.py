@@ -1,7 +1,9 @@
-"""The first fields of a ModelInferRequest, read without parsing the rest; and its version, stamped at the end.
+"""The routing fields of a ModelInferRequest, read without parsing its tensors; and its version, stamped at the end.
 
 protobuf writers put fields in the order of their numbers: model_name 1, model_version 2, id 3, parameters 4, then the
-inputs. Where a field comes twice the last one wins, so a version appended to the message stands.
+inputs 5, outputs 6 and raw contents 7. Readers take any order, and where a field comes twice the last one wins: a
+version appended to the message stands, and so would a second model_name behind the tensors. The gateway must route,
+count and admit the model that the worker will run, so every field is visited; tensors are stepped over by length.
 """
 
 from __future__ import annotations
@@ -12,10 +14,11 @@ from isochrone.errors import MalformedRequest
 from isochrone.wire.exchange import Buffer
 
 _NAME, _VERSION, _ID, _PARAMETERS = 0x0A, 0x12, 0x1A, 0x22
+_INPUT, _RAW_INPUT = 0x2A, 0x3A
 
 
 class Opening(NamedTuple):
-    """What the first fields say."""
+    """What the routing fields say."""
 
     model: bytes
     version: bytes = b""
@@ -26,22 +29,27 @@ class Opening(NamedTuple):
 
 
 def read_opening(message: Buffer, position: int) -> Opening:
-    """Reads from ``position`` up to the first input."""
+    """Reads a message that begins at ``position``."""
     model = version = sequence = b""
     timeout_ns = priority = 0
     end = len(message)
     try:
         while position < end:
             tag = message[position]
-            if tag not in (_NAME, _VERSION, _ID, _PARAMETERS):
-                break
+            if tag > 0x7F or tag & 7 != 2:
+                # A field that this protocol does not have, or a tag spelled with more bytes than it needs.
+                tag, position = _varint(message, position)
+                if tag & 7 != 2:
+                    position = _skip(message, position, tag & 7)
+                    continue
+                position -= 1
             length = message[position + 1]
             start = position + 2
             if length > 0x7F:
                 length, start = _varint(message, position + 1)
             position = start + length
             if position > end:
-                raise MalformedRequest("the request's first fields are cut off")
+                raise MalformedRequest("a field of the request is cut off")
             if tag == _NAME:
                 model = bytes(message[start:position])
             elif tag == _VERSION:
@@ -55,8 +63,36 @@ def read_opening(message: Buffer, position: int) -> Opening:
                 elif key == b"priority" and isinstance(value, int):
                     priority = value
     except IndexError:
-        raise MalformedRequest("the request's first fields are cut off") from None
+        raise MalformedRequest("a field of the request is cut off") from None
+    if position > end:
+        raise MalformedRequest("a field of the request is cut off")
     return Opening(model, version, sequence, timeout_ns, priority)
+
+
+def only_tensors(message: Buffer, position: int) -> bool:
+    """Whether inputs, outputs and raw contents are all that follows: no second model_name, no parameters."""
+    end = len(message)
+    try:
+        while position < end:
+            if not _INPUT <= message[position] <= _RAW_INPUT or message[position] & 7 != 2:
+                return False
+            length = message[position + 1]
+            position += 2
+            if length > 0x7F:
+                length, position = _varint(message, position - 1)
+            position += length
+    except (IndexError, MalformedRequest):
+        return False
+    return position == end
+
+
+def _skip(message: Buffer, position: int, wire_type: int) -> int:
+    """Where a field of an unknown number ends (protobuf's encoding: varint 0, fixed64 1, fixed32 5)."""
+    if wire_type == 0:
+        return _varint(message, position)[1]
+    if wire_type in (1, 5):
+        return position + (8 if wire_type == 1 else 4)
+    raise MalformedRequest(f"a field of the request has wire type {wire_type}")
 
 
 def _varint(message: Buffer, position: int) -> tuple[int, int]:
@@ -69,7 +105,7 @@ def _varint(message: Buffer, position: int) -> tuple[int, int]:
             return value, position
         shift += 7
         if shift > 63:
-            raise MalformedRequest("a length of the request's first fields is no varint")
+            raise MalformedRequest("a length or tag of the request is no varint")
 
 
 def _parameter(entry: bytes) -> tuple[bytes, int | bytes]:
@@ -91,16 +127,21 @@ def _parameter(entry: bytes) -> tuple[bytes, int | bytes]:
 
 
 def _infer_parameter(message: bytes) -> int | bytes:
-    """InferParameter: bool 1, int64 2, string 3, double 4, uint64 5."""
-    if not message:
-        return 0
-    tag = message[0]
-    if tag in (0x10, 0x28):
-        return _varint(message, 1)[0]
-    if tag == 0x1A:
-        length, start = _varint(message, 1)
-        return message[start : start + length]
-    return 0
+    """InferParameter: bool 1, int64 2, string 3, double 4, uint64 5; of several the last one stands."""
+    value: int | bytes = 0
+    position = 0
+    while position < len(message):
+        tag = message[position]
+        if tag in (0x10, 0x28):
+            value, position = _varint(message, position + 1)
+        elif tag == 0x1A:
+            length, start = _varint(message, position + 1)
+            position = start + length
+            value = message[start:position]
+        else:
+            value = 0
+            position = _skip(message, position + 1, tag & 7)
+    return value
 
 
 def version_field(version: str) -> bytes:

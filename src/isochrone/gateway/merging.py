@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from isochrone.protocol.control_json import is_repeated
+
 #: Not added up: the latest counts.
 _LATEST = frozenset(("last_inference",))
 _INDEX_ORDER = ("READY", "LOADING", "UNLOADING", "UNAVAILABLE")
@@ -104,24 +106,19 @@ def _add_message(known: Any, other: Any) -> None:
             mine = getattr(known, name)
             for entry in value:
                 _add_message(mine[entry], value[entry])
-        elif field.message_type is not None and _is_repeated(field):
+        elif field.message_type is not None and is_repeated(field):
             _add_repeated(getattr(known, name), value)
         elif field.message_type is not None:
             if other.HasField(name):
                 _add_message(getattr(known, name), value)
         elif name in _LATEST:
             setattr(known, name, max(getattr(known, name), value))
-        elif _is_amount(field) and not _is_repeated(field) and name not in ("batch_size", "id"):
+        elif _is_amount(field) and not is_repeated(field) and name not in ("batch_size", "id"):
             setattr(known, name, getattr(known, name) + value)
 
 
 def _is_amount(field: Any) -> bool:
     return field.cpp_type not in (field.CPPTYPE_STRING, field.CPPTYPE_BOOL, field.CPPTYPE_ENUM)
-
-
-def _is_repeated(field: Any) -> bool:
-    repeated = getattr(field, "is_repeated", None)
-    return bool(repeated) if repeated is not None else field.label == field.LABEL_REPEATED
 
 
 def _add_repeated(known: Any, rows: Any) -> None:

@@ -22,11 +22,11 @@ from isochrone.models.config_keys import (
     expectation,
     integer_range,
     is_map,
-    is_repeated,
     place_at,
     suggestion,
     unknown_field,
 )
+from isochrone.protocol.control_json import is_repeated
 
 _ROOT = model_config_pb2.ModelConfig.DESCRIPTOR
 
@@ -61,6 +61,8 @@ def parse_text(content: str | bytes, where: str) -> tuple[model_config_pb2.Model
         text_format.Parse(text, config)
     except text_format.ParseError as error:
         raise _text_error(text, error, where) from None
+    except ValueError as error:
+        raise _number_error(text, error, where) from None
     probe = model_config_pb2.ModelConfig(max_batch_size=_UNSET)
     text_format.Merge(text, probe)
     return config, probe.max_batch_size != _UNSET
@@ -107,6 +109,26 @@ def _text_error(text: str, error: Any, where: str) -> ConfigError:
     if place.field is None or re.search(r"Expected identifier", message):
         return ConfigError(position, place.key, "a key or a closing bracket", shown)
     return ConfigError(position, place.key, expectation(place.field), shown)
+
+
+def _number_error(text: str, error: ValueError, where: str) -> ConfigError:
+    """An enum's number beyond 32 bits, which the parser hands to the message unchecked, without a line or a column."""
+    number = str(error).rpartition(" ")[2]
+    for match in re.finditer(r"[\w.+-]+", text):
+        if _is_number(match[0], number):
+            line = text.count("\n", 0, match.start()) + 1
+            column = match.start() - text.rfind("\n", 0, match.start())
+            place = place_at(text, line, column, _ROOT)
+            if place.field is not None and place.field.enum_type is not None:
+                return ConfigError(f"{where}:{line}:{column}", place.key, expectation(place.field), match[0])
+    return ConfigError(where, "(top level)", "numbers that their keys can hold", str(error))
+
+
+def _is_number(word: str, number: str) -> bool:
+    try:
+        return str(int(word, 0)) == number
+    except ValueError:
+        return False
 
 
 def _unknown_key(place: Place, message: Any, name: str, position: str) -> ConfigError:
@@ -171,8 +193,11 @@ def _check_json_message(value: Any, message: Any, path: str, where: str) -> None
         raise ConfigError(where, path or "(top level)", "a JSON object", _shown(value))
     choices: dict[str, str] = {}
     for name, inner in value.items():
-        field = message.fields_by_name.get(name) or message.fields_by_camelcase_name.get(name)
-        key = f"{path}.{name}" if path else name
+        # A lone surrogate has no UTF-8 form: neither protobuf nor the answer could carry it.
+        known = _is_text(name)
+        field = (message.fields_by_name.get(name) or message.fields_by_camelcase_name.get(name)) if known else None
+        shown = name if known else _shown(name)[1:-1]
+        key = f"{path}.{shown}" if path else shown
         if field is None:
             raise ConfigError(where, key, unknown_field(message, name), _shown(name))
         if inner is None:
@@ -211,7 +236,7 @@ def _check_json_value(value: Any, field: Any, key: str, where: str) -> None:
 def _json_scalar_fits(value: Any, field: Any) -> bool:
     if field.enum_type is not None:
         if isinstance(value, str):
-            return value in field.enum_type.values_by_name
+            return _is_text(value) and value in field.enum_type.values_by_name
         return type(value) is int and value in field.enum_type.values_by_number
     if (bounds := integer_range(field)) is not None:
         # protobuf's JSON writes 64-bit integers as strings, so both forms come in.
@@ -224,7 +249,12 @@ def _json_scalar_fits(value: Any, field: Any) -> bool:
         return isinstance(value, bool)
     if field.cpp_type in (FieldDescriptor.CPPTYPE_FLOAT, FieldDescriptor.CPPTYPE_DOUBLE):
         return type(value) in (int, float) or value in ("NaN", "Infinity", "-Infinity")
-    return isinstance(value, str) and not any("\ud800" <= character <= "\udfff" for character in value)
+    return isinstance(value, str) and _is_text(value)
+
+
+def _is_text(value: str) -> bool:
+    """Whether a string has a UTF-8 form: JSON's escapes can hold half of a surrogate pair."""
+    return not any("\ud800" <= character <= "\udfff" for character in value)
 
 
 def _shown(value: Any) -> str:

@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import FieldDescriptor
 
+from isochrone.protocol.control_json import is_repeated
+
 _TOKEN = re.compile(
     r"""(?P<comment>\#[^\n]*)|(?P<string>"(?:\\.|[^"\\\n])*"?|'(?:\\.|[^'\\\n])*'?)|(?P<word>[\w.+-]+)|(?P<mark>[^\s])"""
 )
@@ -28,11 +30,6 @@ _INTEGER_RANGES = {
 def integer_range(field: Any) -> tuple[int, int] | None:
     """The values an integer field can hold; None when it is not one."""
     return _INTEGER_RANGES.get(field.cpp_type)
-
-
-def is_repeated(field: Any) -> bool:
-    # FieldDescriptor.is_repeated came with protobuf 6.31, and its elder, label, warns since then.
-    return isinstance(field.default_value, list)
 
 
 def is_map(field: Any) -> bool:

@@ -55,9 +55,15 @@ def _field_json(field: Any, value: Any, absent: bool) -> Any:
         element = field.message_type.fields_by_name["value"]
         # JSON's keys are strings.
         return {str(key): _value_json(element, value[key], absent) for key in sorted(value)}
-    if field.is_repeated:
+    if is_repeated(field):
         return [_value_json(field, element, absent) for element in value]
     return _value_json(field, value, absent)
+
+
+def is_repeated(field: Any) -> bool:
+    """Whether a field holds a list."""
+    # FieldDescriptor.is_repeated came with protobuf 6.31, and its predecessor, label, warns since then.
+    return isinstance(field.default_value, list)
 
 
 def _value_json(field: Any, value: Any, absent: bool) -> Any:

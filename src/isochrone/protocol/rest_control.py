@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from isochrone.errors import Internal, InvalidArgument, IsochroneError, MalformedRequest, Unsupported
+from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest, Unsupported
 from isochrone.protocol import control_json, timing
 from isochrone.protocol.datatypes import shown
-from isochrone.protocol.rest_answers import JSON, respond_error
+from isochrone.protocol.rest_answers import JSON, respond_error, respond_unexpected
 from isochrone.protocol.shared_memory import cuda_regions, refuse_cuda_region
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 
@@ -68,15 +68,18 @@ class ControlRoute(Route):
     def handle(self, exchange: Exchange) -> None:
         try:
             answer = self._action(Call(self._router.service, self._arguments, self._read(exchange)))
+            if not isinstance(answer, Awaitable):
+                _respond(exchange, answer, self._load())
+                return
         except IsochroneError as error:
             respond_error(exchange, error)
             return
-        if isinstance(answer, Awaitable):
-            task = asyncio.ensure_future(self._finish(exchange, answer))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        else:
-            _respond(exchange, answer, self._load())
+        except Exception as error:
+            respond_unexpected(exchange, error)
+            return
+        task = asyncio.ensure_future(self._finish(exchange, answer))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def _load(self) -> Headers:
         """How loaded we are, where the caller asked: a health check then tells more than yes or no."""
@@ -92,8 +95,7 @@ class ControlRoute(Route):
             respond_error(exchange, error)
         except Exception as error:
             # The caller must not wait for ever because of a fault of ours.
-            respond_error(exchange, Internal(f"{type(error).__name__}: {error}"))
-            raise
+            respond_unexpected(exchange, error)
 
     def _read(self, exchange: Exchange) -> dict[str, Any]:
         body = self._router.body(exchange)
