@@ -31,6 +31,7 @@ from isochrone.engines.convergence import (
     decide,
     stopping_order,
 )
+from isochrone.engines.deaths import Deaths
 from isochrone.engines.farewells import Farewells, is_own
 from isochrone.engines.observing import observe
 from isochrone.engines.ports import listening
@@ -81,6 +82,7 @@ class Supervisor:
         self.mirror = Mirror(store, keys.prefix)
         self.view = View(keys, self.mirror.entries)
         self._farewells = Farewells(store, keys)
+        self._deaths = Deaths(store, keys)
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         #: The record that ``_wanted`` was made of.
@@ -272,7 +274,10 @@ class Supervisor:
 
     def _ended(self, ended: Exit) -> None:
         name = ended.spec.name
+        if ended.again_in is not None and name not in self.view.known_gateways:
+            self._run(self._deaths.report(ended))
         if ended.spec.role == "gateway" and ended.pid:
+            # Of one that was known, this tells the death too.
             self._run(self._farewells.forget_gateway(name, ended.pid))
         self._answering.pop(name, None)
         self._serving.pop(name, None)
