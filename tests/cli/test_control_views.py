@@ -39,6 +39,7 @@ from isochrone.control.records import (
     Progress,
     RolloutRecord,
     Split,
+    VerdictRecord,
 )
 
 CHANGES = {"detector": Change("2", "1")}
@@ -105,6 +106,26 @@ def test_each_step_of_a_rollout_is_told_once() -> None:
     assert lines[0].startswith("r1 preparing at 500 ms")
     assert lines[1:] == ["r1 worker w1 loading"]
     assert new_lines(preparing, preparing) == []
+
+
+def test_the_verdicts_of_a_canary_are_shown_when_it_is_over() -> None:
+    verdicts = (VerdictRecord("comparison", True, "0 of 50 differ"), VerdictRecord("canary at 5%", False, "p95 13 ms"))
+    record = RolloutRecord("r1", CHANGES, ABORTED, reason="worse", since={ABORTED: 1.0}, verdicts=verdicts)
+    shown = printed(rollout_view.picture(record, 2.0))
+    assert "comparison: passed: 0 of 50 differ" in shown
+    assert "canary at 5%: failed: p95 13 ms" in shown
+    lines = new_lines(RolloutRecord("r1", CHANGES, verdicts=verdicts[:1]), record)
+    assert "r1 canary at 5%: failed: p95 13 ms" in lines
+    assert not [line for line in lines if "comparison" in line]
+
+
+@pytest.mark.parametrize("state", rollout_view.PHASES)
+def test_a_rollback_loads_nothing_and_speaks_of_no_new_version(state: str) -> None:
+    record = RolloutRecord("r1", {"detector": Change("1", "2")}, state, "rollback", since={state: 1.0})
+    for text in (printed(rollout_view.picture(record, 2.0)), "\n".join(new_lines(None, record))):
+        assert "load" not in text.replace("kept loaded", "")
+        if state in ("preparing", "draining", "aborting", "aborted"):
+            assert "new version" not in text
 
 
 def test_an_aborted_rollout_says_why() -> None:

@@ -202,6 +202,16 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str = ""
 
 
+class VerdictRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How one part of a rollout's evaluation ended."""
+
+    #: "comparison", or "canary at 5%".
+    of: str
+    passed: bool
+    #: With the figures.
+    reason: str = ""
+
+
 class RolloutRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """One change of one or more models, seen by all or by none."""
 
@@ -224,6 +234,8 @@ class RolloutRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Place in the canary's weights, and what was last said of it.
     step: int = 0
     note: str = ""
+    #: How the comparison and each step of the canary ended, in their order.
+    verdicts: tuple[VerdictRecord, ...] = ()
     #: The epoch it committed last; 0: none.
     epoch: int = 0
     #: Strict switches tried.

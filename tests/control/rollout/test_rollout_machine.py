@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from worlds import POOL, assignment, rollout, settle, with_state, worker, world
 
 from isochrone.control.records import (
@@ -22,6 +23,8 @@ from isochrone.control.records import (
     EpochRecord,
     GatewayRecord,
     Split,
+    SwitchRecord,
+    VerdictRecord,
 )
 from isochrone.control.rollout.machine import ABORT_SECONDS, DRAIN_SECONDS, SEEN, advance
 from isochrone.control.rollout.wanted import WITHDRAWN
@@ -225,6 +228,13 @@ class TestAborting:
         late = world(worker("w1", BOTH), now=100.0 + ABORT_SECONDS + 1)
         assert advance(record, late).record.state == ABORTED
 
+    def test_why_is_told_once(self) -> None:
+        seen = world(worker("w1", ONE))
+        begun = advance(with_state(rollout(abort_asked="bad"), PREPARING), seen)
+        ended = advance(begun.record, seen)
+        assert ended.record.state == ABORTED
+        assert [begun.event, ended.event] == ["aborted: bad", ""]
+
     def test_what_is_committed_is_not_aborted_any_more(self) -> None:
         record = with_state(rollout(abort_asked="too late", epoch=2), DRAINING)
         assert advance(record, world(worker("w1", BOTH))).record.state != ABORTING
@@ -311,6 +321,27 @@ class TestCanary:
         passed = advance(with_state(rollout(canary=self.RULE), CANARY), seen)
         assert passed.event == "passed at 10%: p95 10 ms against 10"
 
+    def test_the_verdict_of_every_step_stays_with_the_rollout(self) -> None:
+        def seen(weight: float, word: Word) -> World:
+            tried = EpochRecord(3, {"m": assignment(canary=Split("2", "", weight))})
+            return world(worker("w1", BOTH), epoch=tried, judged={"r1": word})
+
+        first = advance(with_state(rollout(canary=self.RULE), CANARY), seen(0.1, Word("go", "not worse"))).record
+        assert first.verdicts == (VerdictRecord("canary at 10%", True, "not worse"),)
+        last = advance(first, seen(0.5, Word("stop", "p95 13 ms against 10"))).record
+        assert last.verdicts[1:] == (VerdictRecord("canary at 50%", False, "p95 13 ms against 10"),)
+        by_hand = msgspec.structs.replace(first, promote_asked=True)
+        promoted = advance(by_hand, seen(0.5, Word("wait", "few"))).record
+        assert promoted.verdicts[1:] == (VerdictRecord("canary at 50%", True, "promoted by hand"),)
+
+    def test_a_verdict_that_has_to_wait_for_a_switch_is_kept_once(self) -> None:
+        tried = EpochRecord(3, {"m": assignment(canary=Split("2", "", 0.1))})
+        seen = world(worker("w1", BOTH), epoch=tried, judged={"r1": Word("stop", "worse")})
+        seen = replace(seen, switch=SwitchRecord("r9.1", "announced", ("n",), 3))
+        record = advance(with_state(rollout(canary=self.RULE), CANARY), seen).record
+        assert record.state == CANARY
+        assert len(advance(record, seen).record.verdicts) == 1
+
     def test_promotion_by_hand_does_not_wait_for_figures(self) -> None:
         record = with_state(rollout(canary=self.RULE, promote_asked=True), CANARY)
         tried = EpochRecord(2, {"m": assignment(canary=Split("2", "", 0.1))})
@@ -328,9 +359,13 @@ class TestComparing:
     def test_equal_outputs_go_on_to_the_canary(self) -> None:
         record = with_state(rollout(compare=CompareRule(), canary=CanaryRule()), COMPARING)
         seen = world(worker("w1", BOTH), compared={"r1": Word("go", "m: 0 of 50 answers differ")})
-        assert advance(record, seen).record.state == CANARY
+        after = advance(record, seen).record
+        assert after.state == CANARY
+        assert after.verdicts == (VerdictRecord("comparison", True, "m: 0 of 50 answers differ"),)
 
     def test_different_ones_abort(self) -> None:
         record = with_state(rollout(compare=CompareRule()), COMPARING)
         seen = world(worker("w1", BOTH), compared={"r1": Word("stop", "m: 50 of 50 answers differ")})
-        assert advance(record, seen).record.state == ABORTING
+        after = advance(record, seen).record
+        assert after.state == ABORTING
+        assert after.verdicts == (VerdictRecord("comparison", False, "m: 50 of 50 answers differ"),)

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isochrone.cli.console import clock, span, table
-from isochrone.control.records import ABORTED, ABORTING, CANARY, COMPARING, DONE, RolloutRecord
+from isochrone.control.records import ABORTED, ABORTING, CANARY, COMPARING, DONE, RolloutRecord, VerdictRecord
 
 #: What happens in each state, in the order they are gone through.
 PHASES = {
@@ -24,8 +24,28 @@ PHASES = {
     "aborting": "taking the new version away",
     "aborted": "nothing of it is visible",
 }
+#: What is different when a rollout goes back to the version before, which workers keep loaded.
+_BACK = {
+    "preparing": "every worker has the version before, kept loaded for this",
+    "draining": "committed; last requests of the version that was taken back",
+    "done": "the version before is served everywhere",
+    "aborting": "staying with the version that is served",
+    "aborted": "the version that was served stays",
+}
+#: And when nothing was served.
+_FIRST = {"preparing": "every worker loads it"}
 _MARKS = {"waiting": "·", "loading": "…", "ready": "✓", "failed": "✗"}
 _STYLES = {"waiting": "dim", "loading": "cyan", "ready": "green", "failed": "red"}
+
+
+def phase_text(record: RolloutRecord, state: str) -> str:
+    """What happens in a state of this rollout."""
+    special = _BACK if record.kind == "rollback" else _FIRST if record.kind == "first" else {}
+    return special.get(state, PHASES.get(state, ""))
+
+
+def verdict_text(verdict: VerdictRecord) -> str:
+    return f"{verdict.of}: {'passed' if verdict.passed else 'failed'}{_detail(verdict.reason)}"
 
 
 def changes_text(record: RolloutRecord) -> str:
@@ -53,11 +73,13 @@ def new_lines(before: RolloutRecord | None, after: RolloutRecord) -> list[str]:
     known = set() if before is None else set(before.since)
     for state, at in sorted(after.since.items(), key=lambda item: item[1]):
         if state not in known:
-            lines.append(f"{after.identity} {state} at {span(at - after.at)}: {PHASES.get(state, '')}")
+            lines.append(f"{after.identity} {state} at {span(at - after.at)}: {phase_text(after, state)}")
     seen = before.workers if before is not None else {}
     for name, progress in sorted(after.workers.items()):
         if name not in seen or seen[name] != progress:
             lines.append(f"{after.identity} worker {name} {progress.state}{_detail(progress.detail)}")
+    judged = after.verdicts[len(before.verdicts) if before is not None else 0 :]
+    lines += [f"{after.identity} {verdict_text(verdict)}" for verdict in judged]
     if after.note and (before is None or (before.note, before.step) != (after.note, after.step)):
         lines.append(f"{after.identity} {_step(after)}{after.note}")
     if after.is_over and not (before is not None and before.is_over):
@@ -71,6 +93,7 @@ def picture(record: RolloutRecord, now: float) -> RenderableType:
     parts: list[RenderableType] = [head, _phases(record, now)]
     if record.workers:
         parts.append(_workers(record))
+    parts += [Text(verdict_text(each), style="green" if each.passed else "red") for each in record.verdicts]
     if record.note:
         parts.append(Text(f"{_step(record)}{record.note}", style="cyan"))
     if record.state in (ABORTED, ABORTING) and (record.reason or record.abort_asked):
@@ -104,7 +127,7 @@ def _phases(record: RolloutRecord, now: float) -> Table:
         until = now if is_last and not record.is_over else entered[index + 1][1] if not is_last else at
         style = "red" if state in (ABORTED, ABORTING) else "green" if not is_last or state == DONE else "cyan"
         took = "" if is_last and record.is_over else span(until - at)
-        made.add_row(Text(state, style=style), took, Text(PHASES.get(state, ""), style="dim"))
+        made.add_row(Text(state, style=style), took, Text(phase_text(record, state), style="dim"))
     if not record.is_over and record.state not in (ABORTING,):
         for state in _ahead(record):
             made.add_row(Text(state, style="dim"), "", "")

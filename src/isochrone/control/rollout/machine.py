@@ -27,6 +27,7 @@ from isochrone.control.records import (
     Progress,
     RolloutRecord,
     Split,
+    VerdictRecord,
 )
 from isochrone.control.rollout.decision import Decision, enter
 from isochrone.control.rollout.switching import switch
@@ -184,7 +185,8 @@ def _compare(record: RolloutRecord, world: World) -> Decision:
         note = word.reason if word is not None else "gathers requests to compare"
         return Decision(msgspec.structs.replace(record, note=note), compares=True)
     if word.kind == "stop":
-        return _abort(record, world, word.reason)
+        return _abort(_judged(record, "comparison", False, word.reason), world, word.reason)
+    record = _judged(record, "comparison", True, word.reason)
     return _onward(msgspec.structs.replace(record, note=word.reason), world)
 
 
@@ -203,17 +205,26 @@ def _try(record: RolloutRecord, world: World) -> Decision:
         return Decision(after, commit=epoch, event=f"canary at {weight:.0%}")
     word = world.judged.get(record.identity)
     if record.promote_asked:
+        record = _judged(record, f"canary at {weight:.0%}", True, "promoted by hand")
         return Decision(enter(record, SWITCHING, world.now, note="promoted by hand"), event="promoted by hand")
     if word is None or word.kind == "wait":
         note = word.reason if word is not None and word.reason else record.note
         return Decision(msgspec.structs.replace(record, note=note), observes=True)
     if word.kind == "stop":
+        record = _judged(record, f"canary at {weight:.0%}", False, word.reason)
         return _abort(record, world, f"the canary at {weight:.0%} is worse: {word.reason}")
+    record = _judged(record, f"canary at {weight:.0%}", True, word.reason)
     if record.step + 1 < len(rule.weights):
         after = msgspec.structs.replace(record, step=record.step + 1, note=word.reason)
         return Decision(after, event=f"passed at {weight:.0%}: {word.reason}")
     # Told here, with the figures: the record's note goes on to say other things.
     return Decision(enter(record, SWITCHING, world.now, note=word.reason), event=f"passed its canary: {word.reason}")
+
+
+def _judged(record: RolloutRecord, of: str, passed: bool, reason: str) -> RolloutRecord:
+    """The note goes on to say other things; verdicts stay with the rollout. One for each part, however often said."""
+    others = tuple(each for each in record.verdicts if each.of != of)
+    return msgspec.structs.replace(record, verdicts=(*others, VerdictRecord(of, passed, reason)))
 
 
 def _is_tried(record: RolloutRecord, world: World, weight: float) -> bool:
@@ -337,4 +348,5 @@ def _undo(record: RolloutRecord, world: World) -> Decision:
     began = record.since.get(WITHDRAWN, record.since.get(ABORTING, world.now))
     if _superfluous(record, world) and world.now - began < ABORT_SECONDS:
         return Decision(record)
-    return Decision(enter(record, ABORTED, world.now), event=f"aborted: {record.reason}")
+    # Why was told when it was decided.
+    return Decision(enter(record, ABORTED, world.now))
