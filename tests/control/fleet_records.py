@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from isochrone.control.fleet.file import FleetFile
 from isochrone.control.fleet.reading import parse_fleet
 from isochrone.control.keys import Keys
 from isochrone.control.records import (
@@ -20,7 +21,7 @@ from isochrone.control.records import (
     decode,
     encode,
 )
-from isochrone.control.requests import Asking, Decision, FleetFile
+from isochrone.control.requests import Asking, Decision
 from isochrone.control.view import View
 from isochrone.store.base import Delete, Entry, Put
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from isochrone.control.following import FILE, Asked, Steps, follow, given_up
+from isochrone.control.following import FILE, Asked, Steps, follow, given_up, retire
 from isochrone.control.records import (
+    ABORTING,
     STRICT,
     Assignment,
     CanaryRule,
@@ -177,3 +178,49 @@ def test_a_version_of_the_file_that_was_aborted_is_asked_for_again_by_the_next_a
     # What somebody asked for by hand, or what the file has moved on from, is not the file's.
     assert given_up(RolloutRecord("r9", {"m": Change("2", "1")}, by="ada@desk"), converged) is None
     assert given_up(RolloutRecord("r9", {"m": Change("5", "1")}, by=FILE), converged) is None
+
+
+# What goes.
+
+
+def test_what_is_new_is_served_before_the_old_goes() -> None:
+    epoch = EpochRecord(4, {"m": served(), "old": served()})
+    steps = following({"m": asked("2"), "new": asked()}, epoch, ConvergedRecord(6, {"m": "1", "old": "1"}))
+    assert steps.epoch is None, "nothing goes yet"
+    assert {name for rollout in steps.rollouts for name in rollout.changes} == {"m", "new"}
+    assert (steps.converged.retiring, steps.converged.rollouts) == (("old",), ("r5", "r6"))
+    # One of them is not done.
+    assert retire(steps.converged, epoch, steps.rollouts[:1], 100.0) is None
+    # Somebody changes what is to go.
+    busy = RolloutRecord("r9", {"old": Change("2", "1")})
+    assert retire(steps.converged, epoch, (busy,), 100.0) is None
+    after = retire(steps.converged, epoch, (), 100.0)
+    assert after is not None
+    assert after.epoch is not None
+    assert set(after.epoch.models) == {"m"}
+    assert after.converged.retiring == ()
+    assert [(event.what, event.about) for event in after.events] == [("model removed", "old")]
+    assert retire(after.converged, after.epoch, (), 100.0) is None
+
+
+def test_an_aborted_rollout_of_the_same_file_leaves_what_was_to_go() -> None:
+    converged = ConvergedRecord(7, {"m": "2"}, ("old",), ("r5",))
+    after = given_up(RolloutRecord("r5", {"m": Change("2", "1")}, by=FILE), converged)
+    assert after is not None
+    assert after.retiring == ()
+    # One of a file before it has no say in that.
+    other = given_up(RolloutRecord("r3", {"n": Change("2", "1")}, by=FILE), converged)
+    assert other is None
+
+
+def test_rollouts_that_a_leader_before_had_started_go_on() -> None:
+    epoch = EpochRecord(4, {"a": served(), "b": served()})
+    models = {"a": asked("2"), "b": asked("2")}
+    started = RolloutRecord("r4", {"a": Change("2", "1", pools=("cpu",))}, by=FILE)
+    steps = following(models, epoch, ConvergedRecord(6), (started,))
+    (rollout,) = steps.rollouts
+    assert list(rollout.changes) == ["b"]
+    assert steps.converged.generation == 7
+    # One that is on its way back is not what the file asks for.
+    aborting = RolloutRecord("r4", {"a": Change("2", "1", pools=("cpu",))}, ABORTING, by=FILE)
+    assert follow(7, models, ConvergedRecord(6), epoch, (aborting,), 5, 100.0) is None

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
 import pytest
 from fleet_records import ASKING, FLEET, KEYS, Records, file_of, read_rollout, served
 
+from isochrone.control.fleet.keeping import kept_processes, needed_pools
+from isochrone.control.fleet.processes import ProcessSpec, processes
 from isochrone.control.records import (
     ABORTED,
     ABORTING,
@@ -14,11 +20,13 @@ from isochrone.control.records import (
     PREPARING,
     Change,
     ConvergedRecord,
+    EpochRecord,
     GatewayRecord,
     WorkerRecord,
 )
 from isochrone.control.requests import (
     Conflict,
+    NotAgreed,
     abort,
     apply_fleet,
     drain,
@@ -33,6 +41,74 @@ CHANGES = {"detector": Change("2", "1")}
 
 
 # The file.
+
+
+def _renamed(text: str) -> str:
+    return text.replace("  cpu: {", "  metal: {").replace("pools: [cpu]", "pools: [metal]")
+
+
+ALL = served(detector="1", tracker="1", pipeline="1", embedder="1", reranker="1")
+
+
+def test_what_a_file_takes_away_has_to_be_agreed_to() -> None:
+    records = Records(versions=ALL)
+    smaller = file_of(FLEET.replace(", with: [reranker]", "").replace("  reranker: {version: 1, pools: [cpu]}\n", ""))
+    with pytest.raises(NotAgreed) as caught:
+        apply_fleet(records.view, smaller, ASKING)
+    assert "takes away model reranker" in str(caught.value)
+    assert "retire model reranker: no longer served" in str(caught.value), "the plan"
+    with pytest.raises(NotAgreed):
+        apply_fleet(records.view, smaller, ASKING, agreed=("model tracker", "pool cpu"))
+    for agreed in (True, ("model reranker",)):
+        assert apply_fleet(records.view, smaller, ASKING, agreed=agreed).operations
+
+
+def test_a_repository_that_holds_less_retires_what_is_served() -> None:
+    records = Records(text="name: plant", versions=served(here="1", gone="1"))
+    file = replace(file_of("name: plant\nrepository: other"), versions={"here": "1"})
+    with pytest.raises(NotAgreed, match="takes away model gone"):
+        apply_fleet(records.view, file, ASKING)
+
+
+def test_repositories_without_the_served_version_are_refused_whoever_agrees() -> None:
+    records = Records(versions=ALL)
+    with pytest.raises(Conflict, match="detector version 1 is not there"):
+        apply_fleet(records.view, file_of(FLEET), ASKING, agreed=True, lost=["detector version 1 is not there"])
+
+
+def test_a_pool_that_is_dropped_is_kept_until_nothing_committed_names_it() -> None:
+    records = Records(versions=ALL)
+    decision = apply_fleet(records.view, file_of(_renamed(FLEET)), ASKING, agreed=("pool cpu",))
+    assert records.apply(decision)
+    record = records.view.fleet
+    assert record is not None
+    assert set(record.kept["cpu"].processes) == {"cpu-1", "cpu-2"}
+    fleet = file_of(_renamed(FLEET)).fleet
+    old = processes(file_of(FLEET).fleet, Path("/fleet"))
+
+    def kept() -> dict[str, ProcessSpec]:
+        view = records.view
+        epoch = view.epoch or EpochRecord(0)
+        return kept_processes(record, needed_pools(record, fleet, epoch, view.converged, view.open_rollouts))
+
+    assert kept() == {name: old[name] for name in ("cpu-1", "cpu-2")}, "as they run"
+    # Followed, and on its way.
+    records.put(KEYS.converged, ConvergedRecord(2, dict.fromkeys(ALL, "1")))
+    assert kept()
+    # Aborted: nothing has moved.
+    assert kept()
+    # The next file keeps it, too.
+    again = apply_fleet(records.view, file_of(_renamed(FLEET) + "# again"), ASKING)
+    assert again.answer.record.kept == record.kept
+    # Committed, while gateways may still send there.
+    moved = {name: msgspec.structs.replace(model, pools=("metal",)) for name, model in ALL.items()}
+    records.put(KEYS.epoch, EpochRecord(8, moved))
+    change = Change("1", "1", pools=("metal",), left=("cpu",))
+    records.rollout("r1", DRAINING, {"tracker": change})
+    assert kept()
+    records.rollout("r1", DONE, {"tracker": change})
+    assert kept() == {}
+    assert apply_fleet(records.view, file_of(_renamed(FLEET) + "# more"), ASKING).answer.record.kept == {}
 
 
 def test_the_first_file_is_generation_one_and_tells_what_it_starts() -> None:

@@ -126,6 +126,22 @@ def test_where_ports_move_up_the_last_one_goes_first() -> None:
     assert decide(wanted, observed, 0.0) == [Stop("g2")]
 
 
+def test_the_only_worker_of_a_pool_is_replaced_beside_a_second_one() -> None:
+    old, new = spec("cpu-1"), spec("cpu-1", mark="new")
+    surge = replace(new, name="cpu-surge")
+    assert decide(fleet(new), ready(old), 0.0) == [Start(surge)]
+    # It may never come up: then the old one stays.
+    assert decide(fleet(new), {**ready(old), "cpu-surge": Observed(surge)}, 99.0) == []
+    fresh = {**ready(old), "cpu-surge": Observed(surge, ready=True, steady=False)}
+    assert decide(fleet(new), fresh, 0.0) == []
+    assert decide(fleet(new), ready(old, surge), 0.0) == [Drain("cpu-1")]
+    assert decide(fleet(new), ready(surge), 0.0) == [Start(new)]
+    assert decide(fleet(new), {**ready(surge), "cpu-1": Observed(new)}, 0.0) == []
+    assert decide(fleet(new), ready(surge, new), 0.0) == [Drain("cpu-surge")]
+    # The change is taken back before it is done.
+    assert decide(fleet(old), {**ready(old), "cpu-surge": Observed(surge)}, 0.0) == [Stop("cpu-surge")]
+
+
 def test_requests_reach_gateways_first_so_they_are_stopped_first() -> None:
     c, w, g = spec("c", "controller"), spec("w"), spec("g", "gateway")
     assert stopping_order([c, w, g]) == [[g], [w], [c]]

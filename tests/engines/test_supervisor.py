@@ -23,6 +23,7 @@ from isochrone.control.records import (
     WorkerRecord,
     encode,
 )
+from isochrone.control.view import View
 from isochrone.engines.base import Exit
 from isochrone.engines.local import LocalEngine
 from isochrone.engines.log_files import LogFiles
@@ -124,7 +125,7 @@ class Plant:
         return key in self.supervisor.mirror.entries
 
 
-def _wanted(record: FleetRecord) -> dict[str, ProcessSpec]:
+def _wanted(record: FleetRecord, view: View) -> dict[str, ProcessSpec]:
     found = [
         ProcessSpec(name, role, tuple(words), "cpu" if role == "worker" else "")
         for name, role, *words in record.spec["processes"]

@@ -57,7 +57,7 @@ def printed(result: Any) -> Any:
 def serving(control: ControlThread) -> ControlThread:
     """A fleet that was applied and serves version 1 of everything."""
     (control.directory / "fleet.yaml").write_text(FLEET)
-    assert isochrone(control, "apply", str(control.directory / "fleet.yaml")).exit_code == 0
+    assert isochrone(control, "apply", str(control.directory / "fleet.yaml"), "--yes").exit_code == 0
     models = {name: Assignment("1", pools=("cpu",)) for name in ("detector", "tracker")}
     control.write(KEYS.epoch, EpochRecord(3, models))
     control.write(KEYS.worker("cpu-1"), WorkerRecord("cpu-1", "127.0.0.1", 1, 1, pool="cpu"))
@@ -95,7 +95,12 @@ def test_a_file_is_planned_then_applied(control: ControlThread) -> None:
     path.write_text(FLEET)
     planned = printed(isochrone(control, "apply", str(path), "--dry-run", "--json"))
     assert (planned["applied"], planned["generation"]) == (False, 0)
-    shown = isochrone(control, "apply", str(path))
+    # Nobody can be asked here: there is no terminal.
+    refused = isochrone(control, "apply", str(path))
+    assert refused.exit_code == 1
+    assert "start    pool" in refused.output
+    assert "agree to the plan with --yes" in refused.output
+    shown = isochrone(control, "apply", str(path), "--yes")
     assert shown.exit_code == 0
     assert "start    pool" in shown.output
     assert "Applied as generation 1" in shown.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -21,9 +22,22 @@ Examples:
   isochrone apply fleet.yaml --yes --json
 
 What did not change is not restarted. If somebody else applied a file since the plan was shown, nothing is done.
+What the plan takes away (retire, interrupt) has to be agreed to by a typed word, or by --yes. Where there is no
+terminal, nothing is applied without --yes.
 """
 
-_STYLES = {"start": "green", "rollout": "cyan", "change": "cyan", "restart": "yellow", "stop": "red", "retire": "red"}
+_STYLES = {
+    "start": "green",
+    "rollout": "cyan",
+    "change": "cyan",
+    "restart": "yellow",
+    "ignore": "yellow",
+    "stop": "red",
+    "interrupt": "red",
+    "retire": "red",
+}
+#: To be typed where something is taken away.
+_WORD = "retire"
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -32,7 +46,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def apply(
     file: Annotated[Path, typer.Argument(help="The fleet.yaml.", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would follow, and do nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to the whole plan; nothing is asked.")] = False,
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
@@ -50,15 +64,31 @@ def apply(
             if as_json:
                 print_json(plan)
             return
-        if plan.steps and not yes and sys.stdin.isatty() and not typer.confirm("Apply?", default=False):
-            raise ApiFailed("nothing was applied")
+        taken = tuple(f"{step.kind} {step.name}" for step in plan.steps if step.action in ("retire", "interrupt"))
+        if not yes and any(step.action != "ignore" for step in plan.steps):
+            _ask(taken)
         # What is applied is what was shown, or nothing.
-        request = FleetRequest(request.text, request.directory, request.file, plan.generation)
+        request = FleetRequest(request.text, request.directory, request.file, plan.generation, taken)
         applied = client.send("PUT", "/v1/fleet", PlanAnswer, request)
         if as_json:
             print_json(applied)
         else:
             typer.echo(f"Applied as generation {applied.generation}. Watch it with: isochrone status")
+
+
+def _ask(taken: Sequence[str]) -> None:
+    """Raises unless the user agrees, at a terminal."""
+    if not sys.stdin.isatty():
+        raise ApiFailed("nothing was applied: there is no terminal to ask at; agree to the plan with --yes")
+    if taken:
+        said = typer.prompt(
+            f"This takes away {', '.join(taken)}. Type '{_WORD}' to agree", default="", show_default=False
+        )
+        agreed = said.strip().lower() == _WORD
+    else:
+        agreed = typer.confirm("Apply?", default=False)
+    if not agreed:
+        raise ApiFailed("nothing was applied")
 
 
 def _print(plan: PlanAnswer) -> None:

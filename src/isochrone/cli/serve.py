@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 from typing import Annotated
@@ -156,7 +157,18 @@ def serve(
             raise StartFailed("--load-model=* loads all models; give it alone")
         if bool(tls_cert) != bool(tls_key):
             raise StartFailed("--tls-cert and --tls-key go together")
-        membership = Membership(store, fleet, name, pool, tier, device, region, memory, lease_seconds)
+        membership = Membership(
+            store,
+            fleet,
+            name,
+            pool,
+            tier,
+            device,
+            region,
+            memory,
+            lease_seconds,
+            tuple(map(os.path.abspath, repositories)),
+        )
         if store:
             membership.check(model_control_mode, allow_http=allow_http, tls=tls_cert is not None)
         settings = ServeSettings(

@@ -56,6 +56,9 @@ def up(
         ),
     ] = None,
     engine: Annotated[str, typer.Option(help=f"Where processes run: {', '.join(_ENGINES)}.")] = "local",
+    yes: Annotated[
+        bool, typer.Option("--yes", "-y", help="Agree to what a changed file takes away: models, pools, addresses.")
+    ] = False,
 ) -> None:
     """Start a whole fleet: controllers, gateways and workers, and keep it as fleet.yaml says."""
     try:
@@ -65,17 +68,17 @@ def up(
         # Events of the store, such as its loss; what is for people is printed.
         observed_logs.configure()
         with alone(launch.state):
-            uvloop.run(_run(launch))
+            uvloop.run(_run(launch, yes))
     except (IsochroneError, OSError) as error:
         typer.secho(f"isochrone up: {error}", fg="red", err=True)
         raise typer.Exit(1) from None
 
 
-async def _run(launch: Launch) -> None:
+async def _run(launch: Launch, agrees: bool) -> None:
     stopping, hurry = _told_to_stop()
     store = open_store(launch.store_url, launch.directory)
     try:
-        record, before = await record_of(store, launch)
+        record, before = await record_of(store, launch, agrees)
         _tell_what_is_applied(launch, record, before)
         await check_ports(record, launch.where)
         api = controller_url(fleet_of(record.spec))

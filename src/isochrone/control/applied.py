@@ -7,10 +7,10 @@ from pathlib import Path
 
 from isochrone.control.fleet.catalog import CatalogModel, catalog
 from isochrone.control.fleet.gateway_rules import SOURCE, gateway_rules
-from isochrone.control.fleet.processes import outside_servers
+from isochrone.control.fleet.processes import server_records
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.following import Asked
-from isochrone.control.records import BY_ADDRESS, FleetRecord, WorkerRecord, decode
+from isochrone.control.records import FleetRecord, WorkerRecord, decode
 from isochrone.gateway.traffic.rules import GatewayRules, parse_rules
 
 
@@ -19,24 +19,7 @@ def read_fleet(record: FleetRecord) -> tuple[Mapping[str, Asked], tuple[WorkerRe
     and raises what is wrong there."""
     fleet = Fleet.model_validate(record.spec)
     models = catalog(fleet, Path(record.directory), "fleet.yaml", record.text)
-    servers = tuple(
-        WorkerRecord(
-            name=server.name,
-            host=server.upstream.host,
-            port=server.upstream.port,
-            grpc_port=server.upstream.grpc_port,
-            metrics_port=server.upstream.metrics_port,
-            pool=server.pool,
-            tier=server.upstream.tier or fleet.pools[server.pool].tier,
-            device=server.upstream.device or fleet.pools[server.pool].device,
-            region=server.upstream.region or fleet.pools[server.pool].region,
-            memory=fleet.pools[server.pool].memory,
-            kind=server.kind,
-            incarnation=BY_ADDRESS,
-        )
-        for server in outside_servers(fleet).values()
-    )
-    return {name: _asked(model) for name, model in models.items()}, servers
+    return {name: _asked(model) for name, model in models.items()}, server_records(fleet)
 
 
 def _asked(model: CatalogModel) -> Asked:

@@ -10,21 +10,27 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 import structlog
 
 from isochrone.control.election import Candidate
 from isochrone.control.events import event, trimmed
+from isochrone.control.fleet.keeping import needed_pools
+from isochrone.control.fleet.processes import repositories_by_worker
+from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.fleet_reading import FleetReading, ReadFleet
-from isochrone.control.following import FILE, Steps, follow, given_up
+from isochrone.control.following import FILE, Steps, follow, given_up, retire
 from isochrone.control.keys import Keys
 from isochrone.control.records import (
     ABORTED,
     BY_ADDRESS,
-    ConvergedRecord,
     EpochRecord,
     EventRecord,
+    FleetRecord,
     RolloutRecord,
+    WorkerRecord,
     encode,
 )
 from isochrone.control.rollout.decision import Decision
@@ -37,6 +43,7 @@ from isochrone.control.view import Known, View
 from isochrone.control.worker_watch import WorkerWatch
 from isochrone.store.base import Compare, Delete, Put, Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
+from isochrone.store.operations import MAX_OPERATIONS
 
 log = structlog.get_logger()
 
@@ -44,6 +51,8 @@ log = structlog.get_logger()
 _BUSY, _IDLE = 0.1, 0.5
 #: Rollouts that are over and kept, for people to look at.
 _KEPT_ROLLOUTS = 200
+#: Rollouts in one transaction: each is a record and an event, and the last one has a few records more.
+_MOST_ROLLOUTS = 50
 
 
 class Controller:
@@ -65,6 +74,8 @@ class Controller:
         #: When the switch under way was first seen in its phase.
         self._switch_seen: tuple[str, str, float] = ("", "", 0.0)
         self._fleet = FleetReading(read_fleet, self._wake.set)
+        #: The generation of the fleet record, and the repositories that it gives each worker.
+        self._repositories: tuple[int, Mapping[str, tuple[str, ...]]] = (0, {})
 
     @property
     def leads(self) -> bool:
@@ -151,7 +162,16 @@ class Controller:
             self._switch_seen = (switch.identity, switch.phase, time.time())
         views = {name: watch.view for name, watch in self._watches.items()}
         stages = {name: asked.stages for name, asked in self._fleet.asked.items()}
-        return see(view, views, self._trying, stages, self._switch_seen[2], time.time())
+        return see(
+            view, views, self._trying, stages, self._switch_seen[2], time.time(), self._worker_repositories(view)
+        )
+
+    def _worker_repositories(self, view: View) -> Mapping[str, tuple[str, ...]]:
+        fleet = view.fleet
+        if fleet is not None and self._repositories[0] != fleet.generation:
+            found = repositories_by_worker(fleet_of(fleet.spec), Path(fleet.directory))
+            self._repositories = (fleet.generation, found)
+        return self._repositories[1]
 
     async def _carry_out(self, view: View, record: RolloutRecord, decision: Decision) -> None:
         """One transaction, on the condition that all it was decided by still stands."""
@@ -162,10 +182,14 @@ class Controller:
         if after != record:
             operations.append(Put(keys.rollout(record.identity), encode(after)))
         if after.state == ABORTED != record.state:
-            converged = given_up(record, view.read(keys.converged, ConvergedRecord) or ConvergedRecord(0))
+            followed = view.converged
+            converged = given_up(record, followed)
             if converged is not None:
                 compares.append(view.unchanged(keys.converged))
                 operations.append(Put(keys.converged, encode(converged)))
+                if followed.retiring and not converged.retiring:
+                    stay = f"{', '.join(followed.retiring)}: rollout {record.identity} of the same file was aborted"
+                    operations.append(self._event(FILE, "retirement called off", record.identity, stay))
         if decision.commit is not None:
             # Nobody may have come, gone or switched since.
             compares += [view.unchanged(key) for key in (keys.epoch, keys.switch, keys.gateway_set)]
@@ -218,50 +242,82 @@ class Controller:
         fleet = view.fleet
         if fleet is None or not self._fleet.follow(fleet):
             return
-        await self._register_servers(view)
-        converged = view.read(self._keys.converged, ConvergedRecord) or ConvergedRecord(0)
-        if converged.generation >= fleet.generation:
-            return
+        await self._register_servers(view, fleet)
+        converged, epoch = view.converged, view.epoch or EpochRecord(0)
         counter = view.entries.get(self._keys.rollout_number)
         number = int(counter.value) if counter is not None else 0
-        epoch = view.epoch or EpochRecord(0)
-        steps = follow(
-            fleet.generation, self._fleet.asked, converged, epoch, view.open_rollouts, number + 1, time.time()
-        )
+        if converged.generation >= fleet.generation:
+            steps = retire(converged, epoch, view.open_rollouts, time.time())
+        else:
+            steps = follow(
+                fleet.generation, self._fleet.asked, converged, epoch, view.open_rollouts, number + 1, time.time()
+            )
         if steps is not None and (steps.epoch is None or view.switch is None):
             await self._write(view, steps, number)
 
     async def _write(self, view: View, steps: Steps, number: int) -> None:
+        """The rollouts, in as many transactions as the store needs; what is followed and the epoch in the last one.
+
+        A leader that dies in between leaves rollouts that the next one finds, and does not start again.
+        """
+        keys = self._keys
+        batches = [steps.rollouts[at : at + _MOST_ROLLOUTS] for at in range(0, len(steps.rollouts), _MOST_ROLLOUTS)]
+        for batch in batches[:-1]:
+            number += len(batch)
+            if not await self._write_followed(view, self._rollouts(batch, number)):
+                return
+            view = self._view()
+        operations: list[Put | Delete] = [Put(keys.converged, encode(steps.converged))]
+        if batches:
+            operations += self._rollouts(batches[-1], number + len(batches[-1]))
+        if steps.epoch is not None:
+            operations.append(Put(keys.epoch, encode(steps.epoch)))
+        # As many as there is room for: an event is worth less than the change that it reports.
+        told = steps.events[: MAX_OPERATIONS - len(operations)]
+        operations += [self._event(one.who, one.what, one.about, one.detail) for one in told]
+        await self._write_followed(view, operations)
+
+    def _rollouts(self, batch: Sequence[RolloutRecord], number: int) -> list[Put | Delete]:
+        operations: list[Put | Delete] = [Put(self._keys.rollout_number, str(number).encode())]
+        for rollout in batch:
+            operations.append(Put(self._keys.rollout(rollout.identity), encode(rollout)))
+            operations.append(self._event(FILE, "rollout asked for", rollout.identity, _changes(rollout)))
+        return operations
+
+    async def _write_followed(self, view: View, operations: Sequence[Put | Delete]) -> bool:
+        """On the condition that nothing of what was followed has changed."""
         keys = self._keys
         compares = [self._candidate.condition()]
         compares += [view.unchanged(key) for key in (keys.fleet, keys.converged, keys.epoch, keys.rollout_number)]
         compares.append(view.unchanged(keys.switch))
-        operations: list[Put | Delete] = [Put(keys.converged, encode(steps.converged))]
-        if steps.rollouts:
-            operations.append(Put(keys.rollout_number, str(number + len(steps.rollouts)).encode()))
-        for rollout in steps.rollouts:
-            operations.append(Put(keys.rollout(rollout.identity), encode(rollout)))
-            operations.append(self._event(FILE, "rollout asked for", rollout.identity, _changes(rollout)))
-        if steps.epoch is not None:
-            operations.append(Put(keys.epoch, encode(steps.epoch)))
-        operations += [self._event(one.who, one.what, one.about, one.detail) for one in steps.events]
         outcome = await self._store.transact(compares, operations)
         await self._mirror.catch_up(outcome.revision)
         self._wake.set()
+        return outcome.succeeded
 
-    async def _register_servers(self, view: View) -> None:
+    async def _register_servers(self, view: View, fleet: FleetRecord) -> None:
         """Servers that run already and register nowhere: the leader does it for them. Without a lease: that no leader
         is heard of says nothing of them, and gateways see for themselves whether they are well."""
-        wanted_servers = {record.name: record for record in self._fleet.servers}
+        wanted_servers = {record.name: record for record in self._kept_servers(view, fleet)}
+        wanted_servers |= {record.name: record for record in self._fleet.servers}
         present = {name: record for name, record in view.workers.items() if record.incarnation == BY_ADDRESS}
-        if present == wanted_servers:
-            return
         operations: list[Put | Delete] = [
-            Put(self._keys.worker(name), encode(record)) for name, record in wanted_servers.items()
+            Put(self._keys.worker(name), encode(record))
+            for name, record in wanted_servers.items()
+            if present.get(name) != record
         ]
         operations += [Delete(self._keys.worker(name)) for name in present if name not in wanted_servers]
-        outcome = await self._store.transact((self._candidate.condition(),), operations)
-        await self._mirror.catch_up(outcome.revision)
+        for at in range(0, len(operations), MAX_OPERATIONS):
+            batch = operations[at : at + MAX_OPERATIONS]
+            outcome = await self._store.transact((self._candidate.condition(),), batch)
+            await self._mirror.catch_up(outcome.revision)
+
+    def _kept_servers(self, view: View, fleet: FleetRecord) -> Iterator[WorkerRecord]:
+        """Servers of pools that the file no longer has, while they serve what is committed."""
+        if any(pool.servers for pool in fleet.kept.values()):
+            epoch = view.epoch or EpochRecord(0)
+            for pool in needed_pools(fleet, fleet_of(fleet.spec), epoch, view.converged, view.open_rollouts):
+                yield from fleet.kept[pool].servers
 
     async def _tidy(self, view: View) -> None:
         operations: list[Put | Delete] = list(trimmed(self._keys, view.entries))

@@ -3,6 +3,8 @@ served by other pools, which load them first; one epoch for the rest. Pure.
 
 A version that was rolled out or back by hand stands until the file asks for another one than it did before. Models that
 change at once and belong together (``with``, or an ensemble and its stages) are one rollout; all that are new are one.
+Models that the file no longer has are retired when the rollouts of the same file are done: what is new is served before
+the old goes, and if one of the rollouts aborts, nothing goes.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from isochrone.control.records import (
+    ABORTING,
     FAST,
     PENDING,
     STRICT,
@@ -64,16 +67,24 @@ def follow(
     first_number: int,
     now: float,
 ) -> Steps | None:
-    """None: something is under way that has to end first. ``first_number``: of the next rollout."""
+    """None: something is under way that has to end first. ``first_number``: of the next rollout.
+
+    Rollouts that a leader before this one started for the same file, and could not record as followed, go on.
+    """
+    open_rollouts = list(open_rollouts)
     versions = {name: model.version for name, model in asked.items() if _is_changed(name, model, converged, epoch)}
     gone = set(epoch.models) - set(asked)
     for name, served in epoch.models.items():
         if name in asked and set(served.pools) != set(asked[name].pools):
             # A version that was rolled out by hand moves as it is.
             versions.setdefault(name, served.version)
-    adjusted = _adjusted(asked, {*versions, *gone}, epoch)
+    coming = [each for each in open_rollouts if _is_asked_for(each, versions, asked)]
+    versions = {name: version for name, version in versions.items() if not any(name in each.changes for each in coming)}
+    changing = {name for each in coming for name in each.changes}
+    adjusted = _adjusted(asked, {*versions, *gone, *changing}, epoch)
     # Also what is only adjusted: the commit of a rollout writes all of its models, as they were when it began.
-    if any(name in versions or name in gone or name in adjusted for each in open_rollouts for name in each.changes):
+    others = [each for each in open_rollouts if each not in coming]
+    if any(name in versions or name in gone or name in adjusted for each in others for name in each.changes):
         return None
     rollouts: list[RolloutRecord] = []
     fresh = {name for name in versions if name not in epoch.models}
@@ -82,19 +93,45 @@ def follow(
             identity = f"r{first_number + len(rollouts)}"
             changed = {name: versions[name] for name in sorted(names)}
             rollouts.append(_rollout(identity, changed, asked, epoch, now))
-    events = [EventRecord(now, FILE, "model removed", name) for name in sorted(gone)]
-    record = ConvergedRecord(generation, {name: model.version for name, model in asked.items()})
-    after = None
-    if gone or adjusted:
-        models = {name: adjusted.get(name, served) for name, served in epoch.models.items() if name not in gone}
-        after = EpochRecord(epoch.epoch + 1, models, "", FILE, now)
-    return Steps(record, tuple(rollouts), after, tuple(events))
+    started = tuple(each.identity for each in (*coming, *rollouts))
+    # What is new is served first.
+    retiring = tuple(sorted(gone)) if started else ()
+    versions_asked = {name: model.version for name, model in asked.items()}
+    record = ConvergedRecord(generation, versions_asked, retiring, started if retiring else ())
+    return Steps(record, tuple(rollouts), *_epoch_after(epoch, adjusted, () if started else gone, now))
+
+
+def retire(
+    converged: ConvergedRecord, epoch: EpochRecord, open_rollouts: Iterable[RolloutRecord], now: float
+) -> Steps | None:
+    """Takes away what the followed file retires; None: rollouts that have to end first, or nothing to retire."""
+    if not converged.retiring:
+        return None
+    waits_for = {*converged.rollouts}
+    if any(
+        each.identity in waits_for or not each.changes.keys().isdisjoint(converged.retiring) for each in open_rollouts
+    ):
+        return None
+    record = msgspec.structs.replace(converged, retiring=())
+    return Steps(record, (), *_epoch_after(epoch, {}, converged.retiring, now))
+
+
+def _epoch_after(
+    epoch: EpochRecord, adjusted: Mapping[str, Assignment], gone: Iterable[str], now: float
+) -> tuple[EpochRecord | None, tuple[EventRecord, ...]]:
+    gone = sorted(set(gone) & set(epoch.models))
+    if not gone and not adjusted:
+        return None, ()
+    models = {name: adjusted.get(name, served) for name, served in epoch.models.items() if name not in gone}
+    events = tuple(EventRecord(now, FILE, "model removed", name) for name in gone)
+    return EpochRecord(epoch.epoch + 1, models, "", FILE, now), events
 
 
 def given_up(record: RolloutRecord, converged: ConvergedRecord) -> ConvergedRecord | None:
     """What has been followed, once a rollout of the file's own is aborted; None: as it was.
 
-    Nobody decided against the file then: applying it again asks for those versions again.
+    Nobody decided against the file then: applying it again asks for those versions again. Models that were to go after
+    it stay.
     """
     if record.by != FILE:
         return None
@@ -103,7 +140,9 @@ def given_up(record: RolloutRecord, converged: ConvergedRecord) -> ConvergedReco
         for name, version in converged.versions.items()
         if name not in record.changes or record.changes[name].version != version
     }
-    return msgspec.structs.replace(converged, versions=versions) if versions != converged.versions else None
+    retiring = () if record.identity in converged.rollouts else converged.retiring
+    after = msgspec.structs.replace(converged, versions=versions, retiring=retiring)
+    return after if after != converged else None
 
 
 def _is_changed(name: str, model: Asked, converged: ConvergedRecord, epoch: EpochRecord) -> bool:
@@ -111,6 +150,15 @@ def _is_changed(name: str, model: Asked, converged: ConvergedRecord, epoch: Epoc
     if served is None:
         return True
     return served.version != model.version and converged.versions.get(name) != model.version
+
+
+def _is_asked_for(rollout: RolloutRecord, versions: Mapping[str, str], asked: Mapping[str, Asked]) -> bool:
+    """Whether a rollout of the file's own brings what the file asks for."""
+    goes_on = rollout.by == FILE and rollout.state != ABORTING and not rollout.abort_asked
+    return goes_on and all(
+        versions.get(name) == change.version and set(change.pools) == set(asked[name].pools)
+        for name, change in rollout.changes.items()
+    )
 
 
 def _groups(names: set[str], asked: Mapping[str, Asked]) -> list[set[str]]:

@@ -98,6 +98,8 @@ class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     pid: int = 0
     #: What calls that change it must carry; "": it asks for nothing. Never shown.
     control_token: str = ""
+    #: Its model repositories; (): not stated.
+    repositories: tuple[str, ...] = ()
 
     @property
     def address(self) -> str:
@@ -250,6 +252,15 @@ class RolloutRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.state in OVER
 
 
+class KeptPool(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A pool that the applied file no longer has, or gives no workers, and that still serves what is committed."""
+
+    #: Arguments of the ``isochrone`` command, by the name of the process.
+    processes: dict[str, tuple[str, ...]] = {}
+    #: Servers at addresses.
+    servers: tuple[WorkerRecord, ...] = ()
+
+
 class FleetRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """The applied fleet.yaml: its text, and the same checked and in full, as JSON."""
 
@@ -260,6 +271,8 @@ class FleetRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     directory: str = ""
     by: str = ""
     at: float = 0.0
+    #: Pools of the files before it that run until nothing committed needs them.
+    kept: dict[str, KeptPool] = {}
 
 
 class ConvergedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -268,6 +281,10 @@ class ConvergedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     generation: int
     versions: dict[str, str] = {}
+    #: Models that are retired once the rollouts of the same file are done.
+    retiring: tuple[str, ...] = ()
+    #: Those rollouts; an abort of one of them calls it off.
+    rollouts: tuple[str, ...] = ()
 
 
 class EventRecord(msgspec.Struct, frozen=True, omit_defaults=True):

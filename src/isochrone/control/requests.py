@@ -7,7 +7,7 @@ the fleet: the leading controller and the supervisor do, on what is written.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -15,7 +15,10 @@ from typing import Generic, TypeVar
 import msgspec
 
 from isochrone.control.events import event
-from isochrone.control.fleet.plan import Step, is_refused, plan
+from isochrone.control.fleet.file import FleetFile
+from isochrone.control.fleet.keeping import kept_pools
+from isochrone.control.fleet.plan import Step, is_refused, plan, takes_away
+from isochrone.control.fleet.planning.steps import IGNORE
 from isochrone.control.fleet.reading import fleet_of, with_workers
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.keys import PREFIX
@@ -25,6 +28,7 @@ from isochrone.control.records import (
     DONE,
     DRAINING,
     ConvergedRecord,
+    EpochRecord,
     EventRecord,
     FleetRecord,
     RolloutRecord,
@@ -70,19 +74,6 @@ class Decision(Generic[Answer]):
 
 
 @dataclass(frozen=True, slots=True)
-class FleetFile:
-    """A fleet.yaml that was read and checked, with what it leaves to the repositories."""
-
-    fleet: Fleet
-    text: str
-    #: What relative paths in it are of.
-    directory: str
-    #: By model: the version it means, and the stages of an ensemble.
-    versions: Mapping[str, str]
-    stages: Mapping[str, Sequence[str]]
-
-
-@dataclass(frozen=True, slots=True)
 class Applied:
     """A fleet.yaml that was applied, or would be: what it replaces, and what follows."""
 
@@ -90,8 +81,26 @@ class Applied:
     steps: tuple[Step, ...]
 
 
-def apply_fleet(view: View, file: FleetFile, asking: Asking, generation: int | None = None) -> Decision[Applied]:
-    """The fleet is to be as the file says. ``generation``: of the fleet that the caller saw a plan against."""
+class NotAgreed(Conflict):
+    """A file would take something away that is served, and nobody has agreed to that."""
+
+    code = "not_agreed"
+
+
+def apply_fleet(
+    view: View,
+    file: FleetFile,
+    asking: Asking,
+    generation: int | None = None,
+    agreed: Collection[str] | bool = False,
+    lost: Sequence[str] = (),
+) -> Decision[Applied]:
+    """The fleet is to be as the file says.
+
+    ``generation``: of the fleet that the caller saw a plan against. ``agreed``: what may be taken away, as the plan
+    names it ("model detector", "pool cpu"); True: whatever the plan says. ``lost``: why the new repositories cannot
+    serve what is served.
+    """
     name = view.keys.prefix.removeprefix(PREFIX).rstrip("/")
     if file.fleet.name != name:
         raise InvalidArgument(f"name: expected '{name}', the fleet of this controller, given '{file.fleet.name}'")
@@ -100,23 +109,39 @@ def apply_fleet(view: View, file: FleetFile, asking: Asking, generation: int | N
     if generation is not None and generation != current:
         by = f" (by {before.by})" if before is not None and before.by else ""
         raise Conflict(f"the fleet is at generation {current}{by}, not {generation}; look at the plan again")
+    fleet_before = fleet_of(before.spec) if before is not None else None
     steps = plan(
-        fleet_of(before.spec) if before is not None else None,
+        fleet_before,
         file.fleet,
         directory=Path(file.directory),
         directory_before=Path(before.directory) if before is not None else None,
         served=_standing(view, file.versions),
         resolved=file.versions,
         stages=file.stages,
+        committed=view.assignments,
     )
     if is_refused(steps):
         raise Conflict("; ".join(f"{step.name}: {step.detail}" for step in steps))
+    if lost:
+        raise Conflict("; ".join(lost))
+    _agreed(steps, agreed)
     spec = file.fleet.model_dump(mode="json")
-    if not steps and before is not None and (before.text, before.directory) == (file.text, file.directory):
-        return Decision(Applied(before, ()))
-    record = FleetRecord(current + 1, file.text, spec, file.directory, asking.who, asking.at)
+    kept = kept_pools(before, fleet_before, file.fleet, view.epoch or EpochRecord(0))
+    unchanged = before is not None and (before.text, before.directory) == (file.text, file.directory)
+    if before is not None and unchanged and all(step.action == IGNORE for step in steps):
+        return Decision(Applied(before, tuple(steps)))
+    record = FleetRecord(current + 1, file.text, spec, file.directory, asking.who, asking.at, kept)
     said = "; ".join(map(str, steps[:_STEPS_TOLD])) + ("; …" if len(steps) > _STEPS_TOLD else "")
     return _fleet_written(view, Applied(record, tuple(steps)), "fleet applied", said or "nothing changes", asking)
+
+
+def _agreed(steps: Sequence[Step], agreed: Collection[str] | bool) -> None:
+    missing = [each for each in takes_away(steps) if agreed is False or (agreed is not True and each not in agreed)]
+    if missing:
+        raise NotAgreed(
+            f'nothing was applied: it takes away {", ".join(missing)}; agree to that with --yes, or with "retire" in a '
+            f"request to the API; the plan: {'; '.join(map(str, steps))}"
+        )
 
 
 def scale(view: View, pool: str, workers: int, asking: Asking) -> Decision[Applied]:
@@ -132,9 +157,11 @@ def scale(view: View, pool: str, workers: int, asking: Asking) -> Decision[Appli
     if workers == settings.workers:
         return Decision(Applied(record, ()))
     scaled = with_workers(fleet, pool, workers)
-    steps = plan(fleet, scaled, directory=Path(record.directory))
+    steps = plan(fleet, scaled, directory=Path(record.directory), committed=view.assignments)
     spec = scaled.model_dump(mode="json")
-    changed = FleetRecord(record.generation + 1, record.text, spec, record.directory, asking.who, asking.at)
+    changed = FleetRecord(
+        record.generation + 1, record.text, spec, record.directory, asking.who, asking.at, record.kept
+    )
     said = f"{pool} from {settings.workers} to {workers} workers"
     decision = _fleet_written(view, Applied(changed, tuple(steps)), "scaled", said, asking)
     converged = view.read(view.keys.converged, ConvergedRecord)

@@ -27,6 +27,7 @@ def see(
     stages: Mapping[str, tuple[str, ...]],
     switch_since: float,
     now: float,
+    repositories: Mapping[str, tuple[str, ...]] | None = None,
 ) -> World:
     keys, entries = view.keys, view.entries
     switch = view.switch
@@ -58,6 +59,7 @@ def see(
         compared=found.compared,
         judged=found.judged,
         stages=stages,
+        repositories=repositories or {},
     )
 
 

@@ -14,6 +14,7 @@ import msgspec
 from isochrone.control.keys import Keys
 from isochrone.control.records import (
     Assignment,
+    ConvergedRecord,
     EpochRecord,
     EventRecord,
     FleetRecord,
@@ -73,6 +74,11 @@ class View:
     def assignments(self) -> Mapping[str, Assignment]:
         epoch = self.epoch
         return epoch.models if epoch is not None else {}
+
+    @property
+    def converged(self) -> ConvergedRecord:
+        """How far the leader has followed the fleet record."""
+        return self.read(self.keys.converged, ConvergedRecord) or ConvergedRecord(0)
 
     @property
     def switch(self) -> SwitchRecord | None:

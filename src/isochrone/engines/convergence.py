@@ -2,7 +2,8 @@
 
 The supervisor calls ``decide`` whenever something may have changed and carries out what it says; what is already under
 way is not said again. The rule it keeps: as long as a group (the gateways, the controllers, the workers of one pool)
-has more than one member, a change never takes its last serving member down. A group of one has no choice.
+has more than one member, a change never takes its last serving member down. The only worker of a pool gets a second one
+beside it while it is replaced; the only gateway, whose address is known to callers, has no choice.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.processes import ProcessSpec, surge_of
 from isochrone.engines.ports import in_the_way
 
 #: Seconds a worker is given to finish what it has, once it gets no new work.
@@ -72,6 +73,7 @@ Action = Start | Drain | Undrain | Stop
 def decide(wanted: Mapping[str, ProcessSpec], observed: Mapping[str, Observed], now: float) -> list[Action]:
     """What to do next. The names are those of processes."""
     actions: list[Action] = []
+    wanted = {**wanted, **_surges(wanted, observed)}
     missing = starting_order(spec for name, spec in wanted.items() if name not in observed)
     # A port that is still held would only make the new process die: first the one that holds it must go.
     held_by = {spec.name: {name for name, each in observed.items() if in_the_way(spec, each.spec)} for spec in missing}
@@ -85,6 +87,27 @@ def decide(wanted: Mapping[str, ProcessSpec], observed: Mapping[str, Observed], 
         elif each.draining is not None and not each.stopping:
             actions.append(Undrain(name))  # it was to go, and stays after all
     return actions
+
+
+def _surges(wanted: Mapping[str, ProcessSpec], observed: Mapping[str, Observed]) -> dict[str, ProcessSpec]:
+    """For every pool whose only worker serves and is to be replaced: the worker that serves meanwhile."""
+    pools: dict[str, list[ProcessSpec]] = {}
+    for spec in wanted.values():
+        if spec.role == "worker":
+            pools.setdefault(spec.pool, []).append(spec)
+    found = {}
+    for specs in pools.values():
+        now = observed.get(specs[0].name)
+        if (
+            len(specs) == 1
+            and now is not None
+            and now.ready
+            and now.spec != specs[0]
+            and now.spec.pool == specs[0].pool
+        ):
+            surge = surge_of(specs[0])
+            found[surge.name] = surge
+    return found
 
 
 def starting_order(specs: Iterable[ProcessSpec]) -> list[ProcessSpec]:

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from isochrone.control.fleet.bundled import write_bundled
-from isochrone.control.fleet.catalog import catalog
+from isochrone.control.fleet.file import lost_versions, read_file
 from isochrone.control.fleet.passwords import without_password
 from isochrone.control.fleet.processes import controller_ports, gateway_ports, store_url, worker_ports
 from isochrone.control.fleet.reading import fleet_of, load_fleet
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.keys import Keys
 from isochrone.control.records import FleetRecord
-from isochrone.control.requests import Asking, FleetFile, apply_fleet
+from isochrone.control.requests import Asking, apply_fleet
 from isochrone.control.view import View
 from isochrone.errors import AlreadyExists, ConfigError, Unavailable
 from isochrone.store.base import Store
@@ -115,8 +115,11 @@ def alone(state: Path) -> Iterator[None]:
         os.close(lock)
 
 
-async def record_of(store: Store, launch: Launch) -> tuple[FleetRecord, FleetRecord | None]:
-    """The fleet record to go by, written if need be, and the one before it. Raises ``StoreUnavailable``."""
+async def record_of(store: Store, launch: Launch, agrees: bool = False) -> tuple[FleetRecord, FleetRecord | None]:
+    """The fleet record to go by, written if need be, and the one before it. Raises ``StoreUnavailable``.
+
+    ``agrees``: the user agrees to whatever the file takes away.
+    """
     keys = Keys(launch.fleet.name)
     for _ in range(_ATTEMPTS):
         view = View(keys, (await store.list(keys.prefix)).entries)
@@ -124,12 +127,10 @@ async def record_of(store: Store, launch: Launch) -> tuple[FleetRecord, FleetRec
         if before is not None and (not launch.applies or _says_the_same(before, launch)):
             return before, before
         # A model or version that is not there is told now, not by a rollout that fails later.
-        models = catalog(launch.fleet, launch.directory, launch.where, launch.text)
-        versions = {name: model.version for name, model in models.items()}
-        stages = {name: model.stages for name, model in models.items()}
-        kept = without_password(launch.fleet, launch.text)
-        file = FleetFile(*kept, str(launch.directory), versions, stages)
-        decision = apply_fleet(view, file, Asking(_WHO, time.time(), secrets.token_hex(4)))
+        file = read_file(launch.text, launch.where, launch.directory)
+        lost = lost_versions(file, before, view.assignments)
+        asking = Asking(_WHO, time.time(), secrets.token_hex(4))
+        decision = apply_fleet(view, file, asking, agreed=agrees, lost=lost)
         if not decision.operations or (await store.transact(decision.compares, decision.operations)).succeeded:
             return decision.answer.record, before
     raise Unavailable(f"the fleet record changed {_ATTEMPTS} times while the file was applied; try again")

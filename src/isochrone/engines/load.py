@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from urllib.parse import quote
 
+import msgspec
+
 from isochrone.errors import MalformedRequest
 from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
 
@@ -41,17 +43,42 @@ async def serves(host: str, port: int, model: str) -> bool:
     return status_line.split(b" ")[1:2] == [b"200"]
 
 
+async def served(host: str, port: int) -> dict[tuple[str, str], str] | None:
+    """Digests of the versions that a worker has ready, by model and version; None: it does not say."""
+    answer = await _exchange(host, port, b"POST", "/v2/repository/index", whole=True)
+    head, _, body = answer.partition(b"\r\n\r\n")
+    if head.split(b" ")[1:2] != [b"200"]:
+        return None
+    try:
+        rows = msgspec.json.decode(body, type=list[_Row])
+    except msgspec.MsgspecError:
+        return None
+    return {(row.name, row.version): row.digest.removeprefix("sha256:") for row in rows if row.state == "READY"}
+
+
+class _Row(msgspec.Struct):
+    name: str
+    version: str = ""
+    state: str = ""
+    digest: str = ""
+
+
 async def _head(host: str, port: int, path: str) -> bytes:
     """The head of the answer to a GET; empty: there was none."""
+    return await _exchange(host, port, b"GET", path)
+
+
+async def _exchange(host: str, port: int, method: bytes, path: str, *, whole: bool = False) -> bytes:
+    """The head of an answer, or the whole of it; empty: there was none."""
     try:
         async with asyncio.timeout(_SECONDS):
             reader, writer = await asyncio.open_connection(_reachable(host), port)
             try:
                 writer.write(
-                    b"GET %b HTTP/1.1\r\nhost: %b\r\nconnection: close\r\n%b: text\r\n\r\n"
-                    % (path.encode(), host.encode(), ORCA_FORMAT_HEADER)
+                    b"%b %b HTTP/1.1\r\nhost: %b\r\nconnection: close\r\ncontent-length: 0\r\n%b: text\r\n\r\n"
+                    % (method, path.encode(), host.encode(), ORCA_FORMAT_HEADER)
                 )
-                return await reader.readuntil(b"\r\n\r\n")
+                return await (reader.read() if whole else reader.readuntil(b"\r\n\r\n"))
             finally:
                 writer.close()
     except (OSError, TimeoutError, EOFError, asyncio.LimitOverrunError):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from isochrone.control.records import Assignment
 from isochrone.control.view import View
 from isochrone.engines.base import Running
 from isochrone.engines.convergence import Observed
@@ -43,6 +44,20 @@ def observe(
         )
         for name, each in running.items()
     }
+
+
+def has_committed(served: Mapping[tuple[str, str], str], models: Mapping[str, Assignment]) -> bool:
+    """Whether a worker has every committed version, with the committed digest. ``served``: its digests."""
+    for name, assignment in models.items():
+        digest = served.get((name, assignment.version))
+        # A server that tells none, and a digest of another kind (of a Triton's configuration), say nothing.
+        if digest is None or (digest and assignment.digest and digest != assignment.digest and _is_ours(assignment)):
+            return False
+    return True
+
+
+def _is_ours(assignment: Assignment) -> bool:
+    return not assignment.digest.startswith("config-")
 
 
 def _is_ready(each: Running, pid: int) -> bool:

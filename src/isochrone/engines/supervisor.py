@@ -14,10 +14,11 @@ from typing import Any
 
 import msgspec
 
+from isochrone.control.fleet.keeping import kept_processes, needed_pools
 from isochrone.control.fleet.processes import ProcessSpec, processes
 from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.keys import Keys
-from isochrone.control.records import FleetRecord, decode
+from isochrone.control.records import EpochRecord, FleetRecord, decode
 from isochrone.control.view import View
 from isochrone.engines import load
 from isochrone.engines.base import Engine, Exit, Running
@@ -33,7 +34,7 @@ from isochrone.engines.convergence import (
 )
 from isochrone.engines.deaths import Deaths
 from isochrone.engines.farewells import Farewells, is_own
-from isochrone.engines.observing import observe
+from isochrone.engines.observing import has_committed, observe
 from isochrone.engines.ports import listening
 from isochrone.engines.progress import Progress
 from isochrone.errors import IsochroneError
@@ -52,9 +53,14 @@ _LATER = 5.0
 _LAST_WORDS = 2.0
 
 
-def wanted_of(record: FleetRecord) -> dict[str, ProcessSpec]:
-    """The processes that a fleet record asks for."""
-    return processes(fleet_of(record.spec), Path(record.directory))
+def wanted_of(record: FleetRecord, view: View | None = None) -> dict[str, ProcessSpec]:
+    """The processes that a fleet record asks for; with a view, also those of pools that it drops while they serve."""
+    fleet = fleet_of(record.spec)
+    found = processes(fleet, Path(record.directory))
+    if view is None or not record.kept:
+        return found
+    needed = needed_pools(record, fleet, view.epoch or EpochRecord(0), view.converged, view.open_rollouts)
+    return {**kept_processes(record, needed), **found}
 
 
 class Supervisor:
@@ -70,7 +76,7 @@ class Supervisor:
         keys: Keys,
         tell: Callable[[str], None],
         on_exit: Callable[[Exit], None] = lambda ended: None,
-        wanted: Callable[[FleetRecord], Mapping[str, ProcessSpec]] = wanted_of,
+        wanted: Callable[[FleetRecord, View], Mapping[str, ProcessSpec]] = wanted_of,
         before: Collection[str] = (),
     ) -> None:
         self._engine = engine
@@ -85,8 +91,8 @@ class Supervisor:
         self._deaths = Deaths(store, keys)
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        #: The record that ``_wanted`` was made of.
-        self._revision = 0
+        #: Of the records that ``_wanted`` was made of.
+        self._revisions: tuple[int, ...] = ()
         self._wanted: Mapping[str, ProcessSpec] = {}
         self._drained_since: dict[str, float] = {}
         self._idle: set[str] = set()
@@ -187,12 +193,16 @@ class Supervisor:
         return observe(self.view, running, self._drained_since, self._idle, self._answering, behind, fresh)
 
     def _follow_record(self) -> None:
-        entry = self.mirror.entries.get(self._keys.fleet)
-        if entry is None or entry.revision == self._revision:
+        entries, keys = self.mirror.entries, self._keys
+        entry = entries.get(keys.fleet)
+        revisions = tuple(entries[key].revision for key in (keys.fleet, keys.epoch, keys.converged) if key in entries)
+        rollouts = [entries[key].revision for key in entries if key.startswith(keys.rollouts)]
+        revisions += (max(rollouts, default=0),)
+        if entry is None or revisions == self._revisions:
             return
-        self._revision = entry.revision
+        self._revisions = revisions
         try:
-            self._wanted = self._read(decode(entry.value, FleetRecord))
+            self._wanted = self._read(decode(entry.value, FleetRecord), self.view)
         except (IsochroneError, msgspec.MsgspecError) as error:
             self._tell(f"the applied fleet makes no sense to this release; everything stays as it is: {error}")
 
@@ -228,19 +238,15 @@ class Supervisor:
         record = self.view.gateways.get(name) if each.spec.role == "gateway" else self.view.workers.get(name)
         if record is None:
             return
-        epoch = self.view.epoch
-        models = (
-            []
-            if epoch is None
-            else [
-                model
-                for model, assignment in epoch.models.items()
-                if each.spec.role == "gateway" or each.spec.pool in assignment.pools
-            ]
-        )
-        for model in models:
-            if not await load.serves(record.host, record.port, model):
-                return
+        epoch = self.view.epoch or EpochRecord(0)
+        if each.spec.role == "gateway":
+            models = dict(epoch.models)
+            served = all([await load.serves(record.host, record.port, model) for model in models])
+        else:
+            models = {name: model for name, model in epoch.models.items() if each.spec.pool in model.pools}
+            served = not models or has_committed(await load.served(record.host, record.port) or {}, models)
+        if not served:
+            return
         # Nobody waits for the first ones of a fleet, to which nothing is sent yet.
         self._serving[name] = (each.pid, monotonic() if models else 0.0)
 

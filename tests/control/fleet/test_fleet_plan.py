@@ -9,8 +9,9 @@ from fleets import TEXT, changed, parse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.control.fleet.plan import Step, VersionChange, is_refused, plan, rollout_groups
+from isochrone.control.fleet.plan import Step, VersionChange, is_refused, plan, rollout_groups, takes_away
 from isochrone.control.fleet.reading import with_workers
+from isochrone.control.records import Assignment
 
 
 def steps(*changes: tuple[str, str]) -> list[str]:
@@ -119,13 +120,20 @@ def test_a_fleet_keeps_its_name_and_its_store() -> None:
 
 def test_a_pool_that_goes_or_comes() -> None:
     gone = changed(("  gpu: {workers: 1, tier: core, device: gpu, distance_ms: 4}\n", ""))
-    assert next(str(step) for step in plan(parse(TEXT), parse(gone))) == "stop pool gpu: gpu-1"
+    (retired,) = [step for step in plan(parse(TEXT), parse(gone)) if step.kind == "pool"]
+    assert str(retired) == "retire pool gpu: gpu-1 stop, once pipeline, preprocess are no longer served by it"
+    assert retired.processes == ("gpu-1",)
     assert next(str(step) for step in plan(parse(gone), parse(TEXT))) == "start pool gpu: gpu-1"
 
 
 def test_one_gateway_more_renames_the_first() -> None:
     found = plan(parse("name: a"), parse("name: a\ngateways: {gw: {count: 2}}"))
-    assert [str(step) for step in found] == ["start gateway gw: gw-1, gw-2", "stop gateway gw: gw"]
+    assert [str(step) for step in found] == [
+        "start gateway gw: gw-1, gw-2",
+        "stop gateway gw: gw",
+        "interrupt gateway gw: gw is the only gateway and stops before its successor listens: requests fail meanwhile",
+    ]
+    assert takes_away(found) == ("gateway gw",)
 
 
 def test_outside_servers() -> None:
@@ -168,6 +176,60 @@ def test_processes_of_one_gateway_are_told_as_of_their_group() -> None:
         "name: a\ngateways:\n  my-edge: {listen: '127.0.0.1:7200', metrics_port: 9500, processes: 2}\n"
         "  gw: {listen: '127.0.0.1:%d', processes: 2}\n"
     )
-    (step,) = plan(parse(text % 7000), parse(text % 7001))
+    step, retired = plan(parse(text % 7000), parse(text % 7001))
+    assert str(retired) == "retire gateway gw: nobody answers at 127.0.0.1:7000 any more"
     assert (step.action, step.kind, step.name, step.processes) == ("restart", "gateway", "gw", ("gw.1", "gw.2"))
     assert "listen" in step.detail
+
+
+# What is taken away.
+
+
+def test_a_model_that_is_served_and_that_the_new_repository_does_not_hold_is_retired() -> None:
+    fleet = parse("name: a\npools: {cpu: {workers: 2}}")
+    committed = {"kept": Assignment("1", pools=("cpu",)), "lost": Assignment("3", pools=("cpu",))}
+    served = {"kept": "1", "lost": "3"}
+    found = plan(fleet, fleet, served=served, resolved={"kept": "1"}, committed=committed)
+    assert [str(step) for step in found] == ["retire model lost: no longer served"]
+    assert takes_away(found) == ("model lost",)
+
+
+def test_a_pool_without_workers_is_retired_and_a_smaller_one_is_not() -> None:
+    three = parse("name: a\npools: {cpu: {workers: 3}}\nmodels: {m: {version: 1}}")
+    assert takes_away(plan(three, with_workers(three, "cpu", 1))) == ()
+    none = plan(three, with_workers(three, "cpu", 0))
+    assert [str(step) for step in none] == [
+        "retire pool cpu: cpu-1, cpu-2, cpu-3 stop, once m is no longer served by it"
+    ]
+
+
+def test_a_renamed_pool_of_servers_is_retired_with_its_addresses() -> None:
+    one, two = (parse(f"name: a\npools: {{{pool}: {{addresses: ['g:1', 'h:1']}}}}") for pool in ("old", "new"))
+    committed = {"m": Assignment("1", pools=("old",))}
+    found = plan(one, two, resolved={"m": "1"}, served={"m": "1"}, committed=committed)
+    assert "retire pool old: no longer use g:1, h:1, once m is no longer served by it" in map(str, found)
+    assert not any("no longer use the server" in step.detail for step in found)
+
+
+def test_a_renamed_pool_may_not_take_the_ports_of_the_one_that_still_serves() -> None:
+    one, two = (parse(f"name: a\npools: {{{pool}: {{first_port: 7000}}}}") for pool in ("old", "new"))
+    committed = {"m": Assignment("1", pools=("old",))}
+    (step,) = plan(one, two, resolved={"m": "1"}, served={"m": "1"}, committed=committed)
+    assert is_refused([step])
+    assert step.name == "pools.new.first_port"
+    assert "port 7000 is held by pool old until what it serves is served elsewhere" in step.detail
+    assert not is_refused(plan(one, two, committed={}))
+
+
+def test_a_model_is_moved_when_it_is_not_served_where_the_file_says_whatever_the_file_before_said() -> None:
+    fleet = parse("name: a\npools: {new: }\nmodels: {m: {version: 1}}")
+    found = plan(fleet, fleet, served={"m": "1"}, committed={"m": Assignment("1", pools=("old",))})
+    assert [str(step) for step in found] == ["change model m: serve it in new (was old)"]
+
+
+def test_settings_without_effect_are_told() -> None:
+    fleet = parse("name: a\nsecurity: {tls: {cert: a.pem, key: a.key}}\nobservability: {log: {json: true}}")
+    assert [str(step) for step in plan(fleet, fleet)] == [
+        "ignore fleet security.tls: has no effect in this release: the fleet's ports speak plain HTTP and gRPC",
+        "ignore fleet observability.log: has no effect in this release",
+    ]

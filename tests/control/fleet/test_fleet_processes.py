@@ -9,7 +9,7 @@ from fleets import DIRECTORY, TEXT, changed, parse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.control.fleet.processes import outside_servers, processes, repositories_of, store_url
+from isochrone.control.fleet.processes import outside_servers, processes, repositories_of, store_url, surge_of
 from isochrone.control.fleet.reading import with_workers
 
 IDENTITY = ("--store", "sqlite:/srv/demo/state/fleet.db", "--fleet", "demo", "--lease-seconds", "5")
@@ -130,3 +130,13 @@ def test_outside_servers_are_named_by_their_address() -> None:
         8001,
         8002,
     )
+
+
+def test_a_surge_worker_has_the_same_command_line_on_free_ports() -> None:
+    fleet = parse("name: a\npools: {cpu: {first_port: 7000, memory: 1GiB}}")
+    worker = processes(fleet, Path("/srv"))["cpu-1"]
+    surge = surge_of(worker)
+    assert (surge.name, surge.role, surge.pool) == ("cpu-surge", "worker", "cpu")
+    assert "7000" in worker.arguments
+    differing = [(a, b) for a, b in zip(worker.arguments, surge.arguments, strict=True) if a != b]
+    assert differing == [("7000", "0"), ("7001", "0"), ("7002", "0"), ("cpu-1", "cpu-surge")]

@@ -65,6 +65,18 @@ class TestPreparing:
         assert decision.record.state == ABORTING
         assert decision.record.reason == "not every worker could load it: worker w2: the file is cut off"
 
+    def test_a_worker_that_restarts_with_other_repositories_is_waited_for(self) -> None:
+        failing = worker("w2", ONE, failures={"m": Failure(frozenset({"2"}), "no such version")})
+        outdated = replace(failing, record=msgspec.structs.replace(failing.record, repositories=("/old",)))
+        record = with_state(rollout(), PREPARING)
+        seen = world(worker("w1", BOTH), outdated, repositories={"w1": ("/new",), "w2": ("/new",)})
+        waiting = advance(record, seen).record
+        assert waiting.state == PREPARING
+        assert waiting.workers["w2"].detail == "restarts with other repositories"
+        # Where it has them, or is not the fleet's to restart, its word counts.
+        for repositories in ({"w2": ("/old",)}, {}):
+            assert advance(record, replace(seen, repositories=repositories)).record.state == ABORTING
+
     def test_a_failure_of_other_versions_is_not_its_affair(self) -> None:
         other = worker("w2", BOTH, failures={"m": Failure(frozenset({"9"}), "gone")})
         assert advance(with_state(rollout(), PREPARING), world(worker("w1", BOTH), other)).record.state == SWITCHING

@@ -36,6 +36,7 @@ class Membership:
     region: str
     memory: int
     lease_seconds: float
+    repositories: tuple[str, ...] = ()
     #: Random per process: whoever reads it in the store may change the worker, nobody else.
     control_token: str = field(init=False, repr=False)
 
@@ -78,6 +79,7 @@ class Membership:
                 device=self.device,
                 region=self.region,
                 memory=self.memory,
+                repositories=self.repositories,
                 incarnation=incarnation,
                 pid=os.getpid(),
                 control_token=self.control_token,

@@ -103,6 +103,9 @@ class FleetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     file: str = "fleet.yaml"
     #: The generation it is to replace, as a plan told it; absent: whichever is there.
     generation: int | None = None
+    #: What may be taken away (steps "retire" and "interrupt"), by kind and name as the plan has them: "model detector",
+    #: "pool cpu"; true: whatever the plan takes away; absent: nothing.
+    retire: tuple[str, ...] | bool = False
 
 
 class PlanStep(msgspec.Struct, frozen=True):

@@ -27,12 +27,12 @@ from isochrone.control.api.operation import Operation, answer, body_of, count, f
 from isochrone.control.api.service import ControlService
 from isochrone.control.api.status import fleet_status
 from isochrone.control.api.streams import event_changes, event_stream, rollout_changes, told
-from isochrone.control.fleet.catalog import catalog
-from isochrone.control.fleet.passwords import without_password
+from isochrone.control.fleet.file import FleetFile, lost_versions, read_file
 from isochrone.control.fleet.places import check_places
-from isochrone.control.fleet.reading import fleet_of, parse_fleet
+from isochrone.control.fleet.reading import fleet_of
+from isochrone.control.fleet.spec import Fleet
 from isochrone.control.records import FleetRecord, RolloutRecord
-from isochrone.control.requests import Applied, Asking, Decision, FleetFile
+from isochrone.control.requests import Applied, Asking, Decision
 from isochrone.control.view import View
 from isochrone.errors import InvalidArgument, NotFound
 
@@ -61,9 +61,12 @@ async def _write_fleet(service: ControlService, request: Request) -> Response:
     known = service.view().fleet
     # Looks into the repositories, which may be far: not on the loop.
     file = await asyncio.to_thread(_read_file, body, is_local(request), known)
+    record, served = await service.look(lambda view: (view.fleet, view.assignments))
+    lost = await asyncio.to_thread(lost_versions, file, record, served)
 
     def decide(view: View, asking: Asking) -> Decision[Applied]:
-        return requests.apply_fleet(view, file, asking, body.generation)
+        # A dry run shows what would be taken away; nobody need agree to that.
+        return requests.apply_fleet(view, file, asking, body.generation, dry_run or body.retire, lost)
 
     if not dry_run:
         return _planned(await service.change(who_asks(request), decide))
@@ -75,15 +78,13 @@ def _read_file(body: FleetRequest, local: bool, applied: FleetRecord | None) -> 
     directory = Path(body.directory)
     if not directory.is_absolute():
         raise InvalidArgument(f"directory: expected an absolute path, given '{body.directory}'")
-    fleet = parse_fleet(body.text, body.file, directory)
-    if not local:
-        check_places(
-            (fleet_of(applied.spec), Path(applied.directory)) if applied is not None else None, fleet, directory
-        )
-    models = catalog(fleet, directory, body.file, body.text)
-    versions = {name: model.version for name, model in models.items()}
-    stages = {name: each.stages for name, each in models.items()}
-    return FleetFile(*without_password(fleet, body.text), str(directory), versions, stages)
+
+    def check(fleet: Fleet) -> None:
+        if not local:
+            before = (fleet_of(applied.spec), Path(applied.directory)) if applied is not None else None
+            check_places(before, fleet, directory)
+
+    return read_file(body.text, body.file, directory, check)
 
 
 def _planned(applied: Applied) -> Response:
@@ -196,7 +197,7 @@ OPERATIONS: tuple[Operation, ...] = (
     _get("/v1/fleet", "The fleet.yaml that was applied last.", _read_fleet, FleetRecord),
     _put(
         "/v1/fleet",
-        "Apply a fleet.yaml; answers with what follows.",
+        "Apply a fleet.yaml; answers with what follows. Refused where that takes away what nobody agreed to (retire).",
         _write_fleet,
         PlanAnswer,
         FleetRequest,

@@ -43,8 +43,11 @@ def catalog(fleet: Fleet, directory: Path, where: str = "fleet.yaml", text: str 
     Raises ``FleetError`` with all that is wrong; with the file's ``text``, by line.
     """
     found: dict[str, CatalogModel] = {}
-    problems: list[Problem] = []
+    local = [pool for pool, spec in fleet.pools.items() if not spec.addresses]
+    problems = [problem for pool in local for problem in _missing_repositories(fleet, pool, directory)]
     waiting = list(fleet.models or _all_models(fleet, directory))
+    if not waiting and not problems:
+        problems.append(_no_model(fleet, directory))
     while waiting:
         name = waiting.pop(0)
         if name in found:
@@ -144,12 +147,27 @@ def _directories(fleet: Fleet, model: str, directory: Path) -> list[Path]:
     return list(found)
 
 
-def _not_there(fleet: Fleet, model: str, pool: str, directory: Path) -> Problem:
+def _missing_repositories(fleet: Fleet, pool: str, directory: Path) -> Iterator[Problem]:
+    """Directories that the file names and that are not there."""
     own = fleet.pools[pool].repository
     for path in (absolute(text, directory) for text in own or fleet.repository):
         if not path.is_dir():
             key = ("pools", pool, "repository") if own else ("repository",)
-            return Problem(key, f"a directory at {path}", "nothing there")
+            yield Problem(key, f"a directory at {path}", "a file" if path.exists() else "nothing there")
+
+
+def _no_model(fleet: Fleet, directory: Path) -> Problem:
+    paths = dict.fromkeys(path for pool in fleet.pools for path in _own_repositories(fleet, pool, directory))
+    if not paths:
+        return Problem(
+            ("models",), "at least one model, since its servers' own repositories cannot be looked into", "none"
+        )
+    return Problem(("repository",), f"at least one model in {', '.join(map(str, paths))}", "none")
+
+
+def _not_there(fleet: Fleet, model: str, pool: str, directory: Path) -> Problem:
+    for problem in _missing_repositories(fleet, pool, directory):
+        return problem
     repositories = repositories_of(fleet, pool, directory)
     known = sorted({name for path in repositories for name in _models_in(path)})
     expected = suggestion(model, known, "model") if known else "a model of the repository, which is empty"
@@ -157,9 +175,12 @@ def _not_there(fleet: Fleet, model: str, pool: str, directory: Path) -> Problem:
 
 
 def _all_models(fleet: Fleet, directory: Path) -> list[str]:
-    pools = [pool for pool in fleet.pools_of("") if not fleet.pools[pool].addresses]
-    paths = dict.fromkeys(path for pool in pools for path in repositories_of(fleet, pool, directory))
+    paths = dict.fromkeys(path for pool in fleet.pools_of("") for path in _own_repositories(fleet, pool, directory))
     return sorted({name for path in paths for name in _models_in(path)})
+
+
+def _own_repositories(fleet: Fleet, pool: str, directory: Path) -> tuple[Path, ...]:
+    return () if fleet.pools[pool].addresses else repositories_of(fleet, pool, directory)
 
 
 def _models_in(path: Path) -> Iterator[str]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from isochrone.control.fleet.quantities import join_address, split_address
+from isochrone.control.records import BY_ADDRESS, WorkerRecord
 from isochrone.gateway.upstreams import Upstream, parse_upstream
 from isochrone.store.etcd_address import split_password
 
@@ -114,6 +115,17 @@ def _workers(fleet: Fleet, pool: str, directory: Path, identity: tuple[str, ...]
         yield ProcessSpec(name, "worker", (*words, *spec.arguments), pool)
 
 
+def surge_of(worker: ProcessSpec) -> ProcessSpec:
+    """A second worker of a pool that has one, to serve while that one is replaced: on free ports, as POOL-surge."""
+    name = f"{worker.pool}-surge"
+    values = {"--name": name, "--http-port": "0", "--grpc-port": "0", "--metrics-port": "0"}
+    words = list(worker.arguments)
+    for index, word in enumerate(words[:-1]):
+        if word in values:
+            words[index + 1] = values[word]
+    return ProcessSpec(name, "worker", tuple(words), worker.pool)
+
+
 def _given(flag: str, value: str) -> list[str]:
     return [flag, value] if value else []
 
@@ -127,6 +139,27 @@ def outside_servers(fleet: Fleet) -> dict[str, OutsideServer]:
             name = f"{pool}-{upstream.host}-{upstream.port}"
             found[name] = OutsideServer(name, pool, upstream, spec.kind)
     return found
+
+
+def server_records(fleet: Fleet) -> tuple[WorkerRecord, ...]:
+    """The same as the store holds them: the leader registers servers that register nowhere themselves."""
+    return tuple(
+        WorkerRecord(
+            name=server.name,
+            host=server.upstream.host,
+            port=server.upstream.port,
+            grpc_port=server.upstream.grpc_port,
+            metrics_port=server.upstream.metrics_port,
+            pool=server.pool,
+            tier=server.upstream.tier or fleet.pools[server.pool].tier,
+            device=server.upstream.device or fleet.pools[server.pool].device,
+            region=server.upstream.region or fleet.pools[server.pool].region,
+            memory=fleet.pools[server.pool].memory,
+            kind=server.kind,
+            incarnation=BY_ADDRESS,
+        )
+        for server in outside_servers(fleet).values()
+    )
 
 
 def store_url(fleet: Fleet, directory: Path) -> str:
@@ -144,6 +177,15 @@ def repositories_of(fleet: Fleet, pool: str, directory: Path) -> tuple[Path, ...
     return tuple(dict.fromkeys(found))
 
 
+def repositories_by_worker(fleet: Fleet, directory: Path) -> dict[str, tuple[str, ...]]:
+    """The repositories of every worker that is started here."""
+    return {
+        name: tuple(map(str, repositories_of(fleet, pool, directory)))
+        for pool in fleet.pools
+        for name in worker_names(fleet, pool)
+    }
+
+
 def absolute(path: str, directory: Path) -> Path:
     """A path of the file. Links are left as they are: a deployment may move what they point to."""
     return Path(os.path.abspath(directory / Path(path).expanduser()))
@@ -157,6 +199,12 @@ def gateway_names(fleet: Fleet, group: str) -> list[str]:
     """``gw``; or ``gw-1``, ``gw-2`` where there are several."""
     count = fleet.gateways[group].count
     return [group] if count == 1 else [f"{group}-{number}" for number in range(1, count + 1)]
+
+
+def gateway_group(process: str, fleet: Fleet) -> str:
+    """The group of a gateway's process. ``gw-2.1`` is the first of the second gateway of ``gw``: no group has a dot."""
+    gateway = process.partition(".")[0]
+    return gateway if gateway in fleet.gateways else gateway.rpartition("-")[0]
 
 
 def worker_names(fleet: Fleet, pool: str) -> list[str]:

@@ -93,7 +93,12 @@ def _prepare(record: RolloutRecord, world: World) -> Decision:
     workers = {
         name: worker for change in record.changes.values() for name, worker in world.of_pools(change.pools).items()
     }
-    progress = {name: _progress(record, worker) for name, worker in workers.items()}
+    progress = {
+        name: Progress("waiting", "restarts with other repositories")
+        if world.is_outdated(worker.record)
+        else _progress(record, worker)
+        for name, worker in workers.items()
+    }
     record = msgspec.structs.replace(record, workers=progress)
     failed = [(name, each.detail) for name, each in progress.items() if each.state == "failed"]
     if failed:

@@ -84,11 +84,18 @@ class World:
 
     #: Of ensembles whose stages no record tells: what their configuration says.
     stages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    #: By worker: the repositories that it should have, where the fleet starts it.
+    repositories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def of_pools(self, pools: Iterable[str]) -> dict[str, WorkerView]:
         """Registered workers of some pools."""
         names = set(pools)
         return {name: worker for name, worker in self.workers.items() if worker.record.pool in names}
+
+    def is_outdated(self, worker: WorkerRecord) -> bool:
+        """Whether a worker is about to be restarted with other repositories: what it holds now decides nothing."""
+        expected = self.repositories.get(worker.name)
+        return expected is not None and bool(worker.repositories) and worker.repositories != expected
 
     def lagging(self, epoch: int) -> list[str]:
         """Gateways that may still serve by an earlier epoch."""

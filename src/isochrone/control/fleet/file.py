@@ -1,0 +1,93 @@
+"""A fleet.yaml read and checked together with the repositories that it names. Reads directories, writes nothing.
+
+Stands before ``requests.apply_fleet``, which decides on what was read here. Asked by the API and by ``isochrone up``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from isochrone.control.fleet.catalog import catalog
+from isochrone.control.fleet.passwords import without_password
+from isochrone.control.fleet.processes import repositories_of
+from isochrone.control.fleet.reading import fleet_of, parse_fleet
+from isochrone.control.fleet.spec import Fleet
+from isochrone.control.records import Assignment, FleetRecord
+from isochrone.errors import IsochroneError
+from isochrone.models.digest import digest
+from isochrone.models.repository import Repository
+
+
+@dataclass(frozen=True, slots=True)
+class FleetFile:
+    """A fleet.yaml that was read and checked, with what it leaves to the repositories."""
+
+    fleet: Fleet
+    text: str
+    #: What relative paths in it are of.
+    directory: str
+    #: By model: the version it means, and the stages of an ensemble.
+    versions: Mapping[str, str]
+    stages: Mapping[str, Sequence[str]]
+
+
+def read_file(text: str, where: str, directory: Path, check: Callable[[Fleet], None] = lambda fleet: None) -> FleetFile:
+    """Raises ``FleetError`` with all that is wrong; ``where`` names the file in it.
+
+    ``check`` may refuse the fleet before its directories are looked into. What is kept has no password.
+    """
+    fleet = parse_fleet(text, where, directory)
+    check(fleet)
+    models = catalog(fleet, directory, where, text)
+    versions = {name: model.version for name, model in models.items()}
+    stages = {name: each.stages for name, each in models.items()}
+    return FleetFile(*without_password(fleet, text), str(directory), versions, stages)
+
+
+def lost_versions(file: FleetFile, record: FleetRecord | None, served: Mapping[str, Assignment]) -> list[str]:
+    """Versions that are served and that other repositories of a pool do not hold, each with what to do.
+
+    Workers are restarted with the new repositories one by one: without these versions each would come back with less
+    than it served.
+    """
+    if record is None:
+        return []
+    before, was_in, directory = fleet_of(record.spec), Path(record.directory), Path(file.directory)
+    found: list[str] = []
+    for pool in file.fleet.pools:
+        if pool not in before.pools or not (before.pools[pool].workers and file.fleet.pools[pool].workers):
+            continue
+        repositories = repositories_of(file.fleet, pool, directory)
+        if repositories_of(before, pool, was_in) == repositories:
+            continue
+        for name, assignment in sorted(served.items()):
+            if name in file.versions and pool in assignment.pools and pool in file.fleet.pools_of(name):
+                found += _lost_in(repositories, name, assignment, pool)
+    return found
+
+
+def _lost_in(repositories: Sequence[Path], name: str, assignment: Assignment, pool: str) -> Iterator[str]:
+    versions = {assignment.version: assignment.digest}
+    if assignment.canary is not None:
+        versions[assignment.canary.version] = assignment.canary.digest
+    for version, expected in versions.items():
+        problem = _problem(repositories, name, int(version), expected)
+        if problem:
+            yield (
+                f"{name} version {version}, which pool {pool} serves, {problem}; put the served version there, or name "
+                "the new repository in a pool of another name, which serves before this one goes"
+            )
+
+
+def _problem(repositories: Sequence[Path], name: str, version: int, expected: str) -> str:
+    places = ", ".join(map(str, repositories))
+    try:
+        description = Repository(repositories).read(name, versions=[version]).of_version(version)
+        if version not in description.versions:
+            return f"is not in {places}"
+        found = digest(description.config, description.versions[version])
+    except IsochroneError as error:
+        return f"cannot be read in {places} ({error})"
+    return "" if found == expected or not expected else f"has other files or another config.pbtxt in {places}"

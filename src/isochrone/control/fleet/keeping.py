@@ -1,0 +1,69 @@
+"""Which pools go on running although the applied file has dropped them: those that serve what is committed. Pure.
+
+A renamed or removed pool, or one that is to have no workers, is recorded with the file that drops it (``kept``). The
+supervisor runs its processes, and the leader registers its servers, until the models have moved or are retired. A
+rollout that aborts moves nothing, so the pool stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from isochrone.control.fleet.processes import ProcessSpec, processes, server_records
+from isochrone.control.fleet.spec import Fleet
+from isochrone.control.records import ConvergedRecord, EpochRecord, FleetRecord, KeptPool, RolloutRecord
+
+
+def kept_pools(
+    record: FleetRecord | None, before: Fleet | None, after: Fleet, epoch: EpochRecord
+) -> dict[str, KeptPool]:
+    """Pools of the fleet as it runs (``record``, which holds ``before``) that ``after`` drops and the epoch names."""
+    if record is None or before is None:
+        return {}
+    committed = {pool for assignment in epoch.models.values() for pool in assignment.pools}
+    dropped = {pool for pool in committed if _is_dropped(pool, after)}
+    running = processes(before, Path(record.directory))
+    found: dict[str, KeptPool] = {}
+    for pool in sorted(dropped):
+        if pool in before.pools and not _is_dropped(pool, before):
+            found[pool] = KeptPool(
+                {name: spec.arguments for name, spec in running.items() if spec.pool == pool},
+                tuple(server for server in server_records(before) if server.pool == pool),
+            )
+        elif pool in record.kept:
+            found[pool] = record.kept[pool]
+    return found
+
+
+def _is_dropped(pool: str, fleet: Fleet) -> bool:
+    """Whether a fleet runs nothing in a pool. Workers that are started elsewhere are not the fleet's to run."""
+    spec = fleet.pools.get(pool)
+    return spec is None or not (spec.workers or spec.addresses)
+
+
+def needed_pools(
+    record: FleetRecord,
+    fleet: Fleet,
+    epoch: EpochRecord,
+    converged: ConvergedRecord,
+    open_rollouts: Iterable[RolloutRecord],
+) -> frozenset[str]:
+    """Those of the kept pools that something committed is still served by."""
+    # Gateways that have yet to see a commit send requests to the pools that it left.
+    found = {pool for rollout in open_rollouts for change in rollout.changes.values() for pool in change.left}
+    followed = converged.generation >= record.generation
+    for name, assignment in epoch.models.items():
+        settled = followed and name not in converged.retiring and set(assignment.pools) == set(fleet.pools_of(name))
+        if not settled:
+            found.update(assignment.pools)
+    return frozenset(found & record.kept.keys())
+
+
+def kept_processes(record: FleetRecord, needed: Iterable[str]) -> dict[str, ProcessSpec]:
+    """The processes of kept pools, exactly as they were started."""
+    return {
+        name: ProcessSpec(name, "worker", arguments, pool)
+        for pool in needed
+        for name, arguments in record.kept[pool].processes.items()
+    }

@@ -1,0 +1,34 @@
+"""Settings that a file makes and that this release does not act on: the plan says so. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from isochrone.control.fleet.model_spec import Section
+from isochrone.control.fleet.planning.steps import IGNORE, Step
+from isochrone.control.fleet.spec import Fleet, Gateway, Observability, Pool, Security
+
+#: Of a gateway and of a pool: keys that are read, checked and not used yet.
+_OF_GATEWAY, _OF_POOL = ("tier",), ("warm", "cpus")
+_DETAIL = "has no effect in this release"
+
+
+def ineffective(fleet: Fleet) -> Iterator[Step]:
+    for key, section, default in (
+        ("security", fleet.security, Security()),
+        ("observability", fleet.observability, Observability()),
+    ):
+        for name in _made(section, default, tuple(type(section).model_fields)):
+            meaning = ": the fleet's ports speak plain HTTP and gRPC" if (key, name) == ("security", "tls") else ""
+            meaning = meaning or (": no caller is asked for a token" if key == "security" else "")
+            yield Step(IGNORE, "fleet", f"{key}.{name}", _DETAIL + meaning)
+    for group, gateway in fleet.gateways.items():
+        for name in _made(gateway, Gateway(), _OF_GATEWAY):
+            yield Step(IGNORE, "gateway", group, f"{name} {_DETAIL}")
+    for pool, spec in fleet.pools.items():
+        for name in _made(spec, Pool(), _OF_POOL):
+            yield Step(IGNORE, "pool", pool, f"{name} {_DETAIL}")
+
+
+def _made(section: Section, default: Section, names: tuple[str, ...]) -> Iterator[str]:
+    return (name for name in names if getattr(section, name) != getattr(default, name))

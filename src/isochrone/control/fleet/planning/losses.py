@@ -1,0 +1,83 @@
+"""What applying a file takes away from those who use the fleet: models, pools, addresses. Pure.
+
+Everything here needs the user's agreement, or is refused with the way to do it without a loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from isochrone.control.fleet.planning.differences import listed
+from isochrone.control.fleet.planning.steps import INTERRUPT, REFUSE, RETIRE, Step
+from isochrone.control.fleet.processes import (
+    controller_ports,
+    gateway_group,
+    gateway_ports,
+    names_of,
+    outside_servers,
+    processes,
+    worker_ports,
+)
+from isochrone.control.fleet.spec import Fleet
+from isochrone.control.records import Assignment
+
+
+def dropped_pools(before: Fleet, after: Fleet) -> list[str]:
+    """Pools that ran something and are to run nothing: gone from the file, or without workers."""
+    return [pool for pool in before.pools if _runs(before, pool) and not _runs(after, pool)]
+
+
+def _runs(fleet: Fleet, pool: str) -> bool:
+    spec = fleet.pools.get(pool)
+    return spec is not None and bool(spec.workers or spec.addresses)
+
+
+def retired_pools(before: Fleet, after: Fleet, committed: Mapping[str, Assignment]) -> Iterator[Step]:
+    members = {path[1]: names for path, names in names_of(before) if path[0] == "pools"}
+    for pool in dropped_pools(before, after):
+        workers = tuple(members[pool])
+        servers = [server.upstream.address for server in outside_servers(before).values() if server.pool == pool]
+        detail = f"{listed(workers)} stop" if workers else f"no longer use {listed(servers)}"
+        models = sorted(name for name, assignment in committed.items() if pool in assignment.pools)
+        if models:
+            detail += f", once {listed(models)} {'is' if len(models) == 1 else 'are'} no longer served by it"
+        yield Step(RETIRE, "pool", pool, detail, processes=workers)
+
+
+def retired_models(committed: Mapping[str, Assignment], after: Mapping[str, str]) -> Iterator[Step]:
+    """``after``: the models that the file means, by their versions."""
+    for name in sorted(committed.keys() - after.keys()):
+        yield Step(RETIRE, "model", name, "no longer served")
+
+
+def lost_addresses(before: Fleet, was_in: Path, after: Fleet, directory: Path) -> Iterator[Step]:
+    """Addresses of gateways that nobody answers any more, or nobody for a moment."""
+    there = {f"{host}:{port}" for key, host, port in gateway_ports(after) if key[-1] == "listen"}
+    groups: dict[str, list[str]] = {}
+    for key, host, port in gateway_ports(before):
+        if key[-1] == "listen" and f"{host}:{port}" not in there:
+            groups.setdefault(str(key[1]), []).append(f"{host}:{port}")
+    for group, addresses in groups.items():
+        yield Step(RETIRE, "gateway", group, f"nobody answers at {listed(addresses)} any more")
+    old = {name: spec for name, spec in processes(before, was_in).items() if spec.role == "gateway"}
+    if len(old) == 1 and not groups:
+        (name,) = old
+        if processes(after, directory).get(name) != old[name]:
+            detail = f"{name} is the only gateway and stops before its successor listens: requests fail meanwhile"
+            yield Step(INTERRUPT, "gateway", gateway_group(name, before), detail)
+
+
+def ports_in_use(before: Fleet, after: Fleet, committed: Mapping[str, Assignment]) -> Iterator[Step]:
+    """Ports that a pool holds until its models have moved, and that something new is to listen on."""
+    serving = {pool for assignment in committed.values() for pool in assignment.pools}
+    held = {
+        port: str(path[1])
+        for path, _, port in worker_ports(before)
+        if path[1] in serving and path[1] in dropped_pools(before, after)
+    }
+    for path, _, port in (*controller_ports(after), *gateway_ports(after), *worker_ports(after)):
+        if port in held:
+            detail = f"port {port} is held by pool {held[port]} until what it serves is served elsewhere; give another"
+            yield Step(REFUSE, "fleet", ".".join(map(str, path)), detail)
+            return
