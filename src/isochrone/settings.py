@@ -31,9 +31,9 @@ class WireLimits:
     idle_timeout: float = 3600.0
     #: Seconds from a message's first byte to the end of its head: ends slow-drip clients.
     head_timeout: float = 10.0
-    #: Seconds from a message's head to the end of its body.
+    #: Seconds in which a body that has begun must make progress: end, or bring 16 KiB more.
     body_timeout: float = 120.0
-    #: Seconds a peer may leave our bytes unread before the connection is cut.
+    #: Seconds a peer may take none of the bytes that wait for it before it is cut. A slow reader is not cut.
     write_timeout: float = 60.0
     #: HTTP/2 receive window of one stream; bodies up to this size arrive without a round trip.
     stream_window: int = 4 * MIB
@@ -41,10 +41,12 @@ class WireLimits:
     connection_window: int = 64 * MIB
     #: Largest HTTP/2 frame we accept. Fewer frames per tensor; 16 KiB is the protocol's minimum.
     max_frame_bytes: int = MIB
-    #: Unsent bytes of one connection above which we stop reading from it: it must read before it asks again.
-    max_unsent_bytes: int = 64 * MIB
+    #: Bytes this process holds for all its peers: bodies received and not yet answered, answers not yet sent. A
+    #: connection over its fair share gets 503 (UNAVAILABLE) for further requests. At least twice max_body_bytes.
+    max_buffered_bytes: int = 2048 * MIB
     #: RST_STREAM, PING, SETTINGS and empty frames of one connection in a second before it is sent away
-    #: (CVE-2023-44487, CVE-2019-9512, -9515, -9518). A cancelled stream costs some 20 µs, so this is 4 % of a core.
+    #: (CVE-2023-44487, CVE-2019-9512, -9515, -9518), beyond those that the requests it sends account for. A cancelled
+    #: stream costs some 20 µs, so this is 4 % of a core.
     max_control_frames_per_second: int = 2000
 
     def __post_init__(self) -> None:
@@ -54,3 +56,8 @@ class WireLimits:
                 raise ValueError(f"{field.name}: expected a positive number, given {value}")
         if not 16 * KIB <= self.max_frame_bytes < 1 << 24:
             raise ValueError(f"max_frame_bytes: expected 16384 to 16777215, given {self.max_frame_bytes}")
+        if self.max_buffered_bytes < 2 * self.max_body_bytes:
+            raise ValueError(
+                f"max_buffered_bytes: expected at least twice max_body_bytes ({2 * self.max_body_bytes}), "
+                f"given {self.max_buffered_bytes}"
+            )

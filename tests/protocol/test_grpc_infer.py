@@ -120,12 +120,13 @@ def test_a_varint_without_an_end_is_malformed() -> None:
         read_varint(b"\xff" * 12, 0)
 
 
-def test_fields_behind_the_raw_contents_are_left_to_upb() -> None:
+def test_fields_behind_the_raw_contents_belong_to_the_head() -> None:
     message = service_pb2.ModelInferRequest(model_name="m")
     message.inputs.add(name="x", datatype="UINT8", shape=[2])
     message.raw_input_contents.append(b"ab")
     late = message.SerializeToString() + service_pb2.ModelInferRequest(id="late").SerializeToString()
-    assert split_raw(late, 0) is None
+    head, spans, ordered = split_raw(late, 0)
+    assert (head.endswith(b"late"), [late[a:b] for a, b in spans], ordered) == (True, [b"ab"], False)
     plan, inputs = InferDecoder(NoMemory()).decode(late, 0)  # type: ignore[arg-type]
     assert plan.request_id == "late"
     assert inputs["x"].tobytes() == b"ab"

@@ -183,10 +183,21 @@ def test_an_idle_connection_is_closed_and_a_working_one_is_not() -> None:
 def test_a_reader_that_never_reads_is_cut() -> None:
     end = ServerEnd(Http1Connection, limits=WireLimits(write_timeout=5))
     end.connection.pause_writing()
+    end.transport.buffered = 100_000
+    advance(end, 1)
     advance(end, 5)
     assert not end.transport.aborted
     advance(end, 1)
     assert end.transport.aborted
+
+
+def test_a_reader_that_is_slow_is_not_cut() -> None:
+    end = ServerEnd(Http1Connection, limits=WireLimits(write_timeout=5))
+    end.connection.pause_writing()
+    for buffered in range(100_000, 50_000, -1000):
+        end.transport.buffered = buffered
+        advance(end, 4)
+    assert not end.transport.aborted
 
 
 @given(data=st.binary(max_size=200), cuts=st.lists(st.integers(0, 200), max_size=4))

@@ -103,7 +103,7 @@ def test_requests_and_answers_arrive_intact(
     most = 0
     for turn in range(5_000):
         moved = end.join(inward, outward)
-        end.connection.control_frames = 0
+        end.connection.flood.forget(end.connection.highest_stream)
         for stream_id in sorted(end.peer.ended - set(sending)):
             message = exchanges[stream_id // 2][1]
             sending[stream_id] = Sending(end.peer.connection, stream_id, message, is_request=False)
@@ -122,7 +122,7 @@ def test_requests_and_answers_arrive_intact(
         assert receiver.status == 200
         assert list(receiver.trailers or ()) == message.trailers
     assert end.connection.streams == {}
-    assert end.connection.blocked == {}
+    assert not end.connection.ready
     assert end.connection.unsent == 0
     assert end.connection.is_reusable
 

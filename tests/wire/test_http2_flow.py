@@ -10,7 +10,8 @@ from wire_fakes import ServerEnd
 from isochrone.settings import WireLimits
 from isochrone.wire import frames
 from isochrone.wire.exchange import Consumer, Exchange, Route
-from isochrone.wire.frames import DATA, ENHANCE_YOUR_CALM, HEADERS, RST_STREAM, frame, settings_frame, window_update
+from isochrone.wire.frames import DATA, HEADERS, RST_STREAM, frame, settings_frame, window_update
+from isochrone.wire.hpack import Decoder
 from isochrone.wire.http2_server import Http2ServerConnection
 
 PREFIX = encode([(b":status", b"200")])
@@ -112,43 +113,142 @@ def test_producers_called_within_pumping_may_write_at_once() -> None:
     assert sum(len(payload) for kind, _, _, payload in parse(sent) if kind == DATA) > 100_000
 
 
-def test_a_reader_with_shut_windows_that_asks_on_is_sent_away() -> None:
-    end = opened(WireLimits(max_unsent_bytes=1000))
+SHARE = WireLimits(max_body_bytes=10_000, max_buffered_bytes=100_000)
+
+
+def statuses(sent: bytes) -> list[bytes]:
+    decoder = Decoder()
+    blocks = [payload for kind, _, _, payload in parse(sent) if kind == HEADERS]
+    return [value for block in blocks for name, value in decoder.decode(block) if name == b":status"]
+
+
+def test_a_connection_over_its_share_of_memory_gets_no_further_request_until_it_has_read() -> None:
+    end = opened(SHARE)
     end.feed(settings_frame({4: 0}) + headers(1, end=True) + headers(3, end=True))
-    exchange_of(end).respond(200, (), [bytes(900)])
+    exchange_of(end).respond(200, (), [bytes(40_000)])
+    exchange_of(end, 1).respond(200, (), [bytes(40_000)])
     assert goaway_of(end.turn()) is None
-    exchange_of(end, 1).respond(200, (), [bytes(900)])
-    goaway = goaway_of(end.turn())
-    assert goaway == (ENHANCE_YOUR_CALM, "unread answers exceed max_unsent_bytes (1000)")
+    assert end.listener.budget.held == 80_000
+    sent = end.feed(headers(5, end=True))
+    assert statuses(sent) == [b"503"]
+    assert end.transport.reading
+    assert len(end.route.exchanges) == 2
+    # What it has is sent as its windows open, and then it may ask again.
+    end.feed(b"".join(window_update(number, 1 << 20) for number in (0, 1, 3, 5)))
+    assert end.listener.budget.held == 0
+    end.feed(headers(7, end=True))
+    assert len(end.route.exchanges) == 3
 
 
-def test_a_slow_reader_is_not_read_from() -> None:
-    end = opened(WireLimits(max_unsent_bytes=1000))
-    end.feed(headers(1, end=True) + headers(3, end=True))
+def test_a_small_request_on_a_connection_over_its_share_is_refused_as_grpc_says_it() -> None:
+    end = opened(SHARE)
+    end.feed(settings_frame({4: 0}) + headers(1, end=True))
+    exchange_of(end).respond(200, (), [bytes(60_000)])
+    end.turn()
+    fields = [*FIELDS, (b"content-type", b"application/grpc")]
+    # The third has a head that is known, and would take the short way.
+    sent = b"".join(end.feed(headers(number, fields) + frame(DATA, 1, number, b"x")) for number in (3, 5, 7))
+    decoder = Decoder()
+    blocks = [dict(decoder.decode(payload)) for kind, _, _, payload in parse(sent) if kind == HEADERS]
+    assert [block[b"grpc-status"] for block in blocks] == [b"14"] * 3
+    assert b"max_buffered_bytes (100000)" in blocks[0][b"grpc-message"]
+    assert len(end.route.exchanges) == 1
+
+
+def test_reading_goes_on_however_much_waits_to_be_sent() -> None:
+    """The old deadlock: TCP full, much unsent, and no WINDOW_UPDATE read that would have let it go."""
+    end = opened(SHARE)
+    end.feed(b"".join(headers(number, end=True) for number in (1, 3, 5)))
     end.connection.pause_writing()
     for exchange in end.route.exchanges:
-        exchange.respond(200, (), [bytes(900)])
-    assert not end.transport.reading
-    end.connection.resume_writing()
+        exchange.respond(200, (), [bytes(90_000)])
     assert end.transport.reading
-    end.turn()
+    sent = end.turn()
+    end.connection.resume_writing()
+    sent += end.turn()
+    assert end.transport.reading
+    sent += end.feed(b"".join(window_update(number, 1 << 20) for number in (0, 1, 3, 5)))
+    assert [len(data_of(sent, number)) for number in (1, 3, 5)] == [90_000] * 3
     assert end.connection.streams == {}
 
 
-def test_answers_without_a_body_are_held_back_too() -> None:
-    end = opened(WireLimits(max_unsent_bytes=1000))
-    end.feed(headers(1, end=True) + headers(3, end=True))
+def test_a_peer_that_asks_on_and_reads_nothing_is_cut() -> None:
+    """Answers without a body need no window."""
+    end = opened()
     end.connection.pause_writing()
-    exchange_of(end).respond(404, (), [])
-    end.transport.buffered = 500
+    number = 1
+    while not end.transport.aborted:
+        end.feed(headers(number, end=True))
+        exchange_of(end, -1).respond(404, ((b"x", b"a" * 1000),), [])
+        end.turn()
+        number += 2
+        assert number < 5000
+    assert number > 1000
+
+
+def test_streams_with_shut_windows_cost_nothing_when_the_connections_opens() -> None:
+    end = opened()
+    numbers = range(1, 401, 2)
+    end.feed(settings_frame({4: 0}) + b"".join(headers(number, end=True) for number in numbers))
+    for exchange in end.route.exchanges:
+        exchange.respond(200, (), [b"0123456789"])
     end.turn()
-    assert end.transport.reading
-    exchange_of(end, 1).respond(404, (), [])
-    end.transport.buffered = 1001
+    assert not end.connection.ready
+    sent = end.feed(window_update(0, 1) * 100 + window_update(7, 4))
+    assert data_of(sent, 7) == b"0123"
+
+
+def test_a_body_is_refused_when_there_is_no_memory_for_it() -> None:
+    end = opened(WireLimits(max_body_bytes=40_000, max_buffered_bytes=100_000))
+    length = (b"content-length", b"40000")
+    end.feed(headers(1, [*FIELDS, length]) + frame(DATA, 0, 1, bytes(10)))
+    assert end.listener.budget.held == 40_000
+    sent = end.feed(headers(3, [*FIELDS, length]) + frame(DATA, 0, 3, bytes(10)))
+    assert statuses(sent) == [b"503"]
+    # One that does not say its size is taken until there is no more.
+    sent = end.feed(headers(5) + frame(DATA, 0, 5, bytes(16_000)) + frame(DATA, 0, 5, bytes(16_000)))
+    assert statuses(sent) == [b"503"]
+    end.feed(frame(DATA, 0, 1, bytes(20_000)) + frame(DATA, 1, 1, bytes(19_990)))
+    assert [len(body) for body in end.route.bodies] == [40_000]
+    exchange_of(end).respond(200, (), [b"done"])
+    assert end.listener.budget.held == 0
+    end.feed(headers(7, [*FIELDS, length]) + frame(DATA, 0, 7, bytes(10)))
+    assert end.listener.budget.held == 40_000
+    end.feed(frame(RST_STREAM, 0, 7, bytes(4)))
+    assert end.listener.budget.held == 0
+    end.feed(headers(9, [*FIELDS, length]) + frame(DATA, 0, 9, bytes(10)))
+    end.connection.connection_lost(None)
+    assert end.listener.budget.held == 0
+
+
+def test_a_slow_peer_is_not_cut_while_it_takes_something() -> None:
+    limits = WireLimits(write_timeout=5, body_timeout=5)
+    end = opened(limits)
+    end.feed(settings_frame({4: 0}) + headers(1, end=True) + headers(3, end=True))
+    exchange_of(end).respond(200, (), [b"0123456789"])
     end.turn()
-    assert not end.transport.reading
-    end.connection.resume_writing()
-    assert end.transport.reading
+    for _ in range(10):
+        assert data_of(advance(end, 4) + end.feed(window_update(1, 1)))
+    # Bytes that leave the transport are progress, too, whatever its streams' windows are.
+    exchange_of(end, 1).start(200, ())
+    end.turn()
+    end.connection.pause_writing()
+    for buffered in range(90, 10, -10):
+        end.transport.buffered = buffered
+        advance(end, 4)
+        assert not end.transport.aborted
+    advance(end, 4)
+    advance(end, 4)
+    assert end.transport.aborted
+
+    body = opened(limits)
+    body.feed(headers(1))
+    for _ in range(5):
+        body.feed(frame(DATA, 0, 1, bytes(16_384)))
+        assert advance(body, 4) == b""
+    body.feed(frame(DATA, 0, 1, b"a drip"))
+    assert advance(body, 4) == b""
+    assert statuses(advance(body, 4)) == [b"408"]
 
 
 def test_windows_are_given_back_early() -> None:
@@ -268,6 +368,8 @@ def test_timeouts() -> None:
 
     deaf = opened(limits)
     deaf.connection.pause_writing()
+    deaf.transport.buffered = 100_000
+    advance(deaf, 1)
     advance(deaf, 10)
     assert not deaf.transport.aborted
     advance(deaf, 1)

@@ -261,7 +261,7 @@ PING_FRAME = frame(PING, 0, 0, bytes(8))
 FLOODS = [
     (
         "rapid reset",
-        b"".join(headers(2 * i + 1, end=True) + frame(RST_STREAM, 0, 2 * i + 1, bytes(4)) for i in range(30)),
+        b"".join(headers(2 * i + 1, end=True) + frame(RST_STREAM, 0, 2 * i + 1, bytes(4)) for i in range(60)),
     ),
     ("ping", PING_FRAME * 30),
     ("ping answers", frame(PING, 1, 0, bytes(8)) * 30),
@@ -274,7 +274,12 @@ FLOODS = [
     ),
     ("priority", frame(PRIORITY, 0, 1, bytes(5)) * 30),
     ("unknown frames", frame(99, 0, 0, b"") * 30),
-    ("malformed requests", b"".join(headers(2 * i + 1, FIELDS[1:], end=True) for i in range(30))),
+    ("malformed requests", b"".join(headers(2 * i + 1, FIELDS[1:], end=True) for i in range(60))),
+    ("window updates", window_update(0, 1) * 30),
+    (
+        "header blocks of many kilobytes",
+        b"".join(headers(2 * i + 1, [*FIELDS, (b"x", b"a" * 9_800)]) for i in range(5)),
+    ),
     ("empty CONTINUATION", frame(HEADERS, 0, 1, BLOCK) + frame(CONTINUATION, 0, 1, b"") * 70),
     ("large CONTINUATION", frame(HEADERS, 0, 1, BLOCK) + frame(CONTINUATION, 0, 1, bytes(500)) * 3),
 ]
@@ -288,6 +293,36 @@ def test_floods_are_sent_away(data: bytes) -> None:
     assert goaway[0] == ENHANCE_YOUR_CALM
     assert "max_control_frames_per_second is 20" in goaway[1] or "max_head_bytes (1000)" in goaway[1]
     assert end.transport.closing
+
+
+def test_what_honest_clients_send_under_overload_is_no_flood() -> None:
+    """Time-outs, hedges' losers, bodies under way on streams that were refused, window updates for every answer."""
+    end = opened(WireLimits(max_control_frames_per_second=20, max_streams=4))
+    end.feed(b"".join(headers(number, end=True) for number in (1, 3, 5, 7)))
+    refused = b"".join(headers(9 + 2 * i) + frame(DATA, 1, 9 + 2 * i, b"body") for i in range(30))
+    end.feed(refused)
+    assert not end.transport.closing
+    for exchange in end.route.exchanges:
+        exchange.arrived -= 10_000_000  # they have waited for 10 ms
+    end.feed(b"".join(frame(RST_STREAM, 0, number, bytes(4)) for number in (1, 3, 5, 7)))
+    for i in range(100):
+        number = 101 + 2 * i
+        end.feed(headers(number, end=True))
+        end.route.exchanges[-1].arrived -= 10_000_000
+        end.feed(frame(RST_STREAM, 0, number, bytes(4)))
+    assert not end.transport.closing
+    for i in range(100):
+        number = 401 + 2 * i
+        end.feed(headers(number, end=True))
+        end.route.exchanges[-1].respond(200, (), [b"answer"])
+        end.feed(window_update(0, 6) + frame(RST_STREAM, 0, number, bytes(4)))
+    assert not end.transport.closing
+
+
+def test_a_header_block_far_over_its_limit_is_not_decoded() -> None:
+    end = opened(WireLimits(max_head_bytes=20_000))
+    goaway = goaway_of(end.feed(frame(HEADERS, 5, 1, bytes(40_001))[:9]))
+    assert goaway == (ENHANCE_YOUR_CALM, "a header block over max_head_bytes (20000)")
 
 
 def test_the_same_frames_spread_over_seconds_are_no_flood() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from isochrone.errors import IsochroneError
 from isochrone.settings import WireLimits
+from isochrone.wire.budget import MemoryBudget
 from isochrone.wire.exchange import Application, Buffer, Exchange, Head, Headers, Route
 from isochrone.wire.heads import RequestHeads
 from isochrone.wire.http1 import Http1Connection
@@ -148,6 +149,7 @@ class UnboundListener(Listener):
     def __init__(self, application: Application, limits: WireLimits | None = None) -> None:
         self.application = application
         self.limits = limits or WireLimits()
+        self.budget = MemoryBudget(self.limits.max_buffered_bytes)
         self.tls = None
         self.heads = RequestHeads(self.limits)
         self.loop: Any = ManualLoop()

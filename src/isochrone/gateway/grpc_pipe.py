@@ -11,14 +11,22 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from isochrone.clock import NEVER, now_ns
-from isochrone.errors import ConnectionLost, DeadlineExceeded, InvalidArgument, IsochroneError, MalformedRequest
+from isochrone.errors import (
+    ConnectionLost,
+    DeadlineExceeded,
+    InvalidArgument,
+    IsochroneError,
+    MalformedRequest,
+    Unavailable,
+)
 from isochrone.gateway.connections import Waiting
 from isochrone.gateway.grpc_forward import GrpcRoute, has_status, returned_block, timeout_field
 from isochrone.gateway.grpc_messages import read_opening
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.targets import Endpoint, Target
 from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
-from isochrone.protocol.grpc import MessageReader, error_block, fail, unpack
+from isochrone.protocol.grpc import error_block, fail, unpack
+from isochrone.protocol.message_reader import MessageReader
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Head, Headers
 
 if TYPE_CHECKING:
@@ -50,7 +58,7 @@ class GrpcPipe:
         self._route = route
         self._gateway = route.gateway
         self._stream = stream
-        self._reader = MessageReader(route.gateway.limits.max_body_bytes)
+        self._reader = MessageReader(route.gateway.limits.max_body_bytes, stream)
         timeout = route.call.timeout_ns
         self.deadline = stream.arrived + timeout if timeout else NEVER
         self._lane: Lane | None = None
@@ -69,9 +77,11 @@ class GrpcPipe:
         self._kept_size = 0
         #: Messages that came while the model's version was being switched, and whether the caller ended meanwhile.
         #: None: nothing waits.
-        self._parked: list[tuple[int, bytes]] | None = None
+        self._parked: list[tuple[int, Buffer]] | None = None
         self._ended_parked = False
         self._ended = False
+        #: Something was sent either way since the gateway, stopping, last looked.
+        self._active = True
         self._answer_headers: Headers = ()
         self._headers_sent = False
         self._over = False
@@ -83,10 +93,11 @@ class GrpcPipe:
     def data_received(self, data: bytes) -> None:
         if self._over:
             return
+        self._active = True
         try:
-            messages = self._reader.feed(data)
-            for flag, payload in messages:
-                self._take(flag, payload)
+            self._reader.feed(data)
+            while not self._over and (message := self._reader.take()) is not None:
+                self._take(*message)
         except IsochroneError as error:
             self._refuse(error)
 
@@ -107,6 +118,12 @@ class GrpcPipe:
             self._end_upstream()
         else:
             self._end_upstream()
+
+    def stopping(self) -> None:
+        """Which messages belong together is the worker's affair: a call that has been silent for a while is ended."""
+        if not self._active and not self._over:
+            self._refuse(Unavailable("the gateway is stopping"))
+        self._active = False
 
     def abandoned(self) -> None:
         self._settle(None)
@@ -135,7 +152,7 @@ class GrpcPipe:
         if not self._over:
             self._refuse(error)
 
-    def _is_parked(self, flag: int, payload: bytes) -> bool:
+    def _is_parked(self, flag: int, payload: Buffer) -> bool:
         """Whether a message waits for a switch of versions."""
         if self._parked is None:
             if not self._route.names_model:
@@ -153,9 +170,10 @@ class GrpcPipe:
         self._parked.append((flag, payload))
         return True
 
-    def _take(self, flag: int, payload: bytes) -> None:
+    def _take(self, flag: int, payload: Buffer) -> None:
         if self._gateway.fleet.holding and self._is_parked(flag, payload):
             return
+        stamp = b""
         if self._route.names_model:
             # The version is stamped on every message, so compressed ones go on as plain ones.
             payload = unpack(flag, payload, self._route.call.encoding, self._gateway.limits.max_body_bytes)
@@ -164,10 +182,11 @@ class GrpcPipe:
             if self._target is None:
                 self._place(opening.model, opening.sequence, opening.version)
             if not opening.version or self._gateway.fleet.is_led:
-                payload += self._stamp(opening.model, opening.version)
+                stamp = self._stamp(opening.model, opening.version)
         elif self._target is None:
             self._place(b"", b"")
-        framed = b"%c%s%s" % (flag, len(payload).to_bytes(4, "big"), payload)
+        size = len(payload) + len(stamp)
+        framed = b"".join((bytes((flag,)), size.to_bytes(4, "big"), payload, stamp))
         if self._kept is not None:
             self._kept.append(framed)
             self._kept_size += len(framed)
@@ -288,6 +307,7 @@ class GrpcPipe:
         stream = self._stream
         if self._over or stream.local_done:
             return
+        self._active = True
         self._send_headers()
         stream.send_data(data)
         if stream.is_congested and self._upstream is not None:

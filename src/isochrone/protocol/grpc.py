@@ -13,7 +13,7 @@ from urllib.parse import quote
 import structlog
 
 from isochrone.clock import NEVER
-from isochrone.errors import GRPC_INTERNAL, Internal, IsochroneError, MalformedRequest, PayloadTooLarge, Unsupported
+from isochrone.errors import GRPC_INTERNAL, GRPC_UNAVAILABLE, Internal, IsochroneError, MalformedRequest, Unsupported
 from isochrone.protocol import control_token, timing
 from isochrone.protocol.stages import stages_of
 from isochrone.wire import compression
@@ -70,6 +70,11 @@ def frame_message(payload: bytes) -> bytes:
 def fail(stream: Any, error: IsochroneError) -> None:
     """Answers a call that has sent nothing yet."""
     stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=True))
+
+
+def stopping_block() -> bytes:
+    """The end of a call that only waits for more to be asked of a server that stops."""
+    return error_block(GRPC_UNAVAILABLE, "the server is stopping", trailers_only=False)
 
 
 def unexpected(error: Exception) -> Internal:
@@ -132,10 +137,10 @@ def message_of(body: Buffer, encoding: bytes, limit: int) -> tuple[Buffer, int]:
     return unpack(body[0], body[5:], encoding, limit), 0
 
 
-def unpack(flag: int, payload: Buffer, encoding: bytes, limit: int) -> bytes:
+def unpack(flag: int, payload: Buffer, encoding: bytes, limit: int) -> Buffer:
     """A message behind its compression flag."""
     if flag == 0:
-        return bytes(payload)
+        return payload
     if flag != 1:
         raise MalformedRequest(f"the gRPC compressed flag: expected 0 or 1, given {flag}")
     if encoding == b"identity":
@@ -190,38 +195,6 @@ def parse(kind: Any, payload: bytes) -> Any:
         return kind.FromString(payload)
     except Exception as error:  # protobuf's DecodeError, whichever implementation is in use
         raise MalformedRequest(f"failed to parse {kind.DESCRIPTOR.name}: {error}") from None
-
-
-class MessageReader:
-    """Cuts a streamed body into messages."""
-
-    __slots__ = ("_buffer", "_limit")
-
-    def __init__(self, limit: int) -> None:
-        self._buffer = bytearray()
-        self._limit = limit
-
-    @property
-    def is_empty(self) -> bool:
-        return not self._buffer
-
-    def feed(self, data: bytes) -> list[tuple[int, bytes]]:
-        """(compressed flag, payload) of each message that is whole."""
-        buffer = self._buffer
-        buffer += data
-        messages: list[tuple[int, bytes]] = []
-        position = 0
-        while len(buffer) - position >= 5:
-            length = int.from_bytes(buffer[position + 1 : position + 5], "big")
-            if length > self._limit:
-                raise PayloadTooLarge(f"a gRPC message of {length} bytes; max_body_bytes is {self._limit}")
-            end = position + 5 + length
-            if end > len(buffer):
-                break
-            messages.append((buffer[position], bytes(buffer[position + 5 : end])))
-            position = end
-        del buffer[:position]
-        return messages
 
 
 def _reads_only(method: Callable[[InferenceService, Any], Any], changes: Callable[[Any], bool]) -> Callable[..., Any]:

@@ -97,40 +97,47 @@ def read_varint(data: Buffer, position: int) -> tuple[int, int]:
         shift += 7
 
 
-def split_raw(body: Buffer, start: int) -> tuple[int, list[tuple[int, int]]] | None:
-    """Where the head ends, and the (start, stop) of each raw input; None when the fields are in an unusual order."""
+def split_raw(body: Buffer, start: int) -> tuple[bytes, list[tuple[int, int]], bool]:
+    """A message's head, the (start, stop) of each raw input, and whether the head comes first.
+
+    The head is every field but the raw inputs: a gateway appends the version it pins behind them.
+    """
     position, end = start, len(body)
-    while position < end and body[position] != _RAW_INPUT:
-        tag, position = read_varint(body, position)
-        kind = tag & 7
-        if kind == 2:
-            length, position = read_varint(body, position)
-            position += length
-        elif kind == 0:
-            _, position = read_varint(body, position)
-        elif kind == 1:
-            position += 8
-        elif kind == 5:
-            position += 4
-        else:
-            raise MalformedRequest(f"failed to parse ModelInferRequest: wire type {kind}")
-    if position > end:
-        raise MalformedRequest("failed to parse ModelInferRequest: a field is cut short")
-    return (position, []) if position == end else _raw_fields(body, position, position)
-
-
-def _raw_fields(body: Buffer, position: int, head_end: int) -> tuple[int, list[tuple[int, int]]] | None:
+    pieces: list[bytes] = []
     spans: list[tuple[int, int]] = []
-    end = len(body)
+    begun = start
     while position < end:
-        if body[position] != _RAW_INPUT:
-            return None
-        length, position = read_varint(body, position + 1)
-        spans.append((position, position + length))
-        position += length
+        if body[position] == _RAW_INPUT:
+            if position > begun:
+                pieces.append(bytes(body[begun:position]))
+            length, position = read_varint(body, position + 1)
+            spans.append((position, position + length))
+            position += length
+            begun = position
+        else:
+            position = _after_field(body, position)
     if position > end:
-        raise MalformedRequest("failed to parse ModelInferRequest: raw_input_contents is cut short")
-    return head_end, spans
+        where = "raw_input_contents" if begun == position else "a field"
+        raise MalformedRequest(f"failed to parse ModelInferRequest: {where} is cut short")
+    ordered = begun == end or not spans
+    if begun < end:
+        pieces.append(bytes(body[begun:end]))
+    return b"".join(pieces), spans, ordered and len(pieces) <= 1
+
+
+def _after_field(body: Buffer, position: int) -> int:
+    tag, position = read_varint(body, position)
+    kind = tag & 7
+    if kind == 2:
+        length, position = read_varint(body, position)
+        return position + length
+    if kind == 0:
+        return read_varint(body, position)[1]
+    if kind == 1:
+        return position + 8
+    if kind == 5:
+        return position + 4
+    raise MalformedRequest(f"failed to parse ModelInferRequest: wire type {kind}")
 
 
 def plain_parameters(parameters: Any) -> dict[str, Any]:
@@ -258,15 +265,17 @@ class InferDecoder:
         self._recent: list[tuple[bytes, GrpcPlan]] = []
 
     def decode(self, body: Buffer, start: int) -> tuple[GrpcPlan, Tensors]:
-        if type(body) is bytes:
-            for head, plan in self._recent:
-                if body.startswith(head, start):
-                    found = self._fast(body, start + len(head), plan)
-                    if found is not None:
-                        return plan, found
+        opening, skipped = (
+            (body, start) if type(body) is bytes else (bytes(body[start : start + _MAX_HEAD_MEMOISED]), 0)
+        )
+        for head, plan in self._recent:
+            if opening.startswith(head, skipped):
+                found = self._fast(body, start + len(head), plan)
+                if found is not None:
+                    return plan, found
         return self._slow(body, start)
 
-    def _fast(self, body: bytes, position: int, plan: GrpcPlan) -> Tensors | None:
+    def _fast(self, body: Buffer, position: int, plan: GrpcPlan) -> Tensors | None:
         """The inputs behind a known head; None when what follows is not exactly its raw inputs."""
         inputs: Tensors = {}
         end = len(body)
@@ -288,18 +297,12 @@ class InferDecoder:
         return inputs if position == end and len(inputs) == len(plan.sources) else None
 
     def _slow(self, body: Buffer, start: int) -> tuple[GrpcPlan, Tensors]:
-        split = split_raw(body, start)
-        if split is None:
-            message = parse(service_pb2.ModelInferRequest, bytes(body[start:]))
-            plan = plan_of(message)
-            return plan, read_inputs(plan, message, list(message.raw_input_contents), self._service)
-        head_end, spans = split
-        head = bytes(body[start:head_end])
+        head, spans, ordered = split_raw(body, start)
         message = parse(service_pb2.ModelInferRequest, head)
         plan = plan_of(message)
         view = memoryview(body)
         inputs = read_inputs(plan, message, [view[a:b] for a, b in spans], self._service)
-        if plan.is_plain and not plan.request_id and len(head) <= _MAX_HEAD_MEMOISED:
+        if ordered and plan.is_plain and not plan.request_id and len(head) <= _MAX_HEAD_MEMOISED:
             self._recent.insert(0, (head, plan))
             del self._recent[_MEMO_SIZE:]
         return plan, inputs

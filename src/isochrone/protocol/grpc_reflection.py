@@ -17,12 +17,13 @@ from isochrone.protocol.grpc import (
     RESPONSE_HEADERS,
     CallHead,
     GrpcRouter,
-    MessageReader,
     error_block,
     frame_message,
     parse,
+    stopping_block,
     unpack,
 )
+from isochrone.protocol.message_reader import MessageReader
 from isochrone.wire.exchange import Consumer, Exchange, Route
 
 if TYPE_CHECKING:
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 _STRING, _BYTES, _INT32, _ENUM, _MESSAGE = 9, 12, 5, 14, 11
 _OPTIONAL, _REPEATED = 1, 3
+_SERVING, _NOT_SERVING = 1, 2
+#: Bytes of one message of these services.
+_MAX_MESSAGE = 64 * 1024
 
 
 def _message(file: Any, name: str, *fields: tuple[str, int, int, int, str]) -> Any:
@@ -162,7 +166,7 @@ class _MessageStream:
     def __init__(self, stream: Any, grpc: GrpcRouter, call: CallHead, answer: Callable[[bytes], bytes]) -> None:
         self._stream = stream
         self._encoding = call.encoding
-        self._reader = MessageReader(64 * 1024)
+        self._reader = MessageReader(_MAX_MESSAGE, stream)
         self._answer = answer
         self._over = False
         stream.send_headers(RESPONSE_HEADERS, False)
@@ -171,9 +175,10 @@ class _MessageStream:
         if self._over:
             return
         try:
-            for flag, payload in self._reader.feed(data):
-                body = unpack(flag, payload, self._encoding, 64 * 1024)
-                self._stream.send_data(frame_message(self._answer(body)))
+            self._reader.feed(data)
+            while (message := self._reader.take()) is not None:
+                body = unpack(*message, self._encoding, _MAX_MESSAGE)
+                self._stream.send_data(frame_message(self._answer(bytes(body))))
         except IsochroneError as error:
             self._over = True
             self._stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=False))
@@ -182,6 +187,11 @@ class _MessageStream:
         if not self._over:
             self._over = True
             self._stream.end_with_trailers(OK_TRAILERS)
+
+    def stopping(self) -> None:
+        if not self._over:
+            self._over = True
+            self._stream.end_with_trailers(stopping_block())
 
 
 class ReflectionRoute(Route):
@@ -279,9 +289,16 @@ class _HealthWatch:
         if self._timer is not None:
             self._timer.cancel()
 
-    def _tell(self) -> None:
-        status = 1 if self._service.is_ready() else 2
+    def stopping(self) -> None:
+        self.abandoned()
+        self._send(_NOT_SERVING)
+        self._stream.end_with_trailers(stopping_block())
+
+    def _send(self, status: int) -> None:
         if status != self._last:
             self._last = status
             self._stream.send_data(frame_message(HealthCheckResponse(status=status).SerializeToString()))
+
+    def _tell(self) -> None:
+        self._send(_SERVING if self._service.is_ready() else _NOT_SERVING)
         self._timer = self._loop.call_later(1.0, self._tell)

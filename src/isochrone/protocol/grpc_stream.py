@@ -20,13 +20,14 @@ from isochrone.protocol.grpc import (
     RESPONSE_HEADERS,
     CallHead,
     GrpcRouter,
-    MessageReader,
     error_block,
+    stopping_block,
     unexpected,
     unpack,
 )
 from isochrone.protocol.grpc_infer import InferDecoder, render, varint
 from isochrone.protocol.leases import LeasedRequest, infer_leased
+from isochrone.protocol.message_reader import MessageReader
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Route
 
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
     from isochrone.protocol.grpc_infer import GrpcPlan
     from isochrone.protocol.messages import Tensors
 
-#: Requests of one stream in progress at once; past it the client's window stays shut.
+#: Requests of one stream in progress at once, and their bytes; past either the client's window stays shut.
 _MAX_OUTSTANDING = 256
+_MAX_OUTSTANDING_BYTES = 8 * 1024 * 1024
 _FINAL = "triton_final_response"
 _WANTS_EMPTY_FINAL = "triton_enable_empty_final_response"
 #: Field 2 of ModelStreamInferResponse: infer_response.
@@ -61,13 +63,17 @@ class InferStream:
         self.service = grpc.service
         self.call = call
         self._limit = grpc.max_body_bytes
-        self._reader = MessageReader(grpc.max_body_bytes)
+        self._reader = MessageReader(grpc.max_body_bytes, stream)
         self._decoder = InferDecoder(grpc.service)
         #: Requests not yet over, oldest first.
         self._outstanding: deque[StreamInferRequest] = deque()
+        self._outstanding_bytes = 0
+        #: Messages are being taken: what an answer makes room for is taken there.
+        self._reading = False
         #: Told when the client has read what was sent: decoupled models that wait to send more.
         self._waiting: list[Callable[[], None]] = []
         self._half_closed = False
+        self._stopping = False
         self._over = False
         self._opened = stream.arrived
         stream.owner = self
@@ -78,28 +84,46 @@ class InferStream:
     def data_received(self, data: bytes) -> None:
         if self._over:
             return
-        try:
-            messages = self._reader.feed(data)
-        except IsochroneError as error:
-            self._close(error)
-            return
-        for flag, payload in messages:
-            self._take(flag, payload)
-        if len(self._outstanding) >= _MAX_OUTSTANDING:
-            self.stream.hold_window()
+        self._reader.feed(data)
+        self._read()
 
     def ended(self) -> None:
-        if not self._over and not self._reader.is_empty:
-            self._close(MalformedRequest("the stream ends inside a message"))
-            return
         self._half_closed = True
+        self._read()
         self._settle()
+
+    def stopping(self) -> None:
+        self._stopping = True
+        self._settle()
+
+    @property
+    def _has_room(self) -> bool:
+        return len(self._outstanding) < _MAX_OUTSTANDING and self._outstanding_bytes < _MAX_OUTSTANDING_BYTES
+
+    def _read(self) -> None:
+        """Takes the requests that have come, as far as there is room for them."""
+        if self._reading:
+            return
+        self._reading = True
+        try:
+            while self._has_room and not self._over:
+                message = self._reader.take()
+                if message is None:
+                    break
+                self._take(*message)
+        except IsochroneError as error:
+            self._close(error)
+        finally:
+            self._reading = False
+        if not self._over and not self._has_room:
+            self.stream.hold_window()
 
     def abandoned(self) -> None:
         self._over = True
         for request in self._outstanding:
             request.cancelled = True
         self._outstanding.clear()
+        self._outstanding_bytes = 0
         # Nobody will read again: whoever waits has to look at ``cancelled`` now.
         self._tell_waiting()
 
@@ -116,7 +140,7 @@ class InferStream:
 
     # Requests.
 
-    def _take(self, flag: int, payload: bytes) -> None:
+    def _take(self, flag: int, payload: Buffer) -> None:
         arrived = now_ns()
         request_id = ""
         try:
@@ -133,6 +157,8 @@ class InferStream:
             self._outstanding.append(_failed(self, request_id, told))
             self._settle()
             return
+        request.size = len(body)
+        self._outstanding_bytes += request.size
         self._outstanding.append(request)
         try:
             if isinstance(request, LeasedStreamInferRequest):
@@ -161,10 +187,22 @@ class InferStream:
             if not first.over:
                 break
             outstanding.popleft()
+            self._outstanding_bytes -= first.size
         self._release_window()
-        if self._half_closed and not outstanding and not self._over:
+        if not outstanding and not self._over and not self._reading:
+            self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        """Nothing is under way: ends the call if nothing more will be asked."""
+        if self._half_closed:
+            if not self._reader.is_empty:
+                self._close(MalformedRequest("the stream ends inside a message"))
+                return
             self._over = True
             self.stream.end_with_trailers(OK_TRAILERS)
+        elif self._stopping:
+            self._over = True
+            self.stream.end_with_trailers(stopping_block())
 
     def progress(self, request: StreamInferRequest) -> None:
         """A request has something to send, or is over."""
@@ -175,13 +213,20 @@ class InferStream:
             request.ready.clear()
             if request.over:
                 self._outstanding.remove(request)
+                self._outstanding_bytes -= request.size
                 self._release_window()
             return
         self._settle()
 
     def _release_window(self) -> None:
-        if len(self._outstanding) < _MAX_OUTSTANDING // 2 and not self._over:
-            self.stream.release_window()
+        if (
+            len(self._outstanding) < _MAX_OUTSTANDING // 2
+            and self._outstanding_bytes < _MAX_OUTSTANDING_BYTES // 2
+            and not self._over
+        ):
+            self._read()
+            if self._has_room:
+                self.stream.release_window()
 
     def _close(self, error: IsochroneError) -> None:
         self.abandoned()
@@ -193,7 +238,7 @@ class StreamInferRequest(InferRequest):
 
     takes_many = True
 
-    __slots__ = ("decoupled", "over", "ready", "stream")
+    __slots__ = ("decoupled", "over", "ready", "size", "stream")
 
     plan: GrpcPlan
 
@@ -201,6 +246,8 @@ class StreamInferRequest(InferRequest):
         super().__init__(plan, plan.request_id, inputs, arrived)
         self.stream = stream
         self.decoupled = False
+        #: Bytes of its message.
+        self.size = 0
         #: Responses not yet sent because earlier requests come first.
         self.ready: list[list[Buffer]] = []
         self.over = False

@@ -26,6 +26,7 @@ class Head:
         "ends_by_closing",
         "expects_continue",
         "headers",
+        "is_grpc",
         "is_http2",
         "keep_alive",
         "method",
@@ -48,6 +49,8 @@ class Head:
         self.expects_continue = False
         #: What only HTTP/2 can carry (trailers, streams) may be asked for.
         self.is_http2 = False
+        #: A gRPC call: its refusals are statuses in trailers, and its body says its size in its first bytes.
+        self.is_grpc = False
         self.route: Route | None = None
         #: Known to be routed, with a body of announced length and nothing out of the ordinary: the short way is open.
         self.direct = False
@@ -107,6 +110,10 @@ class Consumer(Protocol):
     def data_received(self, data: bytes) -> None: ...
 
     def ended(self) -> None: ...
+
+    def stopping(self) -> None:
+        """The server stops. Ends the call as soon as nothing is under way; called again every second until then."""
+        ...
 
 
 class Route:

@@ -20,6 +20,8 @@ from isochrone.wire.body_receiver import LARGE_BODY, BodyReceiver
 from isochrone.wire.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.exchange import Buffer, Head, Headers, Owner
 from isochrone.wire.heads import HeadRefused
+from isochrone.wire.http1_memory import Http1Memory
+from isochrone.wire.request_body import BODY_PROGRESS
 
 if TYPE_CHECKING:
     from isochrone.wire.listener import Listener
@@ -60,6 +62,7 @@ class Http1Exchange:
         "head",
         "on_writable",
         "owner",
+        "reserved",
         "started",
         "waiting",
     )
@@ -73,6 +76,8 @@ class Http1Exchange:
         self.on_writable: Callable[[], None] | None = None
         #: Bytes of an answer that is ready before its turn came.
         self.waiting: list[Buffer] | None = None
+        #: Memory held for its body.
+        self.reserved = 0
         self.started = False
         self.finished = False
 
@@ -112,11 +117,16 @@ class Http1Exchange:
             exchanges.clear()
             connection.tick = connection.listener.tick
             connection.transport.write(b"".join(parts))
-        elif exchanges[0] is self:
+            if self.reserved:
+                connection.give_back(self)
+            return
+        connection.memory.answered(length)
+        if exchanges[0] is self:
             connection.send(parts, length)
             connection.advance()
         else:
             self.waiting = parts
+            connection.keep_waiting(length)
 
     def start(self, status: int, headers: Headers) -> None:
         if self.connection.closed:
@@ -155,10 +165,12 @@ class Http1Exchange:
     def _stream(self, parts: list[Buffer], size: int) -> None:
         if self.connection.exchanges[0] is self:
             self.connection.send(parts, size)
-        elif self.waiting is None:
+            return
+        if self.waiting is None:
             self.waiting = parts
         else:
             self.waiting += parts
+        self.connection.keep_waiting(size)
 
 
 class Http1Connection(asyncio.Protocol):
@@ -170,6 +182,7 @@ class Http1Connection(asyncio.Protocol):
         "chunked",
         "closed",
         "closing",
+        "counted",
         "exchanges",
         "filled",
         "head",
@@ -177,8 +190,8 @@ class Http1Connection(asyncio.Protocol):
         "last_chance",
         "lingering",
         "listener",
+        "memory",
         "out",
-        "paused_since",
         "reading_paused",
         "receiver",
         "tick",
@@ -203,8 +216,8 @@ class Http1Connection(asyncio.Protocol):
         self.exchanges: deque[Http1Exchange] = deque()
         self.out: list[Buffer] = []
         self.in_callback = False
+        self.memory = Http1Memory(listener.budget)
         self.write_paused = False
-        self.paused_since = 0
         self.reading_paused = False
         # Per message being received.
         self.unparsed = b""
@@ -212,6 +225,8 @@ class Http1Connection(asyncio.Protocol):
         self.body: memoryview | None = None
         self.body_view = memoryview(b"")
         self.filled = 0
+        #: What of the body had come when its time last began.
+        self.counted = 0
         self.chunked: ChunkedDecoder | None = None
         #: Holds the transport while a large body arrives.
         self.receiver: BodyReceiver | None = None
@@ -272,6 +287,7 @@ class Http1Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
         self.listener.forget(self)
+        self.memory.share.close()
         exchanges, self.exchanges = self.exchanges, deque()
         self.body = None
         self.body_view = memoryview(b"")
@@ -283,11 +299,11 @@ class Http1Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.write_paused = True
-        self.paused_since = self.listener.tick
         self._pause_reading()
 
     def resume_writing(self) -> None:
         self.write_paused = False
+        self.memory.account(self.transport.get_write_buffer_size())
         if self.exchanges:
             callback, self.exchanges[0].on_writable = self.exchanges[0].on_writable, None
             if callback is not None:
@@ -304,15 +320,23 @@ class Http1Connection(asyncio.Protocol):
         """Called about once a second."""
         limits = self.listener.limits
         age = tick - self.tick
+        stalled = False
+        if self.write_paused:
+            buffered = self.transport.get_write_buffer_size()
+            self.memory.account(buffered)
+            stalled = self.memory.is_stalled(buffered, tick, limits.write_timeout)
         if self.lingering:
             # Answers to requests before the refused one still go out first.
             if age > _LINGER and not self.exchanges:
                 self.transport.abort()
         elif self.write_paused:
-            if tick - self.paused_since > limits.write_timeout:
+            if stalled:
                 self.transport.abort()
         elif self.head is not None:
-            if age > limits.body_timeout:
+            come = self.filled if self.chunked is None else self.chunked.total
+            if come - self.counted >= BODY_PROGRESS:
+                self.counted, self.tick = come, tick
+            elif age > limits.body_timeout:
                 self._refuse(408, f"the request's body did not arrive within body_timeout ({limits.body_timeout:g} s)")
         elif self.unparsed and not self.reading_paused:
             if age > limits.head_timeout:
@@ -343,7 +367,7 @@ class Http1Connection(asyncio.Protocol):
         while position < end or self.head is not None:
             if self.closing and self.head is None:
                 return
-            if self.write_paused or len(self.exchanges) >= listener.limits.max_pipelined:
+            if self.write_paused or (self.exchanges and len(self.exchanges) >= self._concurrency()):
                 self._pause_reading()
                 self.unparsed = data[position:]
                 return
@@ -389,12 +413,17 @@ class Http1Connection(asyncio.Protocol):
                     self._dispatch(head, data[position : position + length])
                     position += length
                     continue
-                self._begin_body(head)
+                if not self._begin_body(head):
+                    return
             position = self._continue_body(head, data, position)
             if position < 0:
                 return
 
-    def _begin_body(self, head: Head) -> None:
+    def _begin_body(self, head: Head) -> bool:
+        """Makes room for a body; False: there is none, and the request is refused."""
+        if not self.memory.reserve(head.content_length):
+            self._refuse_memory()
+            return False
         self.head = head
         # Each part of a message gets its own time.
         self.tick = self.listener.tick
@@ -406,7 +435,8 @@ class Http1Connection(asyncio.Protocol):
             # Not a bytearray, whose zeros would cost memory by what a head announces: pages of this come as bytes do.
             self.body = np.empty(head.content_length, np.uint8).data
             self.body_view = self.body
-            self.filled = 0
+        self.filled = self.counted = 0
+        return True
 
     def _continue_body(self, head: Head, data: bytes, position: int) -> int:
         """Takes body bytes; returns where the message ended, or -1 when more must come."""
@@ -419,6 +449,9 @@ class Http1Connection(asyncio.Protocol):
                 return -1
             if decoder.total > self.listener.limits.max_body_bytes:
                 self._refuse_body()
+                return -1
+            if decoder.total > self.memory.arriving and not self.memory.reserve(decoder.total + (decoder.total >> 2)):
+                self._refuse_memory()
                 return -1
             if not decoder.done:
                 return -1
@@ -461,12 +494,13 @@ class Http1Connection(asyncio.Protocol):
     def writing_paused(self) -> None:
         # Unlike between messages, reading goes on: the buffer is there already.
         self.write_paused = True
-        self.paused_since = self.listener.tick
 
     def _dispatch(self, head: Head, body: Buffer) -> None:
         exchange = Http1Exchange(self, head)
         exchange.body = body
         exchange.arrived = now_ns()
+        if self.memory.arriving:
+            exchange.reserved = self.memory.take_arriving()
         self.exchanges.append(exchange)
         if not head.keep_alive or self.last_chance:
             self.closing = True
@@ -494,30 +528,47 @@ class Http1Connection(asyncio.Protocol):
             self.out += parts
         else:
             self.flush()
+            self.memory.written += size
             self.transport.writelines(parts)
+            self.memory.account(self.transport.get_write_buffer_size())
 
     def flush(self) -> None:
         if self.out:
             out, self.out = self.out, []
             if not self.closed:
-                self.transport.write(b"".join(out))
+                data = b"".join(out)
+                self.memory.written += len(data)
+                self.transport.write(data)
+
+    def keep_waiting(self, size: int) -> None:
+        """An answer of ``size`` bytes, or a part of one, is ready before its turn."""
+        self.memory.waiting += size
+        self.memory.account(self.transport.get_write_buffer_size())
+
+    def give_back(self, exchange: Http1Exchange) -> None:
+        """A request is answered: its body's memory is free."""
+        self.memory.share.give_back(exchange.reserved)
+        exchange.reserved = 0
 
     def advance(self) -> None:
         """The first exchange is answered: send those behind it that are ready, then take up reading again."""
         exchanges = self.exchanges
-        exchanges.popleft()
+        self._pop_answered()
         while exchanges:
             first = exchanges[0]
             if first.waiting is not None:
                 parts, first.waiting = first.waiting, None
-                self.send(parts, sum(len(part) for part in parts))
+                size = sum(len(part) for part in parts)
+                self.memory.waiting = max(0, self.memory.waiting - size)
+                self.send(parts, size)
             if not first.finished:
                 callback, first.on_writable = first.on_writable, None
                 if callback is not None:
                     callback()
                 break
-            exchanges.popleft()
+            self._pop_answered()
         if not exchanges:
+            self.memory.waiting = 0
             self.tick = self.listener.tick
             if self.closing and self.head is None:
                 self.flush()
@@ -527,11 +578,17 @@ class Http1Connection(asyncio.Protocol):
         if self.reading_paused:
             self._maybe_resume()
 
+    def _pop_answered(self) -> None:
+        exchange = self.exchanges.popleft()
+        if exchange.reserved:
+            self.give_back(exchange)
+
     def _refuse(self, status: int, message: str) -> None:
         """Answers a request that cannot be read, after those before it, and ends the connection."""
         exchange = Http1Exchange(self, _REFUSED)
         self.head, self.chunked, self.body, self.unparsed = None, None, None, b""
         self.body_view = memoryview(b"")
+        self.memory.drop_arriving()
         self.closing = True
         self.lingering = True
         self.tick = self.listener.tick
@@ -543,7 +600,13 @@ class Http1Connection(asyncio.Protocol):
         limit = self.listener.limits.max_body_bytes
         self._refuse(413, f"the request's body is larger than max_body_bytes ({limit})")
 
+    def _refuse_memory(self) -> None:
+        self._refuse(503, self.listener.no_memory())
+
     # Back-pressure.
+
+    def _concurrency(self) -> int:
+        return self.memory.concurrency(self.listener.limits.max_pipelined)
 
     def _pause_reading(self) -> None:
         if not self.reading_paused and not self.closed:
@@ -555,7 +618,7 @@ class Http1Connection(asyncio.Protocol):
             self.closed
             or self.write_paused
             or not self.reading_paused
-            or len(self.exchanges) > self.listener.limits.max_pipelined // 2
+            or len(self.exchanges) > self._concurrency() // 2
         ):
             return
         self.reading_paused = False

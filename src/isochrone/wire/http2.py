@@ -12,10 +12,14 @@ from typing import cast
 
 from isochrone.settings import WireLimits
 from isochrone.wire import frames
+from isochrone.wire.budget import MemoryBudget
 from isochrone.wire.frames import frame_header
 from isochrone.wire.hpack import DEFAULT_TABLE_SIZE, Decoder, HpackError
-from isochrone.wire.http2_sending import FrameSender, Stream
+from isochrone.wire.http2_sending import FrameSender
+from isochrone.wire.http2_stream import Stream
 
+#: DATA of this size on a stream that is closed pays for itself.
+_SMALL_FRAME = 1024
 _END_STREAM = frames.END_STREAM
 _unpack_header = frame_header.unpack_from
 
@@ -31,8 +35,8 @@ class ConnectionFault(Exception):
 class Http2Connection(FrameSender):
     """The protocol object of one connection. State is grouped by lifetime."""
 
-    def __init__(self, limits: WireLimits, loop: asyncio.AbstractEventLoop) -> None:
-        super().__init__(limits, loop)
+    def __init__(self, limits: WireLimits, loop: asyncio.AbstractEventLoop, budget: MemoryBudget) -> None:
+        super().__init__(limits, loop, budget)
         # Per connection.
         self.decoder = Decoder(4096, limits.max_head_bytes, limits.max_headers)
         self.settings_seen = False
@@ -53,8 +57,6 @@ class Http2Connection(FrameSender):
         self.unacknowledged = 0
         #: Windows were opened by what is being read.
         self.pump_due = False
-        #: Cheap frames since the last check; floods are cut.
-        self.control_frames = 0
 
     # What the sides say.
 
@@ -96,11 +98,13 @@ class Http2Connection(FrameSender):
     def connection_lost(self, error: Exception | None) -> None:
         self.closed = True
         streams, self.streams = self.streams, {}
-        self.blocked.clear()
+        self.ready.clear()
         self.out.clear()
+        self.share.close()
         for stream in streams.values():
             stream.local_done = True
             stream.pending = None
+            stream.unsent = stream.reserved = 0
             stream.lost(frames.CANCEL)
         self.connection_ended()
 
@@ -174,13 +178,11 @@ class Http2Connection(FrameSender):
                 else:
                     self.count_control()
                 continue
+            if length > frames.DEFAULT_FRAME:
+                self._check_large(kind, length)
             if position > end:
-                if length > self.limits.max_frame_bytes:
-                    self._oversized(length)
                 position = start - 9
                 break
-            if length > frames.DEFAULT_FRAME and length > self.limits.max_frame_bytes:
-                self._oversized(length)
             if kind == 1:
                 if self.block is not None:
                     raise ConnectionFault(frames.PROTOCOL_ERROR, "HEADERS inside a header block")
@@ -202,6 +204,20 @@ class Http2Connection(FrameSender):
                 self.gathered_size = 9 + (high << 8 | low)
                 return
         self.unparsed = data[position:]
+
+    def _check_large(self, kind: int, length: int) -> None:
+        """Before a large frame other than DATA is gathered, let alone worked on."""
+        if length > self.limits.max_frame_bytes:
+            self._oversized(length)
+        # One a little too large is decoded, so that its stream alone is refused.
+        if kind in (frames.HEADERS, frames.CONTINUATION) and length > 2 * self.limits.max_head_bytes:
+            self._head_too_large()
+
+    def _head_too_large(self) -> None:
+        # The block would have to be decoded whole for the connection to go on (RFC 9113 §4.3).
+        raise ConnectionFault(
+            frames.ENHANCE_YOUR_CALM, f"a header block over max_head_bytes ({self.limits.max_head_bytes})"
+        )
 
     def _oversized(self, length: int) -> None:
         raise ConnectionFault(
@@ -248,7 +264,10 @@ class Http2Connection(FrameSender):
         self.unacknowledged += length
         if self.unacknowledged >= self.limits.connection_window >> 1:
             self._return_window()
-        self.count_control()
+        if not length:
+            self.count_control()
+        elif length < _SMALL_FRAME:
+            self.count_follow_up()
         stream = self.streams.get(stream_id)
         if stream is not None and stream.remote_done:
             self.put(frames.rst_stream(stream_id, frames.STREAM_CLOSED))
@@ -322,10 +341,13 @@ class Http2Connection(FrameSender):
                 raise ConnectionFault(frames.FRAME_SIZE_ERROR, f"RST_STREAM of {len(payload)} bytes, expected 4")
             if stream_id == 0 or self.idle_stream(stream_id):
                 raise ConnectionFault(frames.PROTOCOL_ERROR, f"RST_STREAM on stream {stream_id}, which is not open")
-            self.count_control()
             stream = self.streams.get(stream_id)
-            if stream is not None:
-                self.drop(stream, frames.uint32.unpack(payload)[0])
+            if stream is None:
+                self.count_follow_up()  # it crossed our answer
+                return
+            if self.is_rapid(stream):
+                self.count_control()
+            self.drop(stream, frames.uint32.unpack(payload)[0])
         elif kind == frames.GOAWAY:
             if stream_id:
                 raise ConnectionFault(frames.PROTOCOL_ERROR, "GOAWAY on a stream")
@@ -365,9 +387,7 @@ class Http2Connection(FrameSender):
         self.block += payload
         # CVE-2024-27316: endless CONTINUATION. The block's size is bounded, and so are tiny frames.
         if len(self.block) > self.limits.max_head_bytes or self.block_frames > 64:
-            raise ConnectionFault(
-                frames.ENHANCE_YOUR_CALM, f"a header block over max_head_bytes ({self.limits.max_head_bytes})"
-            )
+            self._head_too_large()
         if flags & frames.END_HEADERS:
             block, self.block = bytes(self.block), None
             self.headers_received(stream_id, block, self.block_ends)
@@ -376,6 +396,7 @@ class Http2Connection(FrameSender):
         if len(payload) != 4:
             raise ConnectionFault(frames.FRAME_SIZE_ERROR, f"WINDOW_UPDATE of {len(payload)} bytes, expected 4")
         increment = frames.uint32.unpack(payload)[0] & 0x7FFFFFFF
+        self.count_follow_up()
         if stream_id == 0:
             if increment == 0:
                 raise ConnectionFault(frames.PROTOCOL_ERROR, "WINDOW_UPDATE of 0")
@@ -396,7 +417,8 @@ class Http2Connection(FrameSender):
                 return
             if stream.pending is None:
                 return
-        # Once for all of them, when what was read has been worked on: a thousand streams may wait.
+            self.make_ready(stream)
+        # Once for all of them, when what was read has been worked on.
         self.pump_due = True
 
     def _settings(self, stream_id: int, flags: int, payload: bytes) -> None:
@@ -422,6 +444,8 @@ class Http2Connection(FrameSender):
                     stream.send_window += change
                     if stream.send_window > frames.MAX_WINDOW:
                         raise ConnectionFault(frames.FLOW_CONTROL_ERROR, f"stream {stream.id}'s window overflows")
+                    if stream.pending is not None:
+                        self.make_ready(stream)
             elif key == frames.SETTINGS_MAX_FRAME_SIZE:
                 if not frames.DEFAULT_FRAME <= value < 1 << 24:
                     raise ConnectionFault(frames.PROTOCOL_ERROR, f"MAX_FRAME_SIZE {value}")
@@ -435,8 +459,7 @@ class Http2Connection(FrameSender):
                 self.table_update_due = not self.table_update_sent
         self.put(frames.SETTINGS_ACK)
         self.settings_changed()
-        if self.blocked:
-            self.pump()
+        self.pump_due = True
 
     def peer_may_push(self, value: int) -> bool:
         """Whether ENABLE_PUSH may have this value."""
@@ -447,18 +470,33 @@ class Http2Connection(FrameSender):
 
     def decode(self, block: bytes) -> tuple[tuple[bytes, bytes], ...]:
         """Decodes a header block; raises ``HeaderListTooLarge`` for one that may be refused stream by stream."""
+        if len(block) > frames.DEFAULT_FRAME >> 1 and not self.flood.head(len(block), self.highest_stream):
+            self._flooded("header blocks of many kilobytes")
         try:
             return self.decoder.decode(block)
         except HpackError as error:
             raise ConnectionFault(frames.COMPRESSION_ERROR, f"header block: {error}") from None
 
+    def is_rapid(self, stream: Stream) -> bool:
+        """Whether a reset of this stream came too soon to be a time-out."""
+        return True
+
+    @property
+    def highest_stream(self) -> int:
+        """The last stream opened by either side."""
+        return self.last_stream
+
     def count_control(self) -> None:
-        self.control_frames += 1
-        if self.control_frames > self.limits.max_control_frames_per_second:
-            limit = self.limits.max_control_frames_per_second
-            raise ConnectionFault(
-                frames.ENHANCE_YOUR_CALM, f"too many control frames; max_control_frames_per_second is {limit}"
-            )
+        if not self.flood.control(self.highest_stream):
+            self._flooded("control frames")
+
+    def count_follow_up(self) -> None:
+        if not self.flood.follow_up(self.highest_stream):
+            self._flooded("frames that only follow answers")
+
+    def _flooded(self, kind: str) -> None:
+        limit = self.limits.max_control_frames_per_second
+        raise ConnectionFault(frames.ENHANCE_YOUR_CALM, f"too many {kind}; max_control_frames_per_second is {limit}")
 
     def fail(self, code: int, reason: str) -> None:
         super().fail(code, reason)

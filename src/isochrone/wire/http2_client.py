@@ -16,12 +16,13 @@ from isochrone.errors import ConnectionLost, IsochroneError
 from isochrone.settings import WireLimits
 from isochrone.wire import frames
 from isochrone.wire.answers import Receiver, receive_whole, too_large
+from isochrone.wire.budget import UNACCOUNTED
 from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.heads import remember_second
 from isochrone.wire.hpack import Encoder, HeaderListTooLarge
 from isochrone.wire.http2 import ConnectionFault, Http2Connection
-from isochrone.wire.http2_sending import Stream
 from isochrone.wire.http2_server import malformed
+from isochrone.wire.http2_stream import Stream
 from isochrone.wire.turn import Turn
 
 #: Streams opened before the server's SETTINGS say how many it takes (RFC 9113 §6.5.2 asks servers for at least 100).
@@ -66,8 +67,11 @@ class ClientStream(Stream):
         self.remote_done = False
         self.local_done = False
         self.pending = None
+        self.unsent = 0
+        self.queued = False
         self.held = False
         self.progressed = 0
+        self.reserved = 0
         #: None: nobody waits any more.
         self.receiver: Receiver | None = receiver
         #: Called once when a congested stream takes more bytes.
@@ -138,7 +142,7 @@ class Http2ClientConnection(Http2Connection):
         loop: asyncio.AbstractEventLoop | None = None,
         turn: Turn | None = None,
     ) -> None:
-        super().__init__(limits or WireLimits(), loop or asyncio.get_running_loop())
+        super().__init__(limits or WireLimits(), loop or asyncio.get_running_loop(), UNACCOUNTED)
         #: Where a forwarder's connections take turns, and what was read and not worked on.
         self.turn = turn
         self.staged: list[bytes] = []
@@ -457,16 +461,24 @@ class Http2ClientConnection(Http2Connection):
         if self.pings:
             self.pings.popleft()()
 
-    def unsent_exceeded(self) -> None:
-        """What waits here was put here by our own callers, who can see ``is_congested``."""
+    @property
+    def highest_stream(self) -> int:
+        return self.next_stream
 
     def count_control(self) -> None:
-        # No listener sweeps this side: the counter is wound back when it is full and a second has passed.
-        if self.control_frames >= self.limits.max_control_frames_per_second:
-            now = self.loop.time()
-            if now - self.control_since >= 1.0:
-                self.control_frames, self.control_since = 0, now
+        self._forget_control()
         super().count_control()
+
+    def count_follow_up(self) -> None:
+        self._forget_control()
+        super().count_follow_up()
+
+    def _forget_control(self) -> None:
+        # No listener sweeps this side.
+        now = self.loop.time()
+        if now - self.control_since >= 1.0:
+            self.control_since = now
+            self.flood.forget(self.next_stream)
 
     # Streams.
 
@@ -510,7 +522,7 @@ class Http2ClientConnection(Http2Connection):
         stream.send_headers(bytes(block), end)
         if pending:
             stream.pending = pending
-            self.blocked[stream.id] = stream
+            self.send_windowless(stream, pending, end)
             self.pump()
 
     def _fail_waiting(self) -> None:

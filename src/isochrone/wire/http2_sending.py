@@ -1,7 +1,11 @@
 """HTTP/2, the sending half of a connection: frames coalesced into few writes, within the peer's windows.
 
-``Stream`` says what is to be sent; ``FrameSender`` sends it, or lets it wait for window stream by stream. The receiving
-half, ``http2.Http2Connection``, builds on it. Memory that waits for a slow peer is bounded by ``max_unsent_bytes``.
+``Stream`` queues what is to be sent; ``FrameSender`` sends it, or lets it wait for window stream by stream. The
+receiving half, ``http2.Http2Connection``, builds on it.
+
+Reading never depends on writing: whatever waits here, frames are read on, since only a WINDOW_UPDATE may let it go.
+Memory is bounded by admission instead: a connection over its share of the budget gets no further stream. A peer that
+takes nothing for ``write_timeout`` is cut; one that takes a little is not.
 """
 
 from __future__ import annotations
@@ -13,132 +17,30 @@ from typing import Any, cast
 
 from isochrone.settings import WireLimits
 from isochrone.wire import frames
+from isochrone.wire.budget import MemoryBudget, Share
 from isochrone.wire.exchange import Buffer
+from isochrone.wire.flood import FloodGuard
 from isochrone.wire.frames import frame_header
 from isochrone.wire.hpack import EMPTY_TABLE_UPDATE
+from isochrone.wire.http2_stream import Stream
 
 #: Output up to this many bytes is joined into one write; larger goes out as a list of buffers.
 _JOIN_LIMIT = 256 * 1024
 #: Buffers from this size on are written from where they lie. A megabyte in 16 KiB frames goes out twice as fast
 #: joined as through a vectored write of 128 small buffers.
 _VECTOR_SIZE = 128 * 1024
-#: Unsent bytes of one stream above which a producer is asked to wait.
-_CONGESTED = 256 * 1024
+
+#: Bytes of frames without flow control that a peer may leave unread while it asks on.
+_MAX_UNREAD = 1024 * 1024
 
 _END_STREAM = frames.END_STREAM
 _pack_header = frame_header.pack
 
 
-class Stream:
-    """One stream's flow control and what waits to be sent on it."""
-
-    __slots__ = (
-        "connection",
-        "held",
-        "id",
-        "local_done",
-        "pending",
-        "progressed",
-        "remote_done",
-        "send_window",
-        "unacknowledged",
-    )
-
-    def __init__(self, connection: FrameSender, stream_id: int) -> None:
-        self.connection = connection
-        self.id = stream_id
-        #: How much the peer lets us send on this stream.
-        self.send_window = connection.initial_send_window
-        #: Bytes received and not yet given back as window.
-        self.unacknowledged = 0
-        #: END_STREAM received / sent.
-        self.remote_done = False
-        self.local_done = False
-        #: Frames that wait for window, in order: (kind, payload, end). None on the fast path.
-        self.pending: deque[tuple[int, Buffer, bool]] | None = None
-        #: Whoever receives has enough: the peer gets no window back until it is released.
-        self.held = False
-        #: Tick at which something of ``pending`` last went out, or began to wait.
-        self.progressed = 0
-
-    # What sides override.
-
-    def data(self, payload: bytes) -> None:
-        """A piece of the body. Pieces add up to the body; padding is gone."""
-
-    def ended(self) -> None:
-        """END_STREAM came."""
-
-    def lost(self, code: int) -> None:
-        """The stream was reset, or the connection went away, before it was over."""
-
-    def writable(self) -> None:
-        """What waited to be sent has gone out."""
-
-    # Receiving.
-
-    def hold_window(self) -> None:
-        self.held = True
-
-    def release_window(self) -> None:
-        if self.held:
-            self.held = False
-            if self.unacknowledged and not self.remote_done:
-                self.connection.acknowledge(self)
-
-    # Sending.
-
-    @property
-    def is_congested(self) -> bool:
-        if self.pending is None:
-            return self.connection.write_paused
-        return sum(len(payload) for _, payload, _ in self.pending) > _CONGESTED or self.connection.write_paused
-
-    def send_headers(self, block: bytes, end: bool) -> None:
-        if self.pending is not None:
-            self.pending.append((frames.HEADERS, block, end))
-            return
-        self.connection.put_headers(self.id, block, end)
-        if end:
-            self._sent_end()
-
-    def send_data(self, payload: Buffer, end: bool = False) -> None:
-        """Sends as much as the windows allow; the rest waits its turn."""
-        connection = self.connection
-        length = len(payload)
-        if (
-            self.pending is None
-            and length <= self.send_window
-            and length <= connection.send_window
-            and length <= connection.peer_max_frame
-            and not connection.write_paused
-        ):
-            self.send_window -= length
-            connection.send_window -= length
-            connection.put_data(self.id, payload, end)
-            if end:
-                self._sent_end()
-            return
-        if self.pending is None:
-            self.pending = deque()
-            self.progressed = connection.tick_now()
-            connection.blocked[self.id] = self
-        self.pending.append((frames.DATA, payload, end))
-        connection.unsent += length
-        connection.pump()
-
-    def _sent_end(self) -> None:
-        self.local_done = True
-        if self.remote_done:
-            self.connection.streams.pop(self.id, None)
-        else:
-            self.connection.finished_early(self)
-
-
 class FrameSender(asyncio.Protocol):
     """What a connection needs to send. State is grouped by lifetime."""
 
-    def __init__(self, limits: WireLimits, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, limits: WireLimits, loop: asyncio.AbstractEventLoop, budget: MemoryBudget) -> None:
         # Per process.
         self.limits = limits
         self.loop = loop
@@ -159,15 +61,26 @@ class FrameSender(asyncio.Protocol):
         #: The peer's header table is smaller than the default: our next block has to say that we use none.
         self.table_update_due = False
         self.table_update_sent = False
-        self.blocked: dict[int, Stream] = {}
-        #: Bytes that wait in blocked streams.
+        #: Streams whose own window lets them send, in turn; some may have been dropped since.
+        self.ready: deque[Stream] = deque()
+        #: Bytes that wait in streams.
         self.unsent = 0
+        #: This connection's part of the process's memory.
+        self.share = Share(budget)
+        self.flood = FloodGuard(limits.max_control_frames_per_second)
+        #: Tick at which something that waited last went out.
+        self.progressed = 0
+        #: Bytes handed to the transport, and how many of them it had passed on at ``drained_at``.
+        self.written = 0
+        self.drained = 0
+        self.drained_at = 0
+        #: Bytes that no window governs, written since the transport has had enough.
+        self.unread = 0
         self.out: list[Buffer] = []
         self.out_size = 0
         self.in_callback = False
         self.flush_planned = False
         self.write_paused = False
-        self.reading_paused = False
 
     def tick_now(self) -> int:
         """The clock of timeouts, where the side has one."""
@@ -181,6 +94,7 @@ class FrameSender(asyncio.Protocol):
 
     def resume_writing(self) -> None:
         self.write_paused = False
+        self.unread = 0
         self.pump()
         for stream in list(self.streams.values()):
             if stream.pending is None:
@@ -188,9 +102,6 @@ class FrameSender(asyncio.Protocol):
                 stream.writable()
         if self.out:
             self.flush()
-        if self.reading_paused and not self.closed and self.unsent <= self.limits.max_unsent_bytes // 2:
-            self.reading_paused = False
-            self.transport.resume_reading()
 
     def acknowledge(self, stream: Stream) -> None:
         """Lets the peer send on."""
@@ -208,6 +119,7 @@ class FrameSender(asyncio.Protocol):
 
     def put_data(self, stream_id: int, payload: Buffer, end: bool) -> None:
         length = len(payload)
+        self.flood.data_frames += 1
         self.out.append(_pack_header(length >> 8, length & 0xFF, frames.DATA, 1 if end else 0, stream_id))
         self.out.append(payload)
         self.out_size += length + 9
@@ -242,92 +154,138 @@ class FrameSender(asyncio.Protocol):
             return
         self.out = []
         size, self.out_size = self.out_size, 0
+        self.written += size
         if size <= _JOIN_LIMIT:
             self.transport.write(b"".join(out))
         else:
             self.transport.writelines(_coalesce(out))
-        if self.write_paused or self.going_away:
-            self._flushed()
-
-    def _flushed(self) -> None:
+        if self.write_paused:
+            self.unread += size
+            if self.unread > _MAX_UNREAD:
+                self._cut_deaf()
         if self.going_away and not self.streams:
             self.transport.close()
-        elif (
-            self.write_paused
-            and not self.reading_paused
-            and self.transport.get_write_buffer_size() > self.limits.max_unsent_bytes
-        ):
-            # Answers without a body need no window, so nothing else would hold back who never reads them.
-            self.unsent_exceeded()
+
+    def _cut_deaf(self) -> None:
+        # Heads, resets and acknowledgements need no window. A peer that reads keeps their number small.
+        self.out.clear()
+        self.out_size = 0
+        self.going_away = True
+        self.transport.abort()
+
+    def waits(self, stream: Stream, length: int) -> None:
+        """A stream has ``length`` bytes more to send than it may, or than fit its turn."""
+        self.unsent += length
+        self.share.add(length)
+        self.make_ready(stream)
+        self.pump()
+
+    def make_ready(self, stream: Stream) -> None:
+        """Gives a stream that has something to send its turn, if its own window is open."""
+        if stream.send_window > 0 and not stream.queued and stream.id:
+            stream.queued = True
+            self.ready.append(stream)
 
     def pump(self) -> None:
-        """Sends what waits for window, stream by stream in turn, one frame each."""
-        while self.blocked and not self.write_paused:
-            progress = False
-            for stream in list(self.blocked.values()):
-                # A producer called back in this loop may have sent or dropped what others had waiting.
-                if stream.pending is not None:
-                    progress |= self._pump_stream(stream)
+        """Sends what waits for window, stream by stream in turn, one frame each.
+
+        Costs as much as it sends: streams with shut windows are not looked at.
+        """
+        ready = self.ready
+        while ready and self.send_window > 0 and not self.write_paused:
+            stream = ready.popleft()
+            stream.queued = False
+            if stream.pending is not None:
+                self._send_frame(stream)
             if self.out_size > _JOIN_LIMIT:
                 # Lets the transport say when it has had enough, before more is queued.
                 self.flush()
-            if not progress:
-                break
-        if self.unsent > self.limits.max_unsent_bytes and not self.reading_paused and not self.closed:
-            self.unsent_exceeded()
 
-    def unsent_exceeded(self) -> None:
-        if self.write_paused:
-            self.reading_paused = True
-            self.transport.pause_reading()
-        else:
-            # The peer's windows are shut. Reading must go on, or no WINDOW_UPDATE could open them; so it has to go.
-            limit = self.limits.max_unsent_bytes
-            self.fail(frames.ENHANCE_YOUR_CALM, f"unread answers exceed max_unsent_bytes ({limit})")
-
-    def _pump_stream(self, stream: Stream) -> bool:
+    def _send_frame(self, stream: Stream) -> None:
+        """One DATA frame of a stream, and what is behind it that needs no window."""
         pending = cast("deque[tuple[int, Buffer, bool]]", stream.pending)
-        kind, payload, end = pending[0]
-        if kind == frames.HEADERS:
-            self.put_headers(stream.id, cast(bytes, payload), end)
-        else:
-            length = len(payload)
-            room = min(stream.send_window, self.send_window, self.peer_max_frame)
-            if room <= 0 and length:
-                return False
-            if length > room:
-                view = memoryview(payload)
-                pending[0] = (kind, view[room:], end)
-                payload, end, length = view[:room], False, room
-                self._charge(stream, payload, length, False)
-                return True
-            self._charge(stream, payload, length, end)
+        room = min(stream.send_window, self.send_window, self.peer_max_frame)
+        if room <= 0:
+            return  # its window was shut while it waited: an update opens it
+        _, payload, end = pending[0]
+        length = len(payload)
+        if length > room:
+            view = memoryview(payload)
+            pending[0] = (frames.DATA, view[room:], end)
+            self._put_waiting(stream, view[:room], room, False)
+            self.make_ready(stream)
+            return
         pending.popleft()
-        if not pending:
-            stream.pending = None
-            self.blocked.pop(stream.id, None)
-            if not end:
-                stream.writable()
-        if end:
-            stream._sent_end()
-        return True
+        self._put_waiting(stream, payload, length, end)
+        self.send_windowless(stream, pending, end)
 
-    def _charge(self, stream: Stream, payload: Buffer, length: int, end: bool) -> None:
+    def send_windowless(self, stream: Stream, pending: deque[tuple[int, Buffer, bool]], end: bool) -> None:
+        """Sends what is first in line and needs no window; ``end``: END_STREAM has gone out already."""
+        while pending and not (pending[0][0] == frames.DATA and len(pending[0][1])):
+            kind, payload, end = pending.popleft()
+            if kind == frames.HEADERS:
+                self.put_headers(stream.id, cast(bytes, payload), end)
+            else:
+                self.put_data(stream.id, payload, end)
+        if pending:
+            self.make_ready(stream)
+            return
+        stream.pending = None
+        if end:
+            stream.sent_end()
+        else:
+            stream.writable()
+
+    def _put_waiting(self, stream: Stream, payload: Buffer, length: int, end: bool) -> None:
         stream.send_window -= length
         self.send_window -= length
-        self.unsent -= length
-        stream.progressed = self.tick_now()
+        stream.progressed = self.progressed = self.tick_now()
+        self._no_longer_unsent(stream, length)
         self.put_data(stream.id, payload, end)
+
+    def _no_longer_unsent(self, stream: Stream, length: int) -> None:
+        stream.unsent -= length
+        self.unsent -= length
+        self.share.give_back(length)
+
+    def note_progress(self, tick: int) -> None:
+        """Called about once a second: has the peer's side taken anything since?"""
+        buffered = self.transport.get_write_buffer_size()
+        drained = self.written - buffered
+        if drained != self.drained:
+            self.drained, self.drained_at = drained, tick
+            if buffered:
+                self.progressed = tick
+        elif not buffered:
+            self.drained_at = tick
+
+    def is_stalled(self, tick: int, seconds: float) -> bool:
+        """Whether bytes wait here and none has gone for so long. ``note_progress`` comes first."""
+        if self.transport.get_write_buffer_size():
+            return tick - self.drained_at > seconds
+        return self.unsent > 0 and tick - self.progressed > seconds
+
+    def stalled_streams(self, tick: int, seconds: float) -> list[Stream]:
+        """Streams of which nothing has gone for so long, though the peer might have let it."""
+        return [
+            stream
+            for stream in self.streams.values()
+            if stream.pending is not None
+            and tick - stream.progressed > seconds
+            # One that waits for its turn is not to blame while others have theirs.
+            and (stream.send_window <= 0 or tick - self.progressed > seconds)
+        ]
 
     # Endings.
 
     def drop(self, stream: Stream, code: int) -> None:
         """The stream is over before its time; whoever works on it is told."""
         self.streams.pop(stream.id, None)
-        self.blocked.pop(stream.id, None)
         if stream.pending is not None:
-            self.unsent -= sum(len(payload) for kind, payload, _ in stream.pending if kind == frames.DATA)
+            self._no_longer_unsent(stream, stream.unsent)
             stream.pending = None
+        if stream.reserved:
+            stream.give_back(stream.reserved)
         stream.local_done = True
         stream.lost(code)
         if self.going_away and not self.streams:

@@ -8,27 +8,28 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from isochrone.clock import now_ns
 from isochrone.wire import frames
+from isochrone.wire.budget import SMALL
 from isochrone.wire.exchange import Buffer, Consumer, Head, Header, Headers, Owner
+from isochrone.wire.flood import RAPID_RESET_NS
 from isochrone.wire.heads import remember_second
 from isochrone.wire.hpack import Encoder, HeaderListTooLarge
 from isochrone.wire.http2 import ConnectionFault, Http2Connection
-from isochrone.wire.http2_sending import Stream
+from isochrone.wire.http2_stream import Stream
+from isochrone.wire.request_body import BODY_PROGRESS, RequestBody, announced_size
 
 if TYPE_CHECKING:
     from isochrone.wire.listener import Listener
 
 _MAX_MEMOISED_BYTES = 512
 _MAX_MEMOISED_HEADS = 512
-#: Bytes up to which a piece of a body is gathered with its neighbours.
-_SMALL_PIECE = 1024
 _CONNECTION_HEADERS = frozenset((b"connection", b"proxy-connection", b"keep-alive", b"transfer-encoding", b"upgrade"))
 
 #: The wire's own refusals as gRPC says them: DEADLINE_EXCEEDED for a body that did not come, RESOURCE_EXHAUSTED.
-_GRPC_REFUSALS = {408: b"4", 413: b"8", 431: b"8"}
+_GRPC_REFUSALS = {408: b"4", 413: b"8", 431: b"8", 503: b"14"}
 
 _unpack_header = frames.frame_header.unpack_from
 _encode = Encoder().encode
@@ -54,6 +55,7 @@ class ServerStream(Stream):
         "arrived",
         "body",
         "consumer",
+        "counted",
         "head",
         "on_writable",
         "opened",
@@ -73,16 +75,21 @@ class ServerStream(Stream):
         self.remote_done = False
         self.local_done = False
         self.pending = None
+        self.unsent = 0
+        self.queued = False
         self.held = False
         self.progressed = 0
+        self.reserved = 0
         self.head = head
         self.body: Buffer = b""
         self.arrived = 0
         self.owner: Owner | None = None
         self.on_writable: Callable[[], None] | None = None
+        #: Tick at which it was opened, or its body last made progress; and what had come by then.
         self.opened = connection.listener.tick
+        self.counted = 0
         self.consumer: Consumer | None = None
-        self.pieces: list[bytes | bytearray] | None = None
+        self.pieces: RequestBody | None = None
         self.received = 0
 
     # Receiving.
@@ -91,23 +98,32 @@ class ServerStream(Stream):
         if self.consumer is not None:
             self.consumer.data_received(payload)
             return
-        if self.received == 0:
-            self.body = payload
-        elif self.pieces is None:
-            self.pieces = [bytes(self.body), payload]
-        elif len(payload) > _SMALL_PIECE:
-            self.pieces.append(payload)
+        before = self.received
+        self.received = received = before + len(payload)
+        limits = self.connection.limits
+        if received > limits.max_body_bytes:
+            self.refuse(413, f"the request's body is larger than max_body_bytes ({limits.max_body_bytes})")
+        elif before == 0:
+            self._begin_body(payload)
         else:
-            # Frames of a few bytes would cost ten times their size as pieces of their own.
-            last = self.pieces[-1]
-            if type(last) is bytearray:
-                last += payload
-            else:
-                self.pieces.append(bytearray(payload))
-        self.received += len(payload)
-        if self.received > self.connection.limits.max_body_bytes:
-            limit = self.connection.limits.max_body_bytes
+            if self.pieces is None:
+                self.pieces = RequestBody(self)
+                self.pieces.add(bytes(self.body))
+            if not self.pieces.add(payload):
+                self.refuse_memory()
+
+    def _begin_body(self, payload: bytes) -> None:
+        size = announced_size(self.head.content_length, self.head.is_grpc, payload)
+        if size <= len(payload):
+            self.body = payload
+            return
+        limit = self.connection.limits.max_body_bytes
+        if size > limit:
             self.refuse(413, f"the request's body is larger than max_body_bytes ({limit})")
+            return
+        self.pieces = RequestBody(self)
+        if not self.pieces.expect(size, payload):
+            self.refuse_memory()
 
     def ended(self) -> None:
         if self.consumer is not None:
@@ -116,7 +132,7 @@ class ServerStream(Stream):
         if self.local_done:
             return  # refused already
         if self.pieces is not None:
-            self.body = b"".join(self.pieces)
+            self.body = self.pieces.whole()
             self.pieces = None
         head = self.head
         if head.content_length >= 0 and head.content_length != self.received:
@@ -210,6 +226,8 @@ class ServerStream(Stream):
                 suffix,
             )
             connection.out_size += size + length + len(suffix) + 27
+            if self.reserved:
+                self.give_back(self.reserved)
             if not connection.in_callback and not connection.flush_planned:
                 connection.plan_flush()
         elif not self.local_done:
@@ -220,7 +238,7 @@ class ServerStream(Stream):
     def refuse(self, status: int, message: str) -> None:
         """Answers before the request is whole; what still comes of it is dropped."""
         self.pieces = None
-        if (self.head.get(b"content-type") or b"").startswith(b"application/grpc"):
+        if self.head.is_grpc:
             # A gRPC client takes any status but 200 for a broken proxy; its own statuses come as trailers.
             code = _GRPC_REFUSALS.get(status, b"13")
             fields = [(b"grpc-status", code), (b"grpc-message", message.encode())]
@@ -229,15 +247,18 @@ class ServerStream(Stream):
         body, headers = self.connection.listener.error_body(message)
         self.respond(status, headers, [body])
 
+    def refuse_memory(self) -> None:
+        """Answers a request that there is no memory for, before anything was done for it."""
+        self.refuse(503, self.connection.listener.no_memory())
+
 
 class Http2ServerConnection(Http2Connection):
     """One client's connection."""
 
     def __init__(self, listener: Listener) -> None:
-        super().__init__(listener.limits, listener.loop)
+        super().__init__(listener.limits, listener.loop, listener.budget)
         self.listener = listener
         self.tick = listener.tick
-        self.paused_since = 0
         self.preface_left = frames.PREFACE
         self.heads: dict[bytes, Head] = {}
         #: Hashes of blocks seen once. A block with a field of its own for each call (``traceparent``) never comes
@@ -289,7 +310,7 @@ class Http2ServerConnection(Http2Connection):
     def _whole_calls(self, data: bytes) -> int:
         """Takes requests whose head is known and whose body is one frame; returns where something else begins."""
         position, end = 0, len(data)
-        limits, streams = self.limits, self.streams
+        limits, streams, share = self.limits, self.streams, self.share
         while end - position >= 18:
             high, low, kind, flags, stream_id = _unpack_header(data, position)
             stop = position + 9 + (high << 8 | low)
@@ -307,10 +328,11 @@ class Http2ServerConnection(Http2Connection):
                 or route.streaming
                 or not self.last_stream < stream_id <= frames.MAX_STREAM_ID
                 or not stream_id & 1
-                or length > limits.max_frame_bytes
+                or length > SMALL
                 or length > limits.max_body_bytes
                 or (head.content_length >= 0 and head.content_length != length)
                 or len(streams) >= limits.max_streams
+                or share.held > share.budget.free
                 or self.going_away
             ):
                 break
@@ -332,9 +354,11 @@ class Http2ServerConnection(Http2Connection):
     def connection_ended(self) -> None:
         self.listener.forget(self)
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self.paused_since = self.listener.tick
+    def is_rapid(self, stream: Stream) -> bool:
+        request = cast(ServerStream, stream)
+        if not request.arrived:
+            return request.opened == self.listener.tick
+        return now_ns() - request.arrived < RAPID_RESET_NS
 
     def tick_now(self) -> int:
         return self.listener.tick
@@ -355,10 +379,16 @@ class Http2ServerConnection(Http2Connection):
             if head is None:
                 return
         if len(self.streams) >= self.limits.max_streams or self.going_away:
-            self.count_control()
+            if not self.going_away:
+                self.count_control()
             self.put(frames.rst_stream(stream_id, frames.REFUSED_STREAM))
             return
         stream = self.streams[stream_id] = ServerStream(self, stream_id, head)
+        if self.share.is_exceeded:
+            self.listener.budget.refused += 1
+            stream.remote_done = ends
+            stream.refuse_memory()
+            return
         route = head.route
         if route is None:
             route = head.route = self.listener.application.route(head)
@@ -441,12 +471,12 @@ class Http2ServerConnection(Http2Connection):
         return bool(self.streams)
 
     def check_timeouts(self, tick: int) -> None:
-        """Called about once a second; also lets the flood counter forget."""
+        """Called about once a second; also lets the flood counters forget."""
         limits = self.limits
-        self.control_frames = 0
-        if self.write_paused:
-            if tick - self.paused_since > limits.write_timeout:
-                self.transport.abort()
+        self.flood.forget(self.last_stream)
+        self.note_progress(tick)
+        if self.transport.get_write_buffer_size() and self.is_stalled(tick, limits.write_timeout):
+            self.transport.abort()
             return
         age = tick - self.tick
         begun = self.unparsed or self.gathered or self.preface_left or self.block is not None
@@ -461,12 +491,28 @@ class Http2ServerConnection(Http2Connection):
             elif age > limits.idle_timeout:
                 self.fail(frames.NO_ERROR, "idle")
         else:
-            for stream in list(self.streams.values()):
-                waited = tick - stream.opened
-                if not stream.remote_done and stream.consumer is None and waited > limits.body_timeout:
-                    stream.refuse(408, f"the body did not arrive within body_timeout ({limits.body_timeout:g} s)")
-                elif stream.pending is not None and tick - stream.progressed > limits.write_timeout:
-                    self.reset(stream, frames.CANCEL)
+            self._check_bodies(tick)
+            for stalled in self.stalled_streams(tick, limits.write_timeout):
+                self.reset(stalled, frames.CANCEL)
+            if self.going_away:
+                self.end_idle_streams()
+
+    def _check_bodies(self, tick: int) -> None:
+        """Refuses requests whose body does not come on."""
+        limits = self.limits
+        for stream in list(self.streams.values()):
+            if stream.remote_done or stream.consumer is not None:
+                continue
+            if stream.received - stream.counted >= BODY_PROGRESS:
+                stream.counted, stream.opened = stream.received, tick
+            elif tick - stream.opened > limits.body_timeout:
+                stream.refuse(408, f"the body did not arrive within body_timeout ({limits.body_timeout:g} s)")
+
+    def end_idle_streams(self) -> None:
+        """The server stops: calls that only wait for more to be asked are ended, others finish first."""
+        for stream in list(self.streams.values()):
+            if stream.consumer is not None:
+                stream.consumer.stopping()
 
     def shut_down(self) -> None:
         """No new stream; closes when the last one is answered."""
@@ -475,6 +521,7 @@ class Http2ServerConnection(Http2Connection):
         self.going_away = True
         self.last_stream_announced = self.last_stream
         self.put(frames.goaway(self.last_stream, frames.NO_ERROR, b"server is stopping"))
+        self.end_idle_streams()
         if not self.streams:
             self.flush()
             self.transport.close()
@@ -512,6 +559,7 @@ def _head_of(headers: Sequence[Header]) -> Head | None:
     head = Head(method, path, tuple(regular))
     head.is_http2 = True
     head.authority = pseudo.get(b":authority", b"")
+    head.is_grpc = (head.get(b"content-type") or b"").startswith(b"application/grpc")
     length = head.get(b"content-length")
     if length is not None:
         if not length.isdigit() or len(length) > 18:

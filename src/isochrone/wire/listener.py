@@ -14,6 +14,7 @@ from typing import cast
 import msgspec
 
 from isochrone.settings import WireLimits
+from isochrone.wire.budget import MemoryBudget
 from isochrone.wire.exchange import Application, Headers
 from isochrone.wire.frames import PREFACE
 from isochrone.wire.heads import RequestHeads
@@ -38,9 +39,12 @@ class Listener:
         application: Application,
         limits: WireLimits | None = None,
         tls: ssl.SSLContext | None = None,
+        budget: MemoryBudget | None = None,
     ) -> None:
         self.application = application
         self.limits = limits or WireLimits()
+        #: Listeners of one process share theirs.
+        self.budget = budget or MemoryBudget(self.limits.max_buffered_bytes)
         self.tls = tls
         self.heads = RequestHeads(self.limits)
         self.loop = asyncio.get_running_loop()
@@ -104,6 +108,11 @@ class Listener:
     def error_body(self, message: str) -> tuple[bytes, Headers]:
         """How a refusal of the wire's own looks: as the protocol's errors do."""
         return msgspec.json.encode({"error": message}), _JSON
+
+    def no_memory(self) -> str:
+        """What a request is refused with when its connection holds its share of memory."""
+        limit = self.limits.max_buffered_bytes
+        return f"this connection holds its share of max_buffered_bytes ({limit}): read what is answered, then retry"
 
     def _sweep(self) -> None:
         # First, so that no connection's fault can end the sweeping.
