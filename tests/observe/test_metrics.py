@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
 from isochrone.observe.metrics import Exposition
-from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, Histogram, ModelSnapshot, ServerSnapshot
+from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, Histogram, ModelSnapshot, ServerSnapshot, WireSnapshot
 
 TRITON_COUNTERS = {
     "nv_inference_request_success": 12,
@@ -77,6 +77,12 @@ def test_triton_names_labels_and_values_in_both_formats(accept: str) -> None:
     assert 'nv_inference_pending_request_count{model="m",version="1"} 3.0' in lines
 
 
+def wire() -> WireSnapshot:
+    counts = np.zeros(len(BUCKET_BOUNDS_NS) + 1, np.int64)
+    counts[0], counts[10] = 3, 1
+    return WireSnapshot(77, 2, 20, 30, 100, 5, Histogram(counts, 2_500_000))
+
+
 def test_plain_text_says_that_triton_counters_are_counters() -> None:
     body, content_type = Exposition(lambda: ServerSnapshot([model()])).render()
     lines = body.decode().splitlines()
@@ -89,7 +95,7 @@ def test_plain_text_says_that_triton_counters_are_counters() -> None:
 
 
 def test_every_sample_stands_under_a_help_and_a_type() -> None:
-    for metric in families(ServerSnapshot([model()], connections=4, event_loop_lag_ns=1)).values():
+    for metric in families(ServerSnapshot([model()], wire())).values():
         assert metric.documentation
         assert metric.type in ("counter", "gauge", "histogram")
 
@@ -135,9 +141,18 @@ def test_model_info_carries_the_digest() -> None:
 def test_what_nobody_measures_is_not_shown() -> None:
     assert "isochrone_connections" not in families(ServerSnapshot())
     assert "isochrone_event_loop_lag_seconds" not in families(ServerSnapshot())
-    shown = families(ServerSnapshot(connections=0, event_loop_lag_ns=2_500_000))
-    assert shown["isochrone_connections"].samples[0].value == 0.0
-    assert shown["isochrone_event_loop_lag_seconds"].samples[0].value == pytest.approx(0.0025)
+    shown = families(ServerSnapshot((), wire()))
+    assert shown["isochrone_connections"].samples[0].value == 77.0
+    assert shown["isochrone_connections_stalled"].samples[0].value == 2.0
+    assert shown["isochrone_buffered_peak_bytes"].samples[0].value == 30.0
+    assert shown["isochrone_refused_for_memory"].samples[0].value == 5.0
+    lag = {
+        sample.labels.get("le", sample.name): sample.value
+        for sample in shown["isochrone_event_loop_lag_seconds"].samples
+    }
+    assert lag["5e-05"] == 3.0
+    assert lag["+Inf"] == 4.0
+    assert lag["isochrone_event_loop_lag_seconds_sum"] == pytest.approx(0.0025)
 
 
 def test_the_process_and_the_machine_are_there() -> None:
@@ -171,7 +186,7 @@ def test_a_snapshot_taken_before_is_the_one_rendered() -> None:
     def take() -> ServerSnapshot:
         raise AssertionError("the server's state must not be touched while rendering")
 
-    body, _ = Exposition(take).render("", ServerSnapshot(connections=77))
+    body, _ = Exposition(take).render("", ServerSnapshot((), wire()))
     assert b"isochrone_connections 77.0\n" in body
 
 

@@ -24,6 +24,10 @@ def frame(kind: int, flags: int, stream: int, payload: bytes = b"", length: int 
     return struct.pack(">I", size)[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
+def window_update(stream: int, increment: int) -> bytes:
+    return frame(WINDOW_UPDATE, 0, stream, increment.to_bytes(4, "big"))
+
+
 def settings(values: dict[int, int] | None = None) -> bytes:
     return frame(SETTINGS, 0, 0, b"".join(struct.pack(">HI", key, value) for key, value in (values or {}).items()))
 

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from urllib.request import urlopen
 
 import pytest
 from hostile_client import ECHO_BYTES, PATIENCE, Victim, connected, infer, message, parse_answers, read_to_end
@@ -22,18 +23,22 @@ from hostile_http2 import (
     http2,
     rest_block,
     settings,
+    window_update,
 )
 from hostile_models import write_repository
 
 from server_process import StartServer
 
 SECONDS = 1
+#: Bytes the server may hold for its clients.
+BUFFERED = 100 << 20
 
 
 @pytest.fixture(scope="module")
 def victim(server_factory: StartServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Victim]:
     repository = write_repository(tmp_path_factory.mktemp("hostile"))
     arguments = ("--head-timeout", str(SECONDS), "--body-timeout", str(SECONDS), "--idle-timeout", "3")
+    arguments += ("--limit", f"max_buffered_bytes={BUFFERED}", "--limit", f"max_body_bytes={BUFFERED // 2}")
     with server_factory(repository, *arguments) as server:
         yield Victim(server)
 
@@ -174,13 +179,36 @@ def test_slow_readers_of_large_answers_hold_bounded_memory(victim: Victim) -> No
         victim.check()
 
 
-def test_a_slow_http2_reader_holds_bounded_memory(victim: Victim) -> None:
+def buffered_bytes(victim: Victim) -> float:
+    """What the server says it holds for its clients."""
+    with urlopen(f"http://127.0.0.1:{victim.server.metrics_port}/metrics", timeout=PATIENCE) as page:
+        lines = page.read().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("isochrone_buffered_bytes "))
+
+
+def ask_large(stream: int) -> bytes:
+    block = rest_block("POST", "/v2/models/large/infer")
+    return frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, END_STREAM, stream, LARGE)
+
+
+def test_a_slow_http2_reader_holds_bounded_memory_and_gets_its_answers(victim: Victim) -> None:
+    """Answers of 4 MiB, and no window: the next request is refused, and nothing of what was taken is lost."""
+    numbers = tuple(range(1, 27, 2))
     with http2(victim.http, PREFACE + settings({4: 0})) as end:
-        for stream in range(1, 41, 2):
-            end.send(frame(HEADERS, END_HEADERS, stream, rest_block("POST", "/v2/models/large/infer")))
-            end.send(frame(DATA, END_STREAM, stream, LARGE))
-        for _ in range(20):
+        end.send(*(ask_large(number) for number in numbers))
+        while buffered_bytes(victim) < BUFFERED // 2:
             assert infer(victim.http, "echo", ECHO_BYTES).status == 200
-        # 20 × 4 MiB asked for and no window given: past max_unsent_bytes (64 MiB) the server ends it.
-        gone = end.until_gone()
-    assert "max_unsent_bytes" in gone.reason
+        end.send(ask_large(41), window_update(41, 1000))
+        refused = end.response(41)
+        assert refused.status == 503
+        assert f"max_buffered_bytes ({BUFFERED})" in refused.body.decode()
+        end.send(window_update(0, 1 << 30), *(window_update(number, 1 << 30) for number in numbers))
+        answers = end.responses(*numbers)
+        # Whether the last ones were refused, too, depends on how soon the first were computed.
+        sizes = {len(answer.body) for answer in answers.values()} - {len(refused.body)}
+        assert len(sizes) == 1
+        assert sizes.pop() > 4 << 20
+        while buffered_bytes(victim):
+            pass
+        end.send(ask_large(43), window_update(43, 1 << 30))
+        assert end.response(43).status == 200

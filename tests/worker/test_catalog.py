@@ -195,7 +195,7 @@ def service_of(catalog: Catalog, verbose: int = 0) -> WorkerService:
 
 def labels_of(service: WorkerService, name: str) -> set[str]:
     """The versions of a model that any metric names."""
-    body, _ = Exposition(lambda: service.snapshot(0, None)).render()
+    body, _ = Exposition(lambda: service.snapshot()).render()
     lines = [line for line in body.decode().splitlines() if f'model="{name}"' in line]
     return {line.split('version="')[1].split('"')[0] for line in lines}
 

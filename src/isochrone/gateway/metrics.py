@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -13,6 +13,8 @@ from prometheus_client.registry import Collector, CollectorRegistry
 from isochrone.clock import now_ns
 from isochrone.errors import MethodNotAllowed, NotFound
 from isochrone.gateway.trial_routes import TrialPages
+from isochrone.observe.snapshot import WireSnapshot
+from isochrone.observe.wire_metrics import wire_metrics
 from isochrone.protocol.rest import ErrorRoute
 from isochrone.wire.exchange import Exchange, Head, Route
 
@@ -36,8 +38,9 @@ _HOLD_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 class GatewayCollector(Collector):
     """Reads the gateway's state when the page is asked for."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, wire: Callable[[], WireSnapshot]) -> None:
         self._gateway = gateway
+        self._wire = wire
 
     def collect(self) -> Iterator[Metric]:
         gateway = self._gateway
@@ -49,6 +52,7 @@ class GatewayCollector(Collector):
         yield GaugeMetricFamily(_PREFIX + "in_flight", "Requests and streams under way", gateway.in_flight)
         yield from self._epochs()
         yield from self._workers()
+        yield from wire_metrics(self._wire())
 
     def _epochs(self) -> Iterator[Metric]:
         """Of a gateway that is led by a control plane."""
@@ -90,9 +94,9 @@ class GatewayCollector(Collector):
 class GatewayMetricsApplication:
     """GET /metrics, for Prometheus."""
 
-    def __init__(self, gateway: Gateway) -> None:
+    def __init__(self, gateway: Gateway, wire: Callable[[], WireSnapshot]) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(GatewayCollector(gateway))
+        self._registry.register(GatewayCollector(gateway, wire))
         ProcessCollector(registry=self._registry)
         self._pages = TrialPages(gateway.trials, gateway.sample)
 

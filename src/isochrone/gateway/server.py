@@ -30,6 +30,7 @@ from isochrone.protocol.origins import SameOrigin
 from isochrone.settings import WireLimits
 from isochrone.wire.exchange import Application
 from isochrone.wire.listener import Listener
+from isochrone.wire.listeners import Listeners
 
 log = structlog.get_logger()
 
@@ -84,7 +85,7 @@ class GatewayServer:
         self.settings = settings
         self.gateway = Gateway(settings.rules, settings.limits, settings.monitoring, settings.seed)
         self.ports: dict[str, int] = {}
-        self._listeners: list[Listener] = []
+        self._listeners = Listeners(settings.limits)
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         #: Makes what leads this gateway, once its ports are known; None: nothing does.
@@ -110,10 +111,11 @@ class GatewayServer:
         settings = self.settings
         gateway = self.gateway
         application = GatewayApplication(gateway, allow_file_overrides=settings.allow_file_overrides)
-        await self._listen("gateway", settings.port, application)
+        listener = await self._listen("gateway", settings.port, application)
         if settings.metrics_port is not None:
-            await self._listen("metrics", settings.metrics_port, GatewayMetricsApplication(gateway))
-        turn = gateway.fleet.turn = self._listeners[0].turn
+            metrics = GatewayMetricsApplication(gateway, self._listeners.snapshot)
+            await self._listen("metrics", settings.metrics_port, metrics)
+        turn = gateway.fleet.turn = listener.turn
         turn.flush_every = _FLUSH_EVERY
         gateway.set_upstreams("command line", settings.upstreams)
         self._tasks.append(asyncio.ensure_future(gateway.run()))
@@ -148,10 +150,10 @@ class GatewayServer:
         if not self.gateway.fleet.healthy:
             log.warning("no worker is ready yet; requests are answered 503 until one is")
 
-    async def _listen(self, name: str, port: int, application: Application) -> None:
+    async def _listen(self, name: str, port: int, application: Application) -> Listener:
         settings = self.settings
         guarded = SameOrigin(application, settings.allow_origins)
-        listener = Listener(guarded, settings.limits, settings.tls if name != "metrics" else None)
+        listener = self._listeners.add(guarded, settings.tls if name != "metrics" else None)
         try:
             self.ports[name] = await listener.start(settings.host, port, reuse_port=settings.reuse_port)
         except OSError as error:
@@ -160,8 +162,8 @@ class GatewayServer:
                 f"cannot listen on {settings.host}:{port} for {name}: {error.strerror or error}; "
                 f"choose another with {flag}"
             ) from None
-        self._listeners.append(listener)
         log.info("listening", service=name, host=settings.host, port=self.ports[name])
+        return listener
 
     async def stop(self) -> None:
         """Finishes in-flight work within the grace period; what is left after it is cut."""
@@ -170,7 +172,7 @@ class GatewayServer:
             return
         gateway.stopping = True
         log.info("stopping", in_flight=gateway.in_flight, grace_seconds=self.settings.exit_timeout)
-        cut = sum(await asyncio.gather(*(listener.stop(self.settings.exit_timeout) for listener in self._listeners)))
+        cut = await self._listeners.stop(self.settings.exit_timeout)
         if cut:
             log.warning("connections were cut after the grace period", connections=cut)
         if self._link is not None:

@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 
 from isochrone.observe.machine import MachineCollector
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, ModelSnapshot, ServerSnapshot
+from isochrone.observe.wire_metrics import wire_metrics
 
 _MODEL_LABELS: Final = ("model", "version")
 
@@ -192,14 +193,8 @@ class _Families(Collector):
             info.add_metric(labels, {"digest": model.digest})
         yield pending
         yield info
-        if self._snapshot.connections is not None:
-            yield GaugeMetricFamily("isochrone_connections", "Open connections of clients", self._snapshot.connections)
-        if self._snapshot.event_loop_lag_ns is not None:
-            yield GaugeMetricFamily(
-                "isochrone_event_loop_lag_seconds",
-                "How late the event loop last ran something that was due",
-                self._snapshot.event_loop_lag_ns / 1e9,
-            )
+        if self._snapshot.wire is not None:
+            yield from wire_metrics(self._snapshot.wire)
 
     def _histogram(self) -> Metric:
         histogram = HistogramMetricFamily(

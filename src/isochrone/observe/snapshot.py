@@ -65,12 +65,27 @@ class ModelSnapshot:
     stages: Mapping[str, Histogram]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class WireSnapshot:
+    """What the listeners of a process hold for their clients. Counts are since it started."""
+
+    #: Open connections of clients, and those that have taken nothing of what waits for them for several seconds.
+    connections: int
+    stalled: int
+    #: Bytes of the memory budget that are in use, were at most, and may be.
+    buffered: int
+    buffered_peak: int
+    buffered_limit: int
+    #: Requests refused because their connection held its share of the budget.
+    refused: int
+    #: How late the event loop ran what was due.
+    loop_lag: Histogram
+
+
 @dataclass(frozen=True, slots=True)
 class ServerSnapshot:
     """Everything one scrape shows that only the server itself knows."""
 
     models: Sequence[ModelSnapshot] = field(default_factory=tuple)
-    #: Open connections of clients; None where nobody counts them.
-    connections: int | None = None
-    #: How late the event loop last ran something that was due; None where nobody measures it.
-    event_loop_lag_ns: int | None = None
+    #: None where no listener runs.
+    wire: WireSnapshot | None = None

@@ -320,17 +320,14 @@ class Http1Connection(asyncio.Protocol):
         """Called about once a second."""
         limits = self.listener.limits
         age = tick - self.tick
-        stalled = False
         if self.write_paused:
-            buffered = self.transport.get_write_buffer_size()
-            self.memory.account(buffered)
-            stalled = self.memory.is_stalled(buffered, tick, limits.write_timeout)
+            self.memory.note_progress(self.transport.get_write_buffer_size(), tick)
         if self.lingering:
             # Answers to requests before the refused one still go out first.
             if age > _LINGER and not self.exchanges:
                 self.transport.abort()
         elif self.write_paused:
-            if stalled:
+            if self.is_stalled(tick, limits.write_timeout):
                 self.transport.abort()
         elif self.head is not None:
             come = self.filled if self.chunked is None else self.chunked.total
@@ -343,6 +340,10 @@ class Http1Connection(asyncio.Protocol):
                 self._refuse(408, f"the request's head did not arrive within head_timeout ({limits.head_timeout:g} s)")
         elif not self.exchanges and age > limits.idle_timeout:
             self.transport.close()
+
+    def is_stalled(self, tick: int, seconds: float) -> bool:
+        """Whether the peer has taken none of what waits for it for so long."""
+        return self.write_paused and tick - self.memory.drained_at > seconds
 
     def shut_down(self) -> None:
         """Finishes what is under way, then closes."""

@@ -17,7 +17,7 @@ _PIPELINED_BYTES = 8 * 1024 * 1024
 class Http1Memory:
     """One connection's account."""
 
-    __slots__ = ("_drained", "_drained_at", "_largest", "_unsent", "arriving", "share", "waiting", "written")
+    __slots__ = ("_drained", "_largest", "_unsent", "arriving", "drained_at", "share", "waiting", "written")
 
     def __init__(self, budget: MemoryBudget) -> None:
         self.share = Share(budget)
@@ -28,10 +28,10 @@ class Http1Memory:
         #: Bytes of answers in the transport and in ``waiting``, as of the last ``account``.
         self._unsent = 0
         self._largest = -1
-        #: Bytes handed to the transport, and how many of them it had passed on at ``_drained_at``.
+        #: Bytes handed to the transport, and how many of them it had passed on at ``drained_at``.
         self.written = 0
         self._drained = 0
-        self._drained_at = 0
+        self.drained_at = 0
 
     def reserve(self, size: int) -> bool:
         """Takes memory for ``size`` bytes of the body that arrives; False: there is none."""
@@ -72,9 +72,9 @@ class Http1Memory:
             self.share.give_back(self._unsent - unsent)
         self._unsent = unsent
 
-    def is_stalled(self, buffered: int, tick: int, seconds: float) -> bool:
-        """Called about once a second: whether the peer has taken none of what waits for so long."""
+    def note_progress(self, buffered: int, tick: int) -> None:
+        """Called about once a second while the transport has enough."""
+        self.account(buffered)
         drained = self.written - buffered
         if drained != self._drained or not buffered:
-            self._drained, self._drained_at = drained, tick
-        return tick - self._drained_at > seconds
+            self._drained, self.drained_at = drained, tick

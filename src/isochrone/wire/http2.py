@@ -169,9 +169,9 @@ class Http2Connection(FrameSender):
                     # Most bodies are one frame, and that fits the window.
                     if stream.unacknowledged and stream.unacknowledged + length > self.limits.stream_window:
                         self._window_exceeded(stream)
+                    stream.remote_done = True
                     if length:
                         stream.data(data[start:position])
-                    stream.remote_done = True
                     stream.ended()
                 elif length:
                     self._stream_data(stream, data[start:position])

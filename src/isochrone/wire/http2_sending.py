@@ -155,14 +155,15 @@ class FrameSender(asyncio.Protocol):
         self.out = []
         size, self.out_size = self.out_size, 0
         self.written += size
-        if size <= _JOIN_LIMIT:
-            self.transport.write(b"".join(out))
-        else:
-            self.transport.writelines(_coalesce(out))
         if self.write_paused:
             self.unread += size
             if self.unread > _MAX_UNREAD:
                 self._cut_deaf()
+                return
+        if size <= _JOIN_LIMIT:
+            self.transport.write(b"".join(out))
+        else:
+            self.transport.writelines(_coalesce(out))
         if self.going_away and not self.streams:
             self.transport.close()
 

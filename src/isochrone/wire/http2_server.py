@@ -62,6 +62,7 @@ class ServerStream(Stream):
         "owner",
         "pieces",
         "received",
+        "refused",
     )
 
     connection: Http2ServerConnection
@@ -91,12 +92,16 @@ class ServerStream(Stream):
         self.consumer: Consumer | None = None
         self.pieces: RequestBody | None = None
         self.received = 0
+        #: Answered before it was whole; that answer may still wait for window.
+        self.refused = False
 
     # Receiving.
 
     def data(self, payload: bytes) -> None:
         if self.consumer is not None:
             self.consumer.data_received(payload)
+            return
+        if self.refused:
             return
         before = self.received
         self.received = received = before + len(payload)
@@ -114,7 +119,7 @@ class ServerStream(Stream):
 
     def _begin_body(self, payload: bytes) -> None:
         size = announced_size(self.head.content_length, self.head.is_grpc, payload)
-        if size <= len(payload):
+        if size <= len(payload) or self.remote_done:
             self.body = payload
             return
         limit = self.connection.limits.max_body_bytes
@@ -129,8 +134,8 @@ class ServerStream(Stream):
         if self.consumer is not None:
             self.consumer.ended()
             return
-        if self.local_done:
-            return  # refused already
+        if self.refused:
+            return
         if self.pieces is not None:
             self.body = self.pieces.whole()
             self.pieces = None
@@ -237,6 +242,7 @@ class ServerStream(Stream):
 
     def refuse(self, status: int, message: str) -> None:
         """Answers before the request is whole; what still comes of it is dropped."""
+        self.refused = True
         self.pieces = None
         if self.head.is_grpc:
             # A gRPC client takes any status but 200 for a broken proxy; its own statuses come as trailers.
@@ -501,7 +507,7 @@ class Http2ServerConnection(Http2Connection):
         """Refuses requests whose body does not come on."""
         limits = self.limits
         for stream in list(self.streams.values()):
-            if stream.remote_done or stream.consumer is not None:
+            if stream.remote_done or stream.refused or stream.consumer is not None:
                 continue
             if stream.received - stream.counted >= BODY_PROGRESS:
                 stream.counted, stream.opened = stream.received, tick

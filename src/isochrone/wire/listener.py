@@ -24,6 +24,8 @@ from isochrone.wire.turn import Turn
 
 #: Seconds between sweeps; also the unit of ``tick``.
 _SWEEP = 1.0
+#: Seconds without progress from which on a connection is shown as stalled.
+_STALLED = 5.0
 #: Seconds a connection in use gets for one more request when the server stops.
 _LAST_CHANCE = 0.25
 _JSON: Headers = ((b"content-type", b"application/json"),)
@@ -52,6 +54,8 @@ class Listener:
         #: Seconds since start, in steps of a sweep: connections stamp their activity with it for the price of a read.
         self.tick = 0
         self.connections: set[Connection | _Sniffer] = set()
+        #: Connections that have taken nothing of what waits for them for ``_STALLED`` seconds.
+        self.stalled = 0
         #: Connections refused for max_connections.
         self.refused = 0
         self._server: asyncio.Server | None = None
@@ -118,8 +122,11 @@ class Listener:
         # First, so that no connection's fault can end the sweeping.
         self._sweeper = self.loop.call_later(_SWEEP, self._sweep)
         self.tick += 1
+        stalled = 0
         for connection in list(self.connections):
             connection.check_timeouts(self.tick)
+            stalled += connection.is_stalled(self.tick, _STALLED)
+        self.stalled = stalled
 
 
 class _Sniffer(asyncio.Protocol):
@@ -179,6 +186,9 @@ class _Sniffer(asyncio.Protocol):
         # A client may connect ahead of its first request; one that began to speak must finish its head.
         if tick - self.tick > (limits.head_timeout if self.seen else limits.idle_timeout):
             self.transport.abort()
+
+    def is_stalled(self, tick: int, seconds: float) -> bool:
+        return False
 
     def shut_down(self) -> None:
         self.transport.close()

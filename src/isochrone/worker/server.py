@@ -29,7 +29,7 @@ from isochrone.protocol.access.rules import HeaderRules
 from isochrone.protocol.application import MetricsApplication, ProtocolApplication
 from isochrone.protocol.origins import SameOrigin
 from isochrone.settings import WireLimits
-from isochrone.wire.listener import Listener
+from isochrone.wire.listeners import Listeners
 from isochrone.worker.catalog import Catalog
 from isochrone.worker.load_settings import LoadSettings
 from isochrone.worker.response_cache import ResponseCache
@@ -129,9 +129,8 @@ class Worker:
             trace=settings.trace,
         )
         self.ports: dict[str, int] = {}
-        self._listeners: list[Listener] = []
+        self._listeners = Listeners(settings.limits)
         self._stop = asyncio.Event()
-        self._lag_ns = 0
         self._background: list[asyncio.Task[None]] = []
 
     async def run(self) -> int:
@@ -185,7 +184,7 @@ class Worker:
                 continue
             host = settings.hosts.get(name, settings.host)
             guarded = SameOrigin(served, settings.allow_origins)
-            listener = Listener(guarded, settings.limits, tls.get(name))
+            listener = self._listeners.add(guarded, tls.get(name))
             try:
                 self.ports[name] = await listener.start(host, port, reuse_port=name in settings.shared_ports)
             except OSError as error:
@@ -193,7 +192,6 @@ class Worker:
                     f"cannot listen on {host}:{port} for {name}: {error.strerror or error}; "
                     f"choose another with --{name}-port"
                 ) from None
-            self._listeners.append(listener)
             log.info("listening", service=name, host=host, port=self.ports[name])
 
     async def _load_models(self) -> None:
@@ -234,15 +232,12 @@ class Worker:
         return True
 
     def _snapshot(self) -> ServerSnapshot:
-        connections = sum(len(listener.connections) for listener in self._listeners)
-        return self.service.snapshot(connections, self._lag_ns)
+        return self.service.snapshot(self._listeners.snapshot())
 
     async def _tick(self) -> None:
-        """Ten times a second: looks after stuck runs, and measures how late the loop is."""
+        """Ten times a second: looks after stuck runs."""
         while True:
-            before = now_ns()
             await asyncio.sleep(_TICK)
-            self._lag_ns = max(0, now_ns() - before - int(_TICK * 1e9))
             self.catalog.check_stuck()
 
     async def _poll(self) -> None:
@@ -263,7 +258,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         started = now_ns()
-        cut = sum(await asyncio.gather(*(listener.stop(self.settings.exit_timeout) for listener in self._listeners)))
+        cut = await self._listeners.stop(self.settings.exit_timeout)
         if cut:
             log.warning("connections were cut after the grace period", connections=cut)
         left = max(1.0, self.settings.exit_timeout - (now_ns() - started) / 1e9)

@@ -11,7 +11,7 @@ import isochrone
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError, PermissionDenied, Unavailable
 from isochrone.observe.logs import REQUEST_LINES
-from isochrone.observe.snapshot import ServerSnapshot
+from isochrone.observe.snapshot import ServerSnapshot, WireSnapshot
 from isochrone.protocol.service import InferenceService
 from isochrone.protocol.shared_memory import SharedMemoryRegions
 from isochrone.worker.load_parameters import FILE_PREFIX
@@ -236,12 +236,12 @@ class WorkerService(InferenceService):
             "named_metrics.least_run_us": runner.least_run() / 1000,
         }
 
-    def snapshot(self, connections: int, lag_ns: int | None) -> ServerSnapshot:
+    def snapshot(self, wire: WireSnapshot | None = None) -> ServerSnapshot:
         """For the metrics page."""
         models = [
             served.statistics.snapshot(served.digest, served.runner.pending) for served in self.catalog.all_versions()
         ]
-        return ServerSnapshot(tuple(models), connections, lag_ns)
+        return ServerSnapshot(tuple(models), wire)
 
     @property
     def in_flight(self) -> int:

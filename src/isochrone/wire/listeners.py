@@ -1,0 +1,48 @@
+"""The listeners of one process: they share its memory budget, and stop together."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+
+from isochrone.observe.loop_lag import LoopLag
+from isochrone.observe.snapshot import WireSnapshot
+from isochrone.settings import WireLimits
+from isochrone.wire.budget import MemoryBudget
+from isochrone.wire.exchange import Application
+from isochrone.wire.listener import Listener
+
+
+class Listeners:
+    """Measures how late the running loop is, from the first listener on until ``stop``."""
+
+    def __init__(self, limits: WireLimits) -> None:
+        self._limits = limits
+        self._budget = MemoryBudget(limits.max_buffered_bytes)
+        self._lag = LoopLag()
+        self._listeners: list[Listener] = []
+
+    def add(self, application: Application, tls: ssl.SSLContext | None) -> Listener:
+        """A listener that is yet to be started."""
+        self._lag.start()
+        listener = Listener(application, self._limits, tls, self._budget)
+        self._listeners.append(listener)
+        return listener
+
+    def snapshot(self) -> WireSnapshot:
+        budget = self._budget
+        return WireSnapshot(
+            connections=sum(len(listener.connections) for listener in self._listeners),
+            stalled=sum(listener.stalled for listener in self._listeners),
+            buffered=budget.held,
+            buffered_peak=budget.limit - budget.lowest,
+            buffered_limit=budget.limit,
+            refused=budget.refused,
+            loop_lag=self._lag.histogram(),
+        )
+
+    async def stop(self, grace: float) -> int:
+        """Stops accepting, lets connections finish within ``grace`` seconds, cuts the rest and counts them."""
+        cut = sum(await asyncio.gather(*(listener.stop(grace) for listener in self._listeners)))
+        self._lag.stop()
+        return cut
