@@ -265,6 +265,8 @@ class Http2ServerConnection(Http2Connection):
         super().__init__(listener.limits, listener.loop, listener.budget)
         self.listener = listener
         self.tick = listener.tick
+        #: Tick at which it last had a stream: the time it may be idle begins there.
+        self.busy_at = listener.tick
         self.preface_left = frames.PREFACE
         self.heads: dict[bytes, Head] = {}
         #: Hashes of blocks seen once. A block with a field of its own for each call (``traceparent``) never comes
@@ -494,9 +496,10 @@ class Http2ServerConnection(Http2Connection):
         elif not self.streams:
             if self.going_away:
                 self.transport.close()
-            elif age > limits.idle_timeout:
+            elif tick - max(self.tick, self.busy_at) > limits.idle_timeout:
                 self.fail(frames.NO_ERROR, "idle")
         else:
+            self.busy_at = tick
             self._check_bodies(tick)
             for stalled in self.stalled_streams(tick, limits.write_timeout):
                 self.reset(stalled, frames.CANCEL)
