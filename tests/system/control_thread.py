@@ -63,6 +63,10 @@ class ControlThread:
         """The rollout, once a field of it says something."""
         return self.call(self._rollout_when(identity, condition))
 
+    def wait_applied(self) -> None:
+        """Until a fleet.yaml is applied."""
+        self.call(self._applied())
+
     async def _start(self) -> None:
         self._store = open_store(f"sqlite:{self.directory / 'fleet.db'}")
         self._mirror = Mirror(self._store, KEYS.prefix)
@@ -86,6 +90,11 @@ class ControlThread:
         assert self._mirror is not None
         outcome = await self._store.transact((), (Put(key, value),))
         await self._mirror.catch_up(outcome.revision)
+
+    async def _applied(self) -> None:
+        assert self._mirror is not None
+        while KEYS.fleet not in self._mirror.entries:
+            await self._mirror.changed(self._mirror.revision, _LIMIT)
 
     async def _rollout_when(self, identity: str, condition: str) -> RolloutRecord:
         assert self._mirror is not None

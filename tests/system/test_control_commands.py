@@ -20,10 +20,12 @@ from isochrone.control.records import (
     ABORTED,
     CANARY,
     DONE,
+    PENDING,
     PREPARING,
     Assignment,
     CanaryRule,
     Change,
+    ConvergedRecord,
     EpochRecord,
     GatewayRecord,
     Progress,
@@ -57,7 +59,7 @@ def printed(result: Any) -> Any:
 def serving(control: ControlThread) -> ControlThread:
     """A fleet that was applied and serves version 1 of everything."""
     (control.directory / "fleet.yaml").write_text(FLEET)
-    assert isochrone(control, "apply", str(control.directory / "fleet.yaml"), "--yes").exit_code == 0
+    assert isochrone(control, "apply", str(control.directory / "fleet.yaml"), "--yes", "--no-wait").exit_code == 0
     models = {name: Assignment("1", pools=("cpu",)) for name in ("detector", "tracker")}
     control.write(KEYS.epoch, EpochRecord(3, models))
     control.write(KEYS.worker("cpu-1"), WorkerRecord("cpu-1", "127.0.0.1", 1, 1, pool="cpu"))
@@ -100,7 +102,7 @@ def test_a_file_is_planned_then_applied(control: ControlThread) -> None:
     assert refused.exit_code == 1
     assert "start    pool" in refused.output
     assert "agree to the plan with --yes" in refused.output
-    shown = isochrone(control, "apply", str(path), "--yes")
+    shown = isochrone(control, "apply", str(path), "--yes", "--no-wait")
     assert shown.exit_code == 0
     assert "start    pool" in shown.output
     assert "Applied as generation 1" in shown.output
@@ -111,6 +113,59 @@ def test_a_file_is_planned_then_applied(control: ControlThread) -> None:
     assert wrong.exit_code == 1
     assert f"{path}:3: pools.cpu.mx" in wrong.output
     assert "did you mean 'max'" in wrong.output
+
+
+def _leads(control: ControlThread, state: str, **fields: Any) -> threading.Thread:
+    """Plays the leader: starts the rollout of the file that is applied, and ends it."""
+
+    def play() -> None:
+        control.wait_applied()
+        record = RolloutRecord("r1", {"detector": Change("1")}, by="fleet.yaml", at=100.0, since={PENDING: 100.0})
+        control.write(KEYS.rollout("r1"), record)
+        control.write(KEYS.converged, ConvergedRecord(1))
+        control.write(KEYS.rollout("r1"), entered(state, **fields)(record))
+
+    control.write(KEYS.leader, b"c1")
+    thread = threading.Thread(target=play)
+    thread.start()
+    return thread
+
+
+def test_applying_waits_for_the_rollouts_of_the_file(control: ControlThread) -> None:
+    path = control.directory / "fleet.yaml"
+    path.write_text(FLEET)
+    leader = _leads(control, DONE, epoch=1)
+    result = isochrone(control, "apply", str(path), "--yes")
+    leader.join(30)
+    assert result.exit_code == 0, result.output
+    assert "Applied as generation 1.\n" in result.output
+    assert "rollout r1 is done" in result.output
+    control.write(KEYS.epoch, EpochRecord(1, {name: Assignment("1") for name in ("detector", "tracker")}))
+    # Nothing is left to wait for.
+    assert isochrone(control, "apply", str(path), "--yes").exit_code == 0
+
+
+def test_a_rollout_of_the_file_that_is_aborted_fails_the_apply(control: ControlThread) -> None:
+    path = control.directory / "fleet.yaml"
+    path.write_text(FLEET)
+    leader = _leads(control, ABORTED, reason="worker cpu-1: no memory")
+    result = isochrone(control, "apply", str(path), "--yes", "--json")
+    leader.join(30)
+    assert result.exit_code == 1
+    told = json.loads(result.output)
+    assert told["applied"] is True
+    assert [(each["identity"], each["reason"]) for each in told["rollouts"]] == [("r1", "worker cpu-1: no memory")]
+    shown = isochrone(control, "status").output
+    assert "rollout r1 was aborted: worker cpu-1: no memory" in shown
+
+
+def test_applying_where_nobody_leads_says_so(control: ControlThread, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("isochrone.cli.rollouts.applied._LEADER_SECONDS", 0.0)
+    path = control.directory / "fleet.yaml"
+    path.write_text(FLEET)
+    result = isochrone(control, "apply", str(path), "--yes")
+    assert result.exit_code == 1
+    assert "generation 1 is applied, but no controller leads" in result.output
 
 
 def test_status_shows_the_fleet(serving: ControlThread) -> None:

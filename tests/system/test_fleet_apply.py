@@ -84,13 +84,17 @@ def test_a_changed_file_converges_and_restarts_nothing(tmp_path: Path) -> None:
         # A version that cannot be; when it is mended, the same file asks for it again.
         write_corrupt_version(tmp_path / "models", "fresh", 2)
         rewritten(fleet, lambda document: document["models"]["fresh"].update(version=2))
-        applied(fleet)
-        until(lambda: fleet.api.rollouts()[-1]["state"] == "aborted", "the broken version to be refused")
+        ended = command(fleet, "apply", str(fleet.file), "--yes")
+        assert ended.status == 1
+        last = fleet.api.rollouts()[-1]
+        assert last["state"] == "aborted"
+        assert f"rollout {last['identity']} was aborted: {last['reason']}" in ended.said
         assert ask(gateway, "fresh").version == "1"
         write_version(tmp_path / "models", "fresh", 2)
+        # It returns when the version is served.
         assert "fresh 1 → 2" in applied(fleet).said
+        assert not fleet.api.status()["rollouts"]
         until(lambda: ask(gateway, "fresh").version == "2", "the version to be served at last")
-        until(lambda: not fleet.api.status()["rollouts"], "the rollout to end")
         assert "Nothing changes" in applied(fleet).said
 
         # What makes it another fleet is refused, and nothing of the file is done.

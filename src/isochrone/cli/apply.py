@@ -12,7 +12,9 @@ from rich.text import Text
 
 from isochrone.cli.api_client import DEFAULT_API, ApiClient, ApiFailed, ApiOption, JsonOption, failing_as, print_json
 from isochrone.cli.console import make_console, table
-from isochrone.control.api.messages import FleetRequest, PlanAnswer
+from isochrone.cli.rollouts.applied import starts_rollouts, wait_for_rollouts
+from isochrone.control.api.messages import FleetRequest, PlanAnswer, Rollouts, in_full
+from isochrone.control.records import DONE
 
 EPILOG = """
 \b
@@ -20,8 +22,10 @@ Examples:
   isochrone apply fleet.yaml
   isochrone apply fleet.yaml --dry-run
   isochrone apply fleet.yaml --yes --json
+  isochrone apply fleet.yaml --yes --no-wait
 
-What did not change is not restarted. If somebody else applied a file since the plan was shown, nothing is done.
+It waits for the rollouts that the file starts, and ends with status 1 if one is aborted. Ctrl-C stops waiting, nothing
+else. What did not change is not restarted. If somebody else applied a file since the plan was shown, nothing is done.
 What the plan takes away (retire, interrupt) has to be agreed to by a typed word, or by --yes. Where there is no
 terminal, nothing is applied without --yes.
 """
@@ -47,6 +51,7 @@ def apply(
     file: Annotated[Path, typer.Argument(help="The fleet.yaml.", show_default=False)],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would follow, and do nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to the whole plan; nothing is asked.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until its rollouts are over.")] = True,
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
@@ -69,11 +74,20 @@ def apply(
             _ask(taken)
         # What is applied is what was shown, or nothing.
         request = FleetRequest(request.text, request.directory, request.file, plan.generation, taken)
+        before = [each.identity for each in client.get("/v1/rollouts", Rollouts).rollouts]
         applied = client.send("PUT", "/v1/fleet", PlanAnswer, request)
-        if as_json:
-            print_json(applied)
-        else:
-            typer.echo(f"Applied as generation {applied.generation}. Watch it with: isochrone status")
+        _finish(client, applied, before, wait and starts_rollouts(applied), as_json)
+
+
+def _finish(client: ApiClient, applied: PlanAnswer, before: list[str], wait: bool, as_json: bool) -> None:
+    """Ends with status 1 when a rollout that was waited for was aborted."""
+    if not as_json:
+        typer.echo(f"Applied as generation {applied.generation}.{'' if wait else ' Watch it with: isochrone status'}")
+    ended = wait_for_rollouts(client, applied.generation, before, make_console(), quiet=as_json) if wait else []
+    if as_json:
+        print_json({**in_full(applied), "rollouts": ended})
+    if any(each.state != DONE for each in ended):
+        raise typer.Exit(1)
 
 
 def _ask(taken: Sequence[str]) -> None:

@@ -8,7 +8,9 @@ from rich.text import Text
 
 from isochrone.cli.console import span, table
 from isochrone.cli.rollouts import rollout_view
+from isochrone.cli.rollouts.rollout_view import outcome_text
 from isochrone.control.api.messages import GatewayStatus, Status, WorkerStatus
+from isochrone.control.records import ABORTED
 
 
 def picture(status: Status, now: float) -> RenderableType:
@@ -19,6 +21,10 @@ def picture(status: Status, now: float) -> RenderableType:
     if not status.generation:
         parts.append(Text("no fleet.yaml is applied yet; do it with: isochrone apply FILE", style="yellow"))
     parts += [_models(status), _workers(status, now), _gateways(status, now)]
+    if status.aborted is not None:
+        # Not all of it: "isochrone rollout status ID" has the rest.
+        at = status.aborted.since.get(ABORTED, status.aborted.at)
+        parts.append(Text(f"{outcome_text(status.aborted)} ({span(now - at)} ago)", style="red"))
     for record in status.rollouts:
         parts += [Text(""), rollout_view.picture(record, now)]
     return Group(*parts)

@@ -261,3 +261,19 @@ def test_a_rollout_is_told_whenever_it_changes_until_it_is_over(tmp_path: Path) 
         assert (await api.client.get("/v1/rollouts/r9/watch")).status_code == 404
 
     with_api(tmp_path, scenario)
+
+
+def test_the_last_aborted_rollout_is_in_the_status_until_its_models_change(tmp_path: Path) -> None:
+    def rollout(number: int, state: str, model: str) -> RolloutRecord:
+        return RolloutRecord(f"r{number}", {model: Change("2", "1")}, state, reason="worse")
+
+    async def scenario(api: Api) -> None:
+        for number, (state, model) in enumerate(((ABORTED, "detector"), (DONE, "tracker"), (PREPARING, "tracker")), 9):
+            await api.write(KEYS.rollout(f"r{number}"), rollout(number, state, model))
+        assert (await api.get("/v1/status"))["aborted"]["identity"] == "r9"
+        await api.write(KEYS.rollout("r12"), rollout(12, DONE, "detector"))
+        assert (await api.get("/v1/status"))["aborted"] is None
+        await api.write(KEYS.rollout("r13"), rollout(13, ABORTED, "tracker"))
+        assert (await api.get("/v1/status"))["aborted"]["identity"] == "r13"
+
+    with_api(tmp_path, scenario)

@@ -91,6 +91,10 @@ class Status(msgspec.Struct, frozen=True):
     gateways: tuple[GatewayStatus, ...]
     #: Those not over.
     rollouts: tuple[RolloutRecord, ...]
+    #: The latest that was aborted, unless its models have been changed since.
+    aborted: RolloutRecord | None = None
+    #: Generation of the fleet.yaml that the leader has started rollouts for.
+    followed: int = 0
 
 
 class FleetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

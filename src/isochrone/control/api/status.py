@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from isochrone.control.api.messages import GatewayStatus, ModelStatus, Status, StoreState, WorkerStatus
 from isochrone.control.keys import PREFIX
-from isochrone.control.records import Assignment, EventRecord, GatewayRecord, RolloutRecord, WorkerRecord
+from isochrone.control.records import (
+    ABORTED,
+    Assignment,
+    ConvergedRecord,
+    EventRecord,
+    GatewayRecord,
+    RolloutRecord,
+    WorkerRecord,
+)
 from isochrone.control.view import View
 
 
@@ -20,6 +29,7 @@ def fleet_status(view: View, store: StoreState) -> Status:
     return Status(
         fleet=view.keys.prefix.removeprefix(PREFIX).rstrip("/"),
         generation=fleet.generation if fleet is not None else 0,
+        followed=(view.read(view.keys.converged, ConvergedRecord) or ConvergedRecord(0)).generation,
         epoch=epoch.epoch if epoch is not None else 0,
         leader=view.leader,
         store=store,
@@ -30,7 +40,18 @@ def fleet_status(view: View, store: StoreState) -> Status:
         workers=tuple(_worker(record, drains.get(name)) for name, record in view.workers.items()),
         gateways=tuple(_gateway(name, gateways.get(name), drains.get(name)) for name in names),
         rollouts=tuple(rollouts),
+        aborted=_last_aborted(view.rollouts),
     )
+
+
+def _last_aborted(rollouts: Sequence[RolloutRecord]) -> RolloutRecord | None:
+    """What somebody asked for and did not get; a later rollout of one of its models has taken its place."""
+    since: set[str] = set()
+    for record in reversed(rollouts):
+        if record.state == ABORTED and since.isdisjoint(record.changes):
+            return record
+        since.update(record.changes)
+    return None
 
 
 def _model(name: str, assignment: Assignment | None, rollout: RolloutRecord | None) -> ModelStatus:
