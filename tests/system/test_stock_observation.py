@@ -79,13 +79,30 @@ class TestMetadata:
         assert found[("versions", "1")] == found[("versions", "2")] == "READY"
         assert set(found.values()) == {"READY"}
 
-    @pytest.mark.parametrize("method", ["get_model_metadata", "get_model_config", "get_inference_statistics"])
+    @pytest.mark.parametrize("method", ["get_model_metadata", "get_model_config"])
     def test_of_an_unknown_model(self, client: StockClient, method: str) -> None:
         with pytest.raises(
             InferenceServerException, match="Request for unknown model: 'nobody' is not found"
         ) as caught:
             client.call(method, "nobody")
         assert caught.value.status() == ("404" if client.is_http else "StatusCode.NOT_FOUND")
+
+    @pytest.mark.parametrize(
+        ("model", "version", "words"),
+        [
+            ("nobody", "", "requested model 'nobody' is not available"),
+            ("versions", "9", "requested model version is not available for model 'versions'"),
+        ],
+    )
+    def test_statistics_of_an_unknown_model(self, client: StockClient, model: str, version: str, words: str) -> None:
+        with pytest.raises(InferenceServerException, match=words) as caught:
+            client.call("get_inference_statistics", model, version)
+        assert caught.value.status() == ("400" if client.is_http else "StatusCode.INVALID_ARGUMENT")
+
+    def test_an_unknown_model_is_not_ready(self, client: StockClient) -> None:
+        assert client.call("is_model_ready", "nobody") is False
+        assert client.call("is_model_ready", "versions", "9") is False
+        assert client.call("is_model_ready", "versions", "2") is True
 
 
 class TestStatistics:

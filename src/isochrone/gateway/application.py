@@ -21,6 +21,7 @@ from isochrone.protocol.grpc import GrpcErrorRoute
 from isochrone.protocol.grpc_control import NOT_SERVING, SERVING
 from isochrone.protocol.grpc_reflection import HealthCheckRequest, HealthCheckResponse
 from isochrone.protocol.rest import ErrorRoute
+from isochrone.protocol.rest_control import MODEL_NOT_READY
 from isochrone.wire.exchange import Head, Route
 
 if TYPE_CHECKING:
@@ -123,7 +124,9 @@ class GatewayApplication:
         if verb == "trace/setting":
             return control.FanOutRoute(gateway, head, control.all_or_error)
         if verb == "ready":
-            return control.LocalRoute(lambda: (200 if gateway.is_model_ready(model, version) else 400, None))
+            _expect(head, b"GET", b"HEAD")
+            not_ready = (400, {"error": MODEL_NOT_READY})
+            return control.LocalRoute(lambda: (200, None) if gateway.is_model_ready(model, version) else not_ready)
         if verb in _INFERENCE:
             _expect(head, b"POST")
         elif verb not in ("", "config"):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -48,6 +47,9 @@ class Empty:
     def __init__(self, status: int) -> None:
         self.status = status
 
+
+#: Of a model that is not ready or not known, with 400, as Triton answers; gateways do the same.
+MODEL_NOT_READY = "Model version not ready"
 
 Answer = Any
 Action = Callable[[Call], Any]
@@ -129,7 +131,9 @@ def _ready(call: Call) -> Answer:
 
 
 def _model_ready(call: Call) -> Answer:
-    return Empty(200 if call.service.is_model_ready(*call.model) else 400)
+    if not call.service.is_model_ready(*call.model):
+        raise InvalidArgument(MODEL_NOT_READY)
+    return Empty(200)
 
 
 def _server_metadata(call: Call) -> Answer:
@@ -181,8 +185,9 @@ def _load_parameters(given: Any) -> dict[str, Any]:
             raise InvalidArgument(f"load parameter '{key}': expected a string, given {type(value).__name__}")
         if key.startswith("file:"):
             try:
-                parameters[key] = base64.b64decode(value, validate=True)
-            except binascii.Error as error:
+                # Encoders break lines, as MIME has it.
+                parameters[key] = base64.b64decode("".join(value.split()), validate=True)
+            except ValueError as error:
                 raise InvalidArgument(f"load parameter '{key}': expected base64, given {error}") from None
         else:
             parameters[key] = value

@@ -47,7 +47,7 @@ class InferenceService(abc.ABC):
 
     @abc.abstractmethod
     def is_model_ready(self, model_name: str, model_version: str) -> bool:
-        """Raises ``NotFound`` for a model the server has never heard of."""
+        """False for a model that the server does not know, too. Raises for a version that is no number."""
 
     @abc.abstractmethod
     def server_metadata(self) -> service_pb2.ServerMetadataResponse: ...

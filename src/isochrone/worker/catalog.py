@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 Result = TypeVar("Result")
 
+#: Triton's words, which its own programs look for: nothing that could be loaded, or a version that does not load.
+_NOT_FOUND_TO_LOAD = "failed to load '{}', failed to poll from model repository"
+_LOAD_FAILED = "load failed for model '{}'"
+
 READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"
 
 
@@ -79,7 +83,7 @@ class Catalog:
         if not self._known(name):
             return unknown_model(name)
         if version and version_number(version) is None:
-            return InvalidArgument(f"model version: expected a positive integer, given '{version[:50]}'")
+            return _no_number(version)
         states = {key[1]: state for key, state in self._states.items() if key[0] == name}
         if version and version not in states:
             return NotFound(f"Request for unknown model: '{name}' version {version} is not found")
@@ -103,11 +107,9 @@ class Catalog:
         return sorted(found, key=lambda served: (served.model_name, served.number))
 
     def is_ready(self, name: str, version: str) -> bool:
-        if (name, version) in self._served:
-            return True
-        if not self._known(name):
-            raise unknown_model(name)
-        return False
+        if version and version_number(version) is None:
+            raise _no_number(version)
+        return (name, version) in self._served
 
     def index(self) -> list[tuple[str, str, str, str]]:
         """(name, version, state, reason) of everything known."""
@@ -144,7 +146,7 @@ class Catalog:
         except IsochroneError as error:
             if not isinstance(error, NotFound):
                 self.note_failure(name, (), error)
-            raise
+            raise error.within(_NOT_FOUND_TO_LOAD.format(name)) from error
         for sentence in description.assumed:
             log.debug("assumed", model=name, what=sentence)
         if description.assumed:
@@ -152,19 +154,16 @@ class Catalog:
         if not description.versions:
             empty = InvalidArgument(f"model '{name}' has no version directory to serve in {description.directory}")
             self.note_failure(name, (), empty)
-            raise empty
+            raise empty.within(_NOT_FOUND_TO_LOAD.format(name))
         for version in description.versions:
             if (name, str(version)) not in self._served:
                 self._states[(name, str(version))] = (LOADING, "")
         try:
             prepared = await in_thread(lambda: self._prepare(description))
-        except IsochroneError as error:
-            self.note_failure(name, tuple(description.versions), error)
-            raise
         except Exception as error:
-            internal = Internal(f"loading model '{name}': {type(error).__name__}: {error}")
-            self.note_failure(name, tuple(description.versions), internal)
-            raise internal from error
+            known = error if isinstance(error, IsochroneError) else Internal(f"{type(error).__name__}: {error}")
+            self.note_failure(name, tuple(description.versions), known)
+            raise known.within(_LOAD_FAILED.format(name)) from error
         if self._closing:
             await in_thread(lambda: _discard(prepared))
             raise Unavailable("the server is stopping")
@@ -173,7 +172,7 @@ class Catalog:
         except IsochroneError as error:
             await in_thread(lambda: _discard(prepared))
             self.note_failure(name, tuple(description.versions), error)
-            raise
+            raise error.within(_LOAD_FAILED.format(name)) from error
         self._publish(description, served)
 
     def _prepare(self, description: ModelDescription) -> list[Prepared]:
@@ -286,14 +285,16 @@ class Catalog:
                 self._states[key] = (UNAVAILABLE, str(error))
 
     async def unload(self, name: str, *, dependents: bool = False) -> None:
-        """Stops serving a model; returns when its requests are done and its memory is free."""
+        """Stops serving a model; returns when its requests are done and its memory is free.
+
+        One that nobody knows is not served, which is all that was asked for: no error, as in Triton.
+        """
         if not self._known(name):
-            raise unknown_model(name)
+            validate_model_name(name)
+            return
         lock = self._locks.setdefault(name, asyncio.Lock())
         async with lock:
             versions = self.versions(name)
-            if not versions and not self._known(name):
-                raise unknown_model(name)
             self._served.pop((name, ""), None)
             tasks = []
             for served in versions:
@@ -323,10 +324,7 @@ class Catalog:
                 log.error("following a change of the repository failed", exc_info=problem)
 
     async def _follow_removal(self, name: str) -> None:
-        try:
-            await self.unload(name)
-        except NotFound:
-            pass
+        await self.unload(name)
         if not self.versions(name):
             for key in [key for key in self._states if key[0] == name]:
                 del self._states[key]
@@ -355,6 +353,10 @@ class Catalog:
         await asyncio.gather(*(self._retire(served) for served in versions))
         while self._retiring:
             await asyncio.gather(*self._retiring)
+
+
+def _no_number(version: str) -> InvalidArgument:
+    return InvalidArgument(f"model version: expected a positive integer, given '{version[:50]}'")
 
 
 def _best(states: dict[str, tuple[str, str]]) -> tuple[str, str]:

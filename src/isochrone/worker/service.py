@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2
 
 import isochrone
 from isochrone.clock import now_ns
-from isochrone.errors import IsochroneError, PermissionDenied, Unavailable
+from isochrone.errors import InvalidArgument, IsochroneError, PermissionDenied, Unavailable
 from isochrone.observe.logs import REQUEST_LINES
 from isochrone.observe.snapshot import ServerSnapshot, WireSnapshot
 from isochrone.protocol.service import InferenceService
@@ -130,13 +130,13 @@ class WorkerService(InferenceService):
             return ""
 
     def model_statistics(self, model_name: str, model_version: str) -> service_pb2.ModelStatisticsResponse:
-        if not model_name:
-            versions = self.catalog.all_versions()
-        elif model_version:
-            versions = [self._find(model_name, model_version)]
-        else:
-            self._find(model_name, "")
-            versions = self.catalog.versions(model_name)
+        versions = self.catalog.versions(model_name) if model_name else self.catalog.all_versions()
+        if model_name and not versions:
+            raise InvalidArgument(f"requested model '{model_name[:200]}' is not available")
+        if model_name and model_version:
+            versions = [served for served in versions if served.model_version == model_version]
+            if not versions:
+                raise InvalidArgument(f"requested model version is not available for model '{model_name[:200]}'")
         response = service_pb2.ModelStatisticsResponse()
         response.model_stats.extend(served.statistics.to_protobuf() for served in versions)
         return response
@@ -195,8 +195,8 @@ class WorkerService(InferenceService):
             )
 
     def trace_setting(self, model_name: str, changes: Mapping[str, list[str] | None]) -> dict[str, list[str]]:
-        if model_name:
-            self._find(model_name, "")
+        if model_name and not self.catalog.versions(model_name):
+            raise InvalidArgument(f"Request for unknown model : {model_name[:200]}")
         return self._trace.apply(model_name, changes)
 
     def log_settings(self, changes: Mapping[str, bool | int | str]) -> dict[str, bool | int | str]:

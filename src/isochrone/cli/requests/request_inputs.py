@@ -129,7 +129,12 @@ def _from_json(declared: TensorDescription, text: str, where: str) -> Tensor:
         array = np.asarray(data)
         if array.dtype.kind not in "biuf" or (array.size and dtype.kind in "iub" and array.dtype.kind == "f"):
             raise ValueError(f"{text[:40]} is not of that type")
-        # From the Python numbers, not from what numpy made of them: it refuses what does not fit.
+        # Asked here: numpy 1.x wraps what does not fit.
+        if array.size and dtype.kind in "iu":
+            limits = np.iinfo(dtype)
+            if array.min() < limits.min or array.max() > limits.max:
+                raise OverflowError(f"{text[:40]} has a number outside {limits.min} to {limits.max}")
+        # From the Python numbers, not from what numpy made of them.
         return np.asarray(data, dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise RequestFailed(f"{where}: expected {declared.datatype}, given what is not: {error}") from None
