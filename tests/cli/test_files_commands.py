@@ -144,15 +144,18 @@ def test_validate_tells_every_error_of_a_fleet_at_once(tmp_path: Path) -> None:
     file.write_text("name: plant\npools:\n  cpu: {workers: many, memroy: 1GiB}\ngateways:\n  gw: {listen: 1}\n")
     result = run("validate", file)
     assert result.exit_code == 1
-    for line, key in ((3, "pools.cpu.workers"), (3, "pools.cpu.memroy"), (5, "gateways.gw.listen")):
+    # Also what the repositories say: there is none.
+    places = ((3, "pools.cpu.workers"), (3, "pools.cpu.memroy"), (5, "gateways.gw.listen"), (1, "repository"))
+    for line, key in places:
         assert f"{file}:{line}: {key}: expected" in result.output
-    assert f"{file} has 3 errors" in result.output
+    assert f"{file} has 4 errors" in result.output
     told = json.loads(run("validate", file, "--json").output)
     assert told["valid"] is False
     assert {problem["key"] for problem in told["problems"]} == {
         "pools.cpu.workers",
         "pools.cpu.memroy",
         "gateways.gw.listen",
+        "repository",
     }
 
 

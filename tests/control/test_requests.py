@@ -130,14 +130,26 @@ def test_the_same_file_again_writes_nothing() -> None:
 
 
 def test_a_version_that_was_rolled_out_by_hand_stands_while_the_file_asks_for_the_same() -> None:
-    versions = served(detector="2", tracker="1", pipeline="1", embedder="1", reranker="1")
+    versions = served(detector="1", tracker="2", pipeline="1", embedder="1", reranker="1")
     records = Records(versions=versions)
     records.put(KEYS.converged, ConvergedRecord(1, {"detector": "1", "tracker": "1"}))
     decision = apply_fleet(records.view, file_of(FLEET), ASKING)
     assert not any(step.action == "rollout" for step in decision.answer.steps)
-    changed = FLEET.replace("    version: 1\n", "    version: 3\n")
+    changed = FLEET.replace("tracker: {version: 1", "tracker: {version: 3")
     steps = apply_fleet(records.view, file_of(changed), ASKING).answer.steps
-    assert next(step.detail for step in steps if step.action == "rollout").startswith("detector 2 → 3")
+    assert next(step.detail for step in steps if step.action == "rollout").startswith("tracker 2 → 3")
+
+
+def test_a_canary_of_a_stage_alone_is_refused_with_the_reason() -> None:
+    records = Records(versions=ALL)
+    stage = FLEET.replace("    version: 1\n", "    version: 2\n")
+    with pytest.raises(Conflict) as caught:
+        apply_fleet(records.view, file_of(stage), ASKING)
+    assert "models.detector.rollout.canary: detector is a stage of pipeline" in str(caught.value)
+    both = stage.replace("pipeline: {version: 1", "pipeline: {version: 2")
+    assert apply_fleet(records.view, file_of(both), ASKING).operations
+    without = stage.replace("canary: {steps: [10%, 50%], min_samples: 20}, ", "")
+    assert apply_fleet(records.view, file_of(without), ASKING).operations
 
 
 def test_a_plan_that_somebody_else_overtook_is_not_applied() -> None:

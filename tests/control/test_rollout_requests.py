@@ -104,6 +104,17 @@ def test_nothing_is_tried_behind_a_gateway_that_tells_nothing() -> None:
         start_rollout(view, {"detector": "2"}, ASKING, compare=True)
 
 
+def test_a_canary_of_a_stage_alone_is_refused_with_the_reason() -> None:
+    outer = {"outer": Assignment("1", stages=("pipeline",), pools=("cpu",))}
+    ensemble = {"pipeline": Assignment("1", stages=("detector", "tracker"), pools=("cpu",))}
+    view = Records(versions={**ALL, **ensemble, **outer}).view
+    with pytest.raises(InvalidArgument, match="canary: expected none, since detector is a stage of outer, pipeline"):
+        start_rollout(view, {"detector": "2"}, ASKING)
+    assert start_rollout(view, {"detector": "2"}, ASKING, canary=False).answer.canary is None
+    assert start_rollout(view, {"detector": "2", "outer": "2"}, ASKING).answer.canary is not None
+    assert start_rollout(view, {"outer": "2"}, ASKING, canary=True).answer.canary is not None
+
+
 def test_a_rollout_tells_the_pools_that_it_leaves() -> None:
     records = Records(versions={**ALL, "detector": Assignment("1", pools=("cpu", "gpu"))})
     assert start_rollout(records.view, {"detector": "2"}, ASKING).answer.changes["detector"].left == ("gpu",)

@@ -105,9 +105,9 @@ class Answer:
         self.error = error
 
 
-def make_fleet(rules: GatewayRules | None = None) -> Fleet:
+def make_fleet(rules: GatewayRules | None = None, outliers: Outliers | None = None) -> Fleet:
     rules = rules or GatewayRules()
-    return Fleet(rules, WireLimits(), Outliers(rules.outliers), seed=1)
+    return Fleet(rules, WireLimits(), outliers or Outliers(rules.outliers), seed=1)
 
 
 def add_members(fleet: Fleet, *serves: Mapping[str, Mapping[str, str]] | None) -> None:

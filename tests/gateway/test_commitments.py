@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -381,3 +382,15 @@ class TestRules:
         assert group.deadline_ns == 5_000_000
         assert group.current.balancer.policy.name == "round_robin"
         assert group.current.version == "1"
+
+    def test_outlier_rules_of_a_fleet_yaml_reach_a_gateway_that_runs(self) -> None:
+        from isochrone.control.fleet.gateway_rules import SOURCE, gateway_rules
+        from isochrone.control.fleet.reading import parse_fleet
+        from isochrone.gateway.resilience.outliers import Outliers
+        from isochrone.gateway.traffic.rules import parse_rules
+
+        outliers = Outliers()
+        fleet = make_fleet(outliers=outliers)
+        text = "name: a\ntraffic: {outliers: {consecutive_failures: 2}}"
+        fleet.configure(parse_rules(gateway_rules(parse_fleet(text, "fleet.yaml", Path("/"))), SOURCE))
+        assert outliers.rules.consecutive_failures == 2

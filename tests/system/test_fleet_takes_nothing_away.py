@@ -165,3 +165,53 @@ def test_another_repository_comes_before_what_it_holds(tmp_path: Path) -> None:
         assert [each["state"] for each in fleet.api.rollouts()].count("aborted") == 0
         load.wait_answers(20)
     assert load.failed == []
+
+
+_PLAIN = """name: "plain"
+backend: "python"
+input [ { name: "X" data_type: TYPE_FP32 dims: [ 1, 1 ] } ]
+output [ { name: "Y" data_type: TYPE_FP32 dims: [ 1, 1 ] } ]
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (
+            "raise ValueError('the weights of floor 3 are missing')",
+            ("the weights of floor 3 are missing", "auto_warmup"),
+        ),
+        ("return {'Y': inputs['X'].astype('float64')}", ("expected FP32", "FP64")),
+        ("return {'Y': inputs['X'].repeat(2, axis=1)}", ("expected shape [1,1]", "given [1,2]")),
+    ],
+    ids=["raises", "datatype", "shape"],
+)
+def test_a_version_that_fails_its_warm_up_is_aborted_with_its_own_words(
+    tmp_path: Path, line: str, words: tuple[str, ...]
+) -> None:
+    with small_fleet(tmp_path, ONE_WORKER) as fleet:
+        gateway = fleet.of(GATEWAY)[0].address
+        place = tmp_path / "models" / "plain"
+        for version, body in ((1, "return {'Y': inputs['X']}"), (2, line)):
+            (place / str(version)).mkdir(parents=True)
+            source = f"class Model:\n    def infer(self, inputs):\n        {body}\n"
+            (place / str(version) / "model.py").write_text(source)
+        (place / "config.pbtxt").write_text(_PLAIN)
+        for version in (1, 2):
+            rewritten(fleet, lambda document, at=version: document["models"].update(plain={"version": at}))
+            applied(fleet)
+            until(lambda at=version: _ended(fleet, "plain", str(at)), "the rollout to end")
+        record = _ended(fleet, "plain", "2")
+        assert record is not None
+        assert record["state"] == "aborted"
+        assert all(word in record["reason"] for word in words), record["reason"]
+        assert ask(gateway, "plain").version == "1"
+
+
+def _ended(fleet: SupervisedFleet, model: str, version: str) -> dict[str, Any] | None:
+    """The rollout of a version, once it is over."""
+    for record in fleet.api.rollouts():
+        change = record["changes"].get(model)
+        if change is not None and change["version"] == version and record["state"] in ("done", "aborted"):
+            return dict(record)
+    return None

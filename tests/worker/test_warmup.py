@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -98,10 +99,59 @@ def test_a_model_without_batching_gets_no_batch_dimension() -> None:
     assert executable.runs[0]["X"].shape == (2,)
 
 
-def test_a_model_that_cannot_take_zeros_is_served_all_the_same() -> None:
-    executable, curve = warmed(BATCHED, Watching(ModelFailed("zeros?")))
-    assert len(executable.runs) == 1
-    assert curve.estimate(1) == 0
+def test_a_model_that_fails_with_zeros_fails_the_load_in_its_own_words() -> None:
+    with pytest.raises(ModelFailed) as caught:
+        warmed(BATCHED, Watching(ValueError("index 7 is out of range")))
+    assert "model 'm': automatic warm-up, with zeros as inputs, failed: index 7 is out of range" in str(caught.value)
+    # What to do for one that is right all the same.
+    assert "model_warmup" in str(caught.value)
+    assert 'auto_warmup: "false"' in str(caught.value)
+
+
+class PickyAboutZeros(Watching):
+    def execute(self, inputs: dict[str, Any], outputs: tuple[str, ...] | None) -> dict[str, Any]:
+        if not inputs["X"].any():
+            raise ValueError("division by zero")
+        return super().execute(inputs, outputs)
+
+
+def test_a_model_whose_samples_run_need_not_take_zeros() -> None:
+    text = BATCHED + (SAMPLE % "random_data: true").replace('"false"', '"true"')
+    executable, curve = warmed(text, PickyAboutZeros())
+    assert len(executable.runs) == 4
+    assert curve.mean(2) > 0
+
+
+class Giving(Watching):
+    def __init__(self, output: Any) -> None:
+        super().__init__()
+        self.output = output
+
+    def execute(self, inputs: dict[str, Any], outputs: tuple[str, ...] | None) -> dict[str, Any]:
+        super().execute(inputs, outputs)
+        return {"Y": np.resize(self.output, (len(inputs["X"]), *self.output.shape)), "state": np.zeros(9)}
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        (np.zeros(1, np.float64), "output 'Y': expected FP32 as config.pbtxt declares, given FP64"),
+        (np.zeros(1, np.int32), "output 'Y': expected FP32 as config.pbtxt declares, given INT32"),
+        (np.zeros(2, np.float32), "output 'Y': expected shape [1,1] as config.pbtxt declares, given [1,2]"),
+        (np.zeros((), np.float32), "output 'Y': expected shape [1,1] as config.pbtxt declares, given [1]"),
+    ],
+)
+@pytest.mark.parametrize("sample", [False, True])
+def test_outputs_that_are_not_as_declared_fail_the_load(output: Any, expected: str, sample: bool) -> None:
+    text = BATCHED + (SAMPLE % "zero_data: true").replace("batch_size: 2", "batch_size: 1") if sample else BATCHED
+    with pytest.raises(ModelFailed, match=re.escape(expected)):
+        warmed(text, Giving(output))
+    warmed(text, Giving(np.zeros(1, np.float32)))
+
+
+def test_free_dimensions_of_outputs_are_free() -> None:
+    text = BATCHED.replace('name: "Y" data_type: TYPE_FP32 dims: [1]', 'name: "Y" data_type: TYPE_FP32 dims: [-1]')
+    warmed(text, Giving(np.zeros(7, np.float32)))
 
 
 def test_automatic_warm_up_can_be_switched_off() -> None:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from isochrone.control.events import event
 from isochrone.control.fleet.checks import dotted
+from isochrone.control.fleet.lonely_stages import lonely_stages, without_traffic
 from isochrone.control.fleet.model_spec import Canary, Compare, Model, Section, overlay
 from isochrone.control.fleet.pydantic_problems import problems_of
 from isochrone.control.fleet.spec import Fleet
@@ -71,6 +72,11 @@ def start_rollout(
             raise InvalidArgument(f"{name}: expected none for {unserved[0]}, which serves no version yet, given one")
     tried = _rule(canary, Canary, "canary", canaries)
     compared = _rule(compare, Compare, "compare", compares)
+    if tried is not None:
+        for stage, ensembles in lonely_stages(
+            filled, {name: each.stages for name, each in assignments.items()}
+        ).items():
+            raise InvalidArgument(f"canary: expected none, since {without_traffic(stage, ensembles)}, given one")
     for name, rule in (("canary", tried), ("compare", compared)):
         for group in fleet.gateways_without_metrics if rule is not None else ():
             raise InvalidArgument(

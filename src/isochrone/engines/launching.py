@@ -21,7 +21,7 @@ from isochrone.control.fleet.bundled import write_bundled
 from isochrone.control.fleet.file import lost_versions, read_file
 from isochrone.control.fleet.passwords import without_password
 from isochrone.control.fleet.processes import controller_ports, gateway_ports, store_url, worker_ports
-from isochrone.control.fleet.reading import fleet_of, load_fleet
+from isochrone.control.fleet.reading import FleetError, fleet_of, load_fleet, read_text
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.keys import Keys
 from isochrone.control.records import FleetRecord
@@ -66,8 +66,13 @@ class Launch:
 
 def launch_of_file(path: Path, state: Path | None = None) -> Launch:
     """``isochrone up FILE``."""
-    fleet = load_fleet(path)
     directory = Path(os.path.abspath(path)).parent
+    try:
+        fleet = load_fleet(path)
+    except FleetError:
+        # All that is wrong in one go, the repositories included.
+        read_file(read_text(path), str(path), directory)
+        raise
     return Launch(
         fleet, path.read_text(encoding="utf-8"), directory, str(path), state or _state_of(fleet, directory), True
     )

@@ -226,6 +226,8 @@ class Fleet:
     def configure(self, rules: GatewayRules) -> None:
         """These are the rules from now on; models whose own did not change keep all they have learned."""
         before, self.rules = self.rules, rules
+        if rules.outliers != before.outliers:
+            self._outliers.configure(rules.outliers, now_ns())
         if rules.quota != before.quota:
             self.quotas = (Quotas(rules.quota),) if rules.quota.enabled else ()
         for name, group in (("", self.unknown), *self.groups.items()):

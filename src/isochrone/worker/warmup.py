@@ -1,8 +1,9 @@
 """Warm-up: every instance runs every batch size it will use before the model is READY.
 
-So the first request is as fast as the thousandth, and the latency curve is known before the first decision. With
-``model_warmup`` in the configuration its samples are run, and a failure fails the load. Without, zeros are run; a model
-that cannot take zeros is served all the same, with a warning.
+So the first request is as fast as the thousandth, and the latency curve is known before the first decision. It is a
+gate, too: a run that fails, or gives an output of another type or shape than declared, fails the load with the model's
+own words. The samples of ``model_warmup`` are run where the configuration has some, and zeros at every batch size. A
+model that cannot take zeros has samples, or the parameter ``auto_warmup: false``.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from isochrone.errors import ConfigError, IsochroneError, ModelFailed
 from isochrone.models.signature import OIP_NAME_BY_DATA_TYPE
 from isochrone.protocol.datatypes import numpy_of
 from isochrone.protocol.tensors import from_binary
+from isochrone.worker.backends.declared import datatype_of
 
 if TYPE_CHECKING:
     from isochrone.models.repository import ModelDescription
+    from isochrone.models.signature import Signature
     from isochrone.protocol.messages import Tensors
     from isochrone.worker.backends import Executable
     from isochrone.worker.curve import LatencyCurve
@@ -49,11 +52,18 @@ def warm_up(executable: Executable, description: ModelDescription, curve: Latenc
     try:
         _run_zeros(executable, description, curve)
     except Exception as error:
-        log.warning(
-            "automatic warm-up failed; add model_warmup, or parameters auto_warmup: false, to config.pbtxt",
-            model=description.name,
-            error=str(error),
-        )
+        if not config.model_warmup:
+            raise ModelFailed(
+                f"model '{description.name}': automatic warm-up, with zeros as inputs, failed: {_words(error)} "
+                "(a model that cannot take zeros needs real samples as model_warmup in config.pbtxt, or the parameter "
+                'auto_warmup: "false")'
+            ) from error
+        # Its samples have shown that it works: other sizes are measured with requests.
+        log.info("zeros cannot be used to warm up all batch sizes", model=description.name, error=str(error))
+
+
+def _words(error: Exception) -> str:
+    return str(error).strip() or type(error).__name__
 
 
 def batch_sizes(config: Any) -> list[int]:
@@ -79,12 +89,36 @@ def _run_zeros(executable: Executable, description: ModelDescription, curve: Lat
             inputs[spec.name] = _zeros(spec.datatype, (rows, *shape) if signature.max_batch_size else shape)
         for attempt in range(_RUNS):
             before = now_ns()
-            executable.execute(inputs, None)
+            outputs = executable.execute(inputs, None)
             if attempt:
                 curve.observe(rows, now_ns() - before)
-            elif now_ns() - started > _BUDGET_NS:
+                continue
+            _check_outputs(outputs, signature, rows)
+            if now_ns() - started > _BUDGET_NS:
                 curve.observe(rows, now_ns() - before)
                 break
+
+
+def _check_outputs(outputs: Tensors, signature: Signature, rows: int) -> None:
+    """Raises for an output of another type or shape than the configuration declares: its callers rely on that."""
+    for name, array in outputs.items():
+        spec = signature.output_by_name.get(name)
+        if spec is None:
+            # A state that the scheduler keeps between the requests of a sequence.
+            continue
+        if array.dtype != numpy_of(spec.datatype):
+            given = datatype_of(array.dtype)
+            raise ModelFailed(f"output '{name}': expected {spec.datatype} as config.pbtxt declares, given {given}")
+        shape = (rows, *spec.dims) if signature.max_batch_size else spec.dims
+        if len(shape) != array.ndim or any(
+            size not in (-1, found) for size, found in zip(shape, array.shape, strict=True)
+        ):
+            expected, given = _shown(shape), _shown(array.shape)
+            raise ModelFailed(f"output '{name}': expected shape {expected} as config.pbtxt declares, given {given}")
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"
 
 
 def _zeros(datatype: str, shape: tuple[int, ...]) -> Any:
@@ -112,9 +146,11 @@ def _run_sample(executable: Executable, description: ModelDescription, sample: A
             if executable.decoupled:
                 _exhaust(executable, inputs)
             else:
-                executable.execute(inputs, None)
+                _check_outputs(executable.execute(inputs, None), description.signature, rows)
         except Exception as error:
-            raise ModelFailed(f"model '{description.name}': warm-up sample '{sample.name}' failed: {error}") from error
+            raise ModelFailed(
+                f"model '{description.name}': warm-up sample '{sample.name}' failed: {_words(error)}"
+            ) from error
         if attempt:
             curve.observe(rows, now_ns() - before)
 

@@ -125,3 +125,29 @@ def test_versions_of_an_unknown_model(directory: Path) -> None:
         FleetError, match=r"fleet a: models.zebra: expected one of the known models both, empty, first, second"
     ):
         available_versions(read("", directory), "zebra", directory)
+
+
+def test_a_repository_without_a_model_is_told(directory: Path) -> None:
+    (directory / "hollow").mkdir()
+    (directory / "file").write_text("")
+    assert problems("repository: hollow", directory) == [
+        "fleet.yaml:2: repository: expected at least one model in DIR/hollow, given none"
+    ]
+    assert problems("repository: modles", directory) == [
+        "fleet.yaml:2: repository: expected a directory at DIR/modles, given nothing there"
+    ]
+    assert problems("repository: [models, file]\nmodels: {first: }", directory) == [
+        "fleet.yaml:2: repository: expected a directory at DIR/file, given a file"
+    ]
+    assert problems("pools: {t: {addresses: ['h:1']}}", directory) == [
+        "fleet.yaml:1: models: expected at least one model, since its servers' own repositories cannot be looked into,"
+        " given none"
+    ]
+
+
+def test_an_ensemble_is_where_its_stages_are(directory: Path) -> None:
+    text = "pools: {cpu: , gpu: }\nmodels:\n  both: {version: 1, pools: [%s]}\n  second: {version: 1, pools: [gpu]}"
+    assert problems(text % "cpu", directory) == [
+        "fleet.yaml:4: models.both.pools: expected pools that serve its stage second, too (gpu), given cpu"
+    ]
+    assert set(catalog(read(text % "gpu", directory), directory)) == {"both", "first", "second"}

@@ -65,7 +65,6 @@ def test_ports_count_up_and_free_ones_stay_free() -> None:
 
 def test_one_gateway_is_called_as_its_group() -> None:
     assert "gw" in processes(parse("name: a"), DIRECTORY)
-    assert "gw" not in processes(parse("name: a\ngateways: {gw: {count: 0}}"), DIRECTORY)
 
 
 @given(st.integers(1, 8), st.integers(1, 8))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mistakes import MISTAKES
 
+from isochrone.control.fleet.file import read_file
 from isochrone.control.fleet.reading import FleetError, fleet_of, load_fleet, parse_fleet, with_workers
 from isochrone.control.fleet.spec import Fleet
 from isochrone.errors import ConfigError
@@ -184,3 +185,64 @@ def test_a_wrong_record_is_told_without_a_line() -> None:
     with pytest.raises(FleetError) as caught:
         fleet_of({"name": "a", "pools": {"cpu": {"workers": "x"}}}, "store")
     assert str(caught.value) == "store: pools.cpu.workers: expected an integer, given 'x'"
+
+
+# All at once.
+
+
+def test_mistakes_of_every_kind_are_told_in_one_go(tmp_path: Path) -> None:
+    text = """\
+name: demo
+repository: ./modles
+control: {listen: 8003}
+gateways:
+  gw: {count: 0}
+pools:
+  cpu: {workers: 2, memroy: 1GiB}
+  gpu: {workers: 3, max: 2}
+models:
+  detector: {version: 1, pools: [cppu], traffic: {quota: {concurency: 1}, retries: {ration: 1}}}
+  tracker: {version: 1, rollout: {canary: {steps: [50%, 5%]}}}
+security: {tls: {cert: a.pem, key: b.pem}}
+"""
+    with pytest.raises(FleetError) as caught:
+        read_file(text, "fleet.yaml", tmp_path)
+    keys = {str(problem).partition(": expected")[0] for problem in caught.value.problems}
+    assert keys == {
+        "fleet.yaml:2: repository",
+        "fleet.yaml:3: control.listen",
+        "fleet.yaml:5: gateways.gw.count",
+        "fleet.yaml:7: pools.cpu.memroy",
+        "fleet.yaml:8: pools.gpu.workers",
+        "fleet.yaml:10: models.detector.pools[0]",
+        "fleet.yaml:10: models.detector.traffic.quota.concurency",
+        "fleet.yaml:10: models.detector.traffic.retries.ration",
+        "fleet.yaml:11: models.tracker.rollout.canary.steps",
+        "fleet.yaml:12: security.tls.cert",
+        "fleet.yaml:12: security.tls.key",
+    }
+
+
+def test_what_was_left_out_makes_no_mistakes_of_its_own() -> None:
+    # workers would be 1 then, below min; the pool would not be known to the model; the ports would clash.
+    assert told("name: a\npools: {cpu: {workres: 3, min: 2}}") == [
+        "fleet.yaml:2: pools.cpu.workres: expected a known key (did you mean 'workers'?), given an unknown key"
+    ]
+    assert len(told("name: a\npools: {gpu: 7, cpu: {}}\nmodels: {m: {pools: [gpu]}}")) == 1
+    assert len(told("name: a\npools: 7\nmodels: {m: {pools: [gpu]}}")) == 1
+    assert len(told("name: a\ncontrol: {listen: 8}\ngateways: {gw: {listen: 'localhost:8003'}}")) == 1
+
+
+def test_aliases_that_repeat_each_other_are_refused_before_they_are_made() -> None:
+    bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
+    bomb += "".join(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 12))
+    (line,) = told(bomb + "name: *a11\n")
+    assert "more than 500000 values, with all that its aliases repeat" in line
+    merged = "".join(f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 9)}]}}\n" for level in range(1, 12))
+    (line,) = told("a0: &a0 {x: 1, y: 2}\n" + merged)
+    assert "more than 500000 values" in line
+
+
+def test_aliases_in_moderation_are_fine() -> None:
+    text = "name: a\nmodels:\n  first: &common {slo: {deadline_ms: 5}}\n  second: *common\n  third: {<<: *common}\n"
+    assert {model.slo.deadline_ms for model in parse(text).models.values()} == {5.0}

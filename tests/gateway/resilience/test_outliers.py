@@ -221,3 +221,17 @@ def test_never_more_than_the_share_is_out(share: float, size: int, steps: list[t
         out = [endpoint for endpoint in endpoints if endpoint.ejected_until > now]
         assert len(out) <= share * len(endpoints)
         assert all(endpoint.ejected_until - now <= rules.most_ns for endpoint in out)
+
+
+def test_other_rules_hold_at_once_and_what_is_known_is_kept() -> None:
+    outliers, (first, second, *_) = fleet_of(4)
+    assert fail(outliers, first, 3, SECOND) == []
+    outliers.configure(OutlierRules(consecutive_failures=4), SECOND)
+    assert fail(outliers, first, 1, SECOND) == ["4 failures in a row"]
+    assert fail(outliers, second, 4, SECOND) == ["4 failures in a row"]
+    # In a smaller share, the one whose time is nearest comes back.
+    outliers.configure(OutlierRules(max_share=0.25), 2 * SECOND)
+    assert sum(endpoint.ejected_until > 2 * SECOND for endpoint in (first, second)) == 1
+    outliers.configure(OutlierRules(enabled=False), 3 * SECOND)
+    assert all(endpoint.ejected_until <= 3 * SECOND for endpoint in (first, second))
+    assert fail(outliers, first, 50, 4 * SECOND) == []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from isochrone.control.fleet.catalog import CatalogModel, catalog
+from isochrone.control.fleet.file import read_file
 from isochrone.control.fleet.processes import repositories_of
-from isochrone.control.fleet.reading import FleetError, load_fleet
+from isochrone.control.fleet.reading import FleetError, read_text
 from isochrone.control.fleet.spec import Fleet
 from isochrone.errors import ConfigError, IsochroneError
 from isochrone.models.repository import Repository
@@ -33,26 +33,25 @@ def check(path: Path) -> Checked:
 def _fleet(path: Path) -> Checked:
     directory = Path(os.path.abspath(path)).parent
     try:
-        fleet = load_fleet(path)
-        models = catalog(fleet, directory, str(path), path.read_text(encoding="utf-8"))
+        file = read_file(read_text(path), str(path), directory)
     except FleetError as error:
         return Checked("fleet", str(path), {}, error.problems)
-    versions = {name: model.version for name, model in models.items()}
+    fleet, versions = file.fleet, dict(file.versions)
     problems: list[ConfigError] = []
-    for paths, names in _by_repository(fleet, directory, models.values()).items():
+    for paths, names in _by_repository(fleet, directory, versions).items():
         problems += _of_models(Repository(paths), names)
     return Checked("fleet", fleet.name, versions, tuple(_once(problems)))
 
 
 def _by_repository(
-    fleet: Fleet, directory: Path, models: Iterable[CatalogModel]
+    fleet: Fleet, directory: Path, versions: Mapping[str, str]
 ) -> dict[tuple[Path, ...], dict[str, int]]:
     """By the repositories of a pool's workers: the models that they load, with their versions."""
     found: dict[tuple[Path, ...], dict[str, int]] = {}
-    for model in models:
-        for pool in model.pools:
+    for name, version in versions.items():
+        for pool in fleet.pools_of(name):
             if not fleet.pools[pool].addresses:
-                found.setdefault(repositories_of(fleet, pool, directory), {})[model.name] = int(model.version)
+                found.setdefault(repositories_of(fleet, pool, directory), {})[name] = int(version)
     return found
 
 

@@ -6,12 +6,13 @@ server's repository cannot be looked into: for models that only such servers hav
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
 
+from isochrone.control.fleet.checks import Path as Path_
 from isochrone.control.fleet.checks import Problem
 from isochrone.control.fleet.lines import Lines, parse_yaml
 from isochrone.control.fleet.model_spec import Model
@@ -42,6 +43,14 @@ def catalog(fleet: Fleet, directory: Path, where: str = "fleet.yaml", text: str 
 
     Raises ``FleetError`` with all that is wrong; with the file's ``text``, by line.
     """
+    found, problems = look_up(fleet, directory)
+    if problems:
+        raise fleet_error(problems, where, _lines(text))
+    return found
+
+
+def look_up(fleet: Fleet, directory: Path) -> tuple[dict[str, CatalogModel], list[Problem]]:
+    """The same, and all that is wrong."""
     found: dict[str, CatalogModel] = {}
     local = [pool for pool, spec in fleet.pools.items() if not spec.addresses]
     problems = [problem for pool in local for problem in _missing_repositories(fleet, pool, directory)]
@@ -60,9 +69,34 @@ def catalog(fleet: Fleet, directory: Path, where: str = "fleet.yaml", text: str 
             continue
         found[name] = CatalogModel(name, version, fleet.pools_of(name), stages, fleet.of(name))
         waiting += stages
-    if problems:
-        raise fleet_error(list(dict.fromkeys(problems)), where, _lines(text))
-    return found
+    problems += _parted_ensembles(found)
+    return found, list(dict.fromkeys(problems))
+
+
+def _parted_ensembles(models: Mapping[str, CatalogModel]) -> Iterator[Problem]:
+    """An ensemble's steps run in the worker that has the request: every stage must be in each of its pools."""
+    for name, model in models.items():
+        for stage in model.stages:
+            lacking = [pool for pool in model.pools if stage in models and pool not in models[stage].pools]
+            if lacking:
+                expected = f"pools that serve its stage {stage}, too ({', '.join(models[stage].pools)})"
+                yield Problem(("models", name, "pools"), expected, ", ".join(lacking))
+
+
+def missing_files(fleet: Fleet, directory: Path) -> list[Problem]:
+    """Certificates, keys and tokens that the file names and that cannot be read."""
+    tls = fleet.security.tls
+    named: list[tuple[Path_, str | None]] = [
+        (("security", "tls", "cert"), tls.cert),
+        (("security", "tls", "key"), tls.key),
+        (("security", "tls", "client_ca"), tls.client_ca),
+        *((("security", "tokens", name, "file"), token.file) for name, token in fleet.security.tokens.items()),
+    ]
+    return [
+        Problem(path, f"a file at {absolute(text, directory)}", "nothing there")
+        for path, text in named
+        if text is not None and not absolute(text, directory).is_file()
+    ]
 
 
 def available_versions(fleet: Fleet, model: str, directory: Path) -> list[int]:

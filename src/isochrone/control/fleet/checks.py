@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, NamedTuple
 
 from isochrone.control.fleet.processes import OWN_FLAGS, controller_ports, gateway_ports, names_of, worker_ports
+from isochrone.control.fleet.quantities import bytes_text
 from isochrone.gateway.upstreams import parse_upstream
 from isochrone.models.config_keys import suggestion
 
@@ -93,6 +94,11 @@ def _of_models(fleet: Fleet) -> Iterator[Problem]:
         yield from _of_defaults(at, model, fleet)
         if model.source is not None and PurePath(model.source).name != name:
             yield Problem((*at, "source"), f"a directory called '{name}', as the model is", repr(model.source))
+        for pool in fleet.pools_of(name):
+            room = fleet.pools[pool].memory if pool in fleet.pools else 0
+            if room and model.memory > room:
+                expected = f"at most the memory of pool {pool}, which is {bytes_text(room)}"
+                yield Problem((*at, "memory"), expected, bytes_text(model.memory))
         for index, other in enumerate(model.changes_with):
             if other == name or other not in fleet.models:
                 known = [each for each in fleet.models if each != name]

@@ -9,10 +9,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from isochrone.control.fleet.catalog import catalog
+from isochrone.control.fleet.catalog import CatalogModel, look_up, missing_files
 from isochrone.control.fleet.passwords import without_password
 from isochrone.control.fleet.processes import repositories_of
-from isochrone.control.fleet.reading import fleet_of, parse_fleet
+from isochrone.control.fleet.reading import examine, fleet_error, fleet_of
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.records import Assignment, FleetRecord
 from isochrone.errors import IsochroneError
@@ -38,9 +38,16 @@ def read_file(text: str, where: str, directory: Path, check: Callable[[Fleet], N
 
     ``check`` may refuse the fleet before its directories are looked into. What is kept has no password.
     """
-    fleet = parse_fleet(text, where, directory)
-    check(fleet)
-    models = catalog(fleet, directory, where, text)
+    examined = examine(text, where)
+    fleet, problems = examined.fleet, list(examined.problems)
+    models: Mapping[str, CatalogModel] = {}
+    if fleet is not None:
+        check(fleet)
+        models, missing = look_up(fleet, directory)
+        missing += missing_files(fleet, directory)
+        problems += [each for each in missing if not examined.is_about_mistakes(each)]
+    if problems or fleet is None:
+        raise fleet_error(problems, where, examined.lines)
     versions = {name: model.version for name, model in models.items()}
     stages = {name: each.stages for name, each in models.items()}
     return FleetFile(*without_password(fleet, text), str(directory), versions, stages)

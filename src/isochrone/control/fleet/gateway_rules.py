@@ -26,12 +26,12 @@ _OWN = {"deadline_ms": ("slo",), "priority": ("slo",), "policy": (), "policy_opt
 
 def gateway_rules(fleet: Fleet) -> str:
     """The rules of all models, as JSON; ``parse_rules(text, SOURCE)`` reads it."""
-    return _text(fleet, {name: _rules(fleet, model) for name, model in fleet.models.items()})
+    return _text(fleet, fleet.defaults, {name: _rules(fleet, model) for name, model in fleet.models.items()})
 
 
-def _text(fleet: Fleet, models: dict[str, Any]) -> str:
+def _text(fleet: Fleet, defaults: ModelDefaults, models: dict[str, Any]) -> str:
     rules = {
-        "defaults": _rules(fleet, fleet.defaults),
+        "defaults": _rules(fleet, defaults),
         "models": models,
         "outliers": fleet.traffic.outliers,
         "quota": fleet.traffic.quota,
@@ -68,18 +68,26 @@ def _with_ways(fleet: Fleet, tiers: Any) -> Any:
 
 def rule_problems(fleet: Fleet) -> list[Problem]:
     """What the gateway would say against the rules, each by its place in fleet.yaml."""
-    found = _problems(fleet, ("defaults",), fleet.defaults, {})
-    if found:
+    found = _all_problems(fleet, ("defaults",), fleet.defaults)
+    if not found:
         # Models have it from there: once is enough.
-        return found
-    for name, model in fleet.models.items():
-        found += _problems(fleet, ("models", name), model, {name: _rules(fleet, model)})
-    return found
+        for name, model in fleet.models.items():
+            found += _all_problems(fleet, ("models", name), model)
+    return list(dict.fromkeys(found))
 
 
-def _problems(fleet: Fleet, at: Path, model: ModelDefaults, models: dict[str, Any]) -> list[Problem]:
+def _all_problems(fleet: Fleet, at: Path, model: ModelDefaults) -> list[Problem]:
+    """The rules are read up to the first mistake, so each is read alone."""
+    single = [model.model_copy(update={"traffic": {key: value}}) for key, value in model.traffic.items()]
+    return [problem for one in single or [model] for problem in _problems(fleet, at, one)]
+
+
+def _problems(fleet: Fleet, at: Path, model: ModelDefaults) -> list[Problem]:
     try:
-        text = _text(fleet, models)
+        if at == ("defaults",):
+            text = _text(fleet, model, {})
+        else:
+            text = _text(fleet, ModelDefaults(), {str(at[1]): _rules(fleet, model)})
     except (TypeError, ValueError) as error:
         return [Problem((*at, "traffic"), "mappings, lists, strings and numbers", str(error))]
     try:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from isochrone.control.fleet.lonely_stages import lonely_stages, without_traffic
 from isochrone.control.fleet.planning.differences import differences, listed
 from isochrone.control.fleet.planning.ineffective import ineffective
 from isochrone.control.fleet.planning.losses import (
@@ -73,6 +74,8 @@ def plan(
     if before is not None:
         steps += _pool_steps(before, after)
     steps += _version_steps(before, after, served, resolved, stages or {})
+    if is_refused(steps):
+        return [step for step in steps if step.action == REFUSE]
     if before is not None:
         steps += retired_models(committed, {**dict.fromkeys(after.models, ""), **resolved})
         steps += retired_pools(before, after, committed)
@@ -182,6 +185,7 @@ def _version_steps(
             now = before.of(name).version if before is not None and name in before.models else ""
         if now != wanted:
             changes[name] = VersionChange(name, now, wanted)
+    running = {**{name: after.of(name).stages for name in names}, **stages}
     for group in rollout_groups(after, changes, stages):
         parts = tuple(changes[name] for name in group)
         cutover = STRICT if any(after.of(name).rollout.cutover == STRICT for name in group) else "fast"
@@ -194,6 +198,9 @@ def _version_steps(
         ]
         if all(not part.before for part in parts):
             extras = []
+        lonely = lonely_stages(group, running) if "canary" in extras else {}
+        for stage, ensembles in lonely.items():
+            yield Step(REFUSE, "model", f"models.{stage}.rollout.canary", without_traffic(stage, ensembles))
         detail = f"{words}; {', '.join([cutover, *extras])}"
         yield Step(ROLLOUT, "model", ", ".join(group), detail, versions=parts)
 

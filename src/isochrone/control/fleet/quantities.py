@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -122,9 +123,20 @@ def _one_or_many(given: object) -> object:
     return [given] if isinstance(given, str) else given
 
 
-def _path(given: str) -> str:
+def file_path(given: str) -> str:
     if not given.strip() or "\0" in given:
         raise wrong("a path")
+    try:
+        Path(given).expanduser()
+    except RuntimeError:
+        raise wrong("a path whose home directory is known here") from None
+    return given
+
+
+def _address_given(given: object) -> object:
+    """A port alone, as ``listen: 8000``, is no string: what is meant is told whole."""
+    if isinstance(given, int) and not isinstance(given, bool):
+        raise wrong(f"host:port, such as 127.0.0.1:{given if 0 <= given <= 65535 else 8000}")
     return given
 
 
@@ -200,11 +212,16 @@ Name = Annotated[
     str, AfterValidator(_name), WithJsonSchema({"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"})
 ]
 #: Where a process listens; port 0: a free one.
-Address = Annotated[str, AfterValidator(_address), WithJsonSchema({"type": "string", "pattern": r"^.+:\d{1,5}$"})]
+Address = Annotated[
+    str,
+    BeforeValidator(_address_given),
+    AfterValidator(_address),
+    WithJsonSchema({"type": "string", "pattern": r"^.+:\d{1,5}$"}),
+]
 #: A server that runs already, in the words of ``isochrone gateway --upstream``.
 Upstream = Annotated[str, AfterValidator(_upstream)]
 #: A file or directory; relative to the fleet.yaml.
-FilePath = Annotated[str, AfterValidator(_path)]
+FilePath = Annotated[str, AfterValidator(file_path)]
 #: One directory, or a list of them.
 Paths = Annotated[
     tuple[FilePath, ...],

@@ -1,12 +1,13 @@
-"""Makes a ``Fleet`` of a fleet.yaml. What is wrong is told with file, line, key, what was expected and what was given.
+"""Makes a ``Fleet`` of a fleet.yaml. Errors name file, line, key, what was expected and what was given.
 
-All that is wrong is told at once, one line each. The file is only read: whether its directories and models are there is
-``catalog``'s to say.
+All errors are reported at once, one line each: ``examine`` leaves out what is wrong and looks at the rest, so that
+``catalog`` can still say which directories and models are not there. The file is only read.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,14 @@ from pydantic import ValidationError
 
 from isochrone.control.fleet.checks import Problem, dotted
 from isochrone.control.fleet.gateway_rules import rule_problems
+from isochrone.control.fleet.leaving_out import follows_from, without
 from isochrone.control.fleet.lines import Lines, parse_yaml
 from isochrone.control.fleet.pydantic_problems import problems_of
 from isochrone.control.fleet.spec import Fleet
 from isochrone.errors import ConfigError
+
+#: Times that wrong settings are left out to look at the rest: schema, what belongs together, names and ports.
+_ROUNDS = 6
 
 
 class FleetError(ConfigError):
@@ -42,20 +47,45 @@ def fleet_error(problems: Sequence[Problem], where: str, lines: Lines | None) ->
 
 def load_fleet(path: Path | str) -> Fleet:
     """The fleet in a file."""
+    return parse_fleet(read_text(path), str(path), Path(path).parent)
+
+
+def read_text(path: Path | str) -> str:
+    """The text of a fleet.yaml."""
     where = str(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        return Path(path).read_text(encoding="utf-8")
     except (IsADirectoryError, NotADirectoryError, FileNotFoundError) as error:
         raise FleetError([ConfigError(where, "file", "a fleet.yaml", error.strerror or str(error))]) from None
     except OSError as error:
         raise FleetError([ConfigError(where, "file", "a readable file", error.strerror or str(error))]) from None
     except UnicodeDecodeError:
         raise FleetError([ConfigError(where, "file", "UTF-8 text", "bytes that are not")]) from None
-    return parse_fleet(text, where, Path(path).parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A fleet, or what is wrong with it; then ``fleet`` is made of what is right, where that makes one."""
+
+    fleet: Fleet | None
+    problems: tuple[Problem, ...]
+    lines: Lines
+
+    def is_about_mistakes(self, problem: Problem) -> bool:
+        """Whether a problem may only follow from what was left out."""
+        return follows_from(problem, [each.path for each in self.problems])
 
 
 def parse_fleet(text: str, where: str, directory: Path) -> Fleet:
     """The fleet in a text; ``where`` names it in errors, ``directory`` is what relative paths in it are of."""
+    examined = examine(text, where)
+    if examined.problems or examined.fleet is None:
+        raise fleet_error(examined.problems, where, examined.lines)
+    return examined.fleet
+
+
+def examine(text: str, where: str) -> Examined:
+    """Raises ``FleetError`` only for a text that is no YAML mapping."""
     try:
         data, lines = parse_yaml(text)
     except yaml.YAMLError as error:
@@ -68,7 +98,8 @@ def parse_fleet(text: str, where: str, directory: Path) -> Fleet:
     if not isinstance(data, dict):
         given = "nothing" if data is None else repr(data)[:60]
         raise FleetError([ConfigError(where, "file", "a mapping with name, pools, models ...", given)])
-    return _checked(data, where, lines)
+    fleet, problems = _examined(data)
+    return Examined(fleet, tuple(problems), lines)
 
 
 def fleet_of(spec: dict[str, Any], where: str = "fleet") -> Fleet:
@@ -87,10 +118,30 @@ def with_workers(fleet: Fleet, pool: str, workers: int) -> Fleet:
 
 
 def _checked(data: dict[str, Any], where: str, lines: Lines | None) -> Fleet:
-    try:
-        fleet = Fleet.model_validate(data)
-    except ValidationError as error:
-        raise fleet_error(problems_of(error, Fleet), where, lines) from None
-    if problems := rule_problems(fleet):
+    fleet, problems = _examined(data)
+    if problems or fleet is None:
         raise fleet_error(problems, where, lines)
     return fleet
+
+
+def _examined(data: dict[str, Any]) -> tuple[Fleet | None, list[Problem]]:
+    found: list[Problem] = []
+
+    def add(problems: Sequence[Problem]) -> None:
+        paths = [each.path for each in found]
+        found.extend(each for each in problems if each not in found and not follows_from(each, paths))
+
+    for _ in range(_ROUNDS):
+        try:
+            fleet = Fleet.model_validate(data)
+        except ValidationError as error:
+            problems = problems_of(error, Fleet)
+            add(problems)
+            remaining = without(data, [each.path for each in problems])
+            if remaining is None:
+                return None, found
+            data = remaining
+            continue
+        add(rule_problems(fleet))
+        return fleet, found
+    return None, found

@@ -24,6 +24,7 @@ from isochrone.control.fleet.quantities import (
     Share,
     Upstreams,
     Words,
+    file_path,
     wrong,
 )
 from isochrone.errors import InvalidArgument
@@ -35,6 +36,8 @@ def _store_url(given: str) -> str:
     scheme, colon, rest = given.partition(":")
     if not colon or scheme not in ("sqlite", "etcd") or not rest.strip("/ "):
         raise wrong("sqlite:PATH, or etcd:http://HOST:2379[,http://HOST:2379 ...]", repr(split_password(given)[0]))
+    if scheme == "sqlite":
+        file_path(rest)
     if scheme == "etcd" and not all(
         end.startswith(("http://", "https://")) and len(end) > 8 for end in rest.split(",")
     ):
@@ -84,7 +87,7 @@ class Gateway(Section):
 
     listen: Address = "127.0.0.1:8000"
     """Where the first one listens, for HTTP and gRPC; the others one port up each. Port 0: each a free one."""
-    count: int = Field(default=1, ge=0, le=256)
+    count: int = Field(default=1, ge=1, le=256)
     """How many run on this machine."""
     metrics_port: int = Field(default=9000, ge=-1, le=65535)
     """Port for /metrics of the first one; the others one port up each. 0: each a free one, -1: none."""
@@ -260,7 +263,7 @@ class Fleet(Section):
     @property
     def gateways_without_metrics(self) -> tuple[str, ...]:
         """Groups whose counts and samples nobody can read: no version can be tried out behind them."""
-        return tuple(group for group, gateway in self.gateways.items() if gateway.metrics_port < 0 < gateway.count)
+        return tuple(group for group, gateway in self.gateways.items() if gateway.metrics_port < 0)
 
     def pools_of(self, model: str) -> tuple[str, ...]:
         """The pools whose workers serve it."""

@@ -90,6 +90,15 @@ class Outliers:
         for endpoint in out[: len(out) - int(self.rules.max_share * len(self._records))]:
             endpoint.ejected_until = endpoint.joined_at = now
 
+    def configure(self, rules: OutlierRules, now: int) -> None:
+        """These are the rules from now on; what is known of the endpoints is kept."""
+        self.rules = rules
+        if not rules.enabled:
+            for endpoint in self._records:
+                if endpoint.ejected_until > now:
+                    endpoint.ejected_until = endpoint.joined_at = now
+        self.members(list(self._records), now)
+
     def ended(self, endpoint: Endpoint, model: str, latency_ns: int, failed: bool, now: int) -> Ejection | None:
         """A request is over. Returns an ejection when this was one failure too many."""
         record = self._records.get(endpoint)

@@ -1,0 +1,77 @@
+"""Leaves wrong settings out of a file's data, so that the rest can be checked in the same go. Pure.
+
+What is left out has its default then, which may not fit the rest: ``follows_from`` recognises problems that this may
+have made. A mistake that is reported late costs another try; one that is not there costs trust.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any
+
+from isochrone.control.fleet.checks import Path, Problem
+
+#: Sections whose processes share the machine's ports and names.
+_PROCESSES = ("control", "gateways", "pools")
+_PORTS = ("listen", "first_port", "metrics_port")
+#: In place of a name that is missing or wrong.
+_NAME = "unnamed"
+
+
+def without(data: dict[str, Any], paths: Sequence[Path]) -> dict[str, Any] | None:
+    """The data without what stands at these paths; None: one of them is not there, and nothing can be left out."""
+    remaining = copy.deepcopy(data)
+    for path in paths:
+        if path[:1] == ("name",):
+            remaining["name"] = _NAME
+        elif not _leave_out(remaining, path):
+            return None
+    return remaining
+
+
+def _leave_out(data: Any, path: Path) -> bool:
+    """A setting that is missing is left out with the section that needs it; of a list, the whole list."""
+    holder, place = data, []
+    for step in path:
+        found = _key(holder, step)
+        if found is None:
+            break
+        place.append(found)
+        holder = holder[found]
+    if not place:
+        return False
+    target = data
+    for step in place[:-1]:
+        target = target[step]
+    del target[place[-1]]
+    return True
+
+
+def _key(holder: Any, step: str | int) -> Any:
+    """The key as the file has it: ``7`` is not a string there, but is in a path. Lists are not gone into."""
+    if not isinstance(holder, dict):
+        return None
+    return next((key for key in holder if key == step or str(key) == str(step)), None)
+
+
+def follows_from(problem: Problem, left_out: Sequence[Path]) -> bool:
+    """Whether a problem may be there only because something was left out."""
+    if not left_out:
+        return False
+    path = problem.path
+    for other in left_out:
+        whole = len(other) == 1 or (len(other) == 2 and other[0] in ("pools", "models", "gateways"))
+        # The settings of a process fit each other, those of a model do not know each other.
+        depth = min(3 if other[0] in ("models", "defaults") else 2, len(other))
+        if path[:depth] == other[:depth]:
+            return True
+        # A whole pool or model that is not there any more is not known to the others either.
+        if whole and (other[0] in path or path[0] in ("models", "defaults")):
+            return True
+        # Models have what the defaults lack.
+        if other[0] == "defaults" and path[0] == "models":
+            return True
+        if other[0] in _PROCESSES and path[0] in _PROCESSES and (path[-1] in _PORTS or len(path) < 3):
+            return True
+    return False
