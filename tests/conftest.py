@@ -17,6 +17,10 @@ from server_process import ServerProcess, StartServer, start_server
 
 # The same examples on every run: a failure seen once can be seen again, and a run's time does not wander.
 hypothesis.settings.register_profile("isochrone", derandomize=True, deadline=None, max_examples=60, database=None)
+# What ``make soak`` runs models of state machines with.
+hypothesis.settings.register_profile(
+    "soak", derandomize=True, deadline=None, max_examples=2000, stateful_step_count=110, database=None
+)
 hypothesis.settings.load_profile("isochrone")
 
 #: Names of shared-memory regions a test makes start with this, so that a forgotten one is told from another process's.

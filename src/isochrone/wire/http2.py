@@ -55,6 +55,8 @@ class Http2Connection(FrameSender):
         self.block_ends = False
         self.block_frames = 0
         self.unacknowledged = 0
+        #: What a stream may send us: the protocol's default counts until the peer has acknowledged ours.
+        self.receive_window = max(limits.stream_window, frames.DEFAULT_WINDOW)
         #: Windows were opened by what is being read.
         self.pump_due = False
 
@@ -167,7 +169,7 @@ class Http2Connection(FrameSender):
                     return
                 if flags & _END_STREAM:
                     # Most bodies are one frame, and that fits the window.
-                    if stream.unacknowledged and stream.unacknowledged + length > self.limits.stream_window:
+                    if stream.unacknowledged and stream.unacknowledged + length > self.receive_window:
                         self._window_exceeded(stream)
                     stream.remote_done = True
                     if length:
@@ -245,7 +247,7 @@ class Http2Connection(FrameSender):
     def _stream_data(self, stream: Stream, piece: bytes) -> None:
         """A piece of a body that goes on: its window is given back once half is used."""
         stream.unacknowledged += len(piece)
-        if stream.unacknowledged > self.limits.stream_window:
+        if stream.unacknowledged > self.receive_window:
             self._window_exceeded(stream)
         stream.data(piece)
         if stream.unacknowledged >= self.limits.stream_window >> 1 and stream.id in self.streams and not stream.held:
@@ -427,6 +429,7 @@ class Http2Connection(FrameSender):
         if flags & frames.ACK:
             if payload:
                 raise ConnectionFault(frames.FRAME_SIZE_ERROR, "SETTINGS acknowledgement with a payload")
+            self.receive_window = self.limits.stream_window
             return
         if len(payload) % 6:
             raise ConnectionFault(
