@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: help setup demo demo-policies test test-peers test-lowest lint format bench bench-deadlines bench-connections bench-memory \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries \
-	peers models clean
+	soak peers models clean
 
 help:
 	@echo "make demo         a fleet under load: versions rolled out and back while it runs, and what was seen"
@@ -20,6 +20,7 @@ help:
 	@echo "                  bench-connections, bench-memory; of the gateway bench-gateway, bench-antagonists,"
 	@echo "                  bench-overload, bench-decisions; of the control plane bench-rollouts, bench-faults,"
 	@echo "                  bench-canaries: bench/README.md says what each shows"
+	@echo "make soak         half an hour of large answers and requests: does anything hang, does memory stay bounded"
 	@echo "make setup        the development environment only;  make peers: the outside servers only"
 
 # An old pip's resolver can search for minutes over the gRPC packages' pins: a current one takes seconds.
@@ -82,6 +83,11 @@ test-peers: $(VENV)/.dev $(PEERS)/.ready
 
 bench: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m bench.worker $(ARGS)
+
+# Half an hour: flow control as a model over 200,000 steps, then large bodies on real processes.
+soak: $(VENV)/.dev
+	$(BIN)/python -m pytest --hypothesis-profile=soak --timeout 1200 -s tests/wire/test_flow_model.py
+	$(BIN)/python -m bench.wire.large_bodies $(ARGS)
 
 bench-deadlines: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m bench.worker.deadlines $(ARGS)
