@@ -88,6 +88,12 @@ def test_a_diamond_in_any_order_passes() -> None:
             "'LOST'",
         ),
         (
+            ensemble([("a", {"x": "IN"}, {"y": "OUT", "z": "spare"})]),
+            f"{STEP}[0].output_map['z']",
+            "a tensor that another step's input_map or the ensemble's output uses",
+            "'spare'",
+        ),
+        (
             ensemble([("a", {"x": "IN", "z": "OUT"}, {"y": "OUT"})]),
             STEP,
             "steps without a cycle",
@@ -135,7 +141,7 @@ def test_refused_exactly_when_some_step_reaches_itself(needs: list[set[int]]) ->
     for _ in needs:
         for index in reached:
             reached[index] |= {far for near in reached[index] for far in reached[near]}
-    config = ensemble(steps, outputs=("t0",))
+    config = ensemble(steps, outputs=tuple(f"t{index}" for index in edges))
     if any(index in far for index, far in reached.items()):
         assert refusal(config).expected == "steps without a cycle"
     else:

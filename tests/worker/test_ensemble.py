@@ -10,9 +10,9 @@ from google.protobuf import text_format
 from queued_requests import RecordedRequest, plan_of, rows_of
 from tritonclient.grpc import model_config_pb2
 
-from isochrone.errors import Internal, InvalidArgument, ModelFailed, NotFound, Unavailable, Unsupported
+from isochrone.errors import InvalidArgument, ModelFailed, NotFound, Unavailable, Unsupported
 from isochrone.protocol.messages import InferRequest
-from isochrone.worker.ensemble import EnsembleRunner
+from isochrone.worker.ensembles.runner import EnsembleRunner
 from isochrone.worker.statistics import ModelStatistics
 
 #: x → a, x → b at once; then (a, b) → c; outputs c and b.
@@ -33,6 +33,9 @@ DIAMOND = """
 
 class Step:
     """A served model whose requests wait until the test answers them."""
+
+    batched = False
+    decoupled = False
 
     def __init__(self, name: str) -> None:
         self.model_name = name
@@ -115,15 +118,23 @@ def test_tensors_are_handed_on_as_they_are() -> None:
     assert bench.steps["join"].waiting[0].inputs["l"] is made
 
 
-def test_deadline_priority_and_wanted_outputs_go_with_every_step() -> None:
+def test_deadline_priority_id_and_parameters_go_with_every_step() -> None:
     bench = Bench()
-    request = bench.send(3, priority=2, outputs=("b",))
+    request = RecordedRequest(plan_of(priority=2), {"x": rows_of(3)}, deadline=77, request_id="seven")
+    request.plan.parameters = {"colour": "blue"}
+    bench.runner.submit(request)
     child = bench.steps["left"].waiting[0]
-    assert (child.deadline, child.plan.priority, child.plan.outputs) == (77, 2, ("y",))
-    for name in ("left", "right"):
-        bench.steps[name].answer(lambda inputs: {"y": inputs["x"]})
-    bench.steps["join"].answer(lambda inputs: {"y": inputs["l"]})
-    assert list(request.answers[0]) == ["b"]
+    assert (child.deadline, child.id, child.plan.priority, child.plan.outputs) == (77, "seven", 2, ("y",))
+    assert child.plan.parameters == {"colour": "blue"}
+
+
+def test_steps_that_no_requested_output_needs_do_not_run() -> None:
+    bench = Bench()
+    request = bench.send(3, outputs=("b",))
+    assert [len(bench.steps[name].waiting) for name in ("left", "right", "join")] == [0, 1, 0]
+    bench.steps["right"].answer(lambda inputs: {"y": inputs["x"] * 10})
+    assert {name: array.item() for name, array in request.answers[0].items()} == {"b": 30}
+    assert bench.is_clean()
 
 
 def test_versions_are_held_until_the_request_is_over() -> None:
@@ -138,7 +149,8 @@ def test_one_failing_step_fails_the_request_once_and_drops_its_siblings() -> Non
     bench = Bench()
     request = bench.send(1)
     bench.steps["left"].waiting.pop().fail(ModelFailed("left broke"))
-    assert [str(answer) for answer in request.answers] == ["left broke"]
+    assert [str(answer) for answer in request.answers] == ["in ensemble 'e', left broke"]
+    assert isinstance(request.answers[0], ModelFailed)
     assert bench.is_clean()
     assert bench.steps["right"].waiting[0].cancelled
     bench.steps["right"].answer(lambda inputs: {"y": inputs["x"]})
@@ -174,18 +186,22 @@ def test_a_step_that_refuses_says_where() -> None:
     bench = Bench()
     bench.steps["right"].refuse = InvalidArgument("input 'x': expected FP16")
     request = bench.send(1)
-    assert "in ensemble 'e', step 'right': input 'x': expected FP16" in str(request.answers[0])
+    assert "in ensemble 'e', input 'x': expected FP16" in str(request.answers[0])
     bench.steps["left"].answer(lambda inputs: {"y": inputs["x"]})
     assert len(request.answers) == 1
     assert bench.is_clean()
 
 
-def test_a_missing_output_is_told() -> None:
+def test_an_output_that_a_step_did_not_give_is_left_out_of_what_follows() -> None:
     bench = Bench()
     request = bench.send(1)
     bench.steps["left"].answer(lambda _: {"other": np.zeros(1)})
-    assert isinstance(request.answers[0], Internal)
-    assert "step 'left' gave no output 'y'" in str(request.answers[0])
+    bench.steps["right"].answer(lambda inputs: {"y": inputs["x"]})
+    join = bench.steps["join"].waiting[0]
+    assert list(join.inputs) == [name for name, _, _ in join.plan.inputs] == ["r"]
+    bench.steps["join"].answer(lambda _: {})
+    assert list(request.answers[0]) == ["b"]
+    assert bench.is_clean()
 
 
 def test_a_decoupled_step_gives_exactly_one_response() -> None:

@@ -1,8 +1,8 @@
 """Whether the steps of an ensemble form a graph that can be run.
 
 Called by ``validation``. Tensors are the edges: each is an input of the ensemble or made by exactly one step,
-each step's inputs exist, nothing waits for itself, and every output of the ensemble is made. The models the
-steps name are not looked at: whether they exist and fit is known only when they are loaded.
+each step's inputs exist, nothing waits for itself, every tensor is used, and every output of the ensemble is made. The
+models the steps name are not looked at: ``ensemble_steps`` does that when they are loaded.
 """
 
 from __future__ import annotations
@@ -13,6 +13,11 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
+
+
+def step_names(config: model_config_pb2.ModelConfig) -> tuple[str, ...]:
+    """The models that an ensemble's steps run, each once; of any other model none."""
+    return tuple(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
 
 
 def validate_ensemble(config: model_config_pb2.ModelConfig, where: str) -> None:
@@ -47,6 +52,13 @@ def validate_ensemble(config: model_config_pb2.ModelConfig, where: str) -> None:
             expected = f"a tensor that some step's output_map makes ({', '.join(sorted(made_by))})"
             raise ConfigError(where, f"output[{index}].name", expected, f"'{tensor.name}'")
     _validate_acyclic(steps, made_by, where)
+    used.update(tensor.name for tensor in config.output)
+    for index, step in enumerate(steps):
+        for name, tensor in sorted(step.output_map.items()):
+            if tensor not in used:
+                key = f"ensemble_scheduling.step[{index}].output_map['{name}']"
+                expected = "a tensor that another step's input_map or the ensemble's output uses"
+                raise ConfigError(where, key, expected, f"'{tensor}'")
 
 
 def _validate_step(step: Any, ensemble: str, key: str, where: str) -> None:

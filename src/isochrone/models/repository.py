@@ -19,6 +19,7 @@ from isochrone.errors import ConfigError, InvalidArgument, NotFound
 from isochrone.models.completion import complete
 from isochrone.models.config import parse_json, parse_text
 from isochrone.models.digest import regular_files
+from isochrone.models.ensemble_graph import step_names
 from isochrone.models.overrides import OverrideDirectory
 from isochrone.models.signature import Signature, signature_of
 from isochrone.models.validation import validate
@@ -152,6 +153,22 @@ class Repository:
     def _config_file(self, directory: Path) -> Path:
         named = directory / _CONFIGS / f"{self._config_name}.pbtxt"
         return named if self._config_name and os.path.lexists(named) else directory / CONFIG_FILE
+
+    def steps(self, name: str, config_json: str | None = None) -> tuple[str, ...]:
+        """The models that an ensemble's steps run, from its configuration alone.
+
+        None where that cannot be read: ``read`` says why.
+        """
+        try:
+            if config_json is not None:
+                return step_names(parse_json(config_json, _CONFIG_PARAMETER)[0])
+            for path in self.paths:
+                file = self._config_file(path / name)
+                if file.is_file():
+                    return step_names(parse_text(file.read_bytes(), str(file))[0])
+        except (OSError, ValueError, ConfigError):
+            pass
+        return ()
 
     def _describe(
         self,

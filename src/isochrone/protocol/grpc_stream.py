@@ -279,7 +279,7 @@ class StreamInferRequest(InferRequest):
     def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         wanted = self.plan.outputs
         if wanted is not None:
-            outputs = {name: outputs[name] for name in wanted}
+            outputs = {name: outputs[name] for name in wanted if name in outputs}
         self._answer(outputs, {**parameters, _FINAL: False}, False)
 
     def finish(self) -> None:

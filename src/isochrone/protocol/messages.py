@@ -145,6 +145,10 @@ class InferRequest:
         """
         return None
 
+    def endpoint(self) -> str:
+        """What the caller called, in Triton's words; for errors that name it."""
+        return "ModelInfer RPC"
+
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         """Answers with the outputs; the request is over."""
         raise NotImplementedError

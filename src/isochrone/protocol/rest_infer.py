@@ -309,6 +309,9 @@ class RestInferRequest(InferRequest):
     def abandoned(self) -> None:
         self.cancelled = True
 
+    def endpoint(self) -> str:
+        return "HTTP end point"
+
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         plan = self.plan
         served = self.served_by

@@ -14,10 +14,11 @@ import structlog
 
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import Internal, IsochroneError, ModelFailed
+from isochrone.protocol.messages import NO_PARAMETERS
 from isochrone.worker.watchdog import InlineHang
 
 if TYPE_CHECKING:
-    from isochrone.protocol.messages import InferRequest, Tensors
+    from isochrone.protocol.messages import InferRequest, Parameters, Tensors
     from isochrone.worker.backends import Executable
 
 log = structlog.get_logger()
@@ -183,10 +184,10 @@ def _check_rows(outputs: Tensors, rows: int) -> None:
             raise ModelFailed(f"output '{name}': expected {rows} rows, one for each given, given {list(array.shape)}")
 
 
-def answer(request: InferRequest, outputs: Tensors) -> None:
+def answer(request: InferRequest, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
     """Completes a request; a fault while one answer is written must not reach those that come after it."""
     try:
-        request.complete(outputs)
+        request.complete(outputs, parameters)
     except Exception as error:
         log.error("an answer could not be written", model=request.plan.model_name, exc_info=error)
         request.fail(Internal(f"{type(error).__name__}: {error}"))

@@ -8,19 +8,20 @@ up in ``find``, a dictionary, and nowhere else.
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import gc
-import threading
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from isochrone.clock import now_ns
 from isochrone.errors import Internal, InvalidArgument, IsochroneError, NotFound, Unavailable
 from isochrone.models.digest import DigestMemory
+from isochrone.models.ensemble_graph import step_names
 from isochrone.models.repository import ModelEntry, Repository, unknown_model, validate_model_name
 from isochrone.models.versions import version_number
+from isochrone.worker.background import give_memory_back, in_thread
+from isochrone.worker.ensembles.dependencies import load_order
+from isochrone.worker.ensembles.dependents import Dependents
 from isochrone.worker.load_parameters import LoadParameters
 from isochrone.worker.load_settings import LoadSettings
 from isochrone.worker.loading import Prepared, prepare_again, serve
@@ -32,13 +33,14 @@ if TYPE_CHECKING:
     from isochrone.worker.served import ServedVersion
 
 log = structlog.get_logger()
-Result = TypeVar("Result")
 
 #: Triton's words, which its own programs look for: nothing that could be loaded, or a version that does not load.
 _NOT_FOUND_TO_LOAD = "failed to load '{}', failed to poll from model repository"
 _LOAD_FAILED = "load failed for model '{}'"
 
 READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"
+#: The reason of what was taken away, alone or before what it was for.
+UNLOADED = "unloaded"
 
 
 class Catalog:
@@ -59,7 +61,7 @@ class Catalog:
         #: (name, version) → what serves it; version "" is the newest. The one place requests look.
         self._served: dict[tuple[str, str], ServedVersion] = {}
         #: The hot path's look-up, bound once; ``find`` explains a miss.
-        self.served = self._served.get
+        self.served: Callable[[tuple[str, str]], ServedVersion | None] = self._served.get
         #: (name, version) → (state, reason), for the index. Outlives what it describes.
         self._states: dict[tuple[str, str], tuple[str, str]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -68,6 +70,7 @@ class Catalog:
         self._leaving: set[ServedVersion] = set()
         self._retiring: set[asyncio.Task[None]] = set()
         self._digests = DigestMemory()
+        self._dependents = Dependents(self)
         self._closing = False
 
     # Looking up.
@@ -127,20 +130,62 @@ class Catalog:
 
     async def load(self, name: str, parameters: Mapping[str, Any] | None = None) -> None:
         """Makes what is served of a model what the repository says. Returns when it is ready."""
-        # Before anything remembers the name: it may be a stranger's, and no model's.
+        failed = await self.load_all({name: LoadParameters.read(parameters or {})})
+        if name in failed:
+            raise failed[name]
+
+    async def load_all(self, wanted: Mapping[str, LoadParameters]) -> dict[str, IsochroneError]:
+        """Loads models, and before ensembles those of their steps that are not served; says which failed, and why."""
+        for name in wanted:
+            # Before anything remembers the name: it may be a stranger's, and no model's.
+            validate_model_name(name)
+
+        def steps(name: str) -> tuple[str, ...]:
+            return self.repository.steps(name, wanted[name].config if name in wanted else None)
+
+        order, circular = await in_thread(lambda: load_order(wanted, steps))
+        gate = asyncio.Semaphore(self._loading.threads)
+        failed: dict[str, IsochroneError] = {}
+        tasks: dict[str, asyncio.Task[None]] = {}
+
+        async def load(name: str) -> None:
+            before = [tasks[step] for step in order[name] if step in tasks and step not in circular]
+            if before:
+                await asyncio.wait(before)
+            try:
+                if name in circular:
+                    self.note_failure(name, (), circular[name])
+                    raise circular[name]
+                if name in wanted or not self.versions(name):
+                    async with gate:
+                        await self.load_alone(name, wanted.get(name) or LoadParameters())
+            except IsochroneError as error:
+                failed[name] = error
+            if name in wanted and self._known(name):
+                self._dependents.standing.ask(name)
+
+        for name in order:
+            tasks[name] = asyncio.ensure_future(load(name))
+        await asyncio.gather(*tasks.values())
+        return failed
+
+    async def load_alone(self, name: str, asked: LoadParameters) -> None:
+        """Loads one model; then looks after the ensembles that run it."""
+        # The name of a step may be anything.
         validate_model_name(name)
-        lock = self._locks.setdefault(name, asyncio.Lock())
+        lock = self.lock(name)
         try:
             async with lock:
                 if self._closing:
                     raise Unavailable("the server is stopping")
-                await self._load(name, parameters or {})
+                await self._load(name, asked)
         finally:
             if not self._known(name) and not lock.locked():
                 self._locks.pop(name, None)
+        await self._dependents.changed(name)
+        await self._dependents.bring_back(name)
 
-    async def _load(self, name: str, parameters: Mapping[str, Any]) -> None:
-        asked = LoadParameters.read(parameters)
+    async def _load(self, name: str, asked: LoadParameters) -> None:
         try:
             description = await in_thread(lambda: self.repository.read(name, asked.config, asked.files, asked.versions))
         except IsochroneError as error:
@@ -167,13 +212,44 @@ class Catalog:
         if self._closing:
             await in_thread(lambda: _discard(prepared))
             raise Unavailable("the server is stopping")
+        steps = step_names(description.config)
         try:
+            # In the same turn of the loop as the change: what it is checked against is what is served then.
+            checked = self._dependents.check(description, prepared) if steps else []
             served = self._serve(prepared)
         except IsochroneError as error:
             await in_thread(lambda: _discard(prepared))
             self.note_failure(name, tuple(description.versions), error)
+            if steps and not self.versions(name):
+                self._dependents.standing.wait(name, steps, asked)
             raise error.within(_LOAD_FAILED.format(name)) from error
         self._publish(description, served)
+        if steps:
+            self._dependents.standing.serve(name, steps, asked)
+            for each in self.versions(name):
+                each.checked = checked
+
+    def failure(self, name: str) -> str | None:
+        """Why no version of a model serves, where its load failed."""
+        for (model, _), (state, reason) in self._states.items():
+            if model == name and state == UNAVAILABLE and not is_unloaded(reason):
+                return reason
+        return None
+
+    def lock(self, name: str) -> asyncio.Lock:
+        """Held while what is served of a model changes."""
+        return self._locks.setdefault(name, asyncio.Lock())
+
+    def withdraw(self, name: str, reason: str = "") -> list[asyncio.Task[None]]:
+        """Takes all versions of a model away from requests; the tasks end when each is free."""
+        reason = f"{UNLOADED}: {reason}" if reason else UNLOADED
+        self._served.pop((name, ""), None)
+        tasks = []
+        for served in self.versions(name):
+            del self._served[(name, served.model_version)]
+            self._states[(name, served.model_version)] = (UNLOADING, reason)
+            tasks.append(self._retire(served))
+        return tasks
 
     def _prepare(self, description: ModelDescription) -> list[Prepared]:
         """On a thread: loads every version that is new or differs; those that stay as they are are not touched."""
@@ -222,7 +298,7 @@ class Catalog:
             self._states[(name, str(version))] = (READY, "")
         for key, (state, reason) in list(self._states.items()):
             # A version that failed before and is not asked for any more is nobody's trouble.
-            if key[0] == name and state == UNAVAILABLE and reason != "unloaded" and key not in self._served:
+            if key[0] == name and state == UNAVAILABLE and not is_unloaded(reason) and key not in self._served:
                 del self._states[key]
         for served in self.versions(name):
             if served.number not in description.versions:
@@ -263,14 +339,15 @@ class Catalog:
             self._cache.forget(served.model_name, served.model_version)
         key = (served.model_name, served.model_version)
         if key not in self._served:
-            self._states[key] = (UNAVAILABLE, "unloaded")
+            state, reason = self._states.get(key, (UNAVAILABLE, ""))
+            self._states[key] = (UNAVAILABLE, reason if state == UNLOADING and reason else UNLOADED)
         self._leaving.discard(served)
         # A version that was replaced leaves its memory to its successor; a full collection holds the interpreter for
         # some 10 ms, so it is kept for an unload, which promises free memory. At the server's own end it is no use.
         unloaded = not self._closing and (served.model_name, "") not in self._served
         del served
         if unloaded:
-            await in_thread(_give_memory_back)
+            await in_thread(give_memory_back)
 
     def note_failure(self, name: str, versions: tuple[int, ...], error: IsochroneError) -> None:
         """A load failed: the log says so once, the index until it succeeds."""
@@ -292,21 +369,20 @@ class Catalog:
         if not self._known(name):
             validate_model_name(name)
             return
-        lock = self._locks.setdefault(name, asyncio.Lock())
+        lock = self.lock(name)
         async with lock:
-            versions = self.versions(name)
-            self._served.pop((name, ""), None)
-            tasks = []
-            for served in versions:
-                del self._served[(name, served.model_version)]
-                self._states[(name, served.model_version)] = (UNLOADING, "")
-                tasks.append(self._retire(served))
+            numbers = [served.number for served in self.versions(name)]
+            tasks = self.withdraw(name)
+            steps = self._dependents.standing.steps(name)
+            self._dependents.standing.forget(name)
+            await self._dependents.changed(name)
             if tasks:
                 await asyncio.gather(*tasks)
-                log.info("model unloaded", model=name, versions=[served.number for served in versions])
+                log.info("model unloaded", model=name, versions=numbers)
         if dependents:
-            for step in {step.model_name for served in versions for step in _steps(served)}:
-                await self.unload(step, dependents=True)
+            for step in steps:
+                if self.versions(step) and not self._dependents.standing.is_needed(step):
+                    await self.unload(step, dependents=True)
 
     async def poll(self) -> None:
         """Brings what is served in line with the repository's files."""
@@ -368,49 +444,11 @@ def _best(states: dict[str, tuple[str, str]]) -> tuple[str, str]:
     return UNAVAILABLE, ""
 
 
-def _steps(served: ServedVersion) -> list[Any]:
-    return list(served.description.config.ensemble_scheduling.step)
-
-
-async def in_thread(work: Callable[[], Result]) -> Result:
-    """Runs on a thread of its own: a model that hangs while loading must not use up a pool others need."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[Result] = loop.create_future()
-
-    def run() -> None:
-        try:
-            result = work()
-        except BaseException as error:
-            settle(future.set_exception, error if isinstance(error, Exception) else Internal(f"{error!r}"))
-        else:
-            settle(future.set_result, result)
-
-    def settle(setter: Callable[[Any], None], value: Any) -> None:
-        def apply() -> None:
-            if not future.done():
-                setter(value)
-
-        try:
-            loop.call_soon_threadsafe(apply)
-        except RuntimeError:  # the loop is closed: nobody waits
-            pass
-
-    threading.Thread(target=run, name="loading", daemon=True).start()
-    return await future
+def is_unloaded(reason: str) -> bool:
+    """Whether a state's reason says that a version was taken away on purpose: not a failure."""
+    return reason.startswith(UNLOADED)
 
 
 def _discard(prepared: list[Prepared]) -> None:
     for each in prepared:
         each.discard()
-
-
-def _give_memory_back() -> None:
-    """Unload promises that memory is free when it returns: collect cycles, and have glibc return free pages."""
-    # What start-up made was set aside from collection; the model may be part of it.
-    gc.unfreeze()
-    gc.collect()
-    gc.freeze()
-    try:
-        ctypes.CDLL(None).malloc_trim(0)
-    except AttributeError:  # not glibc
-        pass

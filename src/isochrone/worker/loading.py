@@ -24,7 +24,7 @@ from isochrone.worker.backends import Executable, LoadContext
 from isochrone.worker.backends.registry import loader
 from isochrone.worker.batch import Batch
 from isochrone.worker.curve import LatencyCurve
-from isochrone.worker.ensemble import EnsembleRunner, Resolve
+from isochrone.worker.ensembles.runner import EnsembleRunner, Resolve
 from isochrone.worker.instance import Instance
 from isochrone.worker.load_settings import LoadSettings
 from isochrone.worker.replacement import TakeInstance

@@ -49,6 +49,9 @@ class StandIn(InferRequest):
     def stages(self) -> Mapping[str, str] | None:
         return self._original.stages
 
+    def endpoint(self) -> str:
+        return self._original.endpoint()
+
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         self._hand_over()
         self._original.complete(outputs, parameters)

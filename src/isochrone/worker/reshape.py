@@ -12,6 +12,21 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import Parameters, Tensor, Tensors
 
 
+def new_shape(
+    shape: tuple[int, ...], declared: tuple[int, ...], wanted: tuple[int, ...], batched: bool
+) -> tuple[int, ...]:
+    """The shape of a tensor declared as ``declared`` when it is seen as ``wanted``.
+
+    Free sizes pass from one to the other in their order, since validation has made sure that as many elements lie
+    between them; a tensor of another rank than declared is left to numpy, which knows one free size.
+    """
+    front, own = (shape[:1], shape[1:]) if batched else ((), shape)
+    if -1 not in wanted or len(own) != len(declared):
+        return (*front, *wanted)
+    free = iter([size for size, stated in zip(own, declared, strict=True) if stated == -1])
+    return (*front, *(next(free) if size == -1 else size for size in wanted))
+
+
 def reshaped(executable: Executable, signature: Signature) -> Executable:
     """The executable itself, or one that reshapes around it where the configuration asks for that."""
     if any(spec.reshape is not None for spec in (*signature.inputs, *signature.outputs)):
@@ -63,7 +78,7 @@ class _Reshaping(Executable):
         for name, spec in self._inputs.items():
             if name in given:
                 array = given[name]
-                given[name] = array.reshape(self._shape(array.shape, spec.reshape or ()))
+                given[name] = array.reshape(new_shape(array.shape, spec.dims, spec.reshape or (), self._batched))
         return given
 
     def _after(self, outputs: Tensors) -> Tensors:
@@ -74,7 +89,4 @@ class _Reshaping(Executable):
         return given
 
     def _outward(self, array: Tensor, spec: TensorSpec) -> Tensor:
-        return array.reshape(self._shape(array.shape, spec.dims))
-
-    def _shape(self, given: tuple[int, ...], wanted: tuple[int, ...]) -> tuple[int, ...]:
-        return (given[0], *wanted) if self._batched else wanted
+        return array.reshape(new_shape(array.shape, spec.reshape or (), spec.dims, self._batched))

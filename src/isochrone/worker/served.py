@@ -71,6 +71,8 @@ class ServedVersion:
         self.fixed_size = all(spec.datatype != "BYTES" for spec in description.signature.outputs)
         self.decoupled: bool = description.config.model_transaction_policy.decoupled
         self.runner: RequestRunner
+        #: Of an ensemble: what its steps were when it was last checked against them.
+        self.checked: list[ServedVersion] = []
         #: Set when responses of this model are cached.
         self.cache: ResponseCache | None = None
         self.in_flight = 0
@@ -134,10 +136,10 @@ class ServedVersion:
             return False
         return True
 
-    def refuse_unary(self) -> None:
+    def refuse_unary(self, endpoint: str) -> None:
         if self.decoupled:
             raise Unsupported(
-                f"ModelInfer RPC doesn't support models with decoupled transaction policy: '{self.model_name}'; "
+                f"{endpoint} doesn't support models with decoupled transaction policy: '{self.model_name}'; "
                 "use ModelStreamInfer or generate_stream"
             )
 

@@ -21,7 +21,7 @@ import structlog
 
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError, NotFound
-from isochrone.models.repository import ModelEntry, Repository
+from isochrone.models.repository import Repository
 from isochrone.observe.logs import Settings as LogSettings
 from isochrone.observe.metrics import Exposition
 from isochrone.observe.snapshot import ServerSnapshot
@@ -31,6 +31,7 @@ from isochrone.protocol.origins import SameOrigin
 from isochrone.settings import WireLimits
 from isochrone.wire.listeners import Listeners
 from isochrone.worker.catalog import Catalog
+from isochrone.worker.load_parameters import LoadParameters
 from isochrone.worker.load_settings import LoadSettings
 from isochrone.worker.response_cache import ResponseCache
 from isochrone.worker.service import WorkerService
@@ -203,33 +204,24 @@ class Worker:
         names = list(entries)
         if settings.control_mode == "explicit":
             names = list(entries) if "*" in settings.load_models else list(settings.load_models)
-        gate = asyncio.Semaphore(settings.loading.threads)
-
-        async def load(name: str) -> bool:
-            async with gate:
-                return await self._load_model(name, entries.get(name))
-
-        loaded = await asyncio.gather(*(load(name) for name in names))
-        failed = [name for name, is_ready in zip(names, loaded, strict=True) if not is_ready]
+        problems = {name: entries[name].problem for name in names if name in entries}
+        failed: list[str] = []
+        for name, problem in problems.items():
+            if problem is not None:
+                self.catalog.note_failure(name, (), problem)
+                failed.append(name)
+        wanted = {name: LoadParameters() for name in names if problems.get(name) is None}
+        for name, reason in (await self.catalog.load_all(wanted)).items():
+            if isinstance(reason, NotFound):
+                # The index does not list what is not there, so the catalog has kept it to itself.
+                log.error("model failed to load", model=name, error=str(reason))
+            if name in wanted:
+                failed.append(name)
         if failed and settings.exit_on_error:
             raise StartFailed(
                 f"models failed to load: {', '.join(failed)}; the log above says why"
                 " (--exit-on-error=false serves the others)"
             )
-
-    async def _load_model(self, name: str, entry: ModelEntry | None) -> bool:
-        if entry is not None and entry.problem is not None:
-            self.catalog.note_failure(name, (), entry.problem)
-            return False
-        try:
-            await self.catalog.load(name)
-        except NotFound as error:
-            # The index does not list what is not there, so the catalog has kept it to itself.
-            log.error("model failed to load", model=name, error=str(error))
-            return False
-        except IsochroneError:
-            return False
-        return True
 
     def _snapshot(self) -> ServerSnapshot:
         return self.service.snapshot(self._listeners.snapshot())

@@ -14,6 +14,7 @@ from isochrone.observe.logs import REQUEST_LINES
 from isochrone.observe.snapshot import ServerSnapshot, WireSnapshot
 from isochrone.protocol.service import InferenceService
 from isochrone.protocol.shared_memory import SharedMemoryRegions
+from isochrone.worker.catalog import is_unloaded
 from isochrone.worker.load_parameters import FILE_PREFIX
 from isochrone.worker.nested import LoggedRequest, LoggedStream
 from isochrone.worker.trace_settings import TraceSettings
@@ -79,7 +80,7 @@ class WorkerService(InferenceService):
         if served is None:
             served = self._find(plan.model_name, plan.model_version)
         if served.decoupled and not request.takes_many:
-            served.refuse_unary()
+            served.refuse_unary(request.endpoint())
         served.submit(request)
 
     def _infer_and_log(self, request: InferRequest) -> None:
@@ -153,7 +154,7 @@ class WorkerService(InferenceService):
 
     def _wanted(self) -> list[tuple[str, str, str, str]]:
         """Rows of the index for models that ought to be served: unloaded on request is not a failure."""
-        return [row for row in self.catalog.index() if row[2] and row[3] != "unloaded"]
+        return [row for row in self.catalog.index() if row[2] and not is_unloaded(row[3])]
 
     def is_model_ready(self, model_name: str, model_version: str) -> bool:
         return self.catalog.is_ready(model_name, model_version)

@@ -22,6 +22,7 @@ from isochrone.control.fleet.spec import Fleet
 from isochrone.errors import ConfigError
 from isochrone.models.config import parse_text
 from isochrone.models.config_keys import suggestion
+from isochrone.models.ensemble_graph import step_names
 from isochrone.models.repository import CONFIG_FILE
 from isochrone.models.versions import find_versions
 
@@ -141,7 +142,7 @@ def stages_of(fleet: Fleet, model: str, directory: Path) -> tuple[str, ...]:
                 raise _Wrong(
                     Problem(("models", model), f"a right configuration: {error.expected}", str(error))
                 ) from None
-            return tuple(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
+            return step_names(config)
     return ()
 
 

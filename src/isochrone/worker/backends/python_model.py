@@ -40,6 +40,12 @@ class ModelContext:
     instance: int
 
 
+def _may_leave_out(config: Mapping[str, Any]) -> bool:
+    """Whether a response may lack an output: only of a model with optional inputs, and never a sequence's state."""
+    optional = any(each.get("optional") for each in config.get("input", ()))
+    return optional and not config.get("sequence_batching", {}).get("state")
+
+
 class UserModel:
     """One object of the user's class."""
 
@@ -47,7 +53,7 @@ class UserModel:
         self._directory = context.directory
         self._label = f"model '{context.model_name}' version {context.model_version}"
         #: Checks what ``infer`` returned. Callers wrap ``WrongResult`` with ``wrong``.
-        self.check = ResultCheck(outputs).check
+        self.check = ResultCheck(outputs, complete=not _may_leave_out(context.config)).check
         path = context.directory / filename
         if not path.is_file() or path.suffix != ".py":
             raise ConfigError(str(path), "model file", "a python file with a class named Model", "no such file")

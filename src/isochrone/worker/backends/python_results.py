@@ -26,9 +26,14 @@ class WrongResult(Exception):
 
 
 class ResultCheck:
-    """Checks results against a model's declared outputs (name to datatype)."""
+    """Checks results against a model's declared outputs (name to datatype).
 
-    def __init__(self, outputs: dict[str, str]) -> None:
+    ``complete``: every output that is wanted must be there. A model with optional inputs may leave out what it has
+    nothing to say about.
+    """
+
+    def __init__(self, outputs: dict[str, str], *, complete: bool = True) -> None:
+        self._complete = complete
         self._declared = [(name, NUMPY_BY_NAME[datatype]) for name, datatype in outputs.items()]
         self._dtypes = dict(self._declared)
         self._numbers_only = _OBJECT not in self._dtypes.values()
@@ -58,10 +63,11 @@ class ResultCheck:
             if name not in self._dtypes:
                 declared = ", ".join(f"'{known}'" for known in self._dtypes)
                 raise WrongResult(f"output {name!r}: expected one of {declared}")
-        expected = self._dtypes if wanted is None else wanted
+        expected = list(self._dtypes if wanted is None else wanted)
         missing = [name for name in expected if name not in results]
-        if missing:
+        if missing and self._complete:
             raise WrongResult(f"output '{missing[0]}': expected an array, given no such key")
+        expected = [name for name in expected if name in results]
         return {name: _converted(name, results[name], self._dtypes[name]) for name in expected}
 
 

@@ -1,0 +1,59 @@
+"""The steps of one ensemble version, and which of them a request needs. Made once per load, from the configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isochrone.models.signature import Signature, TensorSpec, signature_of
+
+#: Sets of requested outputs whose steps are remembered; callers ask for a few.
+_MAX_REMEMBERED = 64
+
+
+class Step:
+    """One step of the graph, from the configuration."""
+
+    __slots__ = ("inputs", "model", "outputs", "version")
+
+    def __init__(self, step: Any) -> None:
+        self.model: str = step.model_name
+        self.version = "" if step.model_version in (-1, 0) else str(step.model_version)
+        #: model's input → ensemble tensor; model's output → ensemble tensor.
+        self.inputs: dict[str, str] = dict(step.input_map)
+        self.outputs: dict[str, str] = dict(step.output_map)
+
+
+class EnsembleGraph:
+    """What an ensemble's configuration says of its tensors and steps."""
+
+    def __init__(self, config: Any) -> None:
+        self.steps = tuple(Step(step) for step in config.ensemble_scheduling.step)
+        signature: Signature = signature_of(config)
+        self.batched = signature.max_batch_size > 0
+        self.inputs: dict[str, TensorSpec] = dict(signature.input_by_name)
+        self.outputs: dict[str, TensorSpec] = dict(signature.output_by_name)
+        self.reshapes_inputs = any(spec.reshape is not None for spec in signature.inputs)
+        self._makers = {tensor: index for index, step in enumerate(self.steps) for tensor in step.outputs.values()}
+        self._all = self._needed(tuple(self.outputs))
+        self._remembered: dict[tuple[str, ...], tuple[int, ...]] = {}
+
+    def needed(self, outputs: tuple[str, ...] | None) -> tuple[int, ...]:
+        """Indices of the steps that these outputs need, directly or through others; None: all outputs."""
+        if outputs is None:
+            return self._all
+        needed = self._remembered.get(outputs)
+        if needed is None:
+            if len(self._remembered) >= _MAX_REMEMBERED:
+                self._remembered.clear()
+            needed = self._remembered[outputs] = self._needed(outputs)
+        return needed
+
+    def _needed(self, outputs: tuple[str, ...]) -> tuple[int, ...]:
+        found: set[int] = set()
+        tensors = list(outputs)
+        while tensors:
+            maker = self._makers.get(tensors.pop())
+            if maker is not None and maker not in found:
+                found.add(maker)
+                tensors += self.steps[maker].inputs.values()
+        return tuple(sorted(found))
