@@ -72,9 +72,9 @@ def test_a_valid_name_is_one_component_below_the_repository(name: str) -> None:
         ('name: "other"' + IDENTITY, "name", "'m', as the directory is called", "'other'"),
         (
             IDENTITY + "version_policy { specific { versions: 7 } }",
-            "version_policy.specific.versions[0]",
+            "version_policy.specific.versions",
             "(present: 1)",
-            "7",
+            "[7]",
         ),
         (IDENTITY + "instance_group { count: -2 }", "instance_group[0].count", "at least 1", "-2"),
         ('backend: "python"', "input", "at least one input", "none"),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
-from isochrone.models.versions import find_versions, version_number, versions_to_serve
+from isochrone.models.versions import find_versions, require_versions, version_number, versions_to_serve
 
 Policy = model_config_pb2.ModelVersionPolicy
 
@@ -69,13 +69,18 @@ def test_the_default_is_the_newest_one_and_all_is_all(present: set[int]) -> None
 
 
 @given(present_versions, st.lists(st.integers(1, 50), min_size=1, max_size=4))
-def test_specific_serves_exactly_those_or_names_the_missing_one(present: set[int], wanted: list[int]) -> None:
+def test_specific_serves_those_that_are_there(present: set[int], wanted: list[int]) -> None:
     policy = Policy(specific=Policy.Specific(versions=wanted))
+    assert versions_to_serve(policy, list(present), "c") == tuple(sorted(set(wanted) & present))
+
+
+@given(present_versions, st.lists(st.integers(1, 50), min_size=1, max_size=4))
+def test_a_request_for_versions_names_the_one_that_is_missing(present: set[int], wanted: list[int]) -> None:
     if set(wanted) <= present:
-        assert versions_to_serve(policy, list(present), "c") == tuple(sorted(set(wanted)))
+        require_versions(wanted, list(present), "c")
         return
     with pytest.raises(ConfigError) as caught:
-        versions_to_serve(policy, list(present), "c")
+        require_versions(wanted, list(present), "c")
     index = next(at for at, version in enumerate(wanted) if version not in present)
     assert caught.value.key == f"version_policy.specific.versions[{index}]"
     assert caught.value.given == str(wanted[index])

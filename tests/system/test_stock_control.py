@@ -151,13 +151,20 @@ class TestExplicit:
         assert index(control)[("broken", "1")] == "UNAVAILABLE"
 
     def test_an_ensemble_and_its_steps(self, control: StockClient) -> None:
-        for name in ("add_sub", "double", "pipeline"):
-            control.call("load_model", name)
+        control.call("load_model", "add_sub")
+        control.call("load_model", "pipeline")
         sixteen = np.ones((1, 16), np.float32)
         assert control.infer("pipeline", {"A": sixteen, "B": sixteen}).as_numpy("TOTAL")[0, 0] == 4
+        control.call("unload_model", "add_sub")
+        assert not control.call("is_model_ready", "pipeline")
+        control.call("load_model", "add_sub")
+        assert control.infer("pipeline", {"A": sixteen, "B": sixteen}).as_numpy("TOTAL")[0, 0] == 4
         control.call("unload_model", "pipeline", unload_dependents=True)
-        for name in ("add_sub", "double", "pipeline"):
+        for name in ("double", "pipeline"):
             assert not control.call("is_model_ready", name), name
+        # Asked for by name: it stays.
+        assert control.call("is_model_ready", "add_sub")
+        control.call("unload_model", "add_sub")
 
     def test_unload_waits_for_what_is_under_way(self, control: StockClient, explicit_server: ServerProcess) -> None:
         control.call("load_model", "slow")

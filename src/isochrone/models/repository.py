@@ -23,7 +23,13 @@ from isochrone.models.ensemble_graph import step_names
 from isochrone.models.overrides import OverrideDirectory
 from isochrone.models.signature import Signature, signature_of
 from isochrone.models.validation import validate
-from isochrone.models.versions import find_versions, version_number, versions_to_serve
+from isochrone.models.versions import (
+    FoundVersions,
+    find_versions,
+    require_versions,
+    version_number,
+    versions_to_serve,
+)
 
 CONFIG_FILE = "config.pbtxt"
 #: Holds the configurations that ``--model-config-name`` chooses among.
@@ -191,15 +197,12 @@ class Repository:
         if config.name not in ("", name):
             raise ConfigError(where, "name", f"'{name}', as the directory is called", f"'{config.name}'")
         found = find_versions(directory)
-        policy_at = where
         if wanted is not None:
             config.version_policy.specific.versions[:] = wanted
-            policy_at = _VERSIONS_PARAMETER
-        numbers = versions_to_serve(config.version_policy, found.present, policy_at)
+            require_versions(wanted, found.present, _VERSIONS_PARAMETER)
+        numbers = versions_to_serve(config.version_policy, found.present, where)
         if not numbers:
-            given = f"none (ignored: {', '.join(found.ignored)})" if found.ignored else "none"
-            expected = "at least one version directory named by a positive integer, such as '1'"
-            raise ConfigError(str(directory), "versions", expected, given)
+            raise _no_version(name, config, found, directory, where)
         versions = {number: directory / str(number) for number in numbers}
 
         def completed(of: Mapping[int, Path]) -> tuple[model_config_pb2.ModelConfig, Signature, tuple[str, ...]]:
@@ -232,6 +235,22 @@ class Repository:
             overrides=overrides,
             differing=differing,
         )
+
+
+def _no_version(
+    name: str, config: model_config_pb2.ModelConfig, found: FoundVersions, directory: Path, where: str
+) -> ConfigError:
+    if found.present:
+        expected = f"one that is present (present: {', '.join(map(str, found.present))})"
+        given = str(list(config.version_policy.specific.versions))
+        error = ConfigError(where, "version_policy.specific.versions", expected, given)
+    else:
+        given = f"none (ignored: {', '.join(found.ignored)})" if found.ignored else "none"
+        expected = "at least one version directory named by a positive integer, such as '1'"
+        error = ConfigError(str(directory), "versions", expected, given)
+    # Triton's words, which its clients see, before ours, which say what to change.
+    error.args = (f"at least one version must be available under the version policy of model '{name}'; {error}",)
+    return error
 
 
 def unknown_model(name: str) -> NotFound:

@@ -61,7 +61,10 @@ def find_versions(directory: Path) -> FoundVersions:
 def versions_to_serve(
     policy: model_config_pb2.ModelVersionPolicy, present: Sequence[int], where: str
 ) -> tuple[int, ...]:
-    """The versions that ``policy`` picks from ``present``, ascending; the latest one where it says nothing."""
+    """The versions that ``policy`` picks from ``present``, ascending; the latest one where it says nothing.
+
+    Those it names and that are not there are left out, as in Triton.
+    """
     choice = policy.WhichOneof("policy_choice")
     ordered = sorted(present)
     if choice == "all":
@@ -77,9 +80,13 @@ def versions_to_serve(
 def _specific(wanted: list[int], ordered: list[int], where: str) -> tuple[int, ...]:
     if not wanted:
         raise ConfigError(where, "version_policy.specific.versions", "at least one version", "none")
+    return tuple(version for version in ordered if version in wanted)
+
+
+def require_versions(wanted: Sequence[int], present: Sequence[int], where: str) -> None:
+    """Refuses a request for exactly these versions where one is not there."""
     for index, version in enumerate(wanted):
-        if version not in ordered:
-            there = ", ".join(map(str, ordered)) or "none"
+        if version not in present:
+            there = ", ".join(map(str, sorted(present))) or "none"
             key = f"version_policy.specific.versions[{index}]"
             raise ConfigError(where, key, f"a version that is present (present: {there})", str(version))
-    return tuple(sorted(set(wanted)))

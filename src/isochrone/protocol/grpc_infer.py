@@ -343,18 +343,22 @@ class Answer:
         self.framed = b"\0" + size.to_bytes(4, "big") + prefixes[0]
 
 
-def plain_answer(request: InferRequest, plan: GrpcPlan, outputs: Tensors) -> Answer:
-    """The memoised answer of a plain plan."""
+def plain_answer(
+    request: InferRequest, plan: GrpcPlan, outputs: Tensors, parameters: Parameters = NO_PARAMETERS
+) -> Answer:
+    """The memoised answer of a plain plan; there is at least one output."""
     if len(outputs) == 1:
-        for array in outputs.values():
-            key: Any = (request.served_by, array.shape)
+        for name, array in outputs.items():
+            key: Any = (request.served_by, name, array.shape)
     else:
-        # A python model may give its outputs in any order.
+        # A python model may give its outputs in any order, and leave some out.
         key = (request.served_by, *outputs, *[array.shape for array in outputs.values()])
+    if parameters:
+        key = (*key, *parameters.items())
     answer = plan.answers.get(key)
     if answer is None:
-        prefixes = [_RAW_OUTPUT + varint(array.nbytes) for array in outputs.values()] or [b""]
-        prefixes[0] = answer_head(request, plan, outputs, NO_PARAMETERS) + prefixes[0]
+        prefixes = [_RAW_OUTPUT + varint(array.nbytes) for array in outputs.values()]
+        prefixes[0] = answer_head(request, plan, outputs, parameters) + prefixes[0]
         size = sum(len(prefix) for prefix in prefixes) + sum(array.nbytes for array in outputs.values())
         if len(plan.answers) >= _MAX_ANSWERS_MEMOISED:
             plan.answers.clear()
@@ -487,8 +491,8 @@ class GrpcInferRequest(InferRequest):
         stream = self.stream
         route = self.route
         plan = self.plan
-        if plan.is_plain and not parameters and not self.id and route.call.is_plain and self.served_by.fixed_size:
-            answer = plain_answer(self, plan, outputs)
+        if plan.is_plain and outputs and not self.id and route.call.is_plain and self.served_by.fixed_size:
+            answer = plain_answer(self, plan, outputs, parameters)
             if answer.size <= _JOIN_LIMIT:
                 if len(outputs) == 1:
                     for array in outputs.values():

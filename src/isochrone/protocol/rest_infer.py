@@ -315,16 +315,18 @@ class RestInferRequest(InferRequest):
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         plan = self.plan
         served = self.served_by
-        if plan.is_plain and not parameters and served.fixed_size:
+        if plan.is_plain and served.fixed_size:
             if len(outputs) == 1:
-                for array in outputs.values():
-                    key = (served, array.shape)
+                for name, array in outputs.items():
+                    key: Any = (served, name, array.shape)
             else:
-                # A python model may give its outputs in any order.
+                # A python model may give its outputs in any order, and leave some out.
                 key = (served, *outputs, *[array.shape for array in outputs.values()])
+            if parameters:
+                key = (*key, *parameters.items())
             answer = plan.answers.get(key)
             if answer is None:
-                answer = self._memoise(key, outputs)
+                answer = self._memoise(key, outputs, parameters)
             headers, start = answer
             parts: list[Buffer] = [start]
             for array in outputs.values():
@@ -341,8 +343,8 @@ class RestInferRequest(InferRequest):
             return
         self._send(headers, parts)
 
-    def _memoise(self, key: Any, outputs: Tensors) -> tuple[Headers, bytes]:
-        headers, parts = self._render(outputs, NO_PARAMETERS)
+    def _memoise(self, key: Any, outputs: Tensors, parameters: Parameters) -> tuple[Headers, bytes]:
+        headers, parts = self._render(outputs, parameters)
         answers = self.plan.answers
         if len(answers) >= _MAX_ANSWERS_MEMOISED:
             answers.clear()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 
-def tensors(direction: str, **data_types: str) -> str:
-    """The lines of a config.pbtxt that declare tensors of any shape."""
+def tensors(direction: str, rank: int = 1, **data_types: str) -> str:
+    """The lines of a config.pbtxt that declare tensors of any sizes."""
+    dims = ", ".join(["-1"] * rank)
     return "\n".join(
-        f'{direction} {{ name: "{name}" data_type: TYPE_{data_type} dims: [ -1 ] }}'
+        f'{direction} {{ name: "{name}" data_type: TYPE_{data_type} dims: [ {dims} ] }}'
         for name, data_type in data_types.items()
     )
 

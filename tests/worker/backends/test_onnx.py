@@ -10,13 +10,20 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from config_text import parameter, tensors
+from config_text import parameter
+from config_text import tensors as tensors_of_rank
 from onnx import TensorProto, helper, numpy_helper
 
 from conftest import MakeContext
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
 from isochrone.worker.backends import onnx_options
 from isochrone.worker.backends.onnx import ConvertingExecutable, OnnxExecutable, load
+
+
+def tensors(direction: str, **data_types: str) -> str:
+    """As the graphs here have them: rows of any length."""
+    return tensors_of_rank(direction, 2, **data_types)
+
 
 FLOATS = tensors("input", x="FP32") + tensors("output", y="FP32")
 

@@ -32,6 +32,7 @@ from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, Model
 from isochrone.protocol.datatypes import bytes_tensor
 from isochrone.worker.backends import Executable, LoadContext, onnx_options, parameters
 from isochrone.worker.backends.declared import declared_outputs, scheduler_inputs
+from isochrone.worker.backends.onnx_shapes import check_dims
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
@@ -230,6 +231,17 @@ def _model_file(context: LoadContext) -> Path:
     return path
 
 
+def _check_shapes(context: LoadContext, session: Any) -> None:
+    signature = context.signature
+    batched = signature.max_batch_size > 0
+    for specs, nodes in ((signature.inputs, session.get_inputs()), (signature.outputs, session.get_outputs())):
+        # A free size has a name in the file, or none.
+        shapes = {node.name: tuple(size if isinstance(size, int) else -1 for size in node.shape) for node in nodes}
+        for spec in specs:
+            dims, output = spec.dims if spec.reshape is None else spec.reshape, specs is signature.outputs
+            check_dims(signature.model, spec.name, shapes[spec.name], dims, batched=batched, output=output)
+
+
 def _check_tensors(context: LoadContext, session: Any, path: Path) -> set[str]:
     """Refuses a configuration that the file contradicts; returns every datatype the two exchange."""
     given_inputs = {node.name: node.type for node in session.get_inputs()}
@@ -257,5 +269,6 @@ def _check_tensors(context: LoadContext, session: Any, path: Path) -> set[str]:
         expected = f"every input of {path.name}: " + ", ".join(given_inputs)
         missing = "none for " + ", ".join(sorted(unfed))
         raise ConfigError(parameters.where(context), "input", expected, missing)
+    _check_shapes(context, session)
     used = {*given_inputs.values(), *(given_outputs[name] for name in outputs)}
     return {_DATATYPE_BY_ONNX_TYPE.get(onnx_type, onnx_type) for onnx_type in used}
