@@ -58,11 +58,11 @@ class IsochroneError(Exception):
         text = str(self)
         return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}… ({len(text)} characters)"
 
-    def within(self, context: str) -> IsochroneError:
+    def within(self, context: str, separator: str = ": ") -> IsochroneError:
         """The same error, its text led by what was being done."""
         error = type(self).__new__(type(self))
         error.__dict__.update(self.__dict__)
-        error.args = (f"{context}: {self}",)
+        error.args = (f"{context}{separator}{self}",)
         return error
 
 

@@ -79,12 +79,26 @@ def test_an_ensemble_brings_its_steps(repository: Path) -> None:
     run(repository, scenario)
 
 
-def test_steps_that_are_served_are_left_as_they_are(repository: Path) -> None:
+def test_steps_that_were_loaded_in_a_particular_way_are_left_as_they_are(repository: Path) -> None:
     async def scenario(catalog: Catalog) -> None:
         await catalog.load("numbered", {"versions": "1"})
         served = catalog.find("numbered", "1")
         await catalog.load("fixed")
         assert catalog.find("numbered", "") is served
+
+    run(repository, scenario)
+
+
+def test_other_steps_are_loaded_again_where_their_files_changed(repository: Path) -> None:
+    async def scenario(catalog: Catalog) -> None:
+        await catalog.load("both")
+        first, second = catalog.find("first", ""), catalog.find("second", "")
+        source = repository / "second" / "1" / "model.py"
+        source.write_text(source.read_text().replace("array for", "array * 2 for"))
+        await catalog.load("both")
+        assert await ask(catalog, "both") == [2, 2, 2, 2]
+        assert catalog.find("first", "") is first
+        assert catalog.find("second", "") is not second
 
     run(repository, scenario)
 

@@ -135,7 +135,7 @@ class Catalog:
             raise failed[name]
 
     async def load_all(self, wanted: Mapping[str, LoadParameters]) -> dict[str, IsochroneError]:
-        """Loads models, and before ensembles those of their steps that are not served; says which failed, and why."""
+        """Loads models, and before ensembles those of their steps; says which failed, and why."""
         for name in wanted:
             # Before anything remembers the name: it may be a stranger's, and no model's.
             validate_model_name(name)
@@ -144,7 +144,7 @@ class Catalog:
             return self.repository.steps(name, wanted[name].config if name in wanted else None)
 
         order, circular = await in_thread(lambda: load_order(wanted, steps))
-        gate = asyncio.Semaphore(self._loading.threads)
+        gate, standing = asyncio.Semaphore(self._loading.threads), self._dependents.standing
         failed: dict[str, IsochroneError] = {}
         tasks: dict[str, asyncio.Task[None]] = {}
 
@@ -155,14 +155,14 @@ class Catalog:
             try:
                 if name in circular:
                     self.note_failure(name, (), circular[name])
-                    raise circular[name]
-                if name in wanted or not self.versions(name):
+                    raise circular[name].within(_LOAD_FAILED.format(name))
+                if name in wanted or not self.versions(name) or not standing.is_particular(name):
                     async with gate:
                         await self.load_alone(name, wanted.get(name) or LoadParameters())
             except IsochroneError as error:
                 failed[name] = error
             if name in wanted and self._known(name):
-                self._dependents.standing.ask(name)
+                standing.ask(name, wanted[name])
 
         for name in order:
             tasks[name] = asyncio.ensure_future(load(name))

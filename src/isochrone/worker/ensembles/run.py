@@ -196,7 +196,8 @@ class EnsembleRun:
 
     def step_failed(self, error: IsochroneError) -> None:
         self._under_way -= 1
-        self.fail(_located(error, self._runner.model_name))
+        # Not the error itself: the callers of a batch share one.
+        self.fail(error.within(f"in ensemble '{self._runner.model_name}'", ", "))
 
     def step_dropped(self) -> None:
         """A step did not answer, because nobody waits: the caller has gone, or a sibling failed."""
@@ -345,12 +346,3 @@ class EnsembleRun:
             blocked, self._blocked = self._blocked, []
             for callback in blocked:
                 callback()
-
-
-def _located(error: IsochroneError, ensemble: str) -> IsochroneError:
-    """The same error, with the ensemble it happened in; a copy, since a batch's callers share one."""
-    located = type(error).__new__(type(error))
-    located.__dict__.update(error.__dict__)
-    located.args = (f"in ensemble '{ensemble}', {error}",)
-    located.__cause__ = error.__cause__
-    return located

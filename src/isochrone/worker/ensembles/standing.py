@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from isochrone.worker.load_parameters import LoadParameters
+from isochrone.worker.load_parameters import LoadParameters
 
 
 @dataclass(slots=True)
@@ -28,15 +26,26 @@ class Standing:
     def __init__(self) -> None:
         #: Models whose load was asked for by name.
         self._asked: set[str] = set()
+        #: Of these, models whose load said more than their names.
+        self._particular: set[str] = set()
         #: Every ensemble that serves or waits.
         self._ensembles: dict[str, _Ensemble] = {}
 
-    def ask(self, name: str) -> None:
+    def ask(self, name: str, parameters: LoadParameters) -> None:
         self._asked.add(name)
+        if parameters == LoadParameters():
+            self._particular.discard(name)
+        else:
+            self._particular.add(name)
+
+    def is_particular(self, name: str) -> bool:
+        """Whether a model was loaded with versions, a configuration or files of its own: no ensemble changes that."""
+        return name in self._particular
 
     def forget(self, name: str) -> None:
         """It was unloaded: it waits for nothing, and needs nobody."""
         self._asked.discard(name)
+        self._particular.discard(name)
         self._ensembles.pop(name, None)
 
     def serve(self, name: str, steps: Sequence[str], parameters: LoadParameters) -> None:
