@@ -331,6 +331,51 @@ class TestTritonsKnobs:
         assert len(queue.take(0)) == 4
         assert len(queue.take(0)) == 2
 
+    @pytest.mark.parametrize(
+        ("sizes", "rows"),
+        [
+            # Whole requests have to add up to a preferred size.
+            ([1, 3], 0),
+            ([3], 0),
+            ([3, 3], 6),
+            ([1, 1, 3], 2),
+            ([1, 3, 2], 6),
+            # The next one would exceed every preferred size: waiting cannot reach one.
+            ([5, 2], 5),
+            ([1, 3, 3], 4),
+            ([4, 4], 4),
+            ([7], 7),
+            ([7, 1], 7),
+            # A preferred size that was reached on the way stays the choice.
+            ([2, 5], 2),
+            ([2, 2], 2),
+        ],
+    )
+    def test_before_the_delay_is_over_whole_requests_make_a_preferred_size(self, sizes: list[int], rows: int) -> None:
+        queue = queue_with(delay_ns=MILLISECOND, preferred=(2, 6), max_rows=8)
+        for size in sizes:
+            push(queue, 0, rows=size)
+        assert queue.wake_at(10) == (10 if rows else MILLISECOND)
+        if rows:
+            assert sum(request.plan.batch_size for request in queue.take(10)) == rows
+
+    def test_another_shape_releases_those_who_wait(self) -> None:
+        queue = queue_with(delay_ns=MILLISECOND, max_rows=8)
+        first = push(queue, 0, shape="A")
+        assert queue.wake_at(10) == MILLISECOND
+        other = push(queue, 10, shape="B")
+        assert queue.wake_at(10) == 10
+        assert queue.take(10) == [first]
+        assert queue.wake_at(20) == 10 + MILLISECOND
+        again = push(queue, 20, shape="B")
+        assert queue.wake_at(20) == 10 + MILLISECOND
+        assert queue.take(10 + MILLISECOND) == [other, again]
+        assert queue.wake_at(30) is None
+        push(queue, 40, shape="A")
+        queue.clear()
+        push(queue, 50, shape="B")
+        assert queue.wake_at(50) == 50 + MILLISECOND
+
     def test_max_queue_size_per_level(self) -> None:
         queue = queue_with(levels=2, policies=(LevelPolicy(2), LevelPolicy()))
         push(queue, 0, priority=1)

@@ -87,6 +87,8 @@ class BatchQueue:
         self._margin_ns = rules.margin_ns
         #: The class down to which the plan holds; 0: it does not.
         self._planned_level = 0
+        #: Shape → requests queued that have it, where a delay makes requests wait for others of their shape.
+        self._shapes: dict[object, int] | None = {} if rules.delay_ns else None
         #: Rows per ns that are asked for, refused ones included.
         self._rate = 0.0
         self._rate_at = 0
@@ -144,6 +146,8 @@ class BatchQueue:
         self._arrivals[level][entry.order] = entry
         self.requests += 1
         self.rows += plan.batch_size
+        if (shapes := self._shapes) is not None:
+            shapes[plan.shape_key] = shapes.get(plan.shape_key, 0) + 1
 
     def _note_arrival(self, rows: int, now: int) -> None:
         horizon = max(_RATE_HORIZON_NS, 4 * self._curve.estimates[-1])
@@ -188,9 +192,11 @@ class BatchQueue:
         if not self.requests:
             return now if self._delayed else None
         rules = self._rules
-        if not rules.delay_ns or self.rows >= rules.max_rows:
+        shapes = self._shapes
+        if shapes is None or len(shapes) > 1 or self.rows >= rules.max_rows:
+            # No delay, or none that would make this batch larger: it is full, or a request of another shape follows.
             return now
-        if rules.preferred and self._largest_preferred(rules.max_rows):
+        if rules.preferred and self._preferred_rows(now):
             return now
         tightest = min(entries[0].key for entries in self._levels if entries)
         at = self._oldest_arrival() + rules.delay_ns
@@ -246,7 +252,7 @@ class BatchQueue:
         maximum = rules.max_rows
         if rules.preferred and (not rules.delay_ns or at - self._oldest_arrival() < rules.delay_ns):
             # As Triton: a preferred size while there is one and time, everything once the delay is over.
-            maximum = self._largest_preferred(maximum) or maximum
+            maximum = self._preferred_rows(at) or maximum
         return choose(self._going_order(at), at, maximum, self._margin_ns, self._curve)
 
     def drop_late(self, now: int) -> None:
@@ -265,6 +271,8 @@ class BatchQueue:
             entries.clear()
             arrivals.clear()
         self._delayed.clear()
+        if self._shapes:
+            self._shapes.clear()
         self.requests = self.rows = 0
         self._planned_level = 0
         return left
@@ -311,7 +319,12 @@ class BatchQueue:
         del entries[0 if entries[0] is entry else bisect_left(entries, entry)]
         del self._arrivals[entry.level][entry.order]
         self.requests -= 1
-        self.rows -= entry.request.plan.batch_size
+        plan = entry.request.plan
+        self.rows -= plan.batch_size
+        if (shapes := self._shapes) is not None:
+            shapes[plan.shape_key] -= 1
+            if not shapes[plan.shape_key]:
+                del shapes[plan.shape_key]
 
     def _drop(self, entry: Entry, now: int) -> None:
         request = entry.request
@@ -325,9 +338,26 @@ class BatchQueue:
     def _oldest_arrival(self) -> int:
         return min(next(iter(arrivals.values())).request.enqueued for arrivals in self._arrivals if arrivals)
 
-    def _largest_preferred(self, maximum: int) -> int:
-        limit = min(self.rows, maximum)
-        return max((size for size in self._rules.preferred if size <= limit), default=0)
+    def _preferred_rows(self, at: int) -> int:
+        """Rows of the batch that starts before the delay is over; 0: none, the requests wait.
+
+        As Triton: the first requests, whole, that add up to a preferred size exactly, as many as possible; or those
+        behind which the next one would exceed every preferred size, so that waiting cannot reach one.
+        """
+        preferred = self._rules.preferred
+        if self.rows == self.requests:
+            # Requests of one row each add up to every size.
+            limit = min(self.rows, preferred[-1])
+            return max((size for size in preferred if size <= limit), default=0)
+        best = rows = 0
+        for entry in self._going_order(at):
+            size = entry.request.plan.batch_size
+            if rows and rows + size > preferred[-1]:
+                return best or rows
+            rows += size
+            if rows in preferred:
+                best = rows
+        return best or (rows if rows >= preferred[-1] else 0)
 
 
 def would_miss(request: InferRequest, nanoseconds: int) -> DeadlineExceeded:
