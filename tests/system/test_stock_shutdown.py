@@ -11,10 +11,12 @@ from typing import Any
 import grpc
 import numpy as np
 import tritonclient.grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from stock_clients import KINDS, StockClient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 from watching import load_now, wait_for
 
+from gateway_process import StartGateway
 from sample_models import write_models
 from server_process import StartServer
 
@@ -105,3 +107,80 @@ def test_idle_connections_do_not_hold_it_up(tmp_path: Path, server_factory: Star
         assert time.monotonic() - began < 10
         for client in clients:
             client.close()
+
+
+class OpenCall:
+    """A streaming call that nobody asks anything on any more; notes what came and how it ended."""
+
+    def __init__(self, call: Any) -> None:
+        self.call = call
+        self.answers: list[Any] = []
+        self.status: grpc.StatusCode | None = None
+        self.details = ""
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            for answer in self.call:
+                self.answers.append(answer)
+        except grpc.RpcError as error:
+            self.status, self.details = error.code(), error.details()
+
+    def wait(self) -> None:
+        self._thread.join(60)
+        assert not self._thread.is_alive()
+
+
+def idle_calls(channel: grpc.Channel, done: threading.Event) -> tuple[OpenCall, OpenCall]:
+    """An inference stream that has had its answer, and a health watch; the client ends neither."""
+
+    def requests() -> Any:
+        yield infer_request("identity_int32", np.array([7], np.int32))
+        done.wait(60)
+
+    stream = OpenCall(service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(requests(), timeout=60))
+    watch = OpenCall(health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest(), timeout=60))
+    wait_for(lambda: stream.answers and watch.answers)
+    return stream, watch
+
+
+def infer_request(model: str, values: np.ndarray[Any, Any]) -> service_pb2.ModelInferRequest:
+    request = service_pb2.ModelInferRequest(model_name=model)
+    request.inputs.add(name="IN", datatype="INT32", shape=list(values.shape))
+    request.raw_input_contents.append(values.tobytes())
+    return request
+
+
+def test_idle_streams_are_ended_and_not_waited_for(tmp_path: Path, server_factory: StartServer) -> None:
+    """The grace period is longer than any test may take: waiting for it would fail."""
+    repository = write_models(tmp_path / "models", "identity_int32")
+    done = threading.Event()
+    with server_factory(repository, "--exit-timeout-secs", "1000") as server:
+        with grpc.insecure_channel(server.grpc_url) as channel:
+            stream, watch = idle_calls(channel, done)
+            server.process.send_signal(signal.SIGTERM)
+            stream.wait()
+            watch.wait()
+            done.set()
+        assert server.process.wait(30) == 0
+        assert (stream.status, stream.details) == (grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+        assert watch.status == grpc.StatusCode.UNAVAILABLE
+        serving = health_pb2.HealthCheckResponse.ServingStatus
+        assert [answer.status for answer in watch.answers] == [serving.SERVING, serving.NOT_SERVING]
+
+
+def test_a_gateways_idle_streams_are_ended_and_not_waited_for(
+    tmp_path: Path, server_factory: StartServer, gateway_factory: StartGateway
+) -> None:
+    repository = write_models(tmp_path / "models", "identity_int32")
+    done = threading.Event()
+    with server_factory(repository) as server, gateway_factory([server], "--exit-timeout-secs", "1000") as gateway:
+        with grpc.insecure_channel(gateway.grpc_url) as channel:
+            stream, watch = idle_calls(channel, done)
+            gateway.process.send_signal(signal.SIGTERM)
+            stream.wait()
+            watch.wait()
+            done.set()
+        assert gateway.process.wait(30) == 0
+        assert (stream.status, stream.details) == (grpc.StatusCode.UNAVAILABLE, "the gateway is stopping")

@@ -6,6 +6,7 @@ import http.client
 import queue
 import time
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -18,7 +19,8 @@ from tritonclient.grpc import service_pb2, service_pb2_grpc
 from tritonclient.utils import InferenceServerException
 from watching import load_now, wait_for
 
-from server_process import ServerProcess
+from sample_models import write_models
+from server_process import ServerProcess, StartServer
 
 ONES = np.ones((1, 16), np.float32)
 
@@ -320,3 +322,20 @@ def identity_request(model: str, request_id: str, values: Array) -> Any:
     request.inputs.add(name="IN", datatype=datatype, shape=values.shape)
     request.raw_input_contents.append(values.tobytes())
     return request
+
+
+def test_a_burst_of_requests_is_taken_a_part_at_a_time(tmp_path: Path, server_factory: StartServer) -> None:
+    """A window lets forty thousand small requests in at once: 256 of them are in progress, the others wait unread."""
+    repository = write_models(tmp_path / "models", "identity_int32", "slow")
+    with server_factory(repository) as server, grpc.insecure_channel(server.grpc_url) as channel:
+        request = service_pb2.ModelInferRequest(model_name="slow")
+        request.inputs.add(name="MILLISECONDS", datatype="INT32", shape=[1, 1])
+        request.raw_input_contents.append(np.array([[50]], np.int32).tobytes())
+        call = service_pb2_grpc.GRPCInferenceServiceStub(channel).ModelStreamInfer(iter([request] * 5000), timeout=60)
+        depths = []
+        for _ in range(20):
+            assert not next(call).error_message
+            depths.append(load_now(server)["queue_depth"])
+        call.cancel()
+        assert 100 < max(depths) <= 256
+        wait_for(lambda: load_now(server)["queue_depth"] == 0)

@@ -36,7 +36,7 @@ KEPT_DELETIONS = 4096
 #: Later than any reading of the clock, and still an integer to SQLite.
 _NEVER = (1 << 63) - 1
 
-_OVERDUE = "boot != ?1 OR ends <= ?2"
+_OVERDUE = "boot != ? OR ends <= ?"
 
 
 class SqliteDatabase:

@@ -1,0 +1,89 @@
+"""Messages of a streamed gRPC body: however the bytes are cut, the same messages come out, and memory is asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isochrone.errors import PayloadTooLarge, Unavailable
+from isochrone.protocol.message_reader import MessageReader
+
+PATTERN = bytes(index * 11 % 253 for index in range(60_000))
+
+
+class FakeStream:
+    """As much of a stream as the reader uses."""
+
+    def __init__(self, limit: int = 1 << 30) -> None:
+        self.limit = limit
+        self.reserved = 0
+        self.connection: Any = self
+        self.listener: Any = self
+
+    def reserve(self, size: int) -> bool:
+        if self.reserved + size > self.limit:
+            return False
+        self.reserved += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self.reserved -= size
+
+    def no_memory(self) -> str:
+        return "no memory"
+
+
+def framed(payload: bytes, flag: int = 0) -> bytes:
+    return bytes((flag,)) + len(payload).to_bytes(4, "big") + payload
+
+
+@given(
+    sizes=st.lists(st.one_of(st.integers(0, 20), st.sampled_from([16_384, 16_385, 60_000])), min_size=1, max_size=6),
+    cuts=st.lists(st.integers(0, 200_000), max_size=12),
+    eager=st.booleans(),
+)
+def test_any_cuts_give_the_same_messages(sizes: list[int], cuts: list[int], eager: bool) -> None:
+    stream = FakeStream()
+    reader = MessageReader(100_000, stream)
+    data = b"".join(framed(PATTERN[:size], index % 2) for index, size in enumerate(sizes))
+    taken: list[tuple[int, bytes]] = []
+
+    def take_all() -> None:
+        while (message := reader.take()) is not None:
+            taken.append((message[0], bytes(message[1])))
+
+    start = 0
+    for cut in [*sorted(min(cut, len(data)) for cut in cuts), len(data)]:
+        reader.feed(data[start:cut])
+        start = cut
+        if eager:
+            take_all()
+    take_all()
+    assert taken == [(index % 2, PATTERN[:size]) for index, size in enumerate(sizes)]
+    assert reader.is_empty
+    assert stream.reserved == 0
+
+
+def test_what_is_not_taken_stays() -> None:
+    reader = MessageReader(1000, FakeStream())
+    reader.feed(framed(b"one") + framed(b"two")[:6])
+    assert reader.take() == (0, b"one")
+    assert not reader.is_empty
+    assert reader.take() is None
+    reader.feed(framed(b"two")[6:])
+    assert reader.take() == (0, b"two")
+    assert reader.is_empty
+
+
+def test_a_large_message_is_refused_when_it_is_announced() -> None:
+    reader = MessageReader(1 << 20, FakeStream(limit=20_000))
+    reader.feed(framed(bytes(30_000))[:100])
+    with pytest.raises(Unavailable, match="no memory"):
+        reader.take()
+    reader = MessageReader(1000, FakeStream())
+    reader.feed(framed(bytes(1001))[:5])
+    with pytest.raises(PayloadTooLarge, match="max_body_bytes is 1000"):
+        reader.take()
