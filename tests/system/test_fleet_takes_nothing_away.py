@@ -119,10 +119,12 @@ def test_a_renamed_pool_serves_before_the_old_one_goes(tmp_path: Path, broken: b
         rewritten(fleet, renamed)
         said = command(fleet, "apply", str(fleet.file), "--dry-run").said
         assert "retire" in said
-        applied(fleet)
+        # It waits for the rollouts, and says how they ended.
+        ended = command(fleet, "apply", str(fleet.file), "--yes")
+        assert ended.status == int(broken), ended.said
         if broken:
-            until(lambda: any(each["state"] == "aborted" for each in fleet.api.rollouts()), "the rollout to be aborted")
-            until(lambda: not fleet.api.status()["rollouts"], "the rollouts to end")
+            assert any(each["state"] == "aborted" for each in fleet.api.rollouts())
+            assert not fleet.api.status()["rollouts"]
             # What moved is served by the new pool, and what did not by the old one.
             assert _workers(fleet) == {"cpu-1", "metal-1"}
         else:
