@@ -109,7 +109,8 @@ class ControlThread:
 @contextlib.contextmanager
 def control_thread(directory: Path) -> Iterator[ControlThread]:
     for model in ("detector", "tracker"):
-        (directory / "models" / model / "1").mkdir(parents=True)
+        for version in "123456":
+            (directory / "models" / model / version).mkdir(parents=True)
     control = ControlThread(directory)
     control.start()
     try:

@@ -78,7 +78,8 @@ class Api:
 def with_api(directory: Path, scenario: Callable[[Api], Awaitable[None]], caller: str = "127.0.0.1") -> None:
     """``caller``: the address that requests come from."""
     for model in ("detector", "tracker"):
-        (directory / "models" / model / "1").mkdir(parents=True)
+        for version in "123456":
+            (directory / "models" / model / version).mkdir(parents=True)
 
     async def play() -> None:
         store = open_store(f"sqlite:{directory / 'fleet.db'}")

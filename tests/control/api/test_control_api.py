@@ -98,7 +98,10 @@ def test_a_file_is_planned_applied_and_read_back(tmp_path: Path) -> None:
     [
         ("name: plant\npols: {}\n", "plant.yaml:2: pols: expected a known key (did you mean 'pools'?)"),
         ("name: other\n", "name: expected 'plant'"),
-        (FLEET.replace("tracker: {version: 1}", "tracker: {version: 9}"), "a version of tracker that is there (1)"),
+        (
+            FLEET.replace("tracker: {version: 1}", "tracker: {version: 9}"),
+            "a version of tracker that is there (1, 2, 3, 4, 5, 6)",
+        ),
     ],
 )
 def test_a_wrong_file_is_told_by_line_and_key(tmp_path: Path, text: str, said: str) -> None:
@@ -275,5 +278,25 @@ def test_the_last_aborted_rollout_is_in_the_status_until_its_models_change(tmp_p
         assert (await api.get("/v1/status"))["aborted"] is None
         await api.write(KEYS.rollout("r13"), rollout(13, ABORTED, "tracker"))
         assert (await api.get("/v1/status"))["aborted"]["identity"] == "r13"
+
+    with_api(tmp_path, scenario)
+
+
+def test_a_version_that_is_in_no_repository_is_refused_before_a_rollout_starts(tmp_path: Path) -> None:
+    async def scenario(api: Api) -> None:
+        await ready(api)
+        refused = await api.ask("POST", "/v1/rollouts", {"changes": {"detector": "9", "tracker": "2"}}, 400)
+        expected = "changes.detector: expected a version that is in its repository (1, 2, 3, 4, 5, 6), given '9'"
+        assert refused["error"] == expected
+        assert (await api.get("/v1/rollouts"))["rollouts"] == []
+        # What is wrong with a name or a number is said as before.
+        assert (
+            "did you mean 'detector'"
+            in (await api.ask("POST", "/v1/rollouts", {"changes": {"detecto": "9"}}, 404))["error"]
+        )
+        assert "a whole number" in (await api.ask("POST", "/v1/rollouts", {"changes": {"detector": "x"}}, 400))["error"]
+        # A repository that cannot be seen from here is the workers' to tell of.
+        (api.directory / "models").rename(api.directory / "elsewhere")
+        await api.ask("POST", "/v1/rollouts", {"changes": {"detector": "9"}}, 201)
 
     with_api(tmp_path, scenario)

@@ -33,6 +33,7 @@ from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.records import FleetRecord, RolloutRecord
 from isochrone.control.requests import Applied, Asking, Decision
+from isochrone.control.version_check import check_versions
 from isochrone.control.view import View
 from isochrone.errors import InvalidArgument, NotFound
 
@@ -111,6 +112,9 @@ async def _watch_rollout(service: ControlService, request: Request) -> Response:
 
 async def _start_rollout(service: ControlService, request: Request) -> Response:
     body = await body_of(request, RolloutRequest)
+    if (fleet := service.view().fleet) is not None:
+        # Looks into the repositories, which may be far: not on the loop.
+        await asyncio.to_thread(check_versions, fleet, body.changes)
 
     def decide(view: View, asking: Asking) -> Decision[RolloutRecord]:
         return rollout_requests.start_rollout(
