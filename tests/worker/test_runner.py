@@ -217,3 +217,31 @@ def test_who_is_refused_on_the_shortest_way_is_told_by_how_much() -> None:
         bench.runner.close()
 
     run(scenario)
+
+
+def test_a_tight_deadline_is_treated_alike_alone_and_in_company(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of 20 µs: whoever has 0.8 ms is served, whether the request finds an idle model or shares its turn."""
+
+    async def scenario() -> None:
+        now = now_ns()
+        monkeypatch.setattr("isochrone.worker.runner.now_ns", lambda: now)
+
+        def is_taken(alone: bool, microseconds: int) -> bool:
+            bench = Bench(Quick(), max_rows=1 if alone else 8, run_ns=20_000)
+            try:
+                request = bench.send(1, now + microseconds * 1000)
+            except DeadlineExceeded:
+                return False
+            finally:
+                bench.runner.release()
+                bench.runner.close()
+            assert bool(request.answers) == alone, "not the way that was meant"
+            return True
+
+        for microseconds in (5, 20, 50, 100, 150, 200, 300, 800, 2000):
+            alone, in_company = is_taken(True, microseconds), is_taken(False, microseconds)
+            assert alone == in_company, microseconds
+            if microseconds >= 800:
+                assert alone
+
+    run(scenario)

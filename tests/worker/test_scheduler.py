@@ -276,6 +276,29 @@ class TestBatches:
         assert queue.take(1000) == [fine]
 
 
+class TestMargin:
+    """What is kept free before a deadline follows from what runs and answers take."""
+
+    def test_models_of_short_runs_keep_a_turn_of_them_free(self) -> None:
+        queue = queue_with(curve=ExactCurve({1: 0.02, 8: 0.05}), max_rows=8)
+        assert queue.margin_ns == 8 * 20_000
+        for _ in range(2):
+            push(queue, 0, 800_000)
+        assert len(queue.take(0)) == 2
+
+    def test_others_keep_the_rules_margin_free_and_those_unknown_too(self) -> None:
+        assert queue_with().margin_ns == MARGIN
+        assert queue_with(curve=LatencyCurve(8), max_rows=8).margin_ns == MARGIN
+
+    def test_what_writing_answers_takes_is_kept_free_as_well(self) -> None:
+        queue = queue_with(curve=ExactCurve({1: 0.02, 8: 0.05}), max_rows=8)
+        queue.allow_for_answering(100_000)
+        assert queue.margin_ns == 260_000
+        # A change that does not matter is left alone: the plan would have to be made again.
+        queue.allow_for_answering(110_000)
+        assert queue.margin_ns == 260_000
+
+
 class TestTritonsKnobs:
     def test_without_a_delay_a_batch_goes_at_once(self) -> None:
         queue = queue_with()

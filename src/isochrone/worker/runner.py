@@ -20,7 +20,7 @@ from isochrone.worker.lookahead import LookAhead
 from isochrone.worker.ordering import AnswerOrder
 from isochrone.worker.queued_runner import QueuedRunner
 from isochrone.worker.replacement import MakeInstance
-from isochrone.worker.scheduler import QueueRules, would_miss
+from isochrone.worker.scheduler import TURN_RUNS, QueueRules, would_miss
 from isochrone.worker.watchdog import InlineHang, InlineWatchdog
 
 if TYPE_CHECKING:
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 _LONELY_BATCHES = 4
 #: A request so soon behind a single run was not alone.
 _BURST_NS = 20 * MICROSECOND
-#: Inline batches in one loop turn before sockets get a turn.
-_INLINE_BATCHES = 8
 
 
 class Runner(QueuedRunner):
@@ -87,9 +85,11 @@ class Runner(QueuedRunner):
             rows = request.plan.batch_size
             expected = self.curve.estimate(rows)
             if 0 < expected <= limit:
-                if request.deadline != NEVER and (miss := now_ns() + expected - request.deadline) > 0:
-                    self._refusals += 1
-                    raise would_miss(request, miss)
+                if request.deadline != NEVER:
+                    miss = now_ns() + expected + self.queue.margin_ns - request.deadline
+                    if miss > 0:
+                        self._refusals += 1
+                        raise would_miss(request, miss)
                 self._run_single(self._idle[-1], request, rows)
                 return
         try:
@@ -148,7 +148,7 @@ class Runner(QueuedRunner):
             if 0 < expected <= self._inline.limit_ns:
                 self._run_inline(self._idle[-1], Batch(requests, rows))
                 inline += 1
-                if inline >= _INLINE_BATCHES and queue.pending:
+                if inline >= TURN_RUNS and queue.pending:
                     if not self._pump_planned:
                         self._pump_planned = True
                         self._loop.call_soon(self._planned_pump)
@@ -205,6 +205,8 @@ class Runner(QueuedRunner):
         elif batch.compute_end - batch.compute_start > OVERRUN_NS:
             self._inline.overran(batch.compute_end - batch.compute_start, batch.compute_end)
         self._settle(batch)
+        if not self._runs & 7:
+            self._answered(batch.compute_end)
 
     def _finished(self, instance: Instance, batch: Batch) -> None:
         """A batch came back from its thread."""

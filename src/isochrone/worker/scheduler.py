@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
     from isochrone.worker.curve import LatencyCurve
 
+#: Runs on the loop's own thread in one turn, before sockets get theirs.
+TURN_RUNS = 8
+
 #: Shortest time over which the arrival rate is averaged; four full batches where that is longer.
 _RATE_HORIZON_NS = 20_000_000
 
@@ -55,8 +58,9 @@ class QueueRules:
     #: A request gains one class for every such time it waits, so that low priority never starves.
     ageing_ns: int = 1_000_000_000
     policies: tuple[LevelPolicy, ...] = field(default=(LevelPolicy(),))
-    #: Kept free before each deadline for the way back to the caller, beside what writing the answers takes: at 0.3 ms,
-    #: 99.76 % of what was admitted at 90 % load came in time (10 ms deadline, caller on the same machine).
+    #: The most that is kept free before each deadline for the way back to the caller, beside what writing the answers
+    #: takes: at 0.3 ms, 99.76 % of what was admitted at 90 % load came in time (10 ms deadline, caller on the same
+    #: machine). Models of short runs keep less, see ``BatchQueue.margin_ns``.
     margin_ns: int = 800_000
 
 
@@ -82,9 +86,10 @@ class BatchQueue:
         self.refused: list[Refusal] = []
         #: When each instance is expected to be free, 0 if it is; the shell keeps it through ``occupy``.
         self._busy_until: Sequence[int] = (0,) * max(1, instances)
-        self._plan = BatchPlan(rules.max_rows, rules.margin_ns, curve)
-        #: Kept free before each deadline; see ``allow_for_answering``.
-        self._margin_ns = rules.margin_ns
+        #: Kept free before each deadline, whichever way a request takes: an answer may wait for the runs that share a
+        #: turn of the loop with it, and for those written before it. Both are measured; see ``allow_for_answering``.
+        self.margin_ns = self._margin(0)
+        self._plan = BatchPlan(rules.max_rows, self.margin_ns, curve)
         #: The class down to which the plan holds; 0: it does not.
         self._planned_level = 0
         #: Shape → requests queued that have it, where a delay makes requests wait for others of their shape.
@@ -103,12 +108,17 @@ class BatchQueue:
             self._planned_level = 0
 
     def allow_for_answering(self, nanoseconds: int) -> None:
-        """Keeps this free before each deadline, beside the rules' margin: what writing a batch's answers takes."""
-        margin = self._rules.margin_ns + nanoseconds
+        """Keeps this free before each deadline, beside a turn of the loop: what writing a batch's answers takes."""
+        margin = self._margin(nanoseconds)
         # The plan is made anew for a change that matters, not for every batch's own figure.
-        if abs(margin - self._margin_ns) > self._margin_ns // 8:
-            self._margin_ns = self._plan.margin = margin
+        if abs(margin - self.margin_ns) > self.margin_ns // 8:
+            self.margin_ns = self._plan.margin = margin
             self._planned_level = 0
+
+    def _margin(self, answering_ns: int) -> int:
+        run = self._curve.estimate(1)
+        longest = self._rules.margin_ns
+        return (min(longest, TURN_RUNS * run) if run else longest) + answering_ns
 
     # In.
 
@@ -162,7 +172,7 @@ class BatchQueue:
         if not alone:
             # Nothing is known of the model yet: only a deadline that has passed is surely missed.
             return now - request.deadline + 1
-        latest_end = request.deadline - self._margin_ns
+        latest_end = request.deadline - self.margin_ns
         miss = now + alone - latest_end
         if miss > 0:
             return miss
@@ -203,7 +213,7 @@ class BatchQueue:
         if tightest != NEVER:
             # Waiting for one more row must not cost anybody their deadline.
             estimate = self._curve.estimate(min(self.rows + 1, rules.max_rows))
-            at = min(at, tightest - self._margin_ns - estimate)
+            at = min(at, tightest - self.margin_ns - estimate)
         return at
 
     def take(self, now: int) -> list[InferRequest]:
@@ -253,7 +263,7 @@ class BatchQueue:
         if rules.preferred and (not rules.delay_ns or at - self._oldest_arrival() < rules.delay_ns):
             # As Triton: a preferred size while there is one and time, everything once the delay is over.
             maximum = self._preferred_rows(at) or maximum
-        return choose(self._going_order(at), at, maximum, self._margin_ns, self._curve)
+        return choose(self._going_order(at), at, maximum, self.margin_ns, self._curve)
 
     def drop_late(self, now: int) -> None:
         """Refuses what has become too late while no instance was free, so that no caller waits for a stuck run."""
