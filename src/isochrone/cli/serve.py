@@ -19,6 +19,7 @@ from isochrone.cli.triton.options import configure_logs, with_triton_flags
 from isochrone.errors import IsochroneError
 from isochrone.protocol.origins import read_origins
 from isochrone.settings import WireLimits
+from isochrone.stop_signals import stop_signals
 from isochrone.wire.tls import server_context
 from isochrone.worker.server import ServeSettings, StartFailed, Worker
 
@@ -116,7 +117,12 @@ def serve(
         typer.Option(help="Any other limit of the wire: NAME=VALUE, as in max_headers=64. May be repeated."),
     ] = None,
     reuse_port: Annotated[
-        bool, typer.Option("--reuse-port/--no-reuse-port", help="Let several workers share the ports (SO_REUSEPORT).")
+        bool,
+        typer.Option(
+            "--reuse-port/--no-reuse-port",
+            help="Let several workers share the ports (SO_REUSEPORT). A load, an unload or a shared-memory region"
+            " reaches the one worker that accepted the connection.",
+        ),
     ] = False,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve HTTP and gRPC over TLS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
@@ -226,7 +232,7 @@ def serve(
 
 def _ignore_further_signals() -> None:
     """The interpreter takes some 100 ms to end; a second Ctrl-C must not turn an orderly end into a death by signal."""
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         signal.signal(number, signal.SIG_IGN)
 
 

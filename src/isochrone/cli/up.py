@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +22,7 @@ from isochrone.engines.progress import exit_lines
 from isochrone.engines.supervisor import Supervisor, wanted_of
 from isochrone.errors import ConfigError, IsochroneError
 from isochrone.observe import logs as observed_logs
+from isochrone.stop_signals import stop_signals
 from isochrone.store.opening import open_store
 
 EPILOG = """
@@ -121,7 +121,7 @@ async def _show_next_steps(supervisor: Supervisor, files: LogFiles) -> None:
 
 
 def _told_to_stop() -> tuple[asyncio.Event, asyncio.Event]:
-    """Set by the first Ctrl-C or SIGTERM, and by the second one: then nothing is waited for any more."""
+    """Set by the first Ctrl-C, SIGTERM or SIGHUP, and by the second one: then nothing is waited for any more."""
     stopping, hurry = asyncio.Event(), asyncio.Event()
 
     def told() -> None:
@@ -129,7 +129,7 @@ def _told_to_stop() -> tuple[asyncio.Event, asyncio.Event]:
             hurry.set()
         stopping.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in stop_signals():
         asyncio.get_running_loop().add_signal_handler(number, told)
     return stopping, hurry
 

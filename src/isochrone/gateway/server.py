@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import resource
-import signal
 import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from isochrone.gateway.traffic.rules import GatewayRules
 from isochrone.gateway.upstreams import Upstream
 from isochrone.protocol.origins import SameOrigin
 from isochrone.settings import WireLimits
+from isochrone.stop_signals import stop_signals
 from isochrone.wire.exchange import Application
 from isochrone.wire.listener import Listener
 from isochrone.wire.listeners import Listeners
@@ -95,7 +95,7 @@ class GatewayServer:
     async def run(self) -> int:
         """Serves until told to stop; the process's exit status."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             loop.add_signal_handler(number, self._stop.set)
         try:
             await self.start()

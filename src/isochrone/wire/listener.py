@@ -16,6 +16,7 @@ import msgspec
 from isochrone.settings import WireLimits
 from isochrone.wire.budget import MemoryBudget
 from isochrone.wire.exchange import Application, Headers
+from isochrone.wire.file_descriptors import warn_if_exhausted
 from isochrone.wire.frames import PREFACE
 from isochrone.wire.heads import RequestHeads
 from isochrone.wire.http1 import Http1Connection
@@ -127,6 +128,7 @@ class Listener:
             connection.check_timeouts(self.tick)
             stalled += connection.is_stalled(self.tick, _STALLED)
         self.stalled = stalled
+        warn_if_exhausted()
 
 
 class _Sniffer(asyncio.Protocol):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import gc
 import resource
-import signal
 import ssl
 import sys
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ from isochrone.protocol.access.rules import HeaderRules
 from isochrone.protocol.application import MetricsApplication, ProtocolApplication
 from isochrone.protocol.origins import SameOrigin
 from isochrone.settings import WireLimits
+from isochrone.stop_signals import stop_signals
 from isochrone.wire.listeners import Listeners
 from isochrone.worker.catalog import Catalog
 from isochrone.worker.load_parameters import LoadParameters
@@ -137,7 +137,7 @@ class Worker:
     async def run(self) -> int:
         """Serves until told to stop; the process's exit status."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in stop_signals():
             loop.add_signal_handler(number, self._stop.set)
         starting = asyncio.ensure_future(self.start())
         stopping = asyncio.ensure_future(self._stop.wait())
@@ -157,6 +157,12 @@ class Worker:
     async def start(self) -> None:
         sys.setswitchinterval(_SWITCH_INTERVAL)
         _raise_file_limit()
+        if self.settings.shared_ports and self.settings.control_mode == "explicit":
+            log.warning(
+                "a load, an unload or a shared-memory region reaches one of the workers that share a port, whichever"
+                " accepts the connection; give each a port of its own behind a gateway to reach them all",
+                shared=sorted(self.settings.shared_ports),
+            )
         self.catalog.watchdog.start()
         await self._listen()
         await self._load_models()

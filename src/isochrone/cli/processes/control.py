@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -21,6 +20,7 @@ from isochrone.control.keys import Keys
 from isochrone.errors import ConfigError
 from isochrone.observe import logs
 from isochrone.protocol.origins import read_origins
+from isochrone.stop_signals import stop_signals
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 from isochrone.store.opening import open_store
@@ -86,10 +86,10 @@ class _Reached:
 
 
 async def _run(store: Store, keys: Keys, name: str, reached: _Reached, lease_seconds: float) -> None:
-    """Until SIGTERM or SIGINT, or until one of the parts fails."""
+    """Until SIGTERM, SIGINT or SIGHUP, or until one of the parts fails."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         loop.add_signal_handler(number, stop.set)
     mirror = Mirror(store, keys.prefix)
     stopping = asyncio.ensure_future(stop.wait())

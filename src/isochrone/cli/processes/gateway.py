@@ -26,6 +26,7 @@ from isochrone.gateway.traffic.rules import GatewayRules, load_rules
 from isochrone.gateway.upstreams import parse_upstream
 from isochrone.observe import logs
 from isochrone.protocol.origins import read_origins
+from isochrone.stop_signals import stop_signals
 from isochrone.store.etcd_address import PASSWORD_VARIABLE, split_password
 from isochrone.wire.tls import server_context
 
@@ -184,7 +185,7 @@ def _supervise(processes: int, port: int, name: str, store: str) -> int:
         for child in children.values():
             child.send_signal(signal.SIGTERM)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in stop_signals():
         signal.signal(number, stop)
     started: dict[int, float] = {}
     for index in range(processes):

@@ -1,0 +1,36 @@
+"""Notices that the process has no file descriptor left, for the log.
+
+uvloop closes connections that it cannot accept for want of a descriptor without saying so, and clients see resets. So a
+listener's sweep, once a second, tries whether one is to be had. Never on the way of a request.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+
+import structlog
+
+from isochrone.clock import now_ns
+from isochrone.observe.logs import Sparing
+
+log = structlog.get_logger()
+
+#: One line a minute for the whole process, however many listeners it has.
+_sparing = Sparing()
+
+
+def warn_if_exhausted() -> None:
+    try:
+        os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno not in (errno.EMFILE, errno.ENFILE):
+            return
+        if _sparing.lets_through(now_ns()) is not None:
+            log.error(
+                "out of file descriptors: new connections are closed at once; raise the limit (ulimit -n) or lower"
+                " --max-connections",
+                limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+                reason=error.strerror,
+            )
