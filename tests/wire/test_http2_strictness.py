@@ -71,6 +71,8 @@ def goaway_of(data: bytes) -> tuple[int, str] | None:
 
 
 OPEN = headers(1)
+#: From here on the windows are ours, not the protocol's defaults.
+ACKNOWLEDGED = frame(SETTINGS, 1, 0)
 CONNECTION_ERRORS = [
     ("DATA on stream 0", frame(DATA, 0, 0, b"x"), PROTOCOL_ERROR),
     ("DATA on an idle stream", frame(DATA, 0, 1, b"x"), PROTOCOL_ERROR),
@@ -117,8 +119,12 @@ CONNECTION_ERRORS = [
     ("an unknown frame inside a block", frame(HEADERS, 0, 1, BLOCK) + frame(99, 0, 0, b""), PROTOCOL_ERROR),
     ("a block that does not decode", frame(HEADERS, 4, 1, b"\xff\xff\xff\xff\xff"), COMPRESSION_ERROR),
     ("trailers that do not decode", OPEN + frame(HEADERS, 5, 1, b"\xff\xff\xff\xff\xff"), COMPRESSION_ERROR),
-    ("more than the stream's window", OPEN + frame(DATA, 0, 1, bytes(15_000)) * 5, FLOW_CONTROL_ERROR),
-    ("more in the last frame", OPEN + frame(DATA, 0, 1, bytes(15_000)) * 2 + frame(DATA, 1, 1, bytes(11_000)), 3),
+    ("more than the stream's window", ACKNOWLEDGED + OPEN + frame(DATA, 0, 1, bytes(15_000)) * 5, FLOW_CONTROL_ERROR),
+    (
+        "more in the last frame",
+        ACKNOWLEDGED + OPEN + frame(DATA, 0, 1, bytes(15_000)) * 2 + frame(DATA, 1, 1, bytes(11_000)),
+        FLOW_CONTROL_ERROR,
+    ),
 ]
 
 

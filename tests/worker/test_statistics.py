@@ -14,7 +14,8 @@ from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES
 from isochrone.protocol.messages import InferRequest, Plan
 from isochrone.worker.statistics import ModelStatistics
 
-ARRIVED = 5_000_000_000_000
+#: Long ago by the machine's clock, however lately it was started.
+ARRIVED = 0
 PLAN = Plan("m", "1", (), None)
 
 
