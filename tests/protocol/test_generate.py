@@ -73,8 +73,8 @@ def test_values_take_the_declared_shape(declared, value, max_batch_size, shape):
         ({"parameters": {"other": {}}}, "key 'other'"),
         ({"parameters": 3}, "key 'parameters': expected a JSON object, given 3"),
         ({"id": 3}, "key 'id': expected a string, given 3"),
-        ({"tokens": 1, "parameters": {"tokens": 2}}, "key 'tokens' is given twice"),
-        ({"n": 1, "parameters": {"n": 2}}, "key 'n' is given twice"),
+        ({"tokens": 1, "parameters": {"tokens": 2}}, "'tokens' already exists in request"),
+        ({"n": 1, "parameters": {"n": 2}}, "'n' already exists in request"),
         ({"zero": [1]}, "input 'zero' to tensor"),
     ],
 )
@@ -107,7 +107,7 @@ def test_single_elements_are_answered_as_scalars():
         "model_version": "3",
         "id": "id7",
         "text_output": "hi",
-        "scores": [0.5, None],
+        "scores": [0.5, NAN],
         "done": True,
         "none": [],
     }

@@ -49,7 +49,9 @@ def read_generate(body: object, declared: Sequence[InputDeclaration], max_batch_
     request_id = ""
     for key, value in _pairs(body, by_name):
         if key in inputs or key in parameters:
-            raise InvalidArgument(f"generate: key {shown(key)} is given twice, once inside 'parameters'")
+            raise InvalidArgument(
+                f"generate: input or parameter {shown(key)} already exists in request, once inside 'parameters'"
+            )
         declaration = by_name.get(key)
         if declaration is not None:
             datatype, dims = declaration

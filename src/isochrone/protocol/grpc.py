@@ -13,7 +13,15 @@ from urllib.parse import quote
 import structlog
 
 from isochrone.clock import NEVER
-from isochrone.errors import GRPC_INTERNAL, GRPC_UNAVAILABLE, Internal, IsochroneError, MalformedRequest, Unsupported
+from isochrone.errors import (
+    GRPC_DEADLINE_EXCEEDED,
+    GRPC_INTERNAL,
+    GRPC_UNAVAILABLE,
+    Internal,
+    IsochroneError,
+    MalformedRequest,
+    Unsupported,
+)
 from isochrone.protocol import control_token, timing
 from isochrone.protocol.stages import stages_of
 from isochrone.wire import compression
@@ -58,6 +66,9 @@ def error_block(status: int, message: str, *, trailers_only: bool, extras: tuple
     start: list[Header] = []
     if trailers_only:
         start = [(b":status", b"200"), (b"content-type", b"application/grpc")]
+    if status == GRPC_DEADLINE_EXCEEDED:
+        # grpcio's own words for it, which clients look for: whose clock rang first must not matter to them.
+        message = f"Deadline Exceeded: {message}"
     # gRPC over HTTP/2: grpc-message is percent-encoded; bounded, since peers limit the size of a header list.
     text = quote(message[:1024], safe=" !\"#$&'()*+,-./:;<=>?@[]^_`{|}~").encode("ascii")
     return _encode([*start, (b"grpc-status", b"%d" % status), (b"grpc-message", text), *extras])

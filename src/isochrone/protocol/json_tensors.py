@@ -15,6 +15,7 @@ import numpy as np
 
 from isochrone.errors import Internal, InvalidArgument
 from isochrone.protocol.datatypes import bytes_tensor, element_count, numpy_of, shown
+from isochrone.protocol.json_bodies import number
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor
@@ -88,9 +89,8 @@ def flatten(where: str, data: object) -> tuple[list[Any], tuple[int, ...]]:
 def to_json(array: Tensor, datatype: str) -> list[Any]:
     """The elements as a flat list in row-major order, as Triton answers.
 
-    JSON has no NaN and no infinity. NaN becomes null, which is what numpy and so tritonclient read as NaN.
-    Infinity would become null as well, and so another value on arrival: it is refused, and binary data
-    offered.
+    JSON has no NaN and no infinity; they are written as Triton writes them, which the JSON readers of Python and
+    C++ clients take: NaN, Infinity, -Infinity.
     """
     if datatype == "BF16":
         raise InvalidArgument("BF16 output has no JSON form, ask for binary_data")
@@ -100,9 +100,7 @@ def to_json(array: Tensor, datatype: str) -> list[Any]:
         raise Internal(f"an array of {array.dtype} cannot be sent as {datatype}")
     values: list[Any] = array.ravel().tolist()
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        if np.isinf(array).any():
-            raise InvalidArgument(f"{datatype} output holds infinity, which JSON cannot carry, ask for binary_data")
-        values = [None if value != value else value for value in values]
+        values = list(map(number, values))
     return values
 
 
@@ -118,7 +116,8 @@ def _floats(where: str, datatype: str, dtype: np.dtype[Any], flat: list[Any]) ->
         raise _outside(where, datatype, index, flat[index]) from None
     with np.errstate(over="ignore"):
         array = wide.astype(dtype, copy=False)
-    finite = np.isfinite(array)
+    # NaN and infinities were given as such; what became infinite on the way does not fit.
+    finite = np.isfinite(array) | ~np.isfinite(wide)
     if not finite.all():
         index = int(finite.argmin())
         raise _outside(where, datatype, index, flat[index])

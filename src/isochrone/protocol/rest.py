@@ -155,7 +155,7 @@ class InferRoute(Route):
             if length is None:
                 plan = decode_plan(body, len(body), self.model, self.version)
             elif length == 0:
-                plan = self._raw_plan(len(body))
+                plan, body = self._raw_plan(body)
             else:
                 if length > len(body):
                     raise InvalidArgument(
@@ -179,20 +179,29 @@ class InferRoute(Route):
             exchange.owner = None
             respond_unexpected(exchange, error)
 
-    def _raw_plan(self, size: int) -> RestPlan:
-        """A body that is one tensor's bytes and nothing else; its shape follows from its size."""
+    def _raw_plan(self, body: Buffer) -> tuple[RestPlan, Buffer]:
+        """A body that is one tensor's bytes and nothing else, its shape following from its size; the body as read.
+
+        For BYTES the body is the one element itself, without its length.
+        """
         declared, max_batch_size = self.service.declared_inputs(self.model, self.version)
         if len(declared) != 1:
             raise InvalidArgument(
                 f"a raw request needs a model with one input; model '{self.model}' has {len(declared)}"
             )
         name, datatype, dims = declared[0]
-        free = [index for index, size_ in enumerate(dims) if size_ < 0]
-        if len(free) > 1 or datatype == "BYTES":
+        if datatype == "BYTES":
+            if dims != (1,):
+                raise InvalidArgument(
+                    f"For BYTE datatype raw input '{name}', the model must have input shape [1], it has {list(dims)}"
+                )
+            body = b"".join((len(body).to_bytes(4, "little"), body))
+        if sum(dimension < 0 for dimension in dims) > 1:
             raise InvalidArgument(
                 f"a raw request needs an input of fixed size; input '{name}' is {datatype} {list(dims)}"
             )
-        known = item_size(datatype)
+        size = len(body)
+        known = item_size(datatype) or 1
         for dimension in dims:
             known *= max(dimension, 1) if dimension >= 0 else 1
         shape = [size // known if dimension < 0 else dimension for dimension in dims]
@@ -211,7 +220,7 @@ class InferRoute(Route):
                 "parameters": {"binary_data_output": True},
             }
         )
-        return decode_plan(header, 0, self.model, self.version)
+        return decode_plan(header, 0, self.model, self.version), body
 
 
 def _header_length(head: Head) -> int | None:

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from isochrone.clock import NEVER
-from isochrone.errors import IsochroneError, MalformedRequest
+from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.datatypes import name_of
 from isochrone.protocol.generate import read_generate, write_generate
+from isochrone.protocol.json_bodies import read_json, refuse_repeated_keys
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
 from isochrone.protocol.rest_answers import JSON, respond_error, respond_unexpected, timeout_header
 from isochrone.protocol.rest_infer import read_parameters
@@ -39,10 +40,9 @@ class GenerateRoute(Route):
     def handle(self, exchange: Exchange) -> None:
         service = self._router.service
         try:
-            try:
-                body = msgspec.json.decode(self._router.body(exchange))
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-                raise MalformedRequest(f"failed to parse the request JSON: {error}") from None
+            raw = self._router.body(exchange)
+            body: object = read_json(raw, msgspec.json.decode, object)
+            refuse_repeated_keys(raw)
             declared, max_batch_size = service.declared_inputs(self._model, self._version)
             generate = read_generate(body, declared, max_batch_size)
             plan = Plan(
@@ -70,7 +70,7 @@ class GenerateInferRequest(InferRequest):
 
     takes_many = True
 
-    __slots__ = ("_answered", "_events", "_exchange", "_route", "_waiting")
+    __slots__ = ("_answered", "_events", "_exchange", "_first", "_route", "_waiting")
 
     def __init__(
         self, exchange: Exchange, route: GenerateRoute, plan: Plan, request_id: str, inputs: Tensors, events: bool
@@ -80,6 +80,8 @@ class GenerateInferRequest(InferRequest):
         self._exchange = exchange
         self._events = events
         self._answered = False
+        #: The one response of a plain generate call, until it is known that there is no other.
+        self._first: bytes | None = None
         #: Told when the client has read what was sent.
         self._waiting: list[Callable[[], None]] = []
         exchange.owner = self
@@ -107,10 +109,11 @@ class GenerateInferRequest(InferRequest):
             self.cancelled = True
             return
         if not self._events:
-            # Triton's rule: plain generate answers exactly once.
-            if not self._answered:
-                self._answered = True
-                self._exchange.respond(200, JSON, [data])
+            if self._first is None:
+                self._first = data
+            else:
+                self.fail(_not_one())
+                self.cancelled = True
             return
         if not self._answered:
             self._answered = True
@@ -118,23 +121,28 @@ class GenerateInferRequest(InferRequest):
         self._exchange.write([b"data: ", data, b"\n\n"])
 
     def finish(self) -> None:
-        if not self._answered:
-            if self._events:
-                self._exchange.start(200, _EVENTS)
-            else:
-                self._exchange.respond(200, JSON, [b"{}"])
-                return
         if self._events:
+            if not self._answered:
+                self._exchange.start(200, _EVENTS)
             self._exchange.end()
+        elif self._first is None:
+            self.fail(_not_one())
+        elif not self._answered:
+            self._answered = True
+            self._exchange.respond(200, JSON, [self._first])
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         self.emit(outputs, parameters)
-        if self._events and not self.cancelled:
-            self._exchange.end()
+        if not self.cancelled:
+            self.finish()
 
     def fail(self, error: IsochroneError) -> None:
         data = msgspec.json.encode({"error": error.message})
-        if self._events and self._answered:
+        if self._events:
+            # The first response may be the error: an event all the same, under the error's status, as Triton's.
+            if not self._answered:
+                self._answered = True
+                self._exchange.start(error.http_status, _EVENTS)
             self._exchange.write([b"data: ", data, b"\n\n"])
             self._exchange.end()
         elif not self._answered:
@@ -153,3 +161,10 @@ class GenerateInferRequest(InferRequest):
         waiting, self._waiting = self._waiting, []
         for callback in waiting:
             callback()
+
+
+def _not_one() -> InvalidArgument:
+    return InvalidArgument(
+        "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
+        "number of responses"
+    )

@@ -14,10 +14,11 @@ import msgspec
 import numpy as np
 
 from isochrone.clock import MICROSECOND, NEVER, now_ns
-from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest
+from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol import json_tensors, tensors, timing
 from isochrone.protocol.classification import classify
 from isochrone.protocol.datatypes import element_count, item_size, name_of, numpy_of, shown
+from isochrone.protocol.json_bodies import read_json
 from isochrone.protocol.leases import LeasedRequest, regions_named, write_output
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
 from isochrone.protocol.rest_answers import JSON
@@ -128,10 +129,7 @@ def _size_parameter(parameters: dict[str, Any], key: str, where: str) -> int:
 
 def decode_plan(header: Buffer, length: int, model_name: str, model_version: str) -> RestPlan:
     """Decodes a JSON part; ``length`` is where it ends and binary data begins."""
-    try:
-        message = _decode_header(header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedRequest(f"failed to parse the request JSON: {error}") from None
+    message = read_json(header, _decode_header, _Header)
     position = length
     sources: list[Any] = []
     described: list[tuple[str, str, tuple[int, ...]]] = []

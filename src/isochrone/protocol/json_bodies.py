@@ -1,0 +1,77 @@
+"""A request's body as JSON, the way Triton reads it: NaN and infinities are numbers, a key given twice can be refused.
+
+msgspec reads every ordinary body; what it does not know of is left to Python's own reader, off the common path. What is
+wrong is a ``MalformedRequest``: nothing read here may hold text that cannot be written back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NoReturn, TypeVar
+
+import msgspec
+
+from isochrone.errors import InvalidArgument, MalformedRequest
+from isochrone.protocol.datatypes import shown
+from isochrone.wire.exchange import Buffer
+
+Kind = TypeVar("Kind")
+
+#: Numbers that JSON lacks, as Triton reads and writes them.
+NAN, INFINITY, MINUS_INFINITY = (msgspec.Raw(text) for text in (b"NaN", b"Infinity", b"-Infinity"))
+
+
+def read_json(body: Buffer, decode: Callable[[Any], Kind], kind: type[Kind]) -> Kind:
+    """``decode`` is msgspec's decoder of ``kind``."""
+    try:
+        return decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        text = bytes(body)
+        if b"NaN" not in text and b"Infinity" not in text:
+            raise _malformed(error) from None
+    try:
+        value = json.loads(text, parse_float=_finite)
+        # Python's reader takes half a surrogate pair, which no answer can carry; writing finds it.
+        msgspec.json.encode(value)
+        return msgspec.convert(value, kind)
+    except (ValueError, RecursionError) as error:
+        raise _malformed(error) from None
+
+
+def refuse_repeated_keys(body: Buffer) -> None:
+    """Raises for a JSON object, at any depth, that gives a key twice; the body has been read as JSON before."""
+    json.loads(bytes(body), object_pairs_hook=_once)
+
+
+def number(value: float) -> float | msgspec.Raw:
+    """A number as msgspec can write it: left alone, it makes null of what JSON lacks."""
+    if value != value:
+        return NAN
+    if value in (float("inf"), -float("inf")):
+        return INFINITY if value > 0 else MINUS_INFINITY
+    return value
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value in (float("inf"), -float("inf")):
+        raise ValueError(f"{text[:40]} is out of range")
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        _refuse_second(pairs)
+    return found
+
+
+def _refuse_second(pairs: list[tuple[str, Any]]) -> NoReturn:
+    names = [name for name, _ in pairs]
+    second = next(name for index, name in enumerate(names) if name in names[:index])
+    raise InvalidArgument(f"input or parameter {shown(second)} already exists in request: a key may be given once")
+
+
+def _malformed(error: Exception) -> MalformedRequest:
+    return MalformedRequest(f"failed to parse the request JSON: {error}")
