@@ -10,6 +10,7 @@ from tensor_strategies import fuzz, json_values, outcome
 
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.generate import read_generate, write_generate
+from isochrone.protocol.json_bodies import NAN
 
 TEXT = ("text_input", "BYTES", (1,))
 TOKENS = ("tokens", "INT32", (-1,))

@@ -377,14 +377,44 @@ class TestLifetime:
         assert batcher.wake_at() == 200
         assert batcher.pending() == 1
 
-    def test_a_sequence_that_holds_a_slot_runs_though_expired_or_cancelled(self) -> None:
+    def test_a_sequence_that_holds_a_slot_runs_though_expired(self) -> None:
         batcher = batcher_of("")
-        late, gone = request_of(1, "s", deadline=10), request_of(2, "s")
-        for request in (late, gone):
-            batcher.push(request, 0)
-        gone.cancelled = True
+        late = request_of(1, "s", deadline=10)
+        batcher.push(late, 0)
         assert batcher.drop_cancelled(20) == []
-        assert take(batcher, 20).requests == (late, gone)
+        assert take(batcher, 20).requests == (late,)
+
+    def test_a_queued_request_that_is_cancelled_ends_its_sequence(self) -> None:
+        batcher = batcher_of("", max_batch_size=1)
+        running, gone, behind, last = request_of(1, "s"), request_of(1), request_of(1), request_of(1, "e")
+        restarted, other = request_of(1, "s"), request_of(2, "se")
+        for request in (running, gone, behind, last, restarted, other):
+            batcher.push(request, 0)
+        batch = take(batcher)
+        # The one that runs is past cancelling; its sequence goes on.
+        running.cancelled = gone.cancelled = True
+        batcher.finished(batch, None, 1)
+        assert batcher.pending() == 5
+        # The slot goes to who waited for it: what comes after START under the same id is another sequence.
+        assert take(batcher, 1).requests == (other,)
+        assert batcher.wake_at() == 0
+        refused = batcher.expire(1)
+        assert [request for request, _ in refused] == [gone, behind, last]
+        assert all(isinstance(error, Cancelled) and "sequence 1 of model 'm'" in str(error) for _, error in refused)
+        assert batcher.pending() == 1
+        assert batcher.slot_of(1) is None
+
+    def test_behind_a_cancelled_request_start_is_needed(self) -> None:
+        batcher = batcher_of("", max_batch_size=1)
+        first = request_of(1, "s")
+        batcher.push(first, 0)
+        first.cancelled = True
+        assert batcher.take(0, 0) is None
+        assert [request for request, _ in batcher.expire(0)] == [first]
+        with pytest.raises(InvalidArgument, match="must specify the START flag"):
+            batcher.push(request_of(1), 1)
+        batcher.push(request_of(1, "s"), 1)
+        assert take(batcher, 1).requests[0].plan.sequence_start
 
     def test_a_cancelled_waiting_sequence_is_refused_when_its_turn_comes(self) -> None:
         batcher = batcher_of("", max_batch_size=1)
@@ -487,6 +517,8 @@ class SequenceMachine(RuleBasedStateMachine):
         #: Ids without a slot, in the order in which they came to be so.
         self.line: list[int] = []
         self.pushed: list[InferRequest] = []
+        #: Cancelled with their sequence, and not yet told so.
+        self.due: list[InferRequest] = []
 
     def is_running(self, sequence_id: int) -> bool:
         return any(sequence_id in ids(batch) for batch in self.running.values())
@@ -556,12 +588,40 @@ class SequenceMachine(RuleBasedStateMachine):
     @rule(instance=st.integers(0, 1))
     def take(self, instance: int) -> None:
         instance %= self.instances
+        places = [(self.batcher.slot_of(sequence_id), sequence_id) for sequence_id in self.outstanding]
         batch = self.batcher.take(instance, self.now)
         if instance in self.running:
             assert batch is None
+            return
+        ended = sorted(
+            (place, sequence_id)
+            for place, sequence_id in places
+            if place is not None and place[0] == instance and self.next_is_cancelled(sequence_id)
+        )
+        for _, sequence_id in ended:
+            self.end_cancelled(sequence_id)
         if batch is not None:
             self.check_batch(batch, instance)
             self.running[instance] = batch
+        if ended:
+            self.expire(sweep=False)
+
+    def next_is_cancelled(self, sequence_id: int) -> bool:
+        requests = self.outstanding[sequence_id]
+        return bool(requests) and requests[0].cancelled
+
+    def end_cancelled(self, sequence_id: int) -> None:
+        requests = self.outstanding[sequence_id]
+        whole = 1
+        while whole < len(requests) and not requests[whole].plan.sequence_start:
+            whole += 1
+        self.due += requests[:whole]
+        del requests[:whole]
+        self.place.pop(sequence_id, None)
+        if requests:
+            self.line.append(sequence_id)
+        else:
+            self.forget(sequence_id)
 
     def check_batch(self, batch: SequenceBatch, instance: int) -> None:
         assert 1 <= len(batch.requests) <= batch.rows <= self.max_rows
@@ -656,6 +716,9 @@ class SequenceMachine(RuleBasedStateMachine):
             assert self.batcher.slot_of(sequence_id) is None
             self.forget(sequence_id)
         by_id: dict[int, list[InferRequest]] = defaultdict(list)
+        assert [request for request, _ in refused[: len(self.due)]] == self.due
+        refused = refused[len(self.due) :]
+        self.due = []
         for request, error in refused:
             by_id[int(request.plan.sequence_id)].append(request)
             assert isinstance(error, Cancelled | DeadlineExceeded)

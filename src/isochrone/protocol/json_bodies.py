@@ -41,7 +41,11 @@ def read_json(body: Buffer, decode: Callable[[Any], Kind], kind: type[Kind]) -> 
 
 def refuse_repeated_keys(body: Buffer) -> None:
     """Raises for a JSON object, at any depth, that gives a key twice; the body has been read as JSON before."""
-    json.loads(bytes(body), object_pairs_hook=_once)
+    try:
+        json.loads(bytes(body), object_pairs_hook=_once)
+    except (ValueError, RecursionError) as error:
+        # Two readers' limits differ: digits of an integer, depth.
+        raise _malformed(error) from None
 
 
 def number(value: float) -> float | msgspec.Raw:

@@ -37,6 +37,13 @@ class Sequence:
         self.states: States = ()
         self.idle_since = 0
 
+    def take_whole(self) -> list[InferRequest]:
+        """Takes what is queued of the sequence under way; a START behind it is the next one's, which stays."""
+        taken = [self.queue.popleft()[1]]
+        while self.queue and not self.queue[0][1].plan.sequence_start:
+            taken.append(self.queue.popleft()[1])
+        return taken
+
     def is_stale(self, now: int) -> bool:
         return any(request.cancelled or request.deadline <= now for _, request in self.queue)
 

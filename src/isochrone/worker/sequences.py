@@ -9,10 +9,12 @@ without a slot wait, first come first served. Both strategies share that. They d
 *direct* makes the slot's number the row, so a model may keep state by row, and rows without a request are
 marked not READY; *oldest* packs the oldest ready requests densely, so slots may outnumber rows.
 
-Deadlines and cancellation: a request whose sequence holds a slot always runs, expired or cancelled, because
-the sequence's later answers depend on it and a model that keeps state of its own counts on START and END; the
-transport discards the answer. A sequence that still waits for its slot has run nothing, so it is dropped
-whole as soon as one of its requests is expired or cancelled, as Triton does.
+Deadlines and cancellation: a request whose sequence holds a slot runs although it has expired, because the
+sequence's later answers depend on it and a model that keeps state of its own counts on START and END; the
+transport discards the answer. One that was cancelled before its turn ends its sequence instead: those queued
+behind it are cancelled too, since their answers would lack it, and the next request needs START. A sequence
+that still waits for its slot has run nothing, so it is dropped whole as soon as one of its requests is expired
+or cancelled. All as Triton does.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isochrone.clock import MICROSECOND, NEVER
-from isochrone.errors import ConfigError, InvalidArgument, ModelFailed, QueueFull
+from isochrone.errors import Cancelled, ConfigError, InvalidArgument, ModelFailed, QueueFull
 from isochrone.worker.sequence_backlog import Backlog, Sequence
 from isochrone.worker.sequence_tensors import SequenceTensors
 
@@ -168,6 +170,7 @@ class SequenceBatcher:
         self._held[instance] = NEVER
         if self._running[instance] is not None:
             return None
+        self._end_cancelled(instance, now)
         ready: list[Candidate] = [
             (sequence.queue[0][0], slot, sequence)
             for slot, sequence in enumerate(self._slots[instance])
@@ -187,6 +190,18 @@ class SequenceBatcher:
         if self._direct:
             return self._start(instance, ready, tuple(slot for _, slot, _ in ready), now)
         return self._start(instance, sorted(ready)[:rows], tuple(range(rows)), now)
+
+    def _end_cancelled(self, instance: int, now: int) -> None:
+        """Ends the sequences whose next request was cancelled before its turn."""
+        ended = [one for one in self._slots[instance] if one is not None and one.queue and one.queue[0][1].cancelled]
+        for sequence in ended:
+            cancelled = sequence.take_whole()
+            self._pending -= len(cancelled)
+            error = Cancelled(f"sequence {sequence.id} of model '{self._model}': a request of it was cancelled")
+            self._refused += [(request, error) for request in cancelled]
+            self._release(sequence)
+        if ended:
+            self._admit(now)
 
     def finished(self, batch: SequenceBatch, state_outputs: Tensors | None, now: int) -> None:
         """The batch ran: keeps its sequences' new state, frees the slots of those that ended, admits others.
