@@ -12,11 +12,14 @@ from typing import Any, NoReturn, TypeVar
 
 import msgspec
 
-from isochrone.errors import InvalidArgument, MalformedRequest
+from isochrone.errors import InvalidArgument, MalformedRequest, PayloadTooLarge
 from isochrone.protocol.datatypes import shown
 from isochrone.wire.exchange import Buffer
 
 Kind = TypeVar("Kind")
+
+#: JSON is decoded on the event loop, at some 10 ms per MiB (2-core Neoverse N1), while everybody waits: it is bounded.
+MAX_JSON_BYTES = 16 * 1024 * 1024
 
 #: Numbers that JSON lacks, as Triton reads and writes them.
 NAN, INFINITY, MINUS_INFINITY = (msgspec.Raw(text) for text in (b"NaN", b"Infinity", b"-Infinity"))
@@ -24,6 +27,10 @@ NAN, INFINITY, MINUS_INFINITY = (msgspec.Raw(text) for text in (b"NaN", b"Infini
 
 def read_json(body: Buffer, decode: Callable[[Any], Kind], kind: type[Kind]) -> Kind:
     """``decode`` is msgspec's decoder of ``kind``."""
+    if len(body) > MAX_JSON_BYTES:
+        raise PayloadTooLarge(
+            f"the request's JSON has {len(body)} bytes, at most {MAX_JSON_BYTES} are taken; send tensors as binary data"
+        )
     try:
         return decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
