@@ -76,8 +76,8 @@ CHANGES = {
     "/v2/repository/models/x/load": EVIL,
     "/v2/repository/models/identity_int32/unload": b"{}",
     "/v2/logging": b'{"log_verbose_level": 1}',
-    "/v2/trace/setting": b'{"trace_level": ["TIMESTAMPS"]}',
-    "/v2/models/identity_int32/trace/setting": b'{"trace_level": ["TIMESTAMPS"]}',
+    "/v2/trace/setting": b'{"trace_rate": "5"}',
+    "/v2/models/identity_int32/trace/setting": b'{"trace_rate": "5"}',
 }
 
 

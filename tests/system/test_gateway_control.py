@@ -166,10 +166,13 @@ def test_load_and_unload_reach_every_worker(explicit_fleet: tuple[Any, tuple[Ser
     for kind in KINDS:
         with closing(StockClient(kind, gateway)) as client:
             client.call("load_model", "raises")
+            # At once: the gateway answers the load when it knows what its workers serve now.
+            assert client.call("is_model_ready", "raises") is True
             assert [ask(worker, "GET", "/v2/models/raises/ready")[0] for worker in workers] == [200, 200]
             assert np.array_equal(client.infer("raises", {"X": FOUR}).as_numpy("Y"), FOUR)
             client.call("unload_model", "raises")
-            wait_for(lambda: [ask(worker, "GET", "/v2/models/raises/ready")[0] for worker in workers] == [400, 400])
+            assert client.call("is_model_ready", "raises") is False
+            assert [ask(worker, "GET", "/v2/models/raises/ready")[0] for worker in workers] == [400, 400]
             with pytest.raises(InferenceServerException, match=workers[0].http_url) as caught:
                 client.call("load_model", "nobody")
             assert "nobody" in caught.value.message()
@@ -181,6 +184,20 @@ def test_load_and_unload_reach_every_worker(explicit_fleet: tuple[Any, tuple[Ser
         for _ in range(10):
             assert np.array_equal(client.infer("raises", {"X": FOUR}).as_numpy("Y"), FOUR)
         assert client.count("raises")["success"] >= 10
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+def test_metadata_by_another_name_and_with_what_all_workers_have(
+    sample_server: ServerProcess, fleet: Fleet, gateway_factory: StartGateway, kind: str
+) -> None:
+    """The sample server allows shared memory, the fleet's workers do not."""
+    for workers, expected in (([sample_server], True), ([sample_server, fleet.workers[0]], False)):
+        with gateway_factory(workers, "--server-name", "triton") as gateway:
+            gateway.wait_workers(len(workers))
+            with closing(StockClient(kind, gateway)) as client:
+                metadata = client.control("get_server_metadata")
+        assert metadata["name"] == "triton"
+        assert ("system_shared_memory" in metadata["extensions"]) is expected
 
 
 def test_settings_reach_every_worker(fleet: Fleet) -> None:

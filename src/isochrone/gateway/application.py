@@ -10,7 +10,6 @@ from urllib.parse import unquote_to_bytes
 from google.protobuf.message import DecodeError
 from tritonclient.grpc import service_pb2
 
-import isochrone
 from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest, MethodNotAllowed, NotFound, Unsupported
 from isochrone.gateway import control
 from isochrone.gateway.grpc_forward import GrpcRoute
@@ -66,8 +65,11 @@ EXTENSIONS = (
 class GatewayApplication:
     """REST and gRPC; the content type tells them apart."""
 
-    def __init__(self, gateway: Gateway, *, allow_file_overrides: bool = False) -> None:
+    def __init__(
+        self, gateway: Gateway, *, allow_file_overrides: bool = False, server_name: str = "isochrone-gateway"
+    ) -> None:
         self._gateway = gateway
+        self._server_name = server_name
         self._allow_file_overrides = allow_file_overrides
 
     def route(self, head: Head) -> Route:
@@ -97,7 +99,7 @@ class GatewayApplication:
         if plain in ("/v2/health/live", "/v2/health/ready", "/v2"):
             _expect(head, b"GET", b"HEAD")
             if plain == "/v2":
-                return control.LocalRoute(lambda: (200, self._metadata()))
+                return control.MetadataRoute(gateway, self._server_name, EXTENSIONS, grpc=False)
             if plain == "/v2/health/live":
                 return control.LocalRoute(lambda: (200, None))
             return control.ReadyRoute(gateway, head)
@@ -111,7 +113,9 @@ class GatewayApplication:
             if fleet_wide[2]:
                 self._refuse_if_led()
             check = checked_http if fleet_wide[2] == "load" and not self._allow_file_overrides else None
-            return control.FanOutRoute(gateway, head, control.all_or_error, control.LOAD_SECONDS, check)
+            changes = bool(fleet_wide[2])
+            seconds = control.LOAD_SECONDS
+            return control.FanOutRoute(gateway, head, control.all_or_error, seconds, check, changes_models=changes)
         match = _MODEL.match(text)
         if match is None:
             raise NotFound(f"no such path: {text[:200]}; this gateway speaks the Open Inference Protocol under /v2")
@@ -141,10 +145,6 @@ class GatewayApplication:
                 "what is loaded is the control plane's affair here: use 'isochrone rollout start MODEL=VERSION'"
             )
 
-    @staticmethod
-    def _metadata() -> dict[str, Any]:
-        return {"name": "isochrone-gateway", "version": isochrone.__version__, "extensions": list(EXTENSIONS)}
-
     # gRPC.
 
     def _grpc(self, head: Head) -> Route:
@@ -167,10 +167,11 @@ class GatewayApplication:
             if path == _SERVICE + b"RepositoryModelLoad" and not self._allow_file_overrides:
                 check = partial(checked_grpc, encoding=head.get(b"grpc-encoding") or b"identity")
             return control.GrpcFanOutRoute(gateway, head, control.first_message, check)
+        if path == _SERVICE + b"ServerMetadata":
+            return control.MetadataRoute(gateway, self._server_name, EXTENSIONS, grpc=True)
         local = {
             _SERVICE + b"ServerLive": self._live,
             _SERVICE + b"ServerReady": self._ready,
-            _SERVICE + b"ServerMetadata": self._server_metadata,
             _SERVICE + b"ModelReady": self._model_ready,
             b"/grpc.health.v1.Health/Check": self._health,
         }.get(path)
@@ -186,9 +187,6 @@ class GatewayApplication:
 
     def _ready(self, message: bytes) -> Any:
         return service_pb2.ServerReadyResponse(ready=self._gateway.is_ready)
-
-    def _server_metadata(self, message: bytes) -> Any:
-        return service_pb2.ServerMetadataResponse(**self._metadata())
 
     def _model_ready(self, message: bytes) -> Any:
         request = _parse(service_pb2.ModelReadyRequest, message)

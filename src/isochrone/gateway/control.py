@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, cast
 import msgspec
 from tritonclient.grpc import service_pb2
 
+import isochrone
 from isochrone.errors import Internal, IsochroneError, Unavailable
 from isochrone.gateway.asking import ask_grpc, ask_http
 from isochrone.gateway.merging import merge_indexes, merge_messages, merge_statistics
@@ -33,6 +34,11 @@ PER_WORKER_HEADER = b"x-isochrone-per-worker"
 #: Seconds a worker gets for a control call; loading a model takes its time.
 _CONTROL_SECONDS = 30.0
 LOAD_SECONDS = 600.0
+#: Seconds a worker gets to say what it serves now, after a load or unload that went through here.
+_INDEX_SECONDS = 2.0
+_METADATA_SECONDS = 1.0
+#: Extensions that a gateway has when all its workers do: it passes their calls on.
+_OF_WORKERS = ("system_shared_memory",)
 _PASSED = frozenset((b"content-type", b"accept", b"authorization"))
 
 
@@ -63,6 +69,38 @@ class ReadyRoute(Route):
             report = {"named_metrics.in_flight": float(gateway.in_flight), "named_metrics.draining": draining}
             headers = ((ORCA_HEADER, render(report)),)
         exchange.respond(200 if gateway.is_ready else 400, headers, [])
+
+
+class MetadataRoute(Route):
+    """The gateway's own metadata; extensions that depend on the workers are listed where all of them have it."""
+
+    def __init__(self, gateway: Gateway, name: str, extensions: Sequence[str], *, grpc: bool) -> None:
+        self._gateway = gateway
+        self._name = name
+        self._extensions = extensions
+        self._grpc = grpc
+
+    def handle(self, exchange: Exchange) -> None:
+        _Tasks.run(self._answer(exchange))
+
+    async def _answer(self, exchange: Exchange) -> None:
+        extensions = [*self._extensions, *await self._of_workers()]
+        metadata = {"name": self._name, "version": isochrone.__version__, "extensions": extensions}
+        if self._grpc:
+            message = service_pb2.ServerMetadataResponse(**metadata)
+            respond(cast("ServerStream", exchange), message.SerializeToString())
+        else:
+            exchange.respond(200, JSON, [msgspec.json.encode(metadata)])
+
+    async def _of_workers(self) -> Sequence[str]:
+        def ask(member: Member) -> Awaitable[Response]:
+            return ask_http(member.connections, b"GET", b"/v2", seconds=_METADATA_SECONDS)
+
+        try:
+            answers = _decoded(await everybody(self._gateway, ask))
+            return [name for name in _OF_WORKERS if all(name in value["extensions"] for _, value in answers)]
+        except (IsochroneError, KeyError, TypeError):
+            return ()
 
 
 class LocalGrpcRoute(Route):
@@ -105,8 +143,11 @@ class FanOutRoute(Route):
         gather: Gather,
         seconds: float = _CONTROL_SECONDS,
         check: Callable[[Buffer], Buffer] | None = None,
+        *,
+        changes_models: bool = False,
     ) -> None:
-        """``check`` makes what is sent on of a body, or raises."""
+        """``check`` makes what is sent on of a body, or raises; ``changes_models``: it is a load or an unload."""
+        self._changes_models = changes_models
         self._gateway = gateway
         self._check = check
         self._head = head
@@ -133,6 +174,9 @@ class FanOutRoute(Route):
 
         try:
             answers = await everybody(self._gateway, ask)
+            if self._changes_models:
+                # Whoever asks next, of readiness or for an inference, gets what is served from now on.
+                await self._gateway.read_indexes(_INDEX_SECONDS)
             exchange.respond(*_with_body(self._gather(answers, self._per_worker)))
         except IsochroneError as error:
             respond_error(exchange, error)
@@ -262,6 +306,8 @@ class GrpcFanOutRoute(Route):
                     messages.append(message_of_response(answer)[0])
                 except IsochroneError as error:
                     problems.append(type(error)(f"worker {name}: {error}" if len(answers) > 1 else str(error)))
+            if b"RepositoryModel" in self._path:
+                await self._gateway.read_indexes(_INDEX_SECONDS)
             if problems and (not messages or self._merge is first_message):
                 raise problems[0]
             respond(stream, self._merge(messages))

@@ -55,6 +55,8 @@ class GatewaySettings:
     #: Seconds in-flight requests get when stopping.
     exit_timeout: float = 30.0
     reuse_port: bool = False
+    #: The name in the server metadata.
+    server_name: str = "isochrone-gateway"
     #: Load requests may bring files along to plain upstreams: whoever reaches the gateway may then run code on them.
     allow_file_overrides: bool = False
     #: Origins of pages that may use the gateway from a browser, beside its own.
@@ -110,7 +112,9 @@ class GatewayServer:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         settings = self.settings
         gateway = self.gateway
-        application = GatewayApplication(gateway, allow_file_overrides=settings.allow_file_overrides)
+        application = GatewayApplication(
+            gateway, allow_file_overrides=settings.allow_file_overrides, server_name=settings.server_name
+        )
         listener = await self._listen("gateway", settings.port, application)
         if settings.metrics_port is not None:
             metrics = GatewayMetricsApplication(gateway, self._listeners.snapshot)

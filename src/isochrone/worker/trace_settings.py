@@ -1,11 +1,15 @@
-"""Triton's trace settings: kept, checked and shown, per model over global, as the trace extension describes."""
+"""Triton's trace settings: kept, checked and shown, per model over global, as the trace extension describes.
+
+A model's settings are those given for it and the global ones for the rest; clearing one of them makes it the global one
+again, and clearing a global one makes it the command line's. Nothing is traced yet: the settings are kept for clients.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 
-from isochrone.errors import InvalidArgument
+from isochrone.errors import InvalidArgument, Unsupported
 
 _DEFAULTS: dict[str, list[str]] = {
     "trace_level": ["OFF"],
@@ -16,7 +20,13 @@ _DEFAULTS: dict[str, list[str]] = {
     "trace_mode": ["triton"],
 }
 _INTEGER = re.compile(r"-?[0-9]{1,18}")
-_LEVELS = ("OFF", "TIMESTAMPS", "TENSORS")
+_OFF = "OFF"
+#: In the order in which they are shown.
+_LEVELS = ("TIMESTAMPS", "TENSORS")
+#: Triton keeps these in 32 bits.
+_RANGES = {"trace_rate": (0, 2**32 - 1), "trace_count": (-1, 2**31 - 1), "log_frequency": (0, 2**32 - 1)}
+
+Settings = dict[str, list[str]]
 
 
 class TraceSettings:
@@ -25,40 +35,65 @@ class TraceSettings:
         self._initial = {**_DEFAULTS, **(initial or {})}
         for key, value in self._initial.items():
             if key not in ("trace_file", "trace_mode"):
-                _check(key, value)
+                self._initial[key] = _checked(key, value)
         self._global = dict(self._initial)
-        self._models: dict[str, dict[str, list[str]]] = {}
+        self._models: dict[str, Settings] = {}
 
-    def apply(self, model_name: str, changes: Mapping[str, list[str] | None]) -> dict[str, list[str]]:
-        """Applies changes (None resets a key) and returns the settings in force."""
-        for key, value in changes.items():
-            _check(key, value)
-        target = self._models.get(model_name, {}) if model_name else self._global
-        for key, value in changes.items():
+    def apply(self, model_name: str, changes: Mapping[str, list[str] | None]) -> Settings:
+        """Applies changes (None clears a key) and returns the settings in force; all of them, or an error."""
+        given = {key: self._read(key, value) for key, value in changes.items()}
+        own = dict(self._models.get(model_name, {}) if model_name else self._global)
+        for key, value in given.items():
             if value is not None:
-                target[key] = list(value)
+                own[key] = value
             elif model_name:
-                target.pop(key, None)
+                own.pop(key, None)
             else:
-                target[key] = list(self._initial[key])
-        if model_name:
-            self._models[model_name] = target
-            if not target:
-                del self._models[model_name]
-        return {**self._global, **self._models.get(model_name, {})}
+                own[key] = self._initial[key]
+        settings = {**self._global, **own}
+        if given.get("trace_level") not in (None, [_OFF]) and settings["trace_file"] == [""]:
+            raise InvalidArgument(
+                "Attempting to set invalid trace setting :trace file name is not given; "
+                "start the server with --trace-config=triton,file=PATH"
+            )
+        if not model_name:
+            self._global = own
+        elif own:
+            self._models[model_name] = own
+        else:
+            self._models.pop(model_name, None)
+        return settings
+
+    def _read(self, key: str, value: list[str] | None) -> list[str] | None:
+        if key not in _DEFAULTS:
+            raise InvalidArgument(f"trace setting '{key[:50]}': expected one of {', '.join(_DEFAULTS)}")
+        if key == "trace_file":
+            # A path from the network is not a place to write to.
+            raise Unsupported("trace file location can not be updated through network protocol")
+        if key == "trace_mode" and value not in (None, self._initial[key]):
+            raise InvalidArgument(f"trace setting '{key}' cannot be changed while the server runs")
+        return value if value is None or key == "trace_mode" else _checked(key, value)
 
 
-def _check(key: str, value: list[str] | None) -> None:
-    if key not in _DEFAULTS:
-        raise InvalidArgument(f"trace setting '{key[:50]}': expected one of {', '.join(_DEFAULTS)}")
-    if key in ("trace_file", "trace_mode") and value is not None:
-        # A path from the network is not a place to write to; Triton refuses it too since 2.31.
-        raise InvalidArgument(f"trace setting '{key}' cannot be changed while the server runs")
-    if value is None:
-        return
+def _checked(key: str, value: list[str]) -> list[str]:
     if key == "trace_level":
-        unknown = [level for level in value if level not in _LEVELS]
-        if unknown or not value:
-            raise InvalidArgument(f"trace setting 'trace_level': expected of {', '.join(_LEVELS)}, given {value}")
-    elif len(value) != 1 or not _INTEGER.fullmatch(value[0]):
-        raise InvalidArgument(f"trace setting '{key}': expected one integer, given {value}")
+        return _levels(value)
+    if len(value) != 1:
+        raise InvalidArgument(f"expect only 1 value for '{key}': trace setting '{key}': expected one, given {value}")
+    lowest, highest = _RANGES[key]
+    wrong = f"Unable to parse '{key}'"
+    if not _INTEGER.fullmatch(value[0]):
+        raise InvalidArgument(f"{wrong}, got: {value[0][:50]}: trace setting '{key}': expected one integer")
+    number = int(value[0])
+    if not lowest <= number <= highest:
+        raise InvalidArgument(f"{wrong}, value is out of range [ {lowest}, {highest} ], got: {number}")
+    return [str(number)]
+
+
+def _levels(value: list[str]) -> list[str]:
+    if not value or not set(value) <= {_OFF, *_LEVELS}:
+        expected = ", ".join((_OFF, *_LEVELS))
+        raise InvalidArgument(f"trace setting 'trace_level': expected of {expected}, given {value}")
+    if _OFF in value and len(value) > 1:
+        raise InvalidArgument(f"Expect only one trace level 'OFF' is specified: trace setting 'trace_level': {value}")
+    return [level for level in (_OFF, *_LEVELS) if level in value]

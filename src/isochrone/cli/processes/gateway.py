@@ -94,6 +94,9 @@ def gateway(
     lease_seconds: Annotated[
         float, typer.Option(help="With --store: a gateway not heard of for so long is taken for lost.", min=0.5)
     ] = 5.0,
+    server_name: Annotated[
+        str, typer.Option(help="The name in the server metadata; some clients expect 'triton'.")
+    ] = "isochrone-gateway",
     seed: Annotated[int | None, typer.Option(help="Makes random choices repeat.")] = None,
     limit: Annotated[
         list[str] | None,
@@ -147,6 +150,7 @@ def gateway(
             monitoring=MonitorRules(interval=probe_interval, timeout=probe_timeout),
             exit_timeout=exit_timeout_secs,
             reuse_port=reuse_port,
+            server_name=server_name,
             allow_file_overrides=allow_file_overrides,
             allow_origins=read_origins(allow_origin or ()),
             tls=server_context(tls_cert, tls_key, None) if tls_cert and tls_key else None,
