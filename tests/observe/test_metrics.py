@@ -11,7 +11,15 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_plain
 
 from isochrone.observe.metrics import Exposition
-from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, Histogram, ModelSnapshot, ServerSnapshot, WireSnapshot
+from isochrone.observe.snapshot import (
+    BUCKET_BOUNDS_NS,
+    STAGES,
+    CacheSnapshot,
+    Histogram,
+    ModelSnapshot,
+    ServerSnapshot,
+    WireSnapshot,
+)
 
 TRITON_COUNTERS = {
     "nv_inference_request_success": 12,
@@ -204,3 +212,31 @@ def test_any_label_comes_back_as_it_was(accept: str, name: str, version: str, di
     assert samples(success) == {(name, version): 12.0}
     info = parsed["isochrone_model" if accept else "isochrone_model_info"]
     assert info.samples[0].labels == {"model": name, "version": version, "digest": digest}
+
+
+def test_the_server_itself_under_tritons_names() -> None:
+    cache = CacheSnapshot(
+        entries=3, bytes_used=50, limit_bytes=200, hits=7, misses=4, evictions=2, lookup_ns=5_900, insertion_ns=8_100
+    )
+    shown = families(ServerSnapshot(cache=cache))
+    values = {name: next(iter(samples(metric).values())) for name, metric in shown.items() if metric.samples}
+    expected = {
+        "nv_pinned_memory_pool_total_bytes": 0,
+        "nv_pinned_memory_pool_used_bytes": 0,
+        "nv_cache_util": 0.25,
+        "nv_cache_num_entries": 3,
+        "nv_cache_num_hits": 7,
+        "nv_cache_num_misses": 4,
+        "nv_cache_num_lookups": 11,
+        "nv_cache_num_evictions": 2,
+        "nv_cache_lookup_duration": 5,
+        "nv_cache_insertion_duration": 8,
+    }
+    assert expected.items() <= values.items()
+    assert all(shown[name].type == "gauge" for name in expected)
+    assert "nv_cache_util" not in families(ServerSnapshot())
+
+
+def test_the_machine_may_be_left_out() -> None:
+    assert b"nv_cpu_utilization" in Exposition(ServerSnapshot).render()[0]
+    assert b"nv_cpu_utilization" not in Exposition(ServerSnapshot, machine=False).render()[0]

@@ -40,7 +40,6 @@ _MODELS = {
 }
 #: A first value below zero holds the model until a file of this name is there.
 _HOLD = """
-        import pathlib, time
         gate = pathlib.Path({gate!r})
         if hold:
             gate.with_name("held").touch()
@@ -48,6 +47,7 @@ _HOLD = """
             time.sleep(0.005)
 """
 _OURS = """
+import pathlib
 import time
 
 
@@ -60,6 +60,9 @@ class Model:
         return {{"Y": inputs["X"]}}
 """
 _TRITON = """
+import pathlib
+import time
+
 import triton_python_backend_utils as pb
 
 

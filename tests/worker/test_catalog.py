@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -312,3 +313,29 @@ def test_every_request_has_its_line_from_verbose_level_two_on(tmp_path: Path) ->
         ]
 
     run(tmp_path, scenario)
+
+
+def test_the_cache_counts_and_a_hits_time_in_the_queue_ends_where_the_look_up_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path, "step", times(2))
+    write_ensemble(tmp_path, "graph")
+    # Every look at the clock is one tick later.
+    ticks = count(10**12)
+    monkeypatch.setattr("isochrone.worker.served.now_ns", lambda: next(ticks))
+
+    async def scenario(catalog: Catalog) -> None:
+        await catalog.load("step")
+        await catalog.load("graph")
+        first = send(catalog, "graph", 3)
+        await until(lambda: first.answers)
+        hit = send(catalog, "graph", 3)
+        assert hit.answers
+        assert hit.dispatched + 1 == hit.compute_start == hit.compute_end
+        told = catalog.cache_snapshot()
+        assert told is not None
+        assert (told.hits, told.misses, told.entries, told.evictions, told.lookup_ns) == (1, 1, 1, 0, 2)
+        assert 0 < told.bytes_used <= told.limit_bytes == 1 << 20
+
+    run(tmp_path, scenario, ResponseCache(1 << 20))
+    run(tmp_path, lambda catalog: catalog.load("step"))

@@ -98,6 +98,11 @@ def serve_repository(
             region.unlink(missing_ok=True)
 
 
+def cache_directory(python: Path) -> Path:
+    """Where the real binary's response caches lie."""
+    return _site_packages(python) / "pytriton" / "tritonserver" / "caches"
+
+
 def help_text(python: Path) -> str:
     """What the real binary prints for --help."""
     packages = _site_packages(python)

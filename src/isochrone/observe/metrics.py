@@ -26,6 +26,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from isochrone.observe.machine import MachineCollector
+from isochrone.observe.server_metrics import server_metrics
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, ModelSnapshot, ServerSnapshot
 from isochrone.observe.wire_metrics import wire_metrics
 
@@ -193,6 +194,7 @@ class _Families(Collector):
             info.add_metric(labels, {"digest": model.digest})
         yield pending
         yield info
+        yield from server_metrics(self._snapshot.cache)
         if self._snapshot.wire is not None:
             yield from wire_metrics(self._snapshot.wire)
 

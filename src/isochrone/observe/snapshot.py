@@ -83,9 +83,25 @@ class WireSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheSnapshot:
+    """The response cache of a process. Counts are since it started, durations are ns."""
+
+    entries: int
+    bytes_used: int
+    limit_bytes: int
+    hits: int
+    misses: int
+    evictions: int
+    lookup_ns: int
+    insertion_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class ServerSnapshot:
     """Everything one scrape shows that only the server itself knows."""
 
     models: Sequence[ModelSnapshot] = field(default_factory=tuple)
     #: None where no listener runs.
     wire: WireSnapshot | None = None
+    #: None where responses are not cached.
+    cache: CacheSnapshot | None = None

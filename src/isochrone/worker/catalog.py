@@ -30,6 +30,7 @@ from isochrone.worker.watchdog import InlineWatchdog
 
 if TYPE_CHECKING:
     from isochrone.models.repository import ModelDescription
+    from isochrone.observe.snapshot import CacheSnapshot
     from isochrone.worker.served import ServedVersion
 
 log = structlog.get_logger()
@@ -120,6 +121,10 @@ class Catalog:
         listed = {row[0] for row in rows}
         rows += [(name, "", "", "") for name in self._entries if name not in listed]
         return sorted(rows, key=lambda row: (row[0], version_number(row[1]) or 0))
+
+    def cache_snapshot(self) -> CacheSnapshot | None:
+        """What the response cache holds; None: there is none."""
+        return None if self._cache is None else self._cache.snapshot()
 
     # Changing.
 

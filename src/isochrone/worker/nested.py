@@ -93,7 +93,9 @@ class CachingRequest(StandIn):
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         started = now_ns()
         self._cache.insert(self._key, outputs)
-        self._statistics.record_cache_miss(self._lookup_ns, now_ns() - started)
+        insertion_ns = now_ns() - started
+        self._cache.insertion_ns += insertion_ns
+        self._statistics.record_cache_miss(self._lookup_ns, insertion_ns)
         super().complete(outputs, parameters)
 
 

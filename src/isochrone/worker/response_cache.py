@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from isochrone.observe.snapshot import CacheSnapshot
+
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensor, Tensors
 
@@ -95,12 +97,24 @@ def _frozen_copy(tensor: Tensor) -> Tensor:
 class ResponseCache:
     """Least recently used goes first; what is kept never counts more than ``limit_bytes``."""
 
-    __slots__ = ("_entries", "_of_model", "bytes_used", "evictions", "limit_bytes")
+    __slots__ = (
+        "_entries",
+        "_of_model",
+        "bytes_used",
+        "evictions",
+        "hits",
+        "insertion_ns",
+        "limit_bytes",
+        "lookup_ns",
+        "misses",
+    )
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self.bytes_used = 0
-        self.evictions = 0
+        self.evictions = self.hits = self.misses = 0
+        #: What finding and keeping took in all; added up by the callers, who look at the clock anyway.
+        self.lookup_ns = self.insertion_ns = 0
         #: Oldest use first.
         self._entries: OrderedDict[ResponseKey, tuple[Tensors, int]] = OrderedDict()
         #: The keys of each (model, version), so that unloading one need not walk the whole cache on the loop.
@@ -112,7 +126,9 @@ class ResponseCache:
     def lookup(self, key: ResponseKey) -> Tensors | None:
         entry = self._entries.get(key)
         if entry is None:
+            self.misses += 1
             return None
+        self.hits += 1
         self._entries.move_to_end(key)
         # A dictionary of the caller's own; the arrays in it are shared, and read-only.
         return dict(entry[0])
@@ -138,6 +154,18 @@ class ResponseCache:
         for key in keys:
             self._remove(key)
         return len(keys)
+
+    def snapshot(self) -> CacheSnapshot:
+        return CacheSnapshot(
+            entries=len(self._entries),
+            bytes_used=self.bytes_used,
+            limit_bytes=self.limit_bytes,
+            hits=self.hits,
+            misses=self.misses,
+            evictions=self.evictions,
+            lookup_ns=self.lookup_ns,
+            insertion_ns=self.insertion_ns,
+        )
 
     def _remove(self, key: ResponseKey) -> None:
         self.bytes_used -= self._entries.pop(key)[1]

@@ -149,9 +149,12 @@ class ServedVersion:
         key = response_key(request, self.model_name, self.model_version, self.cache_digest(request.stages))
         outputs = cache.lookup(key)
         now = now_ns()
+        cache.lookup_ns += now - started
         if outputs is None:
             return CachingRequest(request, cache, key, self.statistics, now - started)
-        request.dispatched = request.compute_start = request.infer_start = now
+        # As Triton: a hit's time in the queue ends where the look-up begins.
+        request.dispatched = started
+        request.compute_start = request.infer_start = now
         request.infer_end = request.compute_end = now
         self.statistics.record_cache_hit(request, now, now - started)
         request.complete(outputs)

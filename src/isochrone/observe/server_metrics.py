@@ -1,0 +1,45 @@
+"""What Triton's metrics page says of the server itself: its pool of pinned memory and its response cache.
+
+Part of ``metrics``; the machine's figures are in ``machine``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+
+from isochrone.observe.snapshot import CacheSnapshot
+
+#: Triton's figures of the response cache, all gauges there: name, help, value. Durations in whole microseconds.
+_CACHE_GAUGES: Final[tuple[tuple[str, str, Callable[[CacheSnapshot], float]], ...]] = (
+    ("nv_cache_util", "Cache utilization [0.0 - 1.0]", lambda cache: cache.bytes_used / cache.limit_bytes),
+    ("nv_cache_num_entries", "Number of responses stored in response cache", lambda cache: cache.entries),
+    ("nv_cache_num_hits", "Number of cache hits in response cache", lambda cache: cache.hits),
+    ("nv_cache_num_misses", "Number of cache misses in response cache", lambda cache: cache.misses),
+    ("nv_cache_num_lookups", "Number of cache lookups in response cache", lambda cache: cache.hits + cache.misses),
+    ("nv_cache_num_evictions", "Number of cache evictions in response cache", lambda cache: cache.evictions),
+    (
+        "nv_cache_lookup_duration",
+        "Total cache lookup duration (hit and miss), in microseconds",
+        lambda cache: cache.lookup_ns // 1000,
+    ),
+    (
+        "nv_cache_insertion_duration",
+        "Total cache insertion duration, in microseconds",
+        lambda cache: cache.insertion_ns // 1000,
+    ),
+)
+
+
+def server_metrics(cache: CacheSnapshot | None) -> Iterator[Metric]:
+    """``cache`` is None where responses are not cached; then there are no figures of it, as in Triton."""
+    for kind in ("total", "used"):
+        # There is no such pool; dashboards ask for it, and Triton without a GPU says the same.
+        yield GaugeMetricFamily(
+            f"nv_pinned_memory_pool_{kind}_bytes", f"Pinned memory pool {kind} memory size, in bytes", 0
+        )
+    if cache is not None:
+        for name, documentation, value in _CACHE_GAUGES:
+            yield GaugeMetricFamily(name, documentation, value(cache))
