@@ -241,6 +241,20 @@ def test_host_policies_are_cpus() -> None:
             settings(f"--host-policy={wrong}")
 
 
+def test_rate_limits_count_only_where_they_are_switched_on() -> None:
+    assert settings().loading.rate_limits is None
+    assert settings("--rate-limit=execution_count").loading.rate_limits == {}
+    given = settings("--rate-limit=execution_count", "--rate-limit-resource=R1:4", "--rate-limit-resource=r2:3:0")
+    assert given.loading.rate_limits == {"r1": 4, "r2": 3}
+    assert settings("--rate-limit=off").loading.rate_limits is None
+    assert warnings("--rate-limit-resource=R1:4") == [
+        "--rate-limit-resource has no effect without --rate-limit=execution_count"
+    ]
+    for wrong in ("--rate-limit=sometimes", "--rate-limit-resource=R1", "--rate-limit-resource=R1:many"):
+        with pytest.raises(BadFlag, match=wrong.partition("=")[0]):
+            settings(wrong)
+
+
 def test_grpc_tls_needs_its_files(tmp_path: Path) -> None:
     assert settings("--grpc-server-cert=x", "--grpc-server-key=y").grpc_tls is None
     with pytest.raises(BadFlag, match="--grpc-server-cert"):

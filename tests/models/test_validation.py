@@ -16,6 +16,10 @@ OUTPUT = 'output { name: "Y" data_type: TYPE_FP32 dims: [ 4 ] }\n'
 BASE = HEAD + INPUT + OUTPUT
 START = 'control_input { name: "S" control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } }'
 STATE = 'input_name: "SI" output_name: "SO" data_type: TYPE_FP32 dims: [ -1, 2 ]'
+#: On onnxruntime, with an execution provider for a GPU.
+GPU_BASE = BASE.replace('"python"', '"onnxruntime"') + (
+    'parameters { key: "providers" value { string_value: "CUDAExecutionProvider,CPUExecutionProvider" } }'
+)
 SAMPLE = 'inputs { key: "X" value: { data_type: TYPE_FP32 dims: [ 4 ] zero_data: true } }'
 
 
@@ -27,7 +31,11 @@ def parsed(text: str) -> model_config_pb2.ModelConfig:
     "text",
     [
         BASE,
-        BASE + "instance_group { count: 2 kind: KIND_GPU gpus: [ 0, 1 ] } instance_group { count: 1 kind: KIND_MODEL }",
+        BASE + "instance_group { count: 2 kind: KIND_AUTO } instance_group { count: 1 kind: KIND_MODEL }",
+        GPU_BASE + "instance_group { count: 2 kind: KIND_GPU gpus: 0 }",
+        BASE.replace('"python"', '"onnxruntime"')
+        + 'optimization { execution_accelerators { gpu_execution_accelerator { name: "tensorrt" } } }'
+        + "instance_group { count: 1 kind: KIND_GPU }",
         BASE + "dynamic_batching { preferred_batch_size: [ 4, 8 ] max_queue_delay_microseconds: 100 }",
         BASE
         + "dynamic_batching { priority_levels: 2 default_priority_level: 2"
@@ -135,6 +143,31 @@ CONTROL = SEQUENCE + "control_input[0].control[0]"
             "instance_group[0].gpus[1]",
             "at least 0",
             "-1",
+        ),
+        (
+            BASE + "instance_group { count: 1 } instance_group { count: 1 kind: KIND_GPU }",
+            "instance_group[1].kind",
+            "KIND_CPU or KIND_AUTO without gpus",
+            "KIND_GPU",
+        ),
+        (BASE + "instance_group { count: 1 gpus: 0 }", "instance_group[0].gpus", "without gpus", "a GPU"),
+        (
+            GPU_BASE.replace("CUDAExecutionProvider,", "") + "instance_group { count: 1 kind: KIND_GPU }",
+            "instance_group[0].kind",
+            "--model-config-name cpu",
+            "KIND_GPU",
+        ),
+        (
+            GPU_BASE + "instance_group { count: 1 kind: KIND_GPU gpus: [ 0, 1 ] }",
+            "instance_group[0].gpus",
+            "device_id",
+            "[0, 1]",
+        ),
+        (
+            BASE + "instance_group { count: 1 secondary_devices { kind: KIND_NVDLA device_id: 1 } }",
+            "instance_group[0].secondary_devices",
+            "none",
+            "one",
         ),
         (
             BASE + "dynamic_batching { preferred_batch_size: [ 8, 9 ] }",

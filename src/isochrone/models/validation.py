@@ -24,6 +24,7 @@ from isochrone.models.tensor_rules import (
 )
 
 _KIND = model_config_pb2.ModelInstanceGroup
+_CPU_PROVIDER = "CPUExecutionProvider"
 
 
 def validate(config: model_config_pb2.ModelConfig, where: str) -> None:
@@ -111,6 +112,29 @@ def _validate_instances(config: model_config_pb2.ModelConfig, backend: str, wher
         for position, gpu in enumerate(group.gpus):
             if gpu < 0:
                 raise ConfigError(where, f"{key}.gpus[{position}]", "a device number of at least 0", str(gpu))
+        if group.kind == _KIND.KIND_GPU or group.gpus:
+            _validate_gpu(config, backend, group, key, where)
+        if group.secondary_devices:
+            raise ConfigError(where, f"{key}.secondary_devices", "none: only TensorRT engines use them", "one")
+
+
+def _validate_gpu(config: model_config_pb2.ModelConfig, backend: str, group: Any, key: str, where: str) -> None:
+    """A group on a GPU is served where an execution provider of onnxruntime puts the model there, and nowhere else."""
+    named = config.parameters["providers"].string_value if "providers" in config.parameters else ""
+    providers = [name for name in named.replace(" ", "").split(",") if name not in ("", _CPU_PROVIDER)]
+    accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator
+    if backend != "onnx" or not (providers or accelerators):
+        key, given = (f"{key}.kind", "KIND_GPU") if group.kind == _KIND.KIND_GPU else (f"{key}.gpus", "a GPU")
+        expected = (
+            "KIND_CPU or KIND_AUTO without gpus: models run on the CPU unless onnxruntime has an execution provider for"
+            ' a GPU and parameters["providers"] names it. Change instance_group in this file; or leave it, put the'
+            " changed copy into configs/cpu.pbtxt beside it and start with --model-config-name cpu; or load the model"
+            " with a 'config' parameter"
+        )
+        raise ConfigError(where, key, expected, given)
+    if any(gpu != 0 for gpu in group.gpus):
+        expected = 'none or 0; name another device as device_id in parameters["provider_options"]'
+        raise ConfigError(where, f"{key}.gpus", expected, str(list(group.gpus)))
 
 
 def _validate_response_cache(config: model_config_pb2.ModelConfig, where: str) -> None:

@@ -22,6 +22,7 @@ from isochrone.models.versions import version_number
 from isochrone.worker.background import give_memory_back, in_thread
 from isochrone.worker.ensembles.dependencies import load_order
 from isochrone.worker.ensembles.dependents import Dependents
+from isochrone.worker.limits.gate import SharedResources
 from isochrone.worker.load_parameters import LoadParameters
 from isochrone.worker.load_settings import LoadSettings
 from isochrone.worker.loading import Prepared, prepare_again, serve
@@ -59,6 +60,8 @@ class Catalog:
         self._cache = cache
         self._drain_seconds = drain_seconds
         self._loading = loading or LoadSettings()
+        limits = self._loading.rate_limits
+        self._resources = None if limits is None else SharedResources(limits)
         #: (name, version) → what serves it; version "" is the newest. The one place requests look.
         self._served: dict[tuple[str, str], ServedVersion] = {}
         #: The hot path's look-up, bound once; ``find`` explains a miss.
@@ -277,7 +280,7 @@ class Catalog:
         made: list[ServedVersion] = []
         try:
             for each in prepared:
-                served = serve(each, self.find, self.watchdog)
+                served = serve(each, self.find, self.watchdog, self._resources)
                 made.append(served)
                 if each.description.config.response_cache.enable and not served.decoupled:
                     served.cache = self._cache

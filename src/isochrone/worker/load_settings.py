@@ -22,3 +22,5 @@ class LoadSettings:
     parameters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: Host policy → the CPUs of instances that have it.
     host_policies: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    #: Resource → how much of it there is, for instances that ask for some before they run. None: they need not ask.
+    rate_limits: Mapping[str, int] | None = None

@@ -26,6 +26,7 @@ from isochrone.worker.batch import Batch
 from isochrone.worker.curve import LatencyCurve
 from isochrone.worker.ensembles.runner import EnsembleRunner, Resolve
 from isochrone.worker.instance import Instance
+from isochrone.worker.limits.gate import ResourceGate, SharedResources, demands_of
 from isochrone.worker.load_settings import LoadSettings
 from isochrone.worker.replacement import TakeInstance
 from isochrone.worker.reshape import reshaped
@@ -112,6 +113,7 @@ def prepare(
     if plain_parameters(config).get("isolation") == "process":
         # The backend kills the model's process itself; giving up on the thread as well would leave two at it.
         timeout_ms = 0
+    _note_group_settings(description, backend, settings)
     contexts = tuple(_contexts(description, version, directory, backend, settings))
     load = loader(backend, f"{description.name}/config.pbtxt")
     executables: list[Executable] = []
@@ -157,7 +159,9 @@ def _close_all(executables: Iterable[Executable], model: str) -> None:
             log.warning("closing an instance that is not served failed", model=model, error=str(error))
 
 
-def serve(prepared: Prepared, resolve: Resolve, watchdog: InlineWatchdog) -> ServedVersion:
+def serve(
+    prepared: Prepared, resolve: Resolve, watchdog: InlineWatchdog, resources: SharedResources | None = None
+) -> ServedVersion:
     """On the loop's thread: gives a prepared version its queue and threads."""
     description, config = prepared.description, prepared.description.config
     statistics = ModelStatistics(description.name, str(prepared.version))
@@ -186,11 +190,21 @@ def serve(prepared: Prepared, resolve: Resolve, watchdog: InlineWatchdog) -> Ser
             over,
             preserve_ordering=config.dynamic_batching.preserve_ordering,
             execution_timeout_ns=prepared.execution_timeout_ns,
+            gate=_gate(config, resources),
         )
         finished = runner.finished
     _start(runner, prepared, finished)
     served.runner = runner
     return served
+
+
+def _gate(config: Any, resources: SharedResources | None) -> ResourceGate | None:
+    demands = demands_of(config)
+    if resources is None or not any(demand.needs for demand in demands):
+        return None
+    for demand in demands:
+        resources.limiter.check(demand.needs, config.name)
+    return ResourceGate(resources, demands)
 
 
 def _start(
@@ -277,6 +291,27 @@ def _contexts(
         )
         for index in range(count)
     ]
+
+
+def _note_group_settings(description: ModelDescription, backend: str, settings: LoadSettings) -> None:
+    """Logs what an instance group asks for and the server was not started with."""
+    config = description.config
+    limited = any(group.rate_limiter.resources for group in config.instance_group)
+    if limited and settings.rate_limits is None:
+        log.warning("instance_group.rate_limiter has no effect without --rate-limit=execution_count", model=config.name)
+    elif limited and (config.HasField("sequence_batching") or config.model_transaction_policy.decoupled):
+        raise ConfigError(
+            f"{description.name}/config.pbtxt",
+            "instance_group.rate_limiter",
+            "none for sequence and decoupled models, whose instances run several requests at once",
+            "resources",
+        )
+    for name in {group.host_policy for group in config.instance_group} - {"", *settings.host_policies}:
+        log.warning(
+            "instance_group.host_policy has no effect: start the server with --host-policy",
+            model=config.name,
+            policy=name,
+        )
 
 
 def _policy_cpus(config: Any, settings: LoadSettings) -> list[tuple[int, ...]]:

@@ -16,6 +16,7 @@ from isochrone.worker.batch import Batch, answer, as_model_error
 from isochrone.worker.curve import LatencyCurve, RunningTime
 from isochrone.worker.inline import INLINE_NS, OVERRUN_NS, InlineRuns
 from isochrone.worker.instance import Instance
+from isochrone.worker.limits.gate import ResourceGate
 from isochrone.worker.lookahead import LookAhead
 from isochrone.worker.ordering import AnswerOrder
 from isochrone.worker.queued_runner import QueuedRunner
@@ -47,9 +48,12 @@ class Runner(QueuedRunner):
         *,
         preserve_ordering: bool = False,
         execution_timeout_ns: int = 0,
+        gate: ResourceGate | None = None,
     ) -> None:
         super().__init__(name, rules, curve, statistics, over, execution_timeout_ns)
         self._watchdog = watchdog
+        #: Where instances ask for resources before they run; None: they need none.
+        self._gate = gate
         self._pump_planned = False
         self._alarm: Alarm | None = None
         self._ahead: LookAhead | None = None
@@ -66,10 +70,15 @@ class Runner(QueuedRunner):
 
     def start(self, instances: list[Instance], replacement: MakeInstance) -> None:
         super().start(instances, replacement)
-        if instances[0].executable.inline_allowed:
-            self._inline.allow()
         if self._rules.delay_ns:
             self._alarm = Alarm(self._loop, self._pump)
+        if self._gate is not None:
+            # Every run asks first, so none starts on the loop's own thread or right behind another.
+            for index, instance in enumerate(instances):
+                self._gate.add(instance, self._pump, index)
+            return
+        if instances[0].executable.inline_allowed:
+            self._inline.allow()
         self._ahead = LookAhead(self.queue, self.curve, self.instances, self._loop)
 
     # In.
@@ -135,10 +144,14 @@ class Runner(QueuedRunner):
                 if self._alarm is not None:
                     self._alarm.set(wake)
                 break
+            if self._gate is not None and not self._gate.enter(self._idle):
+                break
             requests = queue.take(now)
             if queue.refused:
                 self._fail_refused()
             if not requests:
+                if self._gate is not None:
+                    self._gate.exit(self._idle[-1])
                 break
             self._lonely = self._lonely + 1 if len(requests) == 1 else 0
             rows = 0
@@ -220,8 +233,11 @@ class Runner(QueuedRunner):
         if instance.running is None:
             self._idle.append(instance)
         self._note_free()
+        if self._gate is not None:
+            # Whose turn it is now, of this model or another, is pumped in the next turn of the loop.
+            self._gate.exit(instance, again=bool(self.queue.pending))
         # The next batch first: the instance computes while answers are written.
-        if self.queue.pending:
+        elif self.queue.pending:
             self._pump()
             if self._ahead is not None:
                 self._ahead.refresh()
@@ -355,9 +371,21 @@ class Runner(QueuedRunner):
                 for request in [request for batch in stuck for request in batch.everybody()]:
                     self._fail(request, error)
 
+    def _replace(self, instance: Instance) -> None:
+        if self._gate is not None:
+            self._gate.remove(instance)
+        super()._replace(instance)
+
+    def _replaced(self, made: Instance | IsochroneError) -> None:
+        if self._gate is not None and isinstance(made, Instance) and self._refusal is None:
+            self._gate.add(made, self._pump)
+        super()._replaced(made)
+
     def release(self) -> None:
         super().release()
         self._inline.close()
+        if self._gate is not None:
+            self._gate.close()
         if self._alarm is not None:
             self._alarm.close()
         if self._ahead is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import structlog
 from tritonclient.grpc import service_pb2
 
 import isochrone
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from isochrone.observe.logs import Settings as LogSettings
     from isochrone.protocol.messages import InferRequest
     from isochrone.worker.catalog import Catalog
+
+log = structlog.get_logger()
 
 _EXTENSIONS = (
     "classification",
@@ -198,7 +201,10 @@ class WorkerService(InferenceService):
     def trace_setting(self, model_name: str, changes: Mapping[str, list[str] | None]) -> dict[str, list[str]]:
         if model_name and not self.catalog.versions(model_name):
             raise InvalidArgument(f"Request for unknown model : {model_name[:200]}")
-        return self._trace.apply(model_name, changes)
+        settings = self._trace.apply(model_name, changes)
+        if changes.get("trace_level") and settings["trace_level"] != ["OFF"]:
+            log.warning("trace_level is kept and shown, but no traces are written", model=model_name or "all")
+        return settings
 
     def log_settings(self, changes: Mapping[str, bool | int | str]) -> dict[str, bool | int | str]:
         settings = self._log_settings.apply(changes)

@@ -197,11 +197,17 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "rate-limit",
         _TEXT,
-        _NO,
-        "the rate limiter is not implemented; limit a model with instance_group.count, or use --rate-limit=off",
-        ("off",),
+        _DONE,
+        "execution_count: an instance runs when the resources of its group's rate_limiter are free, in the order of"
+        " runs times priority. Sequence and decoupled models that ask for resources are refused. off: no limits.",
     ),
-    Flag("rate-limit-resource", _TEXT, _NONE, "resources count only with --rate-limit=execution_count"),
+    Flag(
+        "rate-limit-resource",
+        _TEXT,
+        _DONE,
+        "NAME:COUNT: how much of a resource there is; without it, the most that one instance asks for. All instances"
+        " run on the host, so a third part, the device, changes nothing.",
+    ),
     # Memory and devices
     Flag("pinned-memory-pool-byte-size", _INT, _NONE, "the worker keeps no pool of pinned memory"),
     Flag("cuda-memory-pool-byte-size", _TEXT, _NONE, _GPU_MEMORY),

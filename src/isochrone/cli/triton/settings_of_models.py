@@ -42,6 +42,7 @@ def load_settings(given: GivenFlags) -> LoadSettings:
         assumed_batch_sizes=sizes,
         parameters=parameters,
         host_policies=_host_policies(given),
+        rate_limits=_rate_limits(given),
     )
 
 
@@ -66,6 +67,22 @@ def _backend_setting(
         parameters.setdefault(backend, {})[setting] = value
     else:
         given.warnings.append(f"--backend-config {text} has no effect: the setting has no counterpart here")
+
+
+def _rate_limits(given: GivenFlags) -> dict[str, int] | None:
+    mode = given.text("rate-limit", "off")
+    if mode not in ("off", "execution_count"):
+        raise BadFlag(f"--rate-limit: expected off or execution_count, given {mode!r}")
+    limits: dict[str, int] = {}
+    for text in given.all("rate-limit-resource"):
+        # NAME:COUNT or NAME:COUNT:DEVICE; the host is the one device here.
+        name, *numbers = text.split(":")
+        if not name or len(numbers) not in (1, 2) or not all(number.isdigit() for number in numbers):
+            raise BadFlag(f"--rate-limit-resource: expected NAME:COUNT or NAME:COUNT:DEVICE, given {text!r}")
+        limits[name.lower()] = int(numbers[0])
+    if limits and mode == "off":
+        given.warnings.append("--rate-limit-resource has no effect without --rate-limit=execution_count")
+    return limits if mode == "execution_count" else None
 
 
 def _host_policies(given: GivenFlags) -> dict[str, tuple[int, ...]]:
