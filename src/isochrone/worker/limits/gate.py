@@ -81,7 +81,7 @@ class ResourceGate:
         return False
 
     def exit(self, instance: Instance, *, again: bool = False) -> None:
-        """The run is over, or did not begin. ``again``: there is more to run, and it takes its turn among the others."""
+        """The run is over, or did not begin. ``again``: there is more to run, when its turn among the others comes."""
         limiter = self._shared.limiter
         if again:
             limiter.wait(instance)
