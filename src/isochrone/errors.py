@@ -14,6 +14,7 @@ and whether trying again can help. Nothing here knows a transport; the transport
     ├── NotFound                 404  NOT_FOUND
     ├── MethodNotAllowed         405  UNIMPLEMENTED
     ├── PayloadTooLarge          413  RESOURCE_EXHAUSTED   over a size limit; the message names the limit
+    ├── Quarantined              422  FAILED_PRECONDITION  such a request has cost two worker processes; do not retry
     ├── QueueFull                429  RESOURCE_EXHAUSTED   over a queue limit; retry elsewhere
     ├── Internal                 500  INTERNAL             a fault of ours, or of a model
     │   └── ModelFailed          500  INTERNAL             the model's own code or runtime raised
@@ -36,6 +37,7 @@ GRPC_NOT_FOUND = 5
 GRPC_ALREADY_EXISTS = 6
 GRPC_PERMISSION_DENIED = 7
 GRPC_RESOURCE_EXHAUSTED = 8
+GRPC_FAILED_PRECONDITION = 9
 GRPC_UNIMPLEMENTED = 12
 GRPC_INTERNAL = 13
 GRPC_UNAVAILABLE = 14
@@ -131,6 +133,12 @@ class PayloadTooLarge(IsochroneError):
     code = "too_large"
     http_status = 413
     grpc_status = GRPC_RESOURCE_EXHAUSTED
+
+
+class Quarantined(IsochroneError):
+    code = "quarantined"
+    http_status = 422
+    grpc_status = GRPC_FAILED_PRECONDITION
 
 
 class QueueFull(IsochroneError):

@@ -9,6 +9,7 @@ a request through that names no version while a switch is held.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import msgspec
 import structlog
 
 from isochrone.control.commitments import commitments
+from isochrone.control.events import event
 from isochrone.control.keys import Keys
 from isochrone.control.records import (
     ANNOUNCED,
@@ -24,6 +26,7 @@ from isochrone.control.records import (
     HOLDING,
     AcknowledgementRecord,
     EpochRecord,
+    EventRecord,
     GatewayRecord,
     RolloutRecord,
     SwitchRecord,
@@ -92,6 +95,7 @@ class GatewayLink:
         self._epochs_told = self._epoch_served = 0
         self._registered = False
         gateway.fleet.lead()
+        gateway.lost_workers.on_event = self._tell
 
     # Life.
 
@@ -197,6 +201,19 @@ class GatewayLink:
         seen = f"{self._record.incarnation} {epoch}".encode()
         operations = (Put(key, encode(self._current()), lease), Put(self._keys.seen_epoch(self._record.name), seen))
         await self._store.transact((), operations, durable=False)
+
+    def _tell(self, what: str, about: str, detail: str) -> None:
+        """Something happened here that people should know of."""
+        record = EventRecord(time.time(), self._record.name, what, about, detail)
+        self._run(self._write(event(self._keys, record, secrets.token_hex(4))))
+
+    async def _write(self, operation: Put) -> None:
+        while True:
+            try:
+                await self._store.transact((), (operation,), durable=False)
+                return
+            except StoreUnavailable:
+                await asyncio.sleep(1.0)  # written again, an event is the same one
 
     async def _look_after(self) -> None:
         """What must not wait for the store."""

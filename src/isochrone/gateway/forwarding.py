@@ -11,11 +11,12 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from isochrone.clock import NEVER, SECOND, now_ns
-from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError, Unavailable
+from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError, Quarantined, Unavailable
 from isochrone.gateway.admission import Refusal
 from isochrone.gateway.attempt import Attempt
 from isochrone.gateway.commitment import ANY_EPOCH
 from isochrone.gateway.group import ANSWERED, BROKEN, FOREIGN, REFUSED
+from isochrone.gateway.lost_workers import Loss, was_cut
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.probing import ask
 from isochrone.gateway.resilience.conformance import ForeignAnswer
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
     from isochrone.gateway.group import Group
     from isochrone.gateway.lane import Lane
+    from isochrone.gateway.resilience.suspects import Key
     from isochrone.gateway.sampling import Samples
     from isochrone.gateway.traffic.quotas import Quotas
     from isochrone.gateway.traffic.shadow import Shadow
@@ -74,6 +76,11 @@ class Forward(ABC):
     epoch = 0
     #: The answer of an attempt that another one was to better.
     refusal: Attempt | None = None
+    #: Set when it may be what kills workers, so that it goes alone (see ``lost_workers``).
+    suspect: Key | None = None
+    #: What a suspect is answered with when nobody is left to send it to.
+    loss: IsochroneError | None = None
+    fingerprint: bytes | None = None
 
     # The way there.
 
@@ -90,6 +97,8 @@ class Forward(ABC):
         if sampled and group.name in sampled and self.idempotent:
             self.offer(sampled[group.name])
         try:
+            if group.suspected:
+                self.gateway.lost_workers.examine(self)
             if group.quotas:
                 group.enter(self, self.exchange.head, now)
             self.look_at = self.deadline
@@ -98,12 +107,15 @@ class Forward(ABC):
                 if self.hedge_at < self.deadline:
                     self.look_at = self.hedge_at
             try:
-                self._place(now)
+                if self.suspect is None:
+                    self._place(now)
+                else:
+                    self._place_suspect(now)
             except IsochroneError:
                 # By what is known of the workers that have this version: one too slow for deadlines is refused here.
                 self._count_failure(self.lane)
                 raise
-            if group.shadow is not None:
+            if group.shadow is not None and self.suspect is None:
                 self._copy(group.shadow)
         except IsochroneError as error:
             group.refused += 1
@@ -130,6 +142,10 @@ class Forward(ABC):
         copy.deadline = copy.look_at = min(self.deadline, exchange.arrived + _COPY_NS)
         self.gateway.forwards.add(copy)
         try:
+            if group.suspected:
+                self.gateway.lost_workers.examine(copy)
+                if copy.suspect is not None:
+                    raise Unavailable("a request that may kill its worker is not copied")
             copy._place(exchange.arrived)
         except IsochroneError as error:
             copy._finish()
@@ -157,6 +173,29 @@ class Forward(ABC):
             target = self._beside_breakers(target, now)
         self._send(target, now)
 
+    def _place_suspect(self, now: int) -> None:
+        """Like one that cost a worker its process. A sequence has one home, where its turn cannot be chosen."""
+        self.hedge_at = NEVER
+        self.look_at = self.deadline
+        if self.demand.key.startswith(SEQUENCE_MARK):
+            self._place(now)
+        else:
+            self.gateway.lost_workers.wait(self)
+
+    def place_again(self) -> None:
+        """It waited as a suspect, and is cleared."""
+        try:
+            self._place(now_ns())
+        except IsochroneError as error:
+            self.give_up(error)
+
+    def send_alone(self, target: Target, now: int) -> str:
+        """Sends a suspect; the endpoint's address."""
+        if self.tried:
+            self.group.retries += 1
+        self._send(target, now)
+        return target.endpoint.address
+
     def _place_at_home(self, lane: Lane, now: int) -> None:
         """A request of a sequence: it goes where the sequence lives, or nowhere."""
         home = self.group.sequences.home(self.demand.key, lane)
@@ -173,7 +212,7 @@ class Forward(ABC):
         refused: dict[Target, str] = {}
         demand = self.demand
         for _ in range(min(8, len(self.lane.balancer.eligible))):
-            reason = self._breaker_refusal(target, now)
+            reason = self.breaker_refusal(target, now)
             if not reason:
                 return target
             refused[target] = reason
@@ -185,7 +224,7 @@ class Forward(ABC):
         reasons = "; ".join(f"{one.endpoint.address}: {reason}" for one, reason in refused.items())
         raise Unavailable(f"no worker may take a request for model '{self.group.name}' now ({reasons})")
 
-    def _breaker_refusal(self, target: Target, now: int) -> str:
+    def breaker_refusal(self, target: Target, now: int) -> str:
         limit = self.group.max_in_flight
         if limit and target.in_flight >= limit:
             return f"circuit breaker: max_in_flight ({limit})"
@@ -208,6 +247,8 @@ class Forward(ABC):
         if outcome == FOREIGN:
             self.answered_by_another(attempt)
             return
+        if outcome != REFUSED and self.group.suspected:
+            self.gateway.lost_workers.answered(self, attempt)
         if attempt.asks:
             self.take_report(attempt, trailers, now)
         if outcome == REFUSED:
@@ -255,35 +296,52 @@ class Forward(ABC):
         reason = f"its answer is not the Open Inference Protocol's: {attempt.foreign}"
         self.attempt_failed(attempt, ForeignAnswer(reason))
 
-    def attempt_failed(self, attempt: Attempt, error: IsochroneError) -> None:
-        """The connection broke, or was never made; or the answer made no sense."""
-        now = now_ns()
+    def attempt_failed(self, attempt: Attempt, error: IsochroneError, *, silent: bool = False) -> None:
+        """The connection broke, or was never made; or the answer made no sense. ``silent``: given up here, since the
+        worker does not answer."""
         attempt.over = True
-        target = attempt.target
-        attempt.end(True, now)
+        attempt.end(True, now_ns())
         self.attempts.remove(attempt)
         if self.over:
             return
+        waits = was_cut(error) and not silent and self.gateway.lost_workers.ask_after(Loss(self, attempt, error))
         if attempt.streaming:
             self._cancel_others()
             self._finish()
             self.cut_off(error)
-            return
+        elif not waits:
+            self.failed_for_good(attempt, error)
+
+    def failed_for_good(self, attempt: Attempt, error: IsochroneError) -> None:
+        """An attempt failed, and its worker's process did not end with it: another worker may do better."""
+        now = now_ns()
         unprocessed = isinstance(error, ConnectionLost) and error.unprocessed
         attempt.lost = isinstance(error, ConnectionLost)
         if attempt.lost:
             # Another server may have its port by now.
-            self.gateway.look_at(target.endpoint.address, now)
+            self.gateway.look_at(attempt.target.endpoint.address, now)
         if self._try_again(attempt, REFUSED if unprocessed else BROKEN, now):
             return
+        self.give_up(_as_told(attempt, error))
+
+    def suspected(self, attempt: Attempt, error: IsochroneError, now: int) -> None:
+        """Its worker's process ended under it: it may go on, alone."""
+        self.hedge_at = NEVER
+        self.look_at = self.deadline
+        attempt.lost = True
+        self.loss = _as_told(attempt, error)
+        if not self._try_again(attempt, BROKEN, now):
+            self.give_up(self.loss)
+
+    def give_up(self, error: IsochroneError) -> None:
+        """Nothing is left to try."""
         self._cancel_others()
         self._finish()
-        self._count_failure(attempt.lane)
-        if self.refusal is not None:
+        self._count_failure(self.lane)
+        if self.refusal is not None and not isinstance(error, Quarantined):
             self.deliver(self.refusal, ())
-            return
-        # Whatever it was, an answer that is too large included, it was not the caller's fault.
-        self.refuse(ConnectionLost(f"worker {target.endpoint.address}: {error}", unprocessed=unprocessed))
+        else:
+            self.refuse(error)
 
     def _count_failure(self, lane: Lane) -> None:
         """A version that is being tried, or what it is compared with, has cost a caller an answer."""
@@ -316,9 +374,12 @@ class Forward(ABC):
         if not free and not self.group.budget.take(now):
             self.group.retries_denied += 1
             return False
+        if self.suspect is not None and not sequence:
+            self.gateway.lost_workers.wait(self)
+            return True
         demand = Demand(self.demand.key, self.deadline, self.demand.rows, self.demand.priority, self.tried)
         target = lane.balancer.choose(demand, now)
-        if target is None or target in self.tried or self._breaker_refusal(target, now):
+        if target is None or target in self.tried or self.breaker_refusal(target, now):
             return False
         self.group.retries += 1
         if sequence:
@@ -390,7 +451,7 @@ class Forward(ABC):
         demand = Demand(self.demand.key, self.deadline, self.demand.rows, self.demand.priority, self.tried)
         target = self.lane.balancer.choose(demand, now)
         eligible = self.lane.balancer.eligible
-        if target is None or target in self.tried or self._breaker_refusal(target, now):
+        if target is None or target in self.tried or self.breaker_refusal(target, now):
             return
         if self.group.hedging.may_send(eligible, target, now):
             self.group.hedges += 1
@@ -401,7 +462,8 @@ class Forward(ABC):
         for attempt in list(self.attempts):
             if attempt.target.endpoint is endpoint and attempt.sent is not None:
                 attempt.sent.cancel()
-                self.attempt_failed(attempt, ConnectionLost("the worker does not answer health checks"))
+                error = ConnectionLost("the worker does not answer health checks")
+                self.attempt_failed(attempt, error, silent=True)
 
     def _cancel_others(self) -> None:
         if not self.attempts:
@@ -421,6 +483,8 @@ class Forward(ABC):
     def _finish(self) -> None:
         self.over = True
         self.gateway.forwards.discard(self)
+        if self.suspect is not None:
+            self.gateway.lost_workers.over(self)
         if self.granted is not None:
             self.group.leave(self, now_ns())
 
@@ -432,6 +496,10 @@ class Forward(ABC):
     @abstractmethod
     def offer(self, samples: Samples) -> None:
         """Live requests are being sampled: this may be one of them."""
+
+    @abstractmethod
+    def take_fingerprint(self) -> bytes:
+        """A hash of what it asks for, without its id: of requests that may kill workers, and those like them."""
 
     @abstractmethod
     def transmit(self, attempt: Attempt, now: int) -> None: ...
@@ -466,3 +534,9 @@ class Forward(ABC):
 
     @abstractmethod
     def cut_off(self, error: IsochroneError) -> None: ...
+
+
+def _as_told(attempt: Attempt, error: IsochroneError) -> ConnectionLost:
+    """Whatever it was, an answer that is too large included, it was not the caller's fault."""
+    unprocessed = isinstance(error, ConnectionLost) and error.unprocessed
+    return ConnectionLost(f"worker {attempt.target.endpoint.address}: {error}", unprocessed=unprocessed)

@@ -14,6 +14,7 @@ import structlog
 
 from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.gateway.fleet import Fleet, Member
+from isochrone.gateway.lost_workers import LostWorkers
 from isochrone.gateway.monitor import Monitor, MonitorRules
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.sampling import SampleReport, Sampling
@@ -49,6 +50,7 @@ class Gateway:
         #: Unary requests and streams under way.
         self.forwards: set[Forward] = set()
         self.pipes: set[GrpcPipe] = set()
+        self.lost_workers = LostWorkers(self)
         self.stopping = False
         #: Its control plane wants nobody to send new requests here. What comes is served all the same.
         self.draining = False
@@ -104,6 +106,12 @@ class Gateway:
         monitor = self._monitors.get(address)
         if monitor is not None:
             monitor.look_soon(now)
+
+    def process_gone(self, address: str) -> None:
+        """A worker's process has ended: nothing more is sent there until it answers health checks again."""
+        monitor = self._monitors.get(address)
+        if monitor is not None:
+            monitor.process_gone()
 
     def foreign_answer(self, endpoint: Endpoint, reason: str, now: int) -> None:
         """An endpoint answered a request with something that is not the protocol's: what serves there now?"""
@@ -178,6 +186,7 @@ class Gateway:
             if now - refreshed >= _REFRESH_NS:
                 refreshed = now
                 self.fleet.refresh(now)
+                self.lost_workers.sweep(now)
             if now - outliers_at >= SECOND:
                 outliers_at = now
                 self.sampling.sweep(now)
@@ -202,6 +211,7 @@ class Gateway:
         """Ends the watches and gives up what is still under way."""
         for forward in list(self.forwards):
             forward.abandoned()
+        await self.lost_workers.close()
         await asyncio.gather(*(monitor.stop() for monitor in self._monitors.values()))
         for task in self._tasks:
             task.cancel()

@@ -76,6 +76,9 @@ class Group:
         self._requests_seen = 0
         # For the metrics page.
         self.requests = self.refused = self.retries = self.retries_denied = self.hedges = self.failures = 0
+        self.suspects = self.quarantines = self.quarantine_rejections = 0
+        #: Some requests of it may be like one that cost a worker its process: each is looked at.
+        self.suspected = False
         #: What a control plane has committed; None: there is none, or it has committed nothing of this model.
         self.commitment: Commitment | None = None
         #: Requests that wait for a switch of versions to be over; None: no switch is under way.

@@ -27,6 +27,7 @@ from isochrone.gateway.grpc_messages import Opening, name_field, only_tensors, r
 from isochrone.gateway.http_forward import EXPLAIN_HEADER
 from isochrone.gateway.load_reports import relayed_message, report_of_message
 from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.sampling import GRPC
 from isochrone.protocol.grpc import CallHead, error_block, fail, message_of
 from isochrone.protocol.stages import STAGES_HEADER
@@ -232,6 +233,9 @@ class GrpcForward(Forward):
 
     def offer(self, samples: Samples) -> None:
         samples.offer(GRPC, self.exchange.head.target, (), self.body, self.start)
+
+    def take_fingerprint(self) -> bytes:
+        return fingerprints.of_grpc(self.exchange.head.target, self.body, self.start)
 
     def transmit(self, attempt: Attempt, now: int) -> None:
         route = self.route

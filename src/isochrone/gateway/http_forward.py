@@ -22,6 +22,7 @@ from isochrone.gateway.forwarding import Forward
 from isochrone.gateway.group import ANSWERED, BROKEN, FOREIGN, REFUSED, QuotaExceeded
 from isochrone.gateway.load_reports import relayed, report_of_header
 from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.sampling import HTTP
 from isochrone.protocol.rest_answers import JSON, respond_error, timeout_header
@@ -287,6 +288,9 @@ class HttpForward(Forward):
 
     def offer(self, samples: Samples) -> None:
         samples.offer(HTTP, self.route.path, self.exchange.head.headers, self.exchange.body)
+
+    def take_fingerprint(self) -> bytes:
+        return fingerprints.of_http(self.route.path, self.exchange.body, self.route.json_length)
 
     def transmit(self, attempt: Attempt, now: int) -> None:
         body = self.exchange.body

@@ -30,6 +30,9 @@ _COUNTERS = (
     ("retries_denied", "Retries the budget did not allow", "retries_denied"),
     ("hedges", "Second copies of slow requests", "hedges"),
     ("failures", "Attempts that broke", "failures"),
+    ("suspects", "Requests in flight when a worker's process was lost", "suspects"),
+    ("quarantines", "Requests that lost two workers' processes", "quarantines"),
+    ("quarantine_rejections", "Requests rejected since they are identical to such a one", "quarantine_rejections"),
 )
 #: Seconds.
 _HOLD_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -49,6 +52,13 @@ class GatewayCollector(Collector):
             for group in gateway.fleet.groups.values():
                 family.add_metric((group.name,), getattr(group, attribute))
             yield family
+        now = now_ns()
+        quarantined = GaugeMetricFamily(
+            _PREFIX + "quarantined", "Different requests that are rejected now", labels=("model",)
+        )
+        for name in gateway.fleet.groups:
+            quarantined.add_metric((name,), gateway.lost_workers.suspects.quarantined(name, now))
+        yield quarantined
         yield GaugeMetricFamily(_PREFIX + "in_flight", "Requests and streams under way", gateway.in_flight)
         yield from self._epochs()
         yield from self._workers()

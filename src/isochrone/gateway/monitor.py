@@ -94,6 +94,11 @@ class Monitor:
         if now - self._index_at > _LOOK_AGAIN_NS:
             self.look_now()
 
+    def process_gone(self) -> None:
+        """Its process has ended, for certain. What was under way there is told by its own connections."""
+        self._failures = max(self._failures, self._rules.failures)
+        self._not_ready("its process is gone", lost=False)
+
     async def read_index(self) -> None:
         """Reads the index, and returns when it is known."""
         if self._is_ready:

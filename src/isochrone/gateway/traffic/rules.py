@@ -23,6 +23,7 @@ from isochrone.gateway.resilience.breaker import BreakerRules
 from isochrone.gateway.resilience.hedging import HedgeRules
 from isochrone.gateway.resilience.outliers import OutlierRules
 from isochrone.gateway.resilience.retry_budget import RetryRules
+from isochrone.gateway.resilience.suspects import QuarantineRules
 from isochrone.gateway.traffic.affinity import AffinityRules
 from isochrone.gateway.traffic.canary import CanaryRules
 from isochrone.gateway.traffic.quotas import QuotaRules
@@ -53,6 +54,7 @@ class ModelRules:
     retries: RetryRules = field(default_factory=RetryRules)
     hedge: HedgeRules = field(default_factory=HedgeRules)
     breaker: BreakerRules = field(default_factory=BreakerRules)
+    quarantine: QuarantineRules = field(default_factory=QuarantineRules)
     affinity: AffinityRules = field(default_factory=AffinityRules)
     canary: CanaryRules = field(default_factory=CanaryRules)
     shadow: ShadowRules = field(default_factory=ShadowRules)

@@ -1,0 +1,138 @@
+"""Which requests may have killed the worker that ran them, and which are not sent any more. Pure.
+
+A process that ends takes all its requests in flight with it, and one of them may be the cause. Each is a suspect from
+then on: it is sent once more, alone among suspects on its endpoint (``retrials``). One that is answered is cleared. One
+that loses a second process is quarantined: identical requests are rejected for a while. When that is over it is a
+suspect again, so that a request that still kills costs one process more, not two. Must never quarantine a request for
+one lost process, however many others it shared it with.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from isochrone.gateway.ranges import Duration
+
+
+@dataclass(frozen=True, slots=True)
+class QuarantineRules:
+    """What becomes of requests of one model that lose workers."""
+
+    enabled: bool = True
+    #: How long requests identical to one that lost two processes are rejected.
+    duration_ns: Duration = 300_000_000_000
+    #: How long a request that lost one process, and has not been answered since, stays a suspect.
+    suspicion_ns: Duration = 60_000_000_000
+
+
+class Key(NamedTuple):
+    """What identical requests have in common."""
+
+    model: str
+    version: str
+    #: Hash of the body without the request's id.
+    fingerprint: bytes
+
+
+class Standing(Enum):
+    CLEAR = "clear"
+    SUSPECT = "suspect"
+    QUARANTINED = "quarantined"
+
+
+class _Case:
+    __slots__ = ("quarantined_until", "suspect_until")
+
+    def __init__(self, suspect_until: int) -> None:
+        self.suspect_until = suspect_until
+        self.quarantined_until = 0
+
+
+class Suspects:
+    """The cases of one gateway; at most ``most`` of them, the oldest go first."""
+
+    def __init__(self, most: int = 1024) -> None:
+        self._most = most
+        self._cases: dict[Key, _Case] = {}
+        self._models: Counter[str] = Counter()
+
+    def standing(self, key: Key, now: int) -> Standing:
+        case = self._cases.get(key)
+        if case is None or now >= case.suspect_until:
+            return Standing.CLEAR
+        return Standing.QUARANTINED if now < case.quarantined_until else Standing.SUSPECT
+
+    def lost(
+        self, requests: Iterable[tuple[Key, bool]], now: int, rules: Callable[[str], QuarantineRules]
+    ) -> frozenset[Key]:
+        """A process ended with these in flight, each with whether it was sent there as a suspect; those that are
+        quarantined now. ``rules``: of a model."""
+        on_trial: dict[Key, bool] = {}
+        for key, was_suspect in requests:
+            on_trial[key] = on_trial.get(key, False) or was_suspect
+        # Of two suspects on one process either may have done it; both go on, and not together.
+        tried = [key for key, was_suspect in on_trial.items() if was_suspect]
+        guilty = frozenset(tried) if len(tried) == 1 else frozenset()
+        for key in on_trial:
+            own = rules(key.model)
+            case = self._open(key)
+            if key in guilty:
+                case.quarantined_until = now + own.duration_ns
+            case.suspect_until = max(now, case.quarantined_until) + own.suspicion_ns
+        return guilty
+
+    def cleared(self, key: Key) -> bool:
+        """A worker has answered such a request and lives; whether that closed a case."""
+        if self._cases.pop(key, None) is None:
+            return False
+        self._closed(key)
+        return True
+
+    def watches(self, model: str) -> bool:
+        """Whether requests of a model must be looked at: some of them may be suspects."""
+        return model in self._models
+
+    def quarantined(self, model: str, now: int) -> int:
+        """Requests of a model that are rejected now."""
+        if model not in self._models:
+            return 0
+        return sum(now < case.quarantined_until for key, case in self._cases.items() if key.model == model)
+
+    def sweep(self, now: int) -> None:
+        """Cases whose time is over are closed."""
+        for key in [key for key, case in self._cases.items() if now >= case.suspect_until]:
+            del self._cases[key]
+            self._closed(key)
+
+    @property
+    def models(self) -> frozenset[str]:
+        return frozenset(self._models)
+
+    def _open(self, key: Key) -> _Case:
+        case = self._cases.pop(key, None)
+        if case is None:
+            case = _Case(0)
+            self._models[key.model] += 1
+            if len(self._cases) >= self._most:
+                self._evict()
+        self._cases[key] = case  # the newest are last
+        return case
+
+    def _evict(self) -> None:
+        """Mere suspects go before the quarantined."""
+        oldest = next(iter(self._cases))
+        for key, case in self._cases.items():
+            if not case.quarantined_until:
+                oldest = key
+                break
+        del self._cases[oldest]
+        self._closed(oldest)
+
+    def _closed(self, key: Key) -> None:
+        self._models[key.model] -= 1
+        if not self._models[key.model]:
+            del self._models[key.model]
