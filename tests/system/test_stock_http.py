@@ -173,11 +173,20 @@ class TestEncodings:
         assert "br" in json.loads(data)["error"]
 
     def test_the_better_of_two(self, web: Http) -> None:
-        body = {"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1], "data": [5]}]}
+        values = list(range(5000))
+        body = {"inputs": [{"name": "IN", "datatype": "INT32", "shape": [len(values)], "data": values}]}
         headers = {"Accept-Encoding": "br;q=1, deflate;q=0.5, gzip;q=0.1"}
         status, given, data = web.send("POST", "/v2/models/identity_int32/infer", body, headers)
         assert (status, given["content-encoding"]) == (200, "deflate")
-        assert json.loads(zlib.decompress(data))["outputs"][0]["data"] == [5]
+        assert json.loads(zlib.decompress(data))["outputs"][0]["data"] == values
+
+    def test_a_small_answer_is_not_worth_it(self, web: Http) -> None:
+        body = {"inputs": [{"name": "IN", "datatype": "INT32", "shape": [1], "data": [5]}]}
+        headers = {"Accept-Encoding": "gzip, deflate"}
+        status, given, data = web.send("POST", "/v2/models/identity_int32/infer", body, headers)
+        assert status == 200
+        assert "content-encoding" not in given
+        assert json.loads(data)["outputs"][0]["data"] == [5]
 
 
 def _row(data: bytes, name: str) -> dict[str, Any]:

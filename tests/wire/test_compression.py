@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import gzip
+import random
 import zlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.errors import MalformedRequest, PayloadTooLarge, Unsupported
-from isochrone.wire.compression import choose, compress, decompress
+from isochrone.errors import Cancelled, MalformedRequest, PayloadTooLarge, Unsupported
+from isochrone.wire.compression import (
+    AT_ONCE,
+    GROWN_BYTES,
+    GROWTH,
+    LEAST,
+    Inflation,
+    choose,
+    compress,
+    decompress,
+    is_worth_it,
+)
 
 
 @given(parts=st.lists(st.binary(max_size=200), max_size=5), encoding=st.sampled_from([b"gzip", b"deflate"]))
 def test_round_trip(parts: list[bytes], encoding: bytes) -> None:
-    assert decompress(encoding, compress(encoding, [*parts]), 10_000) == b"".join(parts)
+    assert decompress(encoding, b"".join(compress(encoding, parts)), 10_000) == b"".join(parts)
 
 
 @pytest.mark.parametrize("encoding", [b"gzip", b"x-gzip", b" GZIP "])
@@ -36,7 +47,7 @@ def test_identity() -> None:
 
 @pytest.mark.parametrize("encoding", [b"gzip", b"deflate"])
 def test_a_bomb_is_refused_by_the_limits_name(encoding: bytes) -> None:
-    bomb = compress(encoding, [bytes(1_000_000)])
+    bomb = b"".join(compress(encoding, [bytes(1_000_000)]))
     assert len(bomb) < 10_000
     assert len(decompress(encoding, bomb, 1_000_000)) == 1_000_000
     with pytest.raises(PayloadTooLarge, match=r"max_body_bytes \(999999\)"):
@@ -77,3 +88,63 @@ def test_refuses_other_encodings_by_name() -> None:
 )
 def test_choice(accept: bytes | None, chosen: bytes | None) -> None:
     assert choose(accept) == chosen
+
+
+# What may be done on the event loop.
+
+
+@given(
+    size=st.sampled_from([0, 1, 1000, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 300_000, 3 * 256 * 1024]),
+    seed=st.integers(0, 255),
+    encoding=st.sampled_from([b"gzip", b"deflate"]),
+    room=st.sampled_from([0, 5]),
+)
+def test_a_small_body_is_given_at_once_and_any_body_in_the_end(
+    size: int, seed: int, encoding: bytes, room: int
+) -> None:
+    body = bytes([seed]) * size
+    packed = b"".join(compress(encoding, [body]))
+    inflation = Inflation(encoding, packed, 1 << 20, room)
+    at_once = inflation.begin()
+    assert (at_once is not None) == (size <= AT_ONCE)
+    for given_body in (at_once, inflation.finish()):
+        assert given_body is None or given_body == bytes(room) + body
+
+
+def test_a_body_that_is_large_before_it_is_opened_is_not_begun() -> None:
+    noise = random.Random(1).randbytes(70_000)
+    inflation = Inflation(b"gzip", gzip.compress(noise), 1 << 20)
+    assert inflation.begin() is None
+    assert inflation.finish() == noise
+
+
+def test_what_follows_a_large_body_is_counted() -> None:
+    packed = gzip.compress(random.Random(1).randbytes(200_000))
+    with pytest.raises(MalformedRequest, match="100000 bytes follow the gzip body"):
+        decompress(b"gzip", packed + bytes(100_000), 1 << 20)
+    with pytest.raises(MalformedRequest, match="ends early"):
+        decompress(b"gzip", packed[:-100_000], 1 << 20)
+
+
+def test_a_body_may_not_grow_a_hundredfold_once_it_is_large() -> None:
+    bomb = gzip.compress(bytes(GROWN_BYTES + 1), 9)
+    assert len(bomb) * GROWTH < GROWN_BYTES
+    with pytest.raises(PayloadTooLarge, match=f"of {len(bomb)} bytes grows to more than {GROWN_BYTES} bytes"):
+        decompress(b"gzip", bomb, 1 << 30)
+    assert len(decompress(b"gzip", gzip.compress(bytes(GROWN_BYTES), 9), 1 << 30)) == GROWN_BYTES
+
+
+def test_nobody_waits_for_what_is_abandoned() -> None:
+    inflation = Inflation(b"gzip", gzip.compress(bytes(1_000_000)), 1 << 20)
+    inflation.abandoned = True
+    with pytest.raises(Cancelled):
+        inflation.finish()
+
+
+def test_json_is_worth_compressing_and_noise_is_not() -> None:
+    json = b'{"outputs":[' + b"0.5,1.25," * LEAST
+    noise = random.Random(1).randbytes(LEAST)
+    assert is_worth_it([json])
+    assert not is_worth_it([noise])
+    # The JSON part of an answer with binary tensors says nothing of them.
+    assert not is_worth_it([json[:200], noise])

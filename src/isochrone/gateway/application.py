@@ -16,9 +16,10 @@ from isochrone.gateway.grpc_forward import GrpcRoute
 from isochrone.gateway.grpc_pipe import PipeRoute
 from isochrone.gateway.http_forward import ForwardRoute
 from isochrone.gateway.load_requests import checked_grpc, checked_http
-from isochrone.protocol.grpc import GrpcErrorRoute
+from isochrone.protocol.grpc import GrpcErrorRoute, fail
 from isochrone.protocol.grpc_control import NOT_SERVING, SERVING
 from isochrone.protocol.grpc_reflection import HealthCheckRequest, HealthCheckResponse
+from isochrone.protocol.inflating import inflating_messages
 from isochrone.protocol.rest import ErrorRoute
 from isochrone.protocol.rest_control import MODEL_NOT_READY
 from isochrone.wire.exchange import Head, Route
@@ -147,15 +148,20 @@ class GatewayApplication:
 
     # gRPC.
 
+    def _unary(self, head: Head) -> Route:
+        """A call that is forwarded; its model and version are read, so a compressed message is opened first."""
+        route = GrpcRoute(self._gateway, head)
+        return inflating_messages(route, route.call.encoding, self._gateway.limits.max_body_bytes, fail)
+
     def _grpc(self, head: Head) -> Route:
         gateway = self._gateway
         path = head.target
         if path == _SERVICE + b"ModelInfer":
-            return GrpcRoute(gateway, head)
+            return self._unary(head)
         if path == _SERVICE + b"ModelStreamInfer":
             return PipeRoute(gateway, head, names_model=True)
         if path in (_SERVICE + b"ModelMetadata", _SERVICE + b"ModelConfig"):
-            return GrpcRoute(gateway, head)
+            return self._unary(head)
         if path == _SERVICE + b"ModelStatistics":
             return control.GrpcFanOutRoute(gateway, head, control.statistics_message)
         if path == _SERVICE + b"RepositoryIndex":

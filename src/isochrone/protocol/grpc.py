@@ -23,6 +23,7 @@ from isochrone.errors import (
     Unsupported,
 )
 from isochrone.protocol import control_token, timing
+from isochrone.protocol.inflating import inflating_messages
 from isochrone.protocol.stages import stages_of
 from isochrone.wire import compression
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Route
@@ -257,7 +258,7 @@ class GrpcRouter:
             call = CallHead(head)
             path = head.target
             if path == b"/inference.GRPCInferenceService/ModelInfer":
-                return self._infer.route(call)
+                return inflating_messages(self._infer.route(call), call.encoding, self.max_body_bytes, fail)
             streaming = self._streaming.get(path)
             if streaming is not None:
                 return streaming(self, call)
@@ -268,6 +269,7 @@ class GrpcRouter:
             changes = self._changes.get(path)
             if changes is not None and not control_token.may_change(head, self.service.control_token):
                 run = _reads_only(run, changes)
-            return UnaryRoute(run, method[0], self, call)
+            route = UnaryRoute(run, method[0], self, call)
+            return inflating_messages(route, call.encoding, self.max_body_bytes, fail)
         except IsochroneError as error:
             return GrpcErrorRoute(error)

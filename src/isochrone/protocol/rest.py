@@ -16,6 +16,7 @@ import msgspec
 from isochrone.errors import InvalidArgument, IsochroneError, MethodNotAllowed, NotFound
 from isochrone.protocol import control_token, timing
 from isochrone.protocol.datatypes import item_size
+from isochrone.protocol.inflating import inflating
 from isochrone.protocol.leases import infer_leased
 from isochrone.protocol.rest_answers import respond_error, respond_unexpected, timeout_header
 from isochrone.protocol.rest_control import CHANGES, CONTROL_PATHS, ControlRoute
@@ -68,7 +69,7 @@ class RestRouter:
 
     def route(self, head: Head) -> Route:
         try:
-            return self._find(head)
+            return inflating(self._find(head), head, self.max_body_bytes)
         except IsochroneError as error:
             return ErrorRoute(error)
 
@@ -109,13 +110,6 @@ class RestRouter:
             memo = self._memos[(model, version)] = PlanMemo()
         return memo
 
-    def body(self, exchange: Exchange) -> Buffer:
-        """The body, decompressed if need be."""
-        encoding = exchange.head.get(b"content-encoding")
-        if encoding is None:
-            return exchange.body
-        return compression.decompress(encoding, exchange.body, self.max_body_bytes)
-
 
 class ErrorRoute(Route):
     """Answers every request with one error."""
@@ -137,7 +131,6 @@ class InferRoute(Route):
         self.version = version
         self.memo = router.memo(model, version)
         self.header_length = _header_length(head)
-        self.content_encoding = head.get(b"content-encoding")
         self.accept_encoding = compression.choose(head.get(b"accept-encoding"))
         self.timeout_ns = timeout_header(head)
         self.stages = stages_of(head)
@@ -149,8 +142,6 @@ class InferRoute(Route):
     def handle(self, exchange: Exchange) -> None:
         try:
             body = exchange.body
-            if self.content_encoding is not None:
-                body = compression.decompress(self.content_encoding, body, self.router.max_body_bytes)
             length = self.header_length
             if length is None:
                 plan = decode_plan(body, len(body), self.model, self.version)

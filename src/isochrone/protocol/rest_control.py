@@ -100,7 +100,7 @@ class ControlRoute(Route):
             respond_unexpected(exchange, error)
 
     def _read(self, exchange: Exchange) -> dict[str, Any]:
-        body = self._router.body(exchange)
+        body = exchange.body
         if not len(body):
             return {}
         try:

@@ -40,7 +40,7 @@ class GenerateRoute(Route):
     def handle(self, exchange: Exchange) -> None:
         service = self._router.service
         try:
-            raw = self._router.body(exchange)
+            raw = exchange.body
             body: object = read_json(raw, msgspec.json.decode, object)
             refuse_repeated_keys(raw)
             declared, max_batch_size = service.declared_inputs(self._model, self._version)

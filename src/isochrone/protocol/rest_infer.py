@@ -18,11 +18,11 @@ from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol import json_tensors, tensors, timing
 from isochrone.protocol.classification import classify
 from isochrone.protocol.datatypes import element_count, item_size, name_of, numpy_of, shown
+from isochrone.protocol.deflating import deflated
 from isochrone.protocol.json_bodies import read_json
 from isochrone.protocol.leases import LeasedRequest, regions_named, write_output
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
 from isochrone.protocol.rest_answers import JSON
-from isochrone.wire import compression
 from isochrone.wire.exchange import Buffer, Exchange, Headers
 
 if TYPE_CHECKING:
@@ -391,10 +391,10 @@ class RestInferRequest(InferRequest):
         if route.is_plain:
             self.exchange.respond(200, headers, parts)
             return
-        if route.accept_encoding is not None:
-            headers = (*headers, (b"content-encoding", route.accept_encoding))
-            parts = [compression.compress(route.accept_encoding, list(parts))]
-        self.exchange.respond(200, headers + self._extras(), parts)
+        if route.accept_encoding is None:
+            self.exchange.respond(200, headers + self._extras(), parts)
+        else:
+            deflated(self.exchange, route.accept_encoding, headers, parts, self._extras)
 
     def _extras(self) -> Headers:
         """Headers the caller asked for: where the time went, and how loaded we are."""

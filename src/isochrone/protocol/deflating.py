@@ -1,0 +1,32 @@
+"""Answers that the caller takes compressed: those for which it pays, large ones beside the event loop.
+
+``requests``, ``aiohttp`` and browsers accept gzip whether or not anybody wants it, so most answers that may be
+compressed are better sent as they are: small ones, and tensors of numbers, which hardly get smaller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from isochrone.wire import compression
+from isochrone.wire.exchange import Buffer, Exchange, Headers
+
+_threads = ThreadPoolExecutor(2, thread_name_prefix="isochrone-deflate")
+
+
+def deflated(
+    exchange: Exchange, encoding: bytes, headers: Headers, parts: Sequence[Buffer], extras: Callable[[], Headers]
+) -> None:
+    """Answers with status 200. ``extras``: headers of the moment it leaves."""
+    size = sum(len(part) for part in parts)
+    if size < compression.LEAST or not compression.is_worth_it(parts):
+        exchange.respond(200, headers + extras(), parts)
+        return
+    encoded = (*headers, (b"content-encoding", encoding))
+    if not compression.takes_long(size):
+        exchange.respond(200, encoded + extras(), compression.compress(encoding, parts))
+        return
+    done = asyncio.get_running_loop().run_in_executor(_threads, compression.compress, encoding, parts)
+    done.add_done_callback(lambda done: exchange.respond(200, encoded + extras(), done.result()))
