@@ -28,10 +28,10 @@ ONES = np.ones((1, 16), np.float32)
 class Stream:
     """A stream of the synchronous client, and what came back on it in order."""
 
-    def __init__(self, server: ServerProcess) -> None:
+    def __init__(self, server: ServerProcess, **keywords: Any) -> None:
         self.raw = tritonclient.grpc.InferenceServerClient(server.grpc_url)
         self._answers: queue.Queue[Any] = queue.Queue()
-        self.raw.start_stream(lambda result, error: self._answers.put(error or result))
+        self.raw.start_stream(lambda result, error: self._answers.put(error or result), **keywords)
 
     def send(self, model: str, inputs: dict[str, Array], **keywords: Any) -> None:
         sent = []
@@ -69,6 +69,20 @@ def is_final(answer: Any) -> bool | None:
 
 
 class TestOrdinaryModels:
+    @pytest.mark.parametrize("algorithm", ["gzip", "deflate"])
+    def test_compressed_requests_of_any_size_keep_their_order(
+        self, sample_server: ServerProcess, algorithm: str
+    ) -> None:
+        """A large one is decompressed beside the loop: small ones behind it wait, and a half-close does too."""
+        stream = Stream(sample_server, compression_algorithm=algorithm)
+        sizes = [10, 100_000, 20, 30, 200_000, 40]
+        for size in sizes:
+            stream.send("identity_int64", {"IN": np.full(size, size)}, request_id=str(size))
+        answers = [stream.next() for _ in sizes[:3]]
+        answers += stream.close()
+        assert [answer.get_response().id for answer in answers] == [str(size) for size in sizes]
+        assert all((answer.as_numpy("OUT") == int(answer.get_response().id)).all() for answer in answers)
+
     def test_answers_come_in_the_order_asked(self, stream: Stream) -> None:
         # The first takes longest, and another model answers meanwhile.
         stream.send("slow", {"MILLISECONDS": np.array([[100]], np.int32)}, request_id="first")

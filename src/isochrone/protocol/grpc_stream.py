@@ -26,9 +26,11 @@ from isochrone.protocol.grpc import (
     unpack,
 )
 from isochrone.protocol.grpc_infer import InferDecoder, render, varint
+from isochrone.protocol.inflating import begun, finish_later
 from isochrone.protocol.leases import LeasedRequest, infer_leased
 from isochrone.protocol.message_reader import MessageReader
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
+from isochrone.wire.compression import Inflated, Inflation, is_identity
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Route
 
 if TYPE_CHECKING:
@@ -72,6 +74,8 @@ class InferStream:
         self._reading = False
         #: Told when the client has read what was sent: decoupled models that wait to send more.
         self._waiting: list[Callable[[], None]] = []
+        #: A large compressed message that a thread works on; those behind it wait.
+        self._inflation: Inflation | None = None
         self._half_closed = False
         self._stopping = False
         self._over = False
@@ -98,7 +102,11 @@ class InferStream:
 
     @property
     def _has_room(self) -> bool:
-        return len(self._outstanding) < _MAX_OUTSTANDING and self._outstanding_bytes < _MAX_OUTSTANDING_BYTES
+        return (
+            len(self._outstanding) < _MAX_OUTSTANDING
+            and self._outstanding_bytes < _MAX_OUTSTANDING_BYTES
+            and self._inflation is None
+        )
 
     def _read(self) -> None:
         """Takes the requests that have come, as far as there is room for them."""
@@ -120,6 +128,8 @@ class InferStream:
 
     def abandoned(self) -> None:
         self._over = True
+        if self._inflation is not None:
+            self._inflation.abandoned = True
         for request in self._outstanding:
             request.cancelled = True
         self._outstanding.clear()
@@ -142,6 +152,35 @@ class InferStream:
 
     def _take(self, flag: int, payload: Buffer) -> None:
         arrived = now_ns()
+        if flag != 1 or is_identity(self.call.encoding):
+            self._take_body(arrived, flag, payload)
+            return
+        try:
+            inflation = Inflation(self.call.encoding, payload, self._limit)
+            body = begun(inflation, self._limit)
+        except IsochroneError as error:
+            self._refuse("", error)
+            return
+        if body is not None:
+            self._take_body(arrived, 0, body)
+            return
+        self._inflation = inflation
+        finish_later(inflation, lambda found: self._inflated(arrived, found))
+
+    def _inflated(self, arrived: int, found: Inflated | IsochroneError) -> None:
+        self._inflation = None
+        if isinstance(found, IsochroneError):
+            self._refuse("", found)
+        else:
+            self._take_body(arrived, 0, found)
+            self._settle()
+
+    def _refuse(self, request_id: str, error: IsochroneError) -> None:
+        """An answer to one request; the stream goes on."""
+        self._outstanding.append(_failed(self, request_id, error))
+        self._settle()
+
+    def _take_body(self, arrived: int, flag: int, payload: Buffer) -> None:
         request_id = ""
         try:
             body = unpack(flag, payload, self.call.encoding, self._limit)
@@ -153,9 +192,7 @@ class InferStream:
                 request.deadline = min(request.deadline, arrived + plan.timeout_ns)
             request.decoupled = self.service.is_decoupled(plan.model_name, plan.model_version)
         except Exception as error:
-            told = error if isinstance(error, IsochroneError) else unexpected(error)
-            self._outstanding.append(_failed(self, request_id, told))
-            self._settle()
+            self._refuse(request_id, error if isinstance(error, IsochroneError) else unexpected(error))
             return
         request.size = len(body)
         self._outstanding_bytes += request.size
@@ -189,7 +226,7 @@ class InferStream:
             outstanding.popleft()
             self._outstanding_bytes -= first.size
         self._release_window()
-        if not outstanding and not self._over and not self._reading:
+        if not outstanding and not self._over and not self._reading and self._inflation is None:
             self._end_if_done()
 
     def _end_if_done(self) -> None:

@@ -42,6 +42,31 @@ class _Held:
         cls.bytes -= size
 
 
+def begun(inflation: Inflation, limit: int) -> Inflated | None:
+    """The body, if it is small; None: ``finish_later`` has to be called. Raises also when there is no memory for it."""
+    body = inflation.begin()
+    if body is None and _Held.bytes > _LARGEST_HELD * limit:
+        raise Unavailable("no memory for another large compressed body at the moment; try again, or elsewhere")
+    return body
+
+
+def finish_later(inflation: Inflation, done: Callable[[Inflated | IsochroneError], None]) -> None:
+    """Decompresses on a thread; ``done`` is called on the loop, unless the inflation was abandoned."""
+
+    def finished(future: asyncio.Future[Inflated]) -> None:
+        error = future.exception()
+        if inflation.abandoned:
+            return
+        if error is None:
+            body = future.result()
+            _Held.add(body)
+            done(body)
+        else:
+            done(error if isinstance(error, IsochroneError) else Internal(f"{type(error).__name__}: {error}"))
+
+    asyncio.get_running_loop().run_in_executor(_threads, inflation.finish).add_done_callback(finished)
+
+
 def inflating(route: Route, head: Head, limit: int) -> Route:
     """The route for REST requests with this head: the same, or behind a decompression."""
     encoding = head.get(b"content-encoding")
@@ -70,35 +95,25 @@ class _InflatingRoute(Route):
             if inflation is None:
                 self._route.handle(exchange)
                 return
-            body = inflation.begin()
-            if body is None and _Held.bytes > _LARGEST_HELD * self._limit:
-                raise Unavailable("no memory for another large compressed body at the moment; try again, or elsewhere")
+            body = begun(inflation, self._limit)
         except IsochroneError as error:
             self._fail(exchange, error)
             return
         if body is not None:
             self._go_on(exchange, body)
             return
-        waiting = _Waiting(inflation)
-        exchange.owner = waiting
-        done = asyncio.get_running_loop().run_in_executor(_threads, inflation.finish)
-        done.add_done_callback(lambda done: self._finished(exchange, waiting, done))
+        exchange.owner = _Waiting(inflation)
+        finish_later(inflation, lambda found: self._finished(exchange, found))
 
     def _inflation(self, exchange: Exchange) -> Inflation | None:
         return Inflation(self._encoding, exchange.body, self._limit)
 
-    def _finished(self, exchange: Exchange, waiting: _Waiting, done: asyncio.Future[Inflated]) -> None:
-        error = done.exception()
-        if waiting.inflation.abandoned:
-            return
+    def _finished(self, exchange: Exchange, found: Inflated | IsochroneError) -> None:
         exchange.owner = None
-        if error is None:
-            _Held.add(done.result())
-            self._go_on(exchange, done.result())
-        elif isinstance(error, IsochroneError):
-            self._fail(exchange, error)
+        if isinstance(found, IsochroneError):
+            self._fail(exchange, found)
         else:
-            self._fail(exchange, Internal(f"{type(error).__name__}: {error}"))
+            self._go_on(exchange, found)
 
     def _go_on(self, exchange: Exchange, body: Inflated) -> None:
         exchange.body = body
