@@ -117,14 +117,13 @@ HTTP_TABLE: dict[str, tuple[str, str, Any]] = {
     "wrong method": ("GET", INFER, None),
 }
 
-#: Where ours has a code of its own, on purpose: (ours, Triton's). docs/protocol.md: an invalid argument is 400, an
-#: unknown model 404, wherever it shows; Triton 2.51 calls some its own fault, and reads an empty body as a tensor.
+#: Where ours has a code of its own, on purpose: (ours, Triton's). docs/protocol.md: an invalid argument is 400;
+#: Triton 2.51 calls some its own fault, and reads an empty body as a tensor.
 DIFFERENT = {
     "count against shape": (400, 500),
     "malformed JSON": (400, 500),
     "JSON of another kind": (400, 500),
     "empty body": (400, 200),
-    "statistics of an unknown model": (404, 400),
 }
 
 

@@ -42,7 +42,7 @@ def read_json(body: Buffer, decode: Callable[[Any], Kind], kind: type[Kind]) -> 
         # Python's reader takes half a surrogate pair, which no answer can carry; writing finds it.
         msgspec.json.encode(value)
         return msgspec.convert(value, kind)
-    except (ValueError, RecursionError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise _malformed(error) from None
 
 
