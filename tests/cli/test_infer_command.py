@@ -139,3 +139,18 @@ def test_through_a_gateway_its_hop_is_a_stage_of_its_own(scheme: str, gateway: G
     assert stages["gateway"] > 0.0
     shown = infer(f"{scheme}://{gateway.http_url}", "detector").output
     assert "the hop through it" in shown
+
+
+def test_the_steps_of_an_ensemble_are_parts_of_its_compute(url: str) -> None:
+    told = json.loads(infer(url, "pipeline", "--json").output)["timing_ms"]
+    assert list(told)[-2:] == ["step1.preprocess", "step2.detector"]
+    assert told["step1.preprocess"] + told["step2.detector"] <= told["compute"] + 0.002
+    shown = infer(url, "pipeline").output.splitlines()
+    names = [line.split()[0] for line in shown if line.split()]
+    assert names[names.index("compute") : names.index("compute") + 4] == [
+        "compute",
+        "preprocess",
+        "detector",
+        "serialise",
+    ]
+    assert "a step of it" in "".join(shown)

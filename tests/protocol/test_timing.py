@@ -60,6 +60,35 @@ def test_a_gateway_tells_its_own_part_in_front() -> None:
     assert timing.through_gateway(fields, 2 * MS)[1][1].startswith(b"gateway;dur=0.000, queue")
 
 
+def test_steps_of_an_ensemble_are_told_and_are_no_time_of_their_own() -> None:
+    class Timed(InferRequest):
+        __slots__ = ("steps",)
+
+        def note_step(self, model: str, nanoseconds: int) -> None:
+            timing.note_step(self, model, nanoseconds)
+
+    plain = request_with_marks()
+    request = Timed(plain.plan, "", {}, plain.arrived)
+    for mark in ("enqueued", "dispatched", "compute_start", "infer_start", "infer_end", "compute_end"):
+        setattr(request, mark, getattr(plain, mark))
+    for model in ("first", "a b;c, ü", "first"):
+        request.note_step(model, MS)
+    value = timing.server_timing(request, request.infer_end)
+    stages = timing.parse_server_timing(value)
+    assert [timing.step_of(stage) for stage in stages][-3:] == ["first", "a b;c, ü", "first"]
+    assert {stage: stages[stage] for stage in stages if timing.step_of(stage)} == {
+        "step1.first": 1.0,
+        "step2.a%20b%3Bc%2C%20%C3%BC": 1.0,
+        "step3.first": 1.0,
+    }
+    # Parts of compute: a gateway's own time is what all stages, without them, do not account for.
+    (told,) = timing.through_gateway(((b"server-timing", value),), 12 * MS)
+    assert told[1].startswith(b"gateway;dur=1.500, dispatch;dur=1.000")
+    for _ in range(100):
+        request.note_step("first", MS)
+    assert len(timing.parse_server_timing(timing.server_timing(request, request.infer_end))) == 5 + 32
+
+
 def test_of_a_server_that_tells_no_stages_a_gateway_tells_the_whole() -> None:
     assert timing.through_gateway((), 7 * MS) == ((b"server-timing", b"upstream;dur=7.000"),)
 

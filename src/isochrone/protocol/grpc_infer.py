@@ -15,7 +15,7 @@ from tritonclient.grpc import service_pb2
 
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest
-from isochrone.protocol import tensors
+from isochrone.protocol import tensors, timing
 from isochrone.protocol.classification import classify
 from isochrone.protocol.datatypes import element_count, item_size, name_of, numpy_of
 from isochrone.protocol.grpc import (
@@ -453,7 +453,7 @@ class InferRoute(Route):
 class GrpcInferRequest(InferRequest):
     """A request that came by ModelInfer; knows how to write its answer."""
 
-    __slots__ = ("route", "stream")
+    __slots__ = ("route", "steps", "stream")
 
     plan: GrpcPlan
 
@@ -486,6 +486,10 @@ class GrpcInferRequest(InferRequest):
 
     def abandoned(self) -> None:
         self.cancelled = True
+
+    def note_step(self, model: str, nanoseconds: int) -> None:
+        if self.route.call.wants_timing:
+            timing.note_step(self, model, nanoseconds)
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         stream = self.stream

@@ -145,6 +145,9 @@ class InferRequest:
         """
         return None
 
+    def note_step(self, model: str, nanoseconds: int) -> None:
+        """A step of the ensemble it is for has ended. Transports keep that if the caller asked for times."""
+
     def endpoint(self) -> str:
         """What the caller called, in Triton's words; for errors that name it."""
         return "ModelInfer RPC"

@@ -273,7 +273,7 @@ def _region(service: InferenceService, name: str, region: str, offset: int, size
 class RestInferRequest(InferRequest):
     """An inference request that came over REST; knows how to write its answer."""
 
-    __slots__ = ("exchange", "route")
+    __slots__ = ("exchange", "route", "steps")
 
     plan: RestPlan
 
@@ -309,6 +309,10 @@ class RestInferRequest(InferRequest):
 
     def endpoint(self) -> str:
         return "HTTP end point"
+
+    def note_step(self, model: str, nanoseconds: int) -> None:
+        if self.route.wants_timing:
+            timing.note_step(self, model, nanoseconds)
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         plan = self.plan

@@ -18,7 +18,8 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from math import isfinite
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote
 
 from isochrone.errors import InvalidArgument, MalformedRequest
 
@@ -38,6 +39,9 @@ ORCA_HEADER: Final = b"endpoint-load-metrics"
 ORCA_BINARY_HEADER: Final = b"endpoint-load-metrics-bin"
 
 _MILLISECONDS: Final = 1e-6
+#: Steps of an ensemble that are told.
+_MOST_STEPS: Final = 32
+_STEP: Final = re.compile(r"step\d+\.(.+)")
 
 
 def server_timing(request: InferRequest, now: int, network_in_ns: int | None = None) -> bytes:
@@ -63,6 +67,8 @@ def server_timing(request: InferRequest, now: int, network_in_ns: int | None = N
         )
     else:
         value = b"dispatch;dur=%.3f" % dispatch_ms
+    for number, (model, nanoseconds) in enumerate(getattr(request, "steps", ()), 1):
+        value += b", step%d.%b;dur=%.3f" % (number, quote(model, safe="").encode(), nanoseconds * _MILLISECONDS)
     if network_in_ns is None:
         return value
     return b"network-in;dur=%.3f, %b" % (network_in_ns * _MILLISECONDS, value)
@@ -93,6 +99,22 @@ def parse_server_timing(value: bytes | str) -> dict[str, float]:
     return stages
 
 
+def note_step(request: Any, model: str, nanoseconds: int) -> None:
+    """Keeps the time of an ensemble's step for ``server_timing``, of the first few."""
+    try:
+        steps = request.steps
+    except AttributeError:
+        steps = request.steps = []
+    if len(steps) < _MOST_STEPS:
+        steps.append((model, nanoseconds))
+
+
+def step_of(stage: str) -> str | None:
+    """The model of a step; None: it is a stage of its own. Steps are parts of ``compute``, and may overlap."""
+    found = _STEP.fullmatch(stage)
+    return unquote(found[1]) if found is not None else None
+
+
 def through_gateway(fields: Sequence[tuple[bytes, bytes]], elapsed_ns: int) -> tuple[tuple[bytes, bytes], ...]:
     """The fields of a worker's answer with the gateway's part of the time in front of the worker's stages.
 
@@ -105,7 +127,8 @@ def through_gateway(fields: Sequence[tuple[bytes, bytes]], elapsed_ns: int) -> t
     others = tuple(field for field in fields if field[0] != SERVER_TIMING_HEADER)
     if told is None:
         return (*others, (SERVER_TIMING_HEADER, b"upstream;dur=%.3f" % elapsed))
-    hop = max(0.0, elapsed - sum(parse_server_timing(told).values()))
+    stages = parse_server_timing(told)
+    hop = max(0.0, elapsed - sum(each for stage, each in stages.items() if step_of(stage) is None))
     return (*others, (SERVER_TIMING_HEADER, b"gateway;dur=%.3f, %b" % (hop, told)))
 
 

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 
 from rich.table import Table
 
+from isochrone.protocol.timing import step_of
+
 #: In the order a request passes them.
 STAGES = ("gateway", "upstream", "network-in", "dispatch", "queue", "batch", "compute", "serialise")
 _MEANING = {
@@ -31,7 +33,9 @@ def stages_of(total_ms: float, told: Mapping[str, float]) -> dict[str, float]:
     if not told:
         return {}
     known = {stage: told[stage] for stage in STAGES if stage in told}
-    return {"network": max(0.0, total_ms - sum(known.values())), **known}
+    network = max(0.0, total_ms - sum(known.values()))
+    steps = {stage: milliseconds for stage, milliseconds in told.items() if step_of(stage) is not None}
+    return {"network": network, **known, **steps}
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
@@ -46,8 +50,19 @@ def render(total_ms: float, stages: Mapping[str, float], title: str, width: int 
     table.add_column("", width=width, no_wrap=True)
     table.add_column("what it is", style="dim")
     begin = 0.0
+    steps = {stage: model for stage in stages if (model := step_of(stage)) is not None}
     for stage, milliseconds in stages.items():
+        if stage in steps:
+            continue
         table.add_row(stage, f"{milliseconds:.3f}", _bar(begin, milliseconds, total_ms, width), _MEANING.get(stage, ""))
+        if stage == "compute" and steps:
+            # Side by side where they take longer together than the whole: some ran at once.
+            in_turn = sum(stages[step] for step in steps) <= milliseconds * 1.001
+            within = begin
+            for step, model in steps.items():
+                bar = _bar(within, stages[step], total_ms, width)
+                table.add_row(f"  {model}", f"{stages[step]:.3f}", bar, "a step of it", style="dim")
+                within += stages[step] if in_turn else 0.0
         begin += milliseconds
     table.add_row("total", f"{total_ms:.3f}", "", "as the client saw it", style="bold")
     return table

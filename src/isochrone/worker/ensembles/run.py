@@ -163,6 +163,7 @@ class EnsembleRun:
         return inputs
 
     def step_done(self, child: StepRequest, outputs: Tensors) -> None:
+        self._request.note_step(child.plan.model_name, now_ns() - child.arrived)
         if child.takes_many and self._versions[child.index].decoupled:
             # Its only response, all at once.
             self.step_responded(child, outputs)
