@@ -6,7 +6,7 @@ PEERS := .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
 .PHONY: help setup demo demo-policies test test-peers test-lowest lint format bench bench-deadlines bench-connections bench-memory \
-	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries \
+	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
 	soak peers models clean
 
 help:
@@ -19,7 +19,7 @@ help:
 	@echo "make bench        our worker beside its peers in one alternating run; also bench-deadlines,"
 	@echo "                  bench-connections, bench-memory; of the gateway bench-gateway, bench-antagonists,"
 	@echo "                  bench-overload, bench-decisions; of the control plane bench-rollouts, bench-faults,"
-	@echo "                  bench-canaries: bench/README.md says what each shows"
+	@echo "                  bench-canaries, bench-applies: bench/README.md says what each shows"
 	@echo "make soak         half an hour of large answers and requests: does anything hang, does memory stay bounded"
 	@echo "make setup        the development environment only;  make peers: the outside servers only"
 
@@ -115,6 +115,9 @@ bench-rollouts: $(VENV)/.dev
 
 bench-canaries: $(VENV)/.dev
 	$(BIN)/python -m bench.control.canaries $(ARGS)
+
+bench-applies: $(VENV)/.dev
+	$(BIN)/python -m bench.control.applies $(ARGS)
 
 bench-faults: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m bench.control.faults --store sqlite $(ARGS)

@@ -66,8 +66,9 @@ class ControlApi:
         found: list[dict[str, Any]] = self._read("/v1/events")["events"]
         return found
 
-    def apply(self, text: str, directory: str) -> None:
-        self._ask("PUT", "/v1/fleet", {"text": text, "directory": directory})
+    def apply(self, text: str, directory: str, *, retire: bool = False) -> None:
+        """``retire``: whatever the plan takes away may go."""
+        self._ask("PUT", "/v1/fleet", {"text": text, "directory": directory, "retire": retire})
 
     def start_rollout(
         self,
@@ -166,6 +167,6 @@ class ControlApi:
             self._addresses.sort(key=lambda other: other == address)  # ask the others first from now on
             raise
         if response.status_code >= 300:
-            raise Refused(response.status_code, response.text[:500])
+            raise Refused(response.status_code, response.text[:2000])
         answer: dict[str, Any] = response.json()
         return answer

@@ -152,6 +152,15 @@ def write_corrupt_version(directory: Path, model: str, version: int) -> None:
     _write(_version_directory(directory, model, version) / "model.py", source[: source.index("def infer") + 8])
 
 
+def write_failing_version(directory: Path, model: str, version: int) -> None:
+    """It loads, and fails every request."""
+    source = _SOURCE.format(version=version, service_seconds=0.0, spread=0.0, fails_on="", held_by="")
+    _write(
+        _version_directory(directory, model, version) / "model.py",
+        source.replace("        given = ", "        raise ValueError('the weights are missing')\n        given = "),
+    )
+
+
 def write_large_version(directory: Path, model: str, version: int, size: int, service: Service | None = None) -> None:
     """A version with a file of so many bytes beside it; the file takes no room on the disk."""
     write_version(directory, model, version, service)

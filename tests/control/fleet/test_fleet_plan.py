@@ -64,6 +64,7 @@ def test_the_first_time() -> None:
             "restart gateway gw: gw-1, gw-2 (store.lease_seconds: 5 → 9)",
             "restart pool cpu: cpu-1, cpu-2, cpu-3 (store.lease_seconds: 5 → 9)",
             "restart pool gpu: gpu-1 (store.lease_seconds: 5 → 9)",
+            "interrupt gateway gw: requests to 127.0.0.1:8000, 127.0.0.1:8001 fail while its process is replaced",
         ]),
         ("    version: 1\n    pools", "    source: /else/detector\n    version: 1\n    pools", [
             "restart pool cpu: cpu-1, cpu-2, cpu-3 (model sources)",
@@ -131,7 +132,7 @@ def test_one_gateway_more_renames_the_first() -> None:
     assert [str(step) for step in found] == [
         "start gateway gw: gw-1, gw-2",
         "stop gateway gw: gw",
-        "interrupt gateway gw: gw is the only gateway and stops before its successor listens: requests fail meanwhile",
+        "interrupt gateway gw: requests to 127.0.0.1:8000 fail while its process is replaced",
     ]
     assert takes_away(found) == ("gateway gw",)
 
@@ -145,12 +146,15 @@ def test_outside_servers() -> None:
 
 
 def test_a_moved_file_moves_its_paths() -> None:
-    fleet = parse(TEXT)
+    fleet = parse(changed(("sqlite:state", "sqlite:/srv/state")))
     found = plan(fleet, fleet, directory=Path("/new"), directory_before=Path("/old"))
     assert {step.action for step in found} == {"restart"}
-    assert {name for step in found for name in step.processes} == {
-        *("control-1", "gw-1", "gw-2", "cpu-1", "cpu-2", "cpu-3", "gpu-1"),
-    }
+    assert {name for step in found for name in step.processes} == {"cpu-1", "cpu-2", "cpu-3", "gpu-1"}
+    # A store beside the file would be another one there, with nothing in it.
+    relative = parse(TEXT)
+    (refused,) = plan(relative, relative, directory=Path("/new"), directory_before=Path("/old"))
+    assert is_refused([refused])
+    assert "from 'sqlite:/old/state/fleet.db' to 'sqlite:/new/state/fleet.db'" in refused.detail
 
 
 @given(st.integers(1, 8), st.integers(1, 8))

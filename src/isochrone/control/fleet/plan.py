@@ -32,7 +32,7 @@ from isochrone.control.fleet.planning.steps import (
     is_refused,
     takes_away,
 )
-from isochrone.control.fleet.processes import ProcessSpec, gateway_group, outside_servers, processes
+from isochrone.control.fleet.processes import ProcessSpec, gateway_group, outside_servers, processes, store_url
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.records import STRICT, Assignment
 
@@ -66,10 +66,10 @@ def plan(
     resolved = resolved or {}
     if committed is None:
         committed = _as_said(before)
-    refused = list(_refused(before, after, committed))
+    was_in = directory_before or directory
+    refused = list(_refused(before, was_in, after, directory, committed))
     if refused:
         return refused
-    was_in = directory_before or directory
     steps = list(_process_steps(before, was_in, after, directory))
     if before is not None:
         steps += _pool_steps(before, after)
@@ -89,11 +89,17 @@ def _as_said(fleet: Fleet | None) -> dict[str, Assignment]:
     return {name: Assignment(model.version, pools=fleet.pools_of(name)) for name, model in models.items() if fleet}
 
 
-def _refused(before: Fleet | None, after: Fleet, committed: Mapping[str, Assignment]) -> Iterator[Step]:
+def _refused(
+    before: Fleet | None, was_in: Path, after: Fleet, directory: Path, committed: Mapping[str, Assignment]
+) -> Iterator[Step]:
     """What a fleet is known by: another one is another fleet. And ports that are in use."""
     if before is None:
         return
-    for key, was, given in (("name", before.name, after.name), ("store.url", before.store.url, after.store.url)):
+    stores = before.store.url, after.store.url
+    if stores[0] == stores[1]:
+        # The same words mean another file beside another fleet.yaml.
+        stores = store_url(before, was_in), store_url(after, directory)
+    for key, was, given in (("name", before.name, after.name), ("store.url", *stores)):
         if was != given:
             detail = f"cannot change from '{was}' to '{given}' while the fleet runs; stop it and start the new one"
             yield Step(REFUSE, "fleet", key, detail)

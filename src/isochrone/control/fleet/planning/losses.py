@@ -60,12 +60,17 @@ def lost_addresses(before: Fleet, was_in: Path, after: Fleet, directory: Path) -
             groups.setdefault(str(key[1]), []).append(f"{host}:{port}")
     for group, addresses in groups.items():
         yield Step(RETIRE, "gateway", group, f"nobody answers at {listed(addresses)} any more")
-    old = {name: spec for name, spec in processes(before, was_in).items() if spec.role == "gateway"}
-    if len(old) == 1 and not groups:
-        (name,) = old
-        if processes(after, directory).get(name) != old[name]:
-            detail = f"{name} is the only gateway and stops before its successor listens: requests fail meanwhile"
-            yield Step(INTERRUPT, "gateway", gateway_group(name, before), detail)
+    new = processes(after, directory)
+    interrupted: dict[str, list[str]] = {}
+    for name, spec in processes(before, was_in).items():
+        # Processes that share a port serve for each other.
+        if spec.role == "gateway" and "--reuse-port" not in spec.arguments and new.get(name) != spec:
+            address = spec.arguments[spec.arguments.index("--listen") + 1]
+            if address in there:
+                interrupted.setdefault(gateway_group(name, before), []).append(address)
+    for group, addresses in interrupted.items():
+        detail = f"requests to {listed(addresses)} fail while its process is replaced"
+        yield Step(INTERRUPT, "gateway", group, detail)
 
 
 def ports_in_use(before: Fleet, after: Fleet, committed: Mapping[str, Assignment]) -> Iterator[Step]:
