@@ -314,3 +314,11 @@ def test_a_gateway_that_comes_back_meanwhile_is_not_forgotten() -> None:
 def test_every_refusal_has_a_status_of_its_own_kind() -> None:
     assert issubclass(Conflict, IsochroneError)
     assert (Conflict.http_status, Conflict.code) == (409, "conflict")
+
+
+def test_a_pool_without_workers_has_to_be_agreed_to() -> None:
+    records = Records(text=FLEET.replace("min: 1", "min: 0"), versions=ALL)
+    with pytest.raises(NotAgreed, match="takes away pool cpu"):
+        scale(records.view, "cpu", 0, ASKING)
+    assert scale(records.view, "cpu", 0, ASKING, agreed=True).operations
+    assert scale(records.view, "cpu", 1, ASKING).operations

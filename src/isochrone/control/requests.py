@@ -144,8 +144,8 @@ def _agreed(steps: Sequence[Step], agreed: Collection[str] | bool) -> None:
         )
 
 
-def scale(view: View, pool: str, workers: int, asking: Asking) -> Decision[Applied]:
-    """A pool gets so many workers, until a fleet.yaml is applied again."""
+def scale(view: View, pool: str, workers: int, asking: Asking, agreed: bool = False) -> Decision[Applied]:
+    """A pool gets so many workers, until a fleet.yaml is applied again; none at all only if that was agreed to."""
     record, fleet = applied_fleet(view)
     one_of(pool, sorted(fleet.pools), "pool")
     settings = fleet.pools[pool]
@@ -158,6 +158,7 @@ def scale(view: View, pool: str, workers: int, asking: Asking) -> Decision[Appli
         return Decision(Applied(record, ()))
     scaled = with_workers(fleet, pool, workers)
     steps = plan(fleet, scaled, directory=Path(record.directory), committed=view.assignments)
+    _agreed(steps, agreed)
     spec = scaled.model_dump(mode="json")
     changed = FleetRecord(
         record.generation + 1, record.text, spec, record.directory, asking.who, asking.at, record.kept

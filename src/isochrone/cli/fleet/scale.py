@@ -13,8 +13,9 @@ EPILOG = """
 \b
 Examples:
   isochrone scale cpu 4
+  isochrone scale cpu 0 --yes
 
-It stands until a fleet.yaml is applied again, and keeps to the pool's min and max.
+It stands until a fleet.yaml is applied again, and keeps to the pool's min and max. No workers at all need --yes.
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -24,12 +25,13 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def scale(
     pool: Annotated[str, typer.Argument(help="The pool.", show_default=False)],
     workers: Annotated[int, typer.Argument(help="How many workers it is to have.", min=0, show_default=False)],
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to a pool without workers.")] = False,
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
     """Give a pool so many workers."""
     with failing_as("scale"), ApiClient(api) as client:
-        plan = client.send("POST", f"/v1/pools/{part(pool)}/scale", PlanAnswer, ScaleRequest(workers))
+        plan = client.send("POST", f"/v1/pools/{part(pool)}/scale", PlanAnswer, ScaleRequest(workers, yes))
         if as_json:
             print_json(plan)
             return

@@ -149,6 +149,8 @@ class AbortRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class ScaleRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     #: Workers the pool is to have.
     workers: int
+    #: Whether it may be none.
+    retire: bool = False
 
 
 class Rollouts(msgspec.Struct, frozen=True):

@@ -151,7 +151,7 @@ async def _scale(service: ControlService, request: Request) -> Response:
     body = await body_of(request, ScaleRequest)
 
     def decide(view: View, asking: Asking) -> Decision[Applied]:
-        return requests.scale(view, request.path_params["pool"], body.workers, asking)
+        return requests.scale(view, request.path_params["pool"], body.workers, asking, body.retire)
 
     return _planned(await service.change(who_asks(request), decide))
 
