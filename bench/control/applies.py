@@ -31,6 +31,8 @@ from bench.control.models import MODELS, SOLO, Service, write_corrupt_version, w
 from bench.gateway.bystanders import warning
 from bench.worker.machine import RESULTS, describe
 from bench.worker.peers.process import scratch
+from isochrone.control.fleet.processes import processes
+from isochrone.control.fleet.reading import parse_fleet
 
 _VERSIONS = 3
 _SETTLE_SECONDS = 90.0
@@ -144,11 +146,12 @@ class Applying:
         if status["rollouts"]:
             return f"rollout {status['rollouts'][0]['identity']} is {status['rollouts'][0]['state']}"
         workers = {worker["name"]: worker for worker in status["workers"]}
-        wanted = {
-            f"{pool}-{number}"
-            for pool, settings in self._applied["pools"].items()
-            for number in range(1, settings.get("workers", 1) + 1)
-        }
+        file = yaml.safe_dump(self._applied)
+        specs = processes(parse_fleet(file, "fleet.yaml", self._fleet.file.parent), self._fleet.file.parent)
+        for name, spec in specs.items():
+            if tuple(self._fleet.command_line(name)[-len(spec.arguments) :]) != spec.arguments:
+                return f"{name} does not run as the file says"
+        wanted = {name for name, spec in specs.items() if spec.role == "worker"}
         if missing := wanted - workers.keys():
             return f"worker {min(missing)} is not there"
         leaving = [name for name, worker in workers.items() if worker["draining"]]

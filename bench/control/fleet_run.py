@@ -165,6 +165,14 @@ class SupervisedFleet(RunningFleet):
             self._pids[name] = known = found
         return known.pid
 
+    def command_line(self, name: str) -> list[str]:
+        """Of the process as it runs now; none: it does not."""
+        found = self._find(name)
+        try:
+            return [] if found is None else found.cmdline()
+        except psutil.Error:
+            return []
+
     def revive(self, name: str) -> None:
         """The supervisor does it; an etcd member is not its own."""
         if self._etcd is not None and self.parts[name].role == ETCD and self._etcd.pid(name) is None:

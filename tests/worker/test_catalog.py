@@ -250,6 +250,31 @@ def test_a_version_that_leaves_is_still_watched(tmp_path: Path, unload: bool) ->
     run(tmp_path, scenario)
 
 
+def test_a_model_that_fails_its_warm_up_is_not_ready_and_the_index_says_why(tmp_path: Path) -> None:
+    source = """
+        class Model:
+            def infer(self, inputs):
+                raise ValueError("row 0 has no weights")
+    """
+    write_model(tmp_path, "m", source)
+    write_model(tmp_path, "n", source, more='parameters { key: "auto_warmup" value { string_value: "false" } }')
+
+    async def scenario(catalog: Catalog) -> None:
+        with pytest.raises(ModelFailed, match="row 0 has no weights"):
+            await catalog.load("m")
+        ((_, _, state, reason),) = [row for row in catalog.index() if row[0] == "m"]
+        assert state == catalog_module.UNAVAILABLE
+        assert "row 0 has no weights" in reason
+        assert not catalog.is_ready("m", "")
+        # Its owner says that it cannot take zeros.
+        await catalog.load("n")
+        assert catalog.is_ready("n", "")
+
+    lines = run(tmp_path, scenario)
+    (line,) = [line for line in lines if line["log_level"] == "error"]
+    assert (line["event"], line["model"]) == ("model failed to load", "m")
+
+
 def test_a_load_that_fails_is_logged_once_and_kept_for_the_index(tmp_path: Path) -> None:
     write_model(tmp_path, "m", "raise RuntimeError('no such weights')")
 

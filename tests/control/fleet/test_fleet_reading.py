@@ -233,6 +233,12 @@ def test_what_was_left_out_makes_no_mistakes_of_its_own() -> None:
     assert len(told("name: a\ncontrol: {listen: 8}\ngateways: {gw: {listen: 'localhost:8003'}}")) == 1
 
 
+def test_a_wrong_repository_is_told_once(tmp_path: Path) -> None:
+    with pytest.raises(FleetError) as caught:
+        read_file("name: a\nrepository: ~nosuchuser/models", "fleet.yaml", tmp_path)
+    assert [problem.key for problem in caught.value.problems] == ["repository[0]"]
+
+
 def test_aliases_that_repeat_each_other_are_refused_before_they_are_made() -> None:
     bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
     bomb += "".join(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 12))

@@ -63,7 +63,7 @@ def follows_from(problem: Problem, left_out: Sequence[Path]) -> bool:
     for other in left_out:
         whole = len(other) == 1 or (len(other) == 2 and other[0] in ("pools", "models", "gateways"))
         # The settings of a process fit each other, those of a model do not know each other.
-        depth = min(3 if other[0] in ("models", "defaults") else 2, len(other))
+        depth = min(3 if other[0] in ("models", "defaults") else 2, len(other), len(path))
         if path[:depth] == other[:depth]:
             return True
         # A whole pool or model that is not there any more is not known to the others either.
