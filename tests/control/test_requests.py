@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from fleet_records import ASKING, FLEET, KEYS, Records, file_of, read_rollout, served
 
-from isochrone.control.fleet.keeping import kept_processes, needed_pools
+from isochrone.control.fleet.planning.keeping import kept_processes, needed_pools
 from isochrone.control.fleet.processes import ProcessSpec, processes
 from isochrone.control.records import (
     ABORTED,

@@ -17,7 +17,7 @@ import structlog
 
 from isochrone.control.election import Candidate
 from isochrone.control.events import event, trimmed
-from isochrone.control.fleet.keeping import needed_pools
+from isochrone.control.fleet.planning.keeping import needed_pools
 from isochrone.control.fleet.processes import repositories_by_worker
 from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.fleet_reading import FleetReading, ReadFleet

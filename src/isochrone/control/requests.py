@@ -16,8 +16,8 @@ import msgspec
 
 from isochrone.control.events import event
 from isochrone.control.fleet.file import FleetFile
-from isochrone.control.fleet.keeping import kept_pools
 from isochrone.control.fleet.plan import Step, is_refused, plan, takes_away
+from isochrone.control.fleet.planning.keeping import kept_pools
 from isochrone.control.fleet.planning.steps import IGNORE
 from isochrone.control.fleet.reading import fleet_of, with_workers
 from isochrone.control.fleet.spec import Fleet

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from isochrone.control.events import event
 from isochrone.control.fleet.checks import dotted
-from isochrone.control.fleet.lonely_stages import lonely_stages, without_traffic
 from isochrone.control.fleet.model_spec import Canary, Compare, Model, Section, overlay
-from isochrone.control.fleet.pydantic_problems import problems_of
+from isochrone.control.fleet.planning.lonely_stages import lonely_stages, without_traffic
 from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.text.pydantic_problems import problems_of
 from isochrone.control.records import (
     CANARY,
     DRAINING,

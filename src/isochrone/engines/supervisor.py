@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from isochrone.control.fleet.keeping import kept_processes, needed_pools
+from isochrone.control.fleet.planning.keeping import kept_processes, needed_pools
 from isochrone.control.fleet.processes import ProcessSpec, processes
 from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.keys import Keys

@@ -14,11 +14,11 @@ import yaml
 
 from isochrone.control.fleet.checks import Path as Path_
 from isochrone.control.fleet.checks import Problem
-from isochrone.control.fleet.lines import Lines, parse_yaml
 from isochrone.control.fleet.model_spec import Model
 from isochrone.control.fleet.processes import absolute, repositories_of
 from isochrone.control.fleet.reading import fleet_error
 from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.text.lines import Lines, parse_yaml
 from isochrone.errors import ConfigError
 from isochrone.models.config import parse_text
 from isochrone.models.config_keys import suggestion

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from isochrone.control.fleet.lonely_stages import lonely_stages, without_traffic
 from isochrone.control.fleet.planning.differences import differences, listed
 from isochrone.control.fleet.planning.ineffective import ineffective
+from isochrone.control.fleet.planning.lonely_stages import lonely_stages, without_traffic
 from isochrone.control.fleet.planning.losses import (
     dropped_pools,
     lost_addresses,

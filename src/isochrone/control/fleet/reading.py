@@ -16,10 +16,10 @@ from pydantic import ValidationError
 
 from isochrone.control.fleet.checks import Problem, dotted
 from isochrone.control.fleet.gateway_rules import rule_problems
-from isochrone.control.fleet.leaving_out import follows_from, without
-from isochrone.control.fleet.lines import Lines, parse_yaml
-from isochrone.control.fleet.pydantic_problems import problems_of
 from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.text.leaving_out import follows_from, without
+from isochrone.control.fleet.text.lines import Lines, parse_yaml
+from isochrone.control.fleet.text.pydantic_problems import problems_of
 from isochrone.errors import ConfigError
 
 #: Times that wrong settings are left out to look at the rest: schema, what belongs together, names and ports.
