@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 from isochrone.control.controller import Controller
 from isochrone.control.fleet.reading import parse_fleet
 from isochrone.control.following import Asked
 from isochrone.control.keys import Keys
-from isochrone.control.records import BY_ADDRESS, Assignment, EpochRecord, FleetRecord, WorkerRecord, encode
+from isochrone.control.records import BY_ADDRESS, Assignment, EpochRecord, FleetRecord, KeptPool, WorkerRecord, encode
 from isochrone.control.view import View
-from isochrone.store.base import Put
+from isochrone.store.base import Delete, Put
 from isochrone.store.mirror import Mirror
 from isochrone.store.operations import MAX_OPERATIONS
 from isochrone.store.sqlite import SqliteStore
@@ -36,22 +37,41 @@ async def _until(condition: Callable[[], object]) -> None:
         await asyncio.sleep(0.02)
 
 
+@asynccontextmanager
+async def _leader(
+    directory: Path,
+    epoch: EpochRecord,
+    fleet: FleetRecord,
+    asked: Mapping[str, Asked],
+    servers: tuple[WorkerRecord, ...],
+) -> AsyncIterator[tuple[SqliteStore, Mirror]]:
+    """A controller that leads, with these records in its store."""
+    store = SqliteStore("sqlite:test.db", directory / "test.db")
+    await store.transact((), (Put(KEYS.epoch, encode(epoch)), Put(KEYS.fleet, encode(fleet))))
+    mirror = Mirror(store, KEYS.prefix)
+    await mirror.start()
+    controller = Controller(store, KEYS, mirror, "control-1", lambda record: (asked, servers))
+    leading = asyncio.create_task(controller.run())
+    try:
+        yield store, mirror
+    finally:
+        leading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await leading
+        await mirror.stop()
+        await store.close()
+
+
 def test_any_number_of_models_and_servers_in_one_apply(tmp_path: Path) -> None:
     text = "name: plant\npools: {cpu: {addresses: ['127.0.0.1:1']}}\n"
     spec = parse_fleet(text, "fleet.yaml", tmp_path).model_dump(mode="json")
     served = {name: Assignment("1", pools=("cpu",)) for name in (*MODELS, "old")}
 
     async def run() -> None:
-        store = SqliteStore("sqlite:test.db", tmp_path / "test.db")
-        await store.transact((), (Put(KEYS.epoch, encode(EpochRecord(4, served))),))
-        await store.transact((), (Put(KEYS.fleet, encode(FleetRecord(1, text, spec, str(tmp_path)))),))
-        mirror = Mirror(store, KEYS.prefix)
-        await mirror.start()
-        view = View(KEYS, mirror.entries)
         asked = {name: Asked("2", ("cpu",)) for name in MODELS}
-        controller = Controller(store, KEYS, mirror, "control-1", lambda record: (asked, SERVERS))
-        leading = asyncio.create_task(controller.run())
-        try:
+        fleet = FleetRecord(1, text, spec, str(tmp_path))
+        async with _leader(tmp_path, EpochRecord(4, served), fleet, asked, SERVERS) as (_, mirror):
+            view = View(KEYS, mirror.entries)
             await _until(lambda: view.converged.generation == 1)
             assert len(view.workers) == len(SERVERS)
             assert {name for record in view.rollouts for name in record.changes} == set(MODELS)
@@ -61,11 +81,27 @@ def test_any_number_of_models_and_servers_in_one_apply(tmp_path: Path) -> None:
             assert view.converged.retiring == ("old",)
             assert set(view.converged.rollouts) == {record.identity for record in view.rollouts}
             assert view.epoch == EpochRecord(4, served)
-        finally:
-            leading.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await leading
-            await mirror.stop()
-            await store.close()
+
+    asyncio.run(run())
+
+
+def test_servers_of_a_pool_that_the_file_drops_stay_until_nothing_committed_names_it(tmp_path: Path) -> None:
+    text = "name: plant\npools: {new: {addresses: ['127.0.0.1:1']}}\nmodels: {m: {version: 1}}"
+    spec = parse_fleet(text, "fleet.yaml", tmp_path).model_dump(mode="json")
+    old = WorkerRecord("old-server", "127.0.0.1", 2, 2, pool="old", kind="triton", incarnation=BY_ADDRESS)
+    new = WorkerRecord("new-server", "127.0.0.1", 1, 1, pool="new", kind="triton", incarnation=BY_ADDRESS)
+    fleet = FleetRecord(1, text, spec, str(tmp_path), kept={"old": KeptPool(servers=(old,))})
+    served = EpochRecord(4, {"m": Assignment("1", pools=("old",))})
+
+    async def run() -> None:
+        async with _leader(tmp_path, served, fleet, {"m": Asked("1", ("new",))}, (new,)) as (store, mirror):
+            view = View(KEYS, mirror.entries)
+            await _until(lambda: view.converged.generation == 1 and view.open_rollouts)
+            assert set(view.workers) == {"old-server", "new-server"}
+            # As the rollout's commit would: the model is served by the new pool, and nothing is on its way.
+            (rollout,) = view.open_rollouts
+            moved = EpochRecord(5, {"m": Assignment("1", pools=("new",))})
+            await store.transact((), (Put(KEYS.epoch, encode(moved)), Delete(KEYS.rollout(rollout.identity))))
+            await _until(lambda: set(view.workers) == {"new-server"})
 
     asyncio.run(run())
