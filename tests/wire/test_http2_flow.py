@@ -186,6 +186,19 @@ def test_a_peer_that_asks_on_and_reads_nothing_is_cut() -> None:
     assert number > 1000
 
 
+def test_answers_written_before_the_transport_had_enough_are_no_sign_of_a_deaf_peer() -> None:
+    """What its windows allowed was the peer's own wish, however late in the turn it is flushed."""
+    end = opened()
+    end.feed(settings_frame({4: 1 << 24, 5: 1 << 20}) + window_update(0, 1 << 24) + headers(1, end=True))
+    exchange = exchange_of(end)
+    exchange.start(200, ())
+    for _ in range(8):
+        exchange.write([bytes(1 << 19)])
+    end.connection.pause_writing()
+    assert len(data_of(end.turn())) == 1 << 22
+    assert not end.transport.aborted
+
+
 def test_streams_with_shut_windows_cost_nothing_when_the_connections_opens() -> None:
     end = opened()
     numbers = range(1, 401, 2)

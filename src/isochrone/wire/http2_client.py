@@ -457,6 +457,10 @@ class Http2ClientConnection(Http2Connection):
         # RFC 9113 §6.5.2: a server must not switch push on.
         return value == 0
 
+    def cut_deaf(self) -> None:
+        self.ended_because = "the server reads nothing"
+        super().cut_deaf()
+
     def ping_acknowledged(self, payload: bytes) -> None:
         if self.pings:
             self.pings.popleft()()

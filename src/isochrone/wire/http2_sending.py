@@ -114,6 +114,11 @@ class FrameSender(asyncio.Protocol):
         """Queues bytes; one write per loop turn and connection."""
         self.out.append(data)
         self.out_size += len(data)
+        if self.write_paused:
+            # Heads, resets and acknowledgements need no window. A peer that reads keeps their number small.
+            self.unread += len(data)
+            if self.unread > _MAX_UNREAD and not self.transport.is_closing():
+                self.cut_deaf()
         if not self.in_callback and not self.flush_planned:
             self.plan_flush()
 
@@ -155,11 +160,6 @@ class FrameSender(asyncio.Protocol):
         self.out = []
         size, self.out_size = self.out_size, 0
         self.written += size
-        if self.write_paused:
-            self.unread += size
-            if self.unread > _MAX_UNREAD:
-                self._cut_deaf()
-                return
         if size <= _JOIN_LIMIT:
             self.transport.write(b"".join(out))
         else:
@@ -167,10 +167,8 @@ class FrameSender(asyncio.Protocol):
         if self.going_away and not self.streams:
             self.transport.close()
 
-    def _cut_deaf(self) -> None:
-        # Heads, resets and acknowledgements need no window. A peer that reads keeps their number small.
-        self.out.clear()
-        self.out_size = 0
+    def cut_deaf(self) -> None:
+        """The peer sends and sends, and reads nothing of what that makes us say."""
         self.going_away = True
         self.transport.abort()
 
