@@ -180,6 +180,20 @@ def test_validate_of_a_repository_tells_every_model_that_is_wrong(models: Path) 
     assert "at least one version directory" in result.output
 
 
+def test_validate_looks_at_ensembles_among_their_steps(models: Path) -> None:
+    config = models / "pipeline" / "config.pbtxt"
+    right = config.read_text()
+    config.write_text(right.replace("TYPE_UINT8", "TYPE_INT32"))
+    result = run("validate", models)
+    assert result.exit_code == 1
+    assert f"{config}: ensemble_scheduling: expected steps that fit together" in result.output
+    config.write_text(right)
+    shutil.rmtree(models / "preprocess")
+    result = run("validate", models)
+    assert result.exit_code == 1
+    assert "expected steps of models that are there, given preprocess, which is not" in result.output
+
+
 @pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir()], ids=["absent", "empty"])
 def test_validate_of_nothing_says_what_was_expected(make: Any, tmp_path: Path) -> None:
     make(tmp_path / "there")

@@ -11,8 +11,10 @@ from isochrone.control.fleet.file import read_file
 from isochrone.control.fleet.processes import repositories_of
 from isochrone.control.fleet.reading import FleetError, read_text
 from isochrone.control.fleet.spec import Fleet
-from isochrone.errors import ConfigError, IsochroneError
-from isochrone.models.repository import Repository
+from isochrone.errors import ConfigError, InvalidArgument, IsochroneError
+from isochrone.models.ensemble_graph import step_names
+from isochrone.models.ensemble_steps import check_steps
+from isochrone.models.repository import CONFIG_FILE, ModelDescription, Repository
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +73,39 @@ def _repository(path: Path) -> Checked:
 
 
 def _of_models(repository: Repository, models: dict[str, int] | dict[str, None]) -> list[ConfigError]:
-    """What a worker would refuse before it loads the model: configuration, versions, files it names."""
+    """What a worker would refuse before it loads the models: configurations, versions, files they name, ensembles."""
     problems = []
+    read: dict[str, ModelDescription] = {}
     for name, version in models.items():
         try:
-            repository.read(name, versions=None if version is None else (version,)).release()
+            read[name] = repository.read(name, versions=None if version is None else (version,))
         except ConfigError as error:
             problems.append(error)
         except IsochroneError as error:
             places = ", ".join(map(str, repository.paths))
             problems.append(ConfigError(places, name, "a model that can be read", error.message))
+    problems += [problem for each in read.values() if (problem := _of_steps(each, read, models)) is not None]
+    for description in read.values():
+        description.release()
     return problems
+
+
+def _of_steps(
+    ensemble: ModelDescription, read: Mapping[str, ModelDescription], models: Iterable[str]
+) -> ConfigError | None:
+    """What is wrong with an ensemble among its models. A step that cannot be read is told of by itself."""
+    config, where = ensemble.config, str(ensemble.directory / CONFIG_FILE)
+    steps = step_names(config)
+    if missing := [name for name in steps if name not in models]:
+        expected = "steps of models that are there"
+        return ConfigError(where, "ensemble_scheduling", expected, f"{', '.join(missing)}, which is not")
+    if not steps or any(name not in read for name in steps):
+        return None
+    try:
+        check_steps(config, [read[step.model_name].config for step in config.ensemble_scheduling.step])
+    except InvalidArgument as error:
+        return ConfigError(where, "ensemble_scheduling", "steps that fit together", error.message)
+    return None
 
 
 def _once(problems: Iterable[ConfigError]) -> list[ConfigError]:
