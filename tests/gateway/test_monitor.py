@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 from offline import OfflineLoop, RecordingTransport, add_members, make_fleet, offline, turns
 
+from isochrone.clock import now_ns
 from isochrone.gateway.fleet import Member
 from isochrone.gateway.monitor import Monitor, MonitorRules
 from isochrone.gateway.upstreams import Upstream
@@ -131,6 +132,31 @@ def test_a_health_check_does_not_wait_for_the_index() -> None:
         await until(lambda: endpoint.lost)
         assert not endpoint.member.endpoint.healthy
         assert len(endpoint.questions(INDEX)) == 1
+        await endpoint.monitor.stop()
+
+    offline(run)
+
+
+def test_an_endpoint_that_answers_others_meanwhile_is_not_lost() -> None:
+    """Large bodies may keep it from a health check for a moment; what it sends shows that it is there."""
+
+    async def run(loop: OfflineLoop) -> None:
+        endpoint = Endpoint(loop, MonitorRules(interval=0, timeout=0.001, index_interval=3600))
+        await endpoint.answers(HEALTH, READY)
+        await endpoint.answers(INDEX, index("1"))
+        unanswered: list[RecordingTransport] = []
+
+        def answers_others() -> bool:
+            endpoint.member.heard_at = now_ns()
+            endpoint.monitor._checked_at = 0  # a second has passed
+            unanswered.extend(each for each in endpoint.questions(HEALTH) if each not in unanswered)
+            return len(unanswered) > 5
+
+        await until(answers_others)
+        assert endpoint.member.endpoint.healthy
+        assert not endpoint.lost
+        # Silent, it is lost as ever.
+        await until(lambda: endpoint.lost)
         await endpoint.monitor.stop()
 
     offline(run)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError
 from isochrone.gateway.targets import Target
 from isochrone.wire.exchange import Buffer, Headers
@@ -108,6 +109,7 @@ class Attempt:
 
     def data(self, data: Buffer) -> None:
         if self.streaming:
+            self.target.endpoint.handle.heard_at = now_ns()
             self.forward.pass_on(self, data)
             return
         self.body.append(data)

@@ -17,7 +17,7 @@ import msgspec
 import structlog
 
 from isochrone.clock import MILLISECOND, SECOND, now_ns
-from isochrone.errors import ConnectionLost, IsochroneError
+from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError
 from isochrone.gateway.asking import ask_http
 from isochrone.gateway.load_reports import pending_requests, report_of
 from isochrone.gateway.targets import NEWS_NS
@@ -134,6 +134,7 @@ class Monitor:
 
     async def _check(self) -> None:
         member = self.member
+        asked = now_ns()
         try:
             answer = await ask_http(
                 member.connections,
@@ -143,6 +144,10 @@ class Monitor:
                 seconds=self._rules.timeout,
             )
         except IsochroneError as error:
+            if isinstance(error, DeadlineExceeded) and member.heard_at > asked:
+                # Busy with large bodies, perhaps, but there: it has answered others, or is answering, meanwhile.
+                self._failures = 0
+                return
             self._failures += 1
             if self._failures >= self._rules.failures or not member.endpoint.healthy:
                 self._not_ready(str(error))
