@@ -7,6 +7,8 @@ from datetime import datetime
 from rich.console import Console
 from rich.table import Table
 
+from isochrone.models.config_keys import plural
+
 #: Characters of a line where no terminal says its width: nothing is cut.
 _WIDE = 200
 
@@ -26,6 +28,11 @@ def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
 def clock(at: float) -> str:
     """Local time of an instant in seconds since 1970."""
     return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S") if at else "–"
+
+
+def counted(number: int, what: str) -> str:
+    """``1 worker``, ``2 workers``."""
+    return f"{number} {what if number == 1 else plural(what)}"
 
 
 def span(seconds: float) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from isochrone.cli.console import counted
 from isochrone.cli.files.checking import Checked, check
 
 EPILOG = """
@@ -38,8 +39,7 @@ def validate(
     elif found.problems:
         for problem in found.problems:
             typer.secho(str(problem), fg="red")
-        number = len(found.problems)
-        typer.echo(f"isochrone validate: {path} has {number} error{'s' if number > 1 else ''}", err=True)
+        typer.echo(f"isochrone validate: {path} has {counted(len(found.problems), 'error')}", err=True)
     else:
         models = ", ".join(f"{name} {version}" for name, version in found.models.items()) or "none"
         typer.echo(f"{found.kind} {found.name} is valid; models: {models}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from isochrone.cli.console import counted
 from isochrone.control.fleet.catalog import available_versions
 from isochrone.control.fleet.quantities import split_address
 from isochrone.control.fleet.reading import fleet_of
@@ -52,11 +53,7 @@ def controller_url(fleet: Fleet) -> str:
 def _count(view: View) -> str:
     workers, gateways = len(view.workers), len(view.gateways)
     models = ", ".join(f"{name} {each.version}" for name, each in sorted(view.assignments.items()))
-    return f"{_many(gateways, 'gateway')}, {_many(workers, 'worker')}, serving {models or 'no model yet'}"
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    return f"{counted(gateways, 'gateway')}, {counted(workers, 'worker')}, serving {models or 'no model yet'}"
 
 
 def _first_model(view: View) -> str:

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from isochrone.cli.api_client import DEFAULT_API, ApiClient, ApiOption, JsonOption, failing_as, part, print_json
+from isochrone.cli.console import counted
 from isochrone.control.api.messages import PlanAnswer, ScaleRequest
 
 EPILOG = """
@@ -38,4 +39,4 @@ def scale(
         for step in plan.steps:
             typer.echo(f"{step.action} {step.kind} {step.name}: {step.detail}")
         if not plan.steps:
-            typer.echo(f"pool {pool} has {workers} workers already")
+            typer.echo(f"pool {pool} has {counted(workers, 'worker')} already")
