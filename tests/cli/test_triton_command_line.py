@@ -187,3 +187,27 @@ def test_what_cannot_be_served_is_refused_with_the_reason(models: Path, flag: st
 def run(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "isochrone", "serve", str(repository), *words]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_tls_on_the_grpc_port_alone(server_factory: StartServer, models: Path, tmp_path: Path) -> None:
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"]
+    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(certificate)]
+    subprocess.run(command, check=True, capture_output=True)
+    files = (f"--grpc-server-cert={certificate}", f"--grpc-server-key={key}", f"--grpc-root-cert={certificate}")
+    with server_factory(models, "--grpc-use-ssl=true", *files) as server:
+        assert get(server.http_url, "/v2/health/ready")[0] == 200
+        assert is_live(server.grpc_url, grpc.ssl_channel_credentials(certificate.read_bytes()))
+    with server_factory(models, "--grpc-use-ssl-mutual=1", *files) as server:
+        own = grpc.ssl_channel_credentials(certificate.read_bytes(), key.read_bytes(), certificate.read_bytes())
+        assert is_live(server.grpc_url, own)
+        assert not is_live(server.grpc_url, grpc.ssl_channel_credentials(certificate.read_bytes()))
+
+
+def is_live(address: str, credentials: grpc.ChannelCredentials) -> bool:
+    with grpc.secure_channel(address, credentials) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        try:
+            return bool(stub.ServerLive(service_pb2.ServerLiveRequest(), timeout=10).live)
+        except grpc.RpcError:
+            return False

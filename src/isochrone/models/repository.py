@@ -15,11 +15,12 @@ from pathlib import Path
 
 from tritonclient.grpc import model_config_pb2
 
-from isochrone.errors import ConfigError, InvalidArgument, NotFound
+from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, NotFound
 from isochrone.models.completion import complete
 from isochrone.models.config import parse_json, parse_text
 from isochrone.models.digest import regular_files
 from isochrone.models.ensemble_graph import step_names
+from isochrone.models.namespaces import Namespaces, plain_name
 from isochrone.models.overrides import OverrideDirectory
 from isochrone.models.signature import Signature, signature_of
 from isochrone.models.validation import validate
@@ -92,9 +93,15 @@ class Repository:
     """One or more directories of models, seen as one set of names."""
 
     def __init__(
-        self, paths: Sequence[Path], config_name: str = "", assumed_batch_sizes: Mapping[str, int] | None = None
+        self,
+        paths: Sequence[Path],
+        config_name: str = "",
+        assumed_batch_sizes: Mapping[str, int] | None = None,
+        *,
+        namespacing: bool = False,
     ) -> None:
         self.paths = tuple(paths)
+        self._namespaces = Namespaces(self.paths) if namespacing else None
         #: Each model's configs/NAME.pbtxt stands in for its config.pbtxt, where it has one.
         self._config_name = config_name
         self._assumed_batch_sizes = assumed_batch_sizes or {}
@@ -108,6 +115,8 @@ class Repository:
         entries: dict[str, ModelEntry] = {}
         for path in self.paths:
             for name, directory in _model_directories(path):
+                if self._namespaces is not None:
+                    name = self._namespaces.served_name(name, path)
                 if name in entries:
                     first = entries[name]
                     problem = _duplicate(name, [first.directory, directory])
@@ -141,7 +150,7 @@ class Repository:
             except BaseException:
                 overrides.remove()
                 raise
-        found = [path / name for path in self.paths if os.path.isdir(path / name)]
+        found = self._directories(name)
         if not found:
             raise unknown_model(name)
         if len(found) > 1:
@@ -156,6 +165,20 @@ class Repository:
             given = error.strerror or str(error)
             raise ConfigError(str(error.filename or found[0]), "file", "a readable file", given) from None
 
+    def _directories(self, name: str) -> list[Path]:
+        if self._namespaces is not None:
+            return self._namespaces.directories(name)
+        return [path / name for path in self.paths if os.path.isdir(path / name)]
+
+    def unknown(self, name: str) -> IsochroneError:
+        """What a request for a model that is not served under this name is told."""
+        if self._namespaces is not None and _is_model_name(name):
+            try:
+                self._namespaces.directories(name)
+            except InvalidArgument as error:
+                return error
+        return unknown_model(name)
+
     def _config_file(self, directory: Path) -> Path:
         named = directory / _CONFIGS / f"{self._config_name}.pbtxt"
         return named if self._config_name and os.path.lexists(named) else directory / CONFIG_FILE
@@ -168,13 +191,21 @@ class Repository:
         try:
             if config_json is not None:
                 return step_names(parse_json(config_json, _CONFIG_PARAMETER)[0])
-            for path in self.paths:
-                file = self._config_file(path / name)
+            for directory in self._directories(name):
+                file = self._config_file(directory)
                 if file.is_file():
-                    return step_names(parse_text(file.read_bytes(), str(file))[0])
-        except (OSError, ValueError, ConfigError):
+                    config = parse_text(file.read_bytes(), str(file))[0]
+                    self._settle_names(config, name, directory)
+                    return step_names(config)
+        except (OSError, ValueError, InvalidArgument):
             pass
         return ()
+
+    def _settle_names(self, config: model_config_pb2.ModelConfig, name: str, directory: Path) -> None:
+        """With namespaces, a configuration says which models it means under the names they are served as."""
+        if self._namespaces is not None:
+            config.name = name
+            self._namespaces.settle_steps(config, directory.parent)
 
     def _describe(
         self,
@@ -194,8 +225,10 @@ class Repository:
             config, stated = parse_text(Path(where).read_bytes(), where)
         else:
             config, stated = model_config_pb2.ModelConfig(), False
-        if config.name not in ("", name):
-            raise ConfigError(where, "name", f"'{name}', as the directory is called", f"'{config.name}'")
+        plain = name if self._namespaces is None else plain_name(name)
+        if config.name not in ("", name, plain):
+            raise ConfigError(where, "name", f"'{plain}', as the directory is called", f"'{config.name}'")
+        self._settle_names(config, name, directory)
         found = find_versions(directory)
         if wanted is not None:
             config.version_policy.specific.versions[:] = wanted

@@ -17,7 +17,7 @@ from isochrone.clock import now_ns
 from isochrone.errors import Internal, InvalidArgument, IsochroneError, NotFound, Unavailable
 from isochrone.models.digest import DigestMemory
 from isochrone.models.ensemble_graph import step_names
-from isochrone.models.repository import ModelEntry, Repository, unknown_model, validate_model_name
+from isochrone.models.repository import ModelEntry, Repository, validate_model_name
 from isochrone.models.versions import version_number
 from isochrone.worker.background import give_memory_back, in_thread
 from isochrone.worker.ensembles.dependencies import load_order
@@ -88,7 +88,7 @@ class Catalog:
 
     def _absent(self, name: str, version: str) -> IsochroneError:
         if not self._known(name):
-            return unknown_model(name)
+            return self.repository.unknown(name)
         if version and version_number(version) is None:
             return _no_number(version)
         states = {key[1]: state for key, state in self._states.items() if key[0] == name}

@@ -12,6 +12,8 @@ class LoadSettings:
 
     #: Each model's configs/NAME.pbtxt, where it has one; "": config.pbtxt.
     config_name: str = ""
+    #: Models of one name in several repositories are served side by side, each under its namespace.
+    namespacing: bool = False
     #: Models that load at once at start. More than one falsifies what warm-up measures.
     threads: int = 1
     #: How often a load that failed is tried again.

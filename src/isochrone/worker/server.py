@@ -116,7 +116,12 @@ class Worker:
         self._companions = companions
         cache = ResponseCache(settings.cache_bytes) if settings.cache_bytes else None
         loading = settings.loading
-        repository = Repository(settings.repositories, loading.config_name, loading.assumed_batch_sizes)
+        repository = Repository(
+            settings.repositories,
+            loading.config_name,
+            loading.assumed_batch_sizes,
+            namespacing=loading.namespacing,
+        )
         self.catalog = Catalog(repository, cache, settings.exit_timeout, loading)
         self.service = WorkerService(
             self.catalog,

@@ -97,9 +97,10 @@ FLAGS: tuple[Flag, ...] = (
     Flag(
         "model-namespacing",
         _BOOL,
-        _NO,
-        "models are identified by name alone; give each model a name of its own, or start one worker per repository",
-        ("false",),
+        _DONE,
+        "Models of one name in several repositories are served side by side: an ensemble's step means the model of the"
+        " ensemble's own repository, and the plain name is ambiguous. Requests may say REPOSITORY::MODEL, with the name"
+        " of the repository's directory, which Triton has no way to say.",
     ),
     Flag("enable-peer-access", _BOOL, _NONE, "the worker makes no copies between GPUs", ("false",)),
     # HTTP
@@ -111,7 +112,8 @@ FLAGS: tuple[Flag, ...] = (
         "http-header-forward-pattern",
         _TEXT,
         _DONE,
-        "HTTP headers whose name matches become request parameters, with names in lower case.",
+        "HTTP headers whose name matches become request parameters, with names in lower case; decoupled python models"
+        " see them.",
     ),
     Flag("http-thread-count", _INT, _NONE, _ONE_LOOP),
     Flag(

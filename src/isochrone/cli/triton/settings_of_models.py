@@ -37,6 +37,7 @@ def load_settings(given: GivenFlags) -> LoadSettings:
         _backend_setting(text, sizes, parameters, given)
     return LoadSettings(
         config_name=name,
+        namespacing=given.boolean("model-namespacing", False),
         threads=given.integer("model-load-thread-count", 1, minimum=1),
         retries=given.integer("model-load-retry-count", 0),
         assumed_batch_sizes=sizes,
