@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from isochrone.control.fleet.processes import ProcessSpec
 from isochrone.engines.base import Exit
 from isochrone.engines.deaths import Limit, death_record
+from isochrone.gateway.lost_workers import ADVICE
 
 WORKER = ProcessSpec("cpu-1", "worker", (), "cpu")
 
@@ -17,7 +18,13 @@ WORKER = ProcessSpec("cpu-1", "worker", (), "cpu")
     ("pid", "status", "silent", "detail"),
     [
         (7, -9, 0, "process 7 was ended by signal 9 (SIGKILL); starting it again in 0.1 s"),
-        (7, -11, 0, "process 7 was ended by signal 11 (SIGSEGV); starting it again in 0.1 s"),
+        (
+            7,
+            -11,
+            0,
+            f"process 7 was ended by signal 11 (SIGSEGV), which a model's code may have caused: {ADVICE}; "
+            "starting it again in 0.1 s",
+        ),
         (7, -50, 0, "process 7 was ended by signal 50; starting it again in 0.1 s"),
         (7, 1, 1, "process 7 ended with status 1; starting it again in 0.1 s; 1 more death since the last event"),
         (0, 127, 12, "it could not be started; starting it again in 0.1 s; 12 more deaths since the last event"),

@@ -23,6 +23,7 @@ from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.fleet_reading import FleetReading, ReadFleet
 from isochrone.control.following import FILE, Steps, follow, given_up, retire
 from isochrone.control.keys import Keys
+from isochrone.control.load_crashes import LoadCrashes
 from isochrone.control.records import (
     ABORTED,
     BY_ADDRESS,
@@ -70,6 +71,7 @@ class Controller:
         self._known: Known = {}
         self._wake = asyncio.Event()
         self._watches: dict[str, WorkerWatch] = {}
+        self._crashes = LoadCrashes()
         self._trying = Trying(self._wake.set)
         #: When the switch under way was first seen in its phase.
         self._switch_seen: tuple[str, str, float] = ("", "", 0.0)
@@ -223,7 +225,9 @@ class Controller:
             await self._watches.pop(name).stop()
         for name, record in workers.items():
             if name not in self._watches:
-                self._watches[name] = WorkerWatch(record, self._wake.set, lambda: self._candidate.leads)
+                self._watches[name] = WorkerWatch(
+                    record, self._wake.set, lambda: self._candidate.leads, crashes=self._crashes
+                )
 
     def _want(self, view: View) -> None:
         epoch = view.epoch or EpochRecord(0)

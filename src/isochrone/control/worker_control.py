@@ -35,13 +35,15 @@ _POLL_SECONDS = 0.05
 
 
 class ControlFailed(Unavailable):
-    """A worker did not do what it was told. ``refused``: it answered, and asking again is no use."""
+    """A worker did not do what it was told. ``refused``: it answered, and asking again is no use. ``cut``: the
+    connection ended instead of an answer, as when its process ends."""
 
     code = "control_failed"
 
-    def __init__(self, message: str, *, refused: bool = False) -> None:
+    def __init__(self, message: str, *, refused: bool = False, cut: bool = False) -> None:
         super().__init__(message)
         self.refused = refused
+        self.cut = cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +199,8 @@ class WorkerControl:
         try:
             response = await self._client.request(method, path, json=body)
         except (httpx.HTTPError, OSError) as error:
-            raise self._failed(f"no answer: {type(error).__name__}: {error}".rstrip(": ")) from None
+            cut = isinstance(error, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError)
+            raise self._failed(f"no answer: {type(error).__name__}: {error}".rstrip(": "), cut=cut) from None
         if response.status_code == 404:
             raise NotFound(_reason(response))
         if response.status_code >= 300:
@@ -222,8 +225,8 @@ class WorkerControl:
         except IsochroneError as error:
             raise self._failed(str(error), refused=True) from None
 
-    def _failed(self, reason: str, *, refused: bool = False) -> ControlFailed:
-        return ControlFailed(f"worker '{self.record.name}' ({self.record.address}): {reason}", refused=refused)
+    def _failed(self, reason: str, *, refused: bool = False, cut: bool = False) -> ControlFailed:
+        return ControlFailed(f"worker '{self.record.name}' ({self.record.address}): {reason}", refused=refused, cut=cut)
 
 
 def _any_of(versions: Iterable[str]) -> str:

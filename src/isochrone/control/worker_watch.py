@@ -14,6 +14,7 @@ from typing import Protocol
 
 import structlog
 
+from isochrone.control.load_crashes import LoadCrashes
 from isochrone.control.loads import Call, Loads
 from isochrone.control.records import WorkerRecord
 from isochrone.control.rollout.world import READY, Loaded, WorkerView
@@ -43,7 +44,7 @@ class WorkerWatch:
     """One registered worker. ``changed`` is called when something was learned.
 
     ``may_act`` is asked right before each load and unload: one who does not lead any more must not undo what the new
-    leader does.
+    leader does. ``crashes``: what is known of loads under which a worker's process ended, over all workers.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class WorkerWatch:
         changed: Callable[[], None],
         may_act: Callable[[], bool] = lambda: True,
         control: Drives | None = None,
+        crashes: LoadCrashes | None = None,
     ) -> None:
         self.record = record
         self._changed = changed
@@ -59,6 +61,9 @@ class WorkerWatch:
         self._control: Drives = control or WorkerControl(record)
         self._models: dict[str, dict[str, Loaded]] | None = None
         self._loads = Loads()
+        self._crashes = crashes or LoadCrashes()
+        #: A load that may kill the worker is under way: nothing else is begun.
+        self._is_trying = False
         #: By model: the call under way.
         self._calls: dict[str, tuple[Call, asyncio.Task[None]]] = {}
         #: Those and the ones given up, until they have ended.
@@ -151,35 +156,62 @@ class WorkerWatch:
 
     def _begin(self, asked: set[str]) -> None:
         for call in self._loads.due(self._present(), self._calls, time.monotonic()):
-            if call.model not in asked:
-                task = asyncio.ensure_future(self._tell(call))
-                self._calls[call.model] = (call, task)
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+            if call.model in asked or self._is_trying:
+                continue
+            now = time.monotonic_ns()
+            if refusal := self._crashes.refusal(call, now):
+                self._loads.refused(call, self._present(), refusal, time.monotonic())
+                self._changed()
+                continue
+            # What may kill the worker goes last, and alone.
+            suspect = self._crashes.is_suspect(call, now)
+            if suspect and (self._calls or not self._crashes.try_alone(call)):
+                continue
+            self._is_trying = suspect
+            task = asyncio.ensure_future(self._tell(call, suspect))
+            self._calls[call.model] = (call, task)
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
-    async def _tell(self, call: Call) -> None:
+    async def _tell(self, call: Call, suspect: bool) -> None:
         try:
             if not self._may_act():
                 self._loads.unanswered(call, time.monotonic())
                 return
             await self._control.serve(call.model, sorted(call.versions, key=_number), _LOAD_SECONDS)
             self._loads.succeeded(call)
+            self._crashes.survived(call)
         except ControlFailed as error:
             if error.refused:
+                self._crashes.survived(call)
                 self._loads.refused(call, self._present(), _without_worker(str(error)), time.monotonic())
                 log.warning("a worker refused a load", worker=self.record.name, model=call.model, error=str(error))
             else:
                 self._loads.unanswered(call, time.monotonic())
                 log.debug("a worker does not answer", worker=self.record.name, error=str(error))
+                if error.cut and not await self._answers():
+                    self._crashes.died(call, suspect, time.monotonic_ns())
+                    log.warning("a worker's process ended during a load", worker=self.record.name, model=call.model)
         except Exception as error:
             self._loads.unanswered(call, time.monotonic())
             log.error("a load failed unexpectedly", worker=self.record.name, model=call.model, exc_info=error)
         finally:
+            if suspect:
+                self._is_trying = False
+                self._crashes.trial_over(call)
             known = self._calls.get(call.model)
             if known is not None and known[1] is asyncio.current_task():
                 del self._calls[call.model]
                 self._wake.set()
                 self._changed()
+
+    async def _answers(self) -> bool:
+        """Whether it was only the connection that ended."""
+        try:
+            await self._control.index()
+        except ControlFailed:
+            return False
+        return True
 
 
 def _number(version: str) -> int:

@@ -16,10 +16,13 @@ from isochrone.control.keys import Keys
 from isochrone.control.records import EventRecord
 from isochrone.engines.base import Exit
 from isochrone.engines.observing import SUPERVISOR
+from isochrone.gateway.lost_workers import ADVICE
 from isochrone.store.base import Store, StoreUnavailable
 
 #: Deaths of one process that are told at once, and seconds until one more may be.
 _AT_ONCE, _REFILL_SECONDS = 3, 60.0
+#: Signals that a process brings upon itself.
+_CRASHES = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT))
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
@@ -51,6 +54,8 @@ def death_record(ended: Exit, silent: int, at: float) -> EventRecord:
             how += f" ({signal.Signals(-ended.status).name})"
         except ValueError:
             pass  # a real-time signal has no name
+    if ended.spec.role == "worker" and -ended.status in _CRASHES:
+        how += f", which a model's code may have caused: {ADVICE}"
     words = [how, f"starting it again in {ended.again_in or 0:g} s"]
     if silent:
         words.append(f"{silent} more death{'s' if silent > 1 else ''} since the last event")

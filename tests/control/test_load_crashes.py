@@ -1,0 +1,114 @@
+"""Loads that end their worker's process: tried once more, alone, on one worker; then refused, with advice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from isochrone.clock import SECOND
+from isochrone.control.load_crashes import LoadCrashes
+from isochrone.control.loads import Call
+from isochrone.control.records import WorkerRecord
+from isochrone.control.worker_control import ControlFailed, ServedState
+from isochrone.control.worker_watch import WorkerWatch
+
+BAD, GOOD = Call("bad", frozenset("2")), Call("good", frozenset("1"))
+
+
+def test_one_death_makes_a_suspect_and_the_second_alone_condemns() -> None:
+    crashes = LoadCrashes()
+    crashes.died(BAD, False, 0)
+    crashes.died(GOOD, False, 0)
+    assert crashes.is_suspect(BAD, 1)
+    assert crashes.refusal(BAD, 1) == ""
+    crashes.survived(GOOD)
+    assert not crashes.is_suspect(GOOD, 1)
+    assert crashes.try_alone(BAD)
+    assert not crashes.try_alone(BAD)  # another worker tries it already
+    crashes.died(BAD, True, 2)
+    crashes.trial_over(BAD)
+    assert "version 2 of 'bad'; a Python model with parameters { key: \"isolation\"" in crashes.refusal(BAD, 3)
+    assert crashes.refusal(Call("bad", frozenset("3")), 3) == ""
+    assert crashes.refusal(BAD, 601 * SECOND) == ""
+    assert crashes.is_suspect(BAD, 601 * SECOND)
+
+
+class CrashingWorkers:
+    """Workers that end when they load ``bad``, and come back empty."""
+
+    def __init__(self) -> None:
+        self.deaths = 0
+
+    def start(self, name: str, crashes: LoadCrashes) -> tuple[_Worker, WorkerWatch]:
+        worker = _Worker(self)
+        record = WorkerRecord(name, "127.0.0.1", 1, 1, pool="cpu")
+        return worker, WorkerWatch(record, lambda: None, control=worker, crashes=crashes)
+
+
+class _Worker:
+    def __init__(self, fleet: CrashingWorkers) -> None:
+        self._fleet = fleet
+        self.serving: dict[str, frozenset[str]] = {}
+        self.is_alive = True
+
+    async def index(self) -> dict[str, dict[str, ServedState]]:
+        await asyncio.sleep(0)
+        if not self.is_alive:
+            raise ControlFailed("no answer: ConnectError")
+        return {model: {each: ServedState("READY", "d") for each in found} for model, found in self.serving.items()}
+
+    async def serve(self, model: str, versions: Sequence[str], seconds: float) -> None:
+        await asyncio.sleep(0.01)
+        if not self.is_alive:
+            raise ControlFailed("no answer: ReadError", cut=True)
+        if model == "bad":
+            self.is_alive = False
+            self._fleet.deaths += 1
+            raise ControlFailed("no answer: ReadError", cut=True)
+        self.serving[model] = frozenset(versions)
+
+    async def config_digest(self, model: str, version: str) -> str:
+        raise AssertionError("a worker of our own tells its digests")
+
+    async def close(self) -> None: ...
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
+
+
+def test_the_workers_of_a_controller_lose_one_process_more_and_serve_the_rest() -> None:
+    async def scene() -> None:
+        fleet, crashes = CrashingWorkers(), LoadCrashes()
+        wanted = {"bad": frozenset("2"), "good": frozenset("1"), "fine": frozenset("1")}
+
+        async def life(name: str) -> WorkerWatch | None:
+            """From a start to the death, or to all that it can serve; the watch of a process that stays."""
+            worker, watch = fleet.start(name, crashes)
+            watch.want(wanted, ["bad", "good", "fine"], {}, {})
+            await until(lambda: not worker.is_alive or "bad" in watch.view.failures)
+            if worker.is_alive:
+                await until(lambda: set(worker.serving) == {"good", "fine"})
+                return watch
+            # The connections of all its calls end with it.
+            await until(lambda: not watch._calls)
+            await watch.stop()
+            return None
+
+        async def lives(name: str) -> WorkerWatch:
+            """Started again whenever it dies, as by a supervisor."""
+            while (watch := await life(name)) is None:
+                pass
+            return watch
+
+        watches = await asyncio.gather(*(lives(f"w{number}") for number in range(4)))
+        # All of them once, since nothing was known; then one of them, to be sure.
+        assert fleet.deaths == 5
+        for watch in watches:
+            failure = watch.view.failures["bad"]
+            assert (failure.versions, "isolation" in failure.reason) == (frozenset("2"), True)
+            await watch.stop()
+
+    asyncio.run(scene())
