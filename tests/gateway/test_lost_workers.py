@@ -1,0 +1,289 @@
+"""Requests whose worker's process ends under them, without sockets: who waits, who goes where, who is rejected."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+from offline import OfflineLoop, RecordingTransport, add_members, turns
+
+from isochrone.clock import now_ns
+from isochrone.gateway.application import GatewayApplication
+from isochrone.gateway.balancer import BalancerRules
+from isochrone.gateway.forwarding import Forward
+from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.resilience.retry_budget import RetryRules
+from isochrone.gateway.resilience.suspects import QuarantineRules
+from isochrone.gateway.traffic.rules import GatewayRules, ModelRules
+from isochrone.settings import WireLimits
+from isochrone.wire.exchange import Head
+
+_BODY = b'{"model_name":"m","model_version":"1","outputs":[]}'
+_ANSWER = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s" % (len(_BODY), _BODY)
+_READY = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
+
+
+class Network(OfflineLoop):
+    """Connections by host; the processes of some hosts have ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dead: set[str] = set()
+        self.connected: list[tuple[str, RecordingTransport]] = []
+
+    async def create_connection(self, factory: Callable[[], Any], *arguments: Any, **keywords: Any) -> Any:  # type: ignore[override]
+        host = arguments[0]
+        if host in self.dead:
+            raise ConnectionRefusedError(111, "Connection refused")
+        transport, protocol = await super().create_connection(factory, *arguments, **keywords)
+        self.connected.append((host, transport))
+        return transport, protocol
+
+    def cut(self, host: str) -> None:
+        """Every connection to it ends."""
+        cut = [transport for each, transport in self.connected if each == host]
+        self.connected = [pair for pair in self.connected if pair[0] != host]
+        for transport in cut:
+            transport.protocol.connection_lost(None)
+
+    def end(self, host: str) -> None:
+        """So does its process."""
+        self.dead.add(host)
+        self.cut(host)
+
+
+class Caller:
+    """An exchange that keeps its answer."""
+
+    arrived = 0
+    owner: Any = None
+    is_congested = False
+    status = 0
+    text = b""
+
+    def __init__(self, head: Head, body: bytes) -> None:
+        self.head, self.body = head, body
+        self.arrived = now_ns()
+
+    def respond(self, status: int, headers: Any, body: Any) -> None:
+        self.status, self.text = status, b"".join(map(bytes, body))
+
+
+class Scene:
+    def __init__(self, loop: Network, rules: ModelRules) -> None:
+        self.loop = loop
+        # Never to a worker that is said to be unhealthy, however few are healthy.
+        rules = replace(rules, balancer=BalancerRules(panic_threshold=0.0))
+        self.gateway = Gateway(GatewayRules(defaults=rules), WireLimits(), seed=1)
+        serves = {"m": {"1": ""}}
+        add_members(self.gateway.fleet, serves, serves, serves)
+        self.callers: list[Caller] = []
+
+    def only(self, *hosts: str) -> None:
+        for address, member in self.gateway.fleet.members.items():
+            member.endpoint.healthy = address[0] in hosts
+        self.gateway.fleet.rebuild()
+
+    async def send(self, *numbers: int) -> list[Caller]:
+        sent = []
+        for number in numbers:
+            head = Head(b"POST", b"/v2/models/m/infer", ((b"host", b"gw"),))
+            caller = Caller(head, b'{"id": "%d", "inputs": [%d]}' % (id(object()), number))
+            GatewayApplication(self.gateway).route(head).handle(caller)  # type: ignore[arg-type]
+            sent.append(caller)
+        self.callers += sent
+        await turns(10)
+        return sent
+
+    def under_way(self) -> dict[str, list[Forward]]:
+        found: dict[str, list[Forward]] = {}
+        for forward in self.gateway.forwards:
+            for attempt in forward.attempts:
+                found.setdefault(attempt.target.endpoint.address[0], []).append(forward)
+        return found
+
+    async def answer(self, host: str) -> None:
+        """Every request that is on a host."""
+        for forward in self.under_way().get(host, []):
+            for attempt in list(forward.attempts):
+                sent: Any = attempt.sent
+                call = getattr(sent, "launched", None) or sent
+                if attempt.target.endpoint.address[0] == host:
+                    call.connection.data_received(_ANSWER)
+        await turns(10)
+
+    async def end(self, host: str) -> None:
+        self.loop.end(host)
+        await turns(20)
+
+    async def close(self) -> None:
+        await self.gateway.close()
+
+
+def play(scene: Callable[[Scene], Awaitable[None]], rules: ModelRules | None = None) -> None:
+    async def run(loop: Network) -> None:
+        made = Scene(loop, rules or ModelRules())
+        try:
+            await scene(made)
+        finally:
+            await made.close()
+
+    with asyncio.Runner(loop_factory=Network) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, Network)
+        runner.run(run(loop))
+
+
+def test_bystanders_go_on_one_at_a_time_on_each_worker() -> None:
+    async def scene(fleet: Scene) -> None:
+        fleet.only("a")
+        callers = await fleet.send(1, 2, 3, 4, 5)
+        fleet.only("a", "b", "c")
+        await fleet.end("a")
+        while not all(caller.status for caller in callers):
+            found = fleet.under_way()
+            assert {len(each) for each in found.values()} == {1}
+            assert set(found) <= {"b", "c"}
+            for host in ("b", "c"):
+                await fleet.answer(host)
+        assert {caller.status for caller in callers} == {200}
+        assert fleet.gateway.fleet.group("m").suspects == 5
+        assert not fleet.gateway.fleet.group("m").suspected
+
+    play(scene)
+
+
+def test_the_one_that_loses_a_second_process_is_rejected_and_those_like_it_too() -> None:
+    async def scene(fleet: Scene) -> None:
+        told: list[tuple[str, str, str]] = []
+        fleet.gateway.lost_workers.on_event = lambda *event: told.append(event)
+        fleet.only("a")
+        killer, *others = await fleet.send(1, 2, 3)
+        fleet.only("a", "b", "c")
+        await fleet.end("a")
+        (where,) = [host for host, found in fleet.under_way().items() if found[0].exchange is killer]
+        # Another caller's, sent to the same worker meanwhile, and one that is like the killer.
+        fleet.only(where)
+        (beside, alike) = await fleet.send(9, 1)
+        fleet.only("b", "c")
+        await fleet.end(where)
+        assert (killer.status, alike.status) == (422, 422)
+        assert b"isolation" in killer.text
+        (again,) = await fleet.send(1)
+        assert again.status == 422
+        left = ({"b", "c"} - {where}).pop()
+        for _ in range(6):
+            await fleet.answer(left)
+        assert {caller.status for caller in (*others, beside)} == {200}
+        assert [(what, about) for what, about, _ in told] == [("request quarantined", "m")]
+        group = fleet.gateway.fleet.group("m")
+        assert (group.quarantines, group.quarantine_rejections) == (1, 1)
+
+    play(scene)
+
+
+def test_a_hedge_counts() -> None:
+    async def scene(fleet: Scene) -> None:
+        fleet.only("a")
+        (caller,) = await fleet.send(1)
+        fleet.only("a", "b", "c")
+        (forward,) = fleet.gateway.forwards
+        forward._send(forward.lane.targets["b:1"], now_ns())
+        await turns(10)
+        await fleet.end("a")
+        assert set(fleet.under_way()) == {"b"}
+        await fleet.end("b")
+        assert caller.status == 422
+
+    play(scene)
+
+
+def test_a_connection_that_ends_alone_makes_no_suspect() -> None:
+    async def scene(fleet: Scene) -> None:
+        fleet.only("a")
+        callers = await fleet.send(1, 2)
+        fleet.only("a", "b", "c")
+        fleet.loop.cut("a")
+        await turns(10)
+        # They wait for what a fresh connection tells.
+        assert fleet.under_way() == {}
+        ((_, fresh),) = [pair for pair in fleet.loop.connected if pair[0] == "a"]
+        assert b"/v2/health/ready" in fresh.written
+        fresh.protocol.data_received(_READY)
+        await turns(10)
+        for host in "abc":
+            await fleet.answer(host)
+        assert {caller.status for caller in callers} == {200}
+        assert fleet.gateway.fleet.group("m").suspects == 0
+
+    play(scene)
+
+
+def test_a_worker_that_leaves_in_good_order_makes_no_suspect() -> None:
+    async def scene(fleet: Scene) -> None:
+        fleet.only("a")
+        (caller,) = await fleet.send(1)
+        fleet.only("a", "b", "c")
+        fleet.gateway.fleet.members["a:1"].endpoint.draining = True
+        await fleet.end("a")
+        for host in "bc":
+            await fleet.answer(host)
+        assert caller.status == 200
+        assert fleet.gateway.fleet.group("m").suspects == 0
+
+    play(scene)
+
+
+def test_callers_that_leave_make_room() -> None:
+    async def scene(fleet: Scene) -> None:
+        fleet.only("a")
+        callers = await fleet.send(1, 2, 3)
+        fleet.only("a", "b")
+        await fleet.end("a")
+        (on_trial,) = fleet.under_way()["b"]
+        waiting = [caller for caller in callers if caller is not on_trial.exchange]
+        waiting[0].owner.abandoned()
+        on_trial.abandoned()
+        await turns(10)
+        assert [forward.exchange for forward in fleet.under_way()["b"]] == [waiting[1]]
+        await fleet.answer("b")
+        assert waiting[1].status == 200
+
+    play(scene)
+
+
+def test_without_retries_the_caller_is_told_and_its_next_try_goes_alone() -> None:
+    async def scene(fleet: Scene) -> None:
+        fleet.only("a")
+        (first,) = await fleet.send(1)
+        await fleet.end("a")
+        assert first.status == 503
+        fleet.only("b")
+        (second,) = await fleet.send(1)
+        assert set(fleet.under_way()) == {"b"}
+        await fleet.end("b")
+        assert second.status == 422
+        fleet.only("c")
+        (third, other) = await fleet.send(1, 2)
+        assert third.status == 422
+        await fleet.answer("c")
+        assert other.status == 200
+
+    play(scene, replace(ModelRules(), retries=RetryRules(enabled=False)))
+
+
+def test_switched_off() -> None:
+    async def scene(fleet: Scene) -> None:
+        fleet.only("a")
+        (caller,) = await fleet.send(1)
+        fleet.only("a", "b", "c")
+        await fleet.end("a")
+        (next_host,) = fleet.under_way()
+        await fleet.end(next_host)
+        assert len(fleet.under_way()) == 1
+        assert caller.status == 0
+        assert fleet.gateway.fleet.group("m").suspects == 0
+
+    play(scene, replace(ModelRules(), quarantine=QuarantineRules(enabled=False)))
