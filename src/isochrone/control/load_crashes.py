@@ -1,9 +1,9 @@
 """Loads under which a worker's process ended: which may be tried again, and which are refused for a while. Pure.
 
-A model that crashes at load takes its worker and all other models there with it, on every worker that is told to load
-it. So the rule of requests that kill holds for loads too (``gateway.resilience.suspects``): a load that was under way
-when a process ended is a suspect, and is tried once more, alone on its worker and on one worker only; when that process
-ends too, no worker is told it again for a while. One controller's own: a new leader learns it anew.
+A model that crashes at load takes its worker and all other models there with it, on every worker that loads it. So the
+rule of requests that kill holds for loads too (``gateway.resilience.suspects``): a load that was under way when a
+process ended is a suspect, and is tried once more, alone on its worker and on one worker only. When that process ends
+too, the controller makes the call no more for a while. This is one controller's knowledge: a new leader starts without.
 """
 
 from __future__ import annotations

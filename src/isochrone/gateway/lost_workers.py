@@ -2,8 +2,8 @@
 
 A connection that breaks with requests in flight raises a question first: is the process gone, or only the connection? A
 fresh connection tells, once for all requests of that endpoint, which wait meanwhile: a fraction of a millisecond on
-one machine. If the process is gone, ``suspects`` decides who may go on and ``retrials`` when; if not, requests go on as
-after any other failure. An endpoint that leaves in good order is not asked about.
+one machine. If the process is gone, ``suspects`` decides which may go on and ``retrials`` when; if not, requests go on
+as after any other failure. An endpoint that leaves in good order is not asked about.
 """
 
 from __future__ import annotations
@@ -138,8 +138,8 @@ class LostWorkers:
         )
         if self.on_event is not None:
             which = f"version {key.version or 'unnamed'}, fingerprint {fingerprint}"
-            told = f"{which}: in flight when processes at {', '.join(workers)} were lost; rejected for {seconds:g} s"
-            self.on_event("request quarantined", key.model, f"{told}; {ADVICE}")
+            detail = f"{which}: in flight when processes at {', '.join(workers)} were lost; rejected for {seconds:g} s"
+            self.on_event("request quarantined", key.model, f"{detail}; {ADVICE}")
         for forward in self._retrials.take(key):
             forward.give_up(self._refusal(key))
 

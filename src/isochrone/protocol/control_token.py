@@ -1,9 +1,9 @@
 """The secret without which a fleet's worker changes nothing: model loads and unloads, trace and log settings.
 
-A worker that belongs to a fleet writes a random token into its record in the store; whoever reads the store, the
-fleet's controllers, sends it with each such call. Checked once per head or call, before anything is done. Reading (the
-index, metadata, statistics) needs no token: gateways and people do it. Shared-memory regions are part of inference and
-need none either; they are off unless ``--allow-shared-memory`` is given.
+A worker that belongs to a fleet writes a random token into its record in the store. The fleet's controllers read it
+there and send it with each such call. Checked once per head or call, before anything is done. Reading (the index,
+metadata, statistics) needs no token: gateways and people do it. Shared-memory regions are part of inference and need
+none either; they are off unless ``--allow-shared-memory`` is given.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Takes the store's password out of a fleet.yaml before the file is kept, compared or shown.
 
-A record that anybody may read through the API must not hold it, and needs no such thing: who reads the record has
-opened the store already.
+The API shows the record of the applied file to every caller, so the record must not hold the password. It does not need
+to: a process that reads the record has opened the store already.
 """
 
 from __future__ import annotations

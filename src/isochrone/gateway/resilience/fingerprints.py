@@ -14,7 +14,7 @@ from isochrone.wire.exchange import Buffer
 _SIZE = 16
 #: A JSON part up to this size is searched for an id; a larger one holds tensors, and reading it would hold up the loop.
 _MAX_READ = 64 * 1024
-#: Fields of a ModelInferRequest that say who it is for: model_name, model_version, id.
+#: Fields of a ModelInferRequest that name the model, its version and the request: model_name, model_version, id.
 _WHOSE = frozenset((0x0A, 0x12, 0x1A))
 
 

@@ -30,7 +30,7 @@ class Retrials(Generic[R]):
 
     def __init__(self) -> None:
         self._waiting: dict[R, Key] = {}
-        #: By address: who is there.
+        #: By address: the suspects there.
         self._there: dict[str, set[R]] = {}
         #: Under way: its key, and where it is.
         self._under_way: dict[R, tuple[Key, set[str]]] = {}
