@@ -90,6 +90,19 @@ class TestStreams:
         stream.raw.stop_stream()
         stream.raw.close()
 
+    def test_compressed_messages_of_any_size_keep_their_order(self, fleet: Fleet) -> None:
+        """Large ones are decompressed beside the loop: what comes behind them waits, the end included."""
+        stream = Stream(fleet.gateway, compression_algorithm="gzip")
+        sizes = [10, 100_000, 20, 30, 200_000, 40]
+        for size in sizes:
+            stream.send("identity_int64", {"IN": np.full(size, size)}, request_id=str(size))
+        # Waits for all answers.
+        stream.raw.stop_stream()
+        answers = [stream.next() for _ in sizes]
+        stream.raw.close()
+        assert [answer.get_response().id for answer in answers] == [str(size) for size in sizes]
+        assert all((answer.as_numpy("OUT") == int(answer.get_response().id)).all() for answer in answers)
+
     def test_the_aio_client(self, fleet: Fleet) -> None:
         client = StockClient("grpc.aio", fleet.gateway)
         found: list[int] = []

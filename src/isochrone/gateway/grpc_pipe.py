@@ -26,7 +26,9 @@ from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.targets import Endpoint, Target
 from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
 from isochrone.protocol.grpc import error_block, fail, unpack
+from isochrone.protocol.inflating import begun, finish_later
 from isochrone.protocol.message_reader import MessageReader
+from isochrone.wire.compression import Inflated, Inflation, is_identity
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Head, Headers
 
 if TYPE_CHECKING:
@@ -79,6 +81,8 @@ class GrpcPipe:
         #: None: nothing waits.
         self._parked: list[tuple[int, Buffer]] | None = None
         self._ended_parked = False
+        #: A large compressed message that a thread works on; what came behind it waits, the caller's end included.
+        self._inflation: Inflation | None = None
         self._ended = False
         #: Something was sent either way since the gateway, stopping, last looked.
         self._active = True
@@ -96,15 +100,54 @@ class GrpcPipe:
         self._active = True
         try:
             self._reader.feed(data)
-            while not self._over and (message := self._reader.take()) is not None:
-                self._take(*message)
+            self._read()
         except IsochroneError as error:
             self._refuse(error)
+
+    def _read(self) -> None:
+        """Takes the messages that have come."""
+        while not self._over and self._inflation is None and (message := self._reader.take()) is not None:
+            flag, payload = message
+            if flag == 1 and self._route.names_model and not is_identity(self._route.call.encoding):
+                # The version is stamped on every message, so compressed ones go on as plain ones.
+                limit = self._gateway.limits.max_body_bytes
+                inflation = Inflation(self._route.call.encoding, payload, limit)
+                body = begun(inflation, limit)
+                if body is None:
+                    self._inflation = inflation
+                    self._stream.hold_window()
+                    finish_later(inflation, self._inflated)
+                    return
+                flag, payload = 0, body
+            self._take(flag, payload)
+
+    def _inflated(self, found: Inflated | IsochroneError) -> None:
+        self._inflation = None
+        if self._over:
+            return
+        self._active = True
+        try:
+            if isinstance(found, IsochroneError):
+                raise found
+            self._take(0, found)
+            self._read()
+        except IsochroneError as error:
+            self._refuse(error)
+            return
+        if self._inflation is None and self._parked is None:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Nothing of the caller's waits any more."""
+        if self._upstream is None or not self._upstream.is_congested:
+            self._stream.release_window()
+        if self._ended_parked:
+            self.ended()
 
     def ended(self) -> None:
         if self._over:
             return
-        if self._parked is not None:
+        if self._parked is not None or self._inflation is not None:
             self._ended_parked = True
             return
         if not self._reader.is_empty:
@@ -121,11 +164,13 @@ class GrpcPipe:
 
     def stopping(self) -> None:
         """Which messages belong together is the worker's affair: a call that has been silent for a while is ended."""
-        if not self._active and not self._over:
+        if not self._active and not self._over and self._inflation is None:
             self._refuse(Unavailable("the gateway is stopping"))
         self._active = False
 
     def abandoned(self) -> None:
+        if self._inflation is not None:
+            self._inflation.abandoned = True
         self._settle(None)
         if self._upstream is not None:
             self._upstream.cancel()
@@ -141,11 +186,8 @@ class GrpcPipe:
         except IsochroneError as error:
             self._refuse(error)
             return
-        if self._parked is None:
-            if self._upstream is None or not self._upstream.is_congested:
-                self._stream.release_window()
-            if self._ended_parked:
-                self.ended()
+        if self._parked is None and self._inflation is None:
+            self._go_on()
 
     def _refuse_parked(self, error: IsochroneError) -> None:
         self._parked = None
@@ -175,7 +217,6 @@ class GrpcPipe:
             return
         stamp = b""
         if self._route.names_model:
-            # The version is stamped on every message, so compressed ones go on as plain ones.
             payload = unpack(flag, payload, self._route.call.encoding, self._gateway.limits.max_body_bytes)
             flag = 0
             opening = read_opening(payload, 0)
