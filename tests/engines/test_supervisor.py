@@ -14,12 +14,16 @@ from pathlib import Path
 import pytest
 
 from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.reading import parse_fleet
 from isochrone.control.keys import Keys
 from isochrone.control.records import (
+    Assignment,
+    ConvergedRecord,
     EpochRecord,
     EventRecord,
     FleetRecord,
     GatewayRecord,
+    KeptPool,
     WorkerRecord,
     encode,
 )
@@ -28,8 +32,8 @@ from isochrone.engines.base import Exit
 from isochrone.engines.local import LocalEngine
 from isochrone.engines.log_files import LogFiles
 from isochrone.engines.observing import SUPERVISOR
-from isochrone.engines.supervisor import Supervisor
-from isochrone.store.base import Compare, Delete, Outcome, Put, Snapshot, StoreUnavailable
+from isochrone.engines.supervisor import Supervisor, wanted_of
+from isochrone.store.base import Compare, Delete, Entry, Outcome, Put, Snapshot, StoreUnavailable
 from isochrone.store.sqlite import SqliteStore
 
 SECONDS = 30.0
@@ -350,3 +354,20 @@ def test_a_store_that_is_away_at_the_start_is_an_error(tmp_path: Path) -> None:
             await made.store.close()
 
     asyncio.run(run())
+
+
+def test_a_pool_that_the_file_dropped_is_started_again_while_it_serves_what_is_committed() -> None:
+    """Also by a supervisor that starts later: the record has its command lines."""
+    text = "name: plant\npools: {new: {workers: 1}}\nmodels: {m: {version: 1}}"
+    spec = parse_fleet(text, "fleet.yaml", Path("/srv")).model_dump(mode="json")
+    kept = {"old": KeptPool({"old-1": ("serve", "/srv/models", "--name", "old-1")})}
+    record = FleetRecord(2, text, spec, "/srv", kept=kept)
+
+    def names(pool: str) -> set[str]:
+        epoch = EpochRecord(4, {"m": Assignment("1", pools=(pool,))})
+        records = {KEYS.epoch: encode(epoch), KEYS.converged: encode(ConvergedRecord(2, {"m": "1"}))}
+        entries = {key: Entry(key, value, number) for number, (key, value) in enumerate(records.items(), 1)}
+        return {name for name, each in wanted_of(record, View(KEYS, entries)).items() if each.role == "worker"}
+
+    assert names("old") == {"new-1", "old-1"}
+    assert names("new") == {"new-1"}
