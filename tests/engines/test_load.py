@@ -68,3 +68,31 @@ def test_where_nobody_listens() -> None:
         assert asyncio.run(load.serves("127.0.0.1", port, "m")) is False
         taken.listen(1)
         assert asyncio.run(load.answers("0.0.0.0", port)) is True
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (
+            b'200 OK\r\n\r\n[{"name": "m", "version": "1", "state": "READY", "digest": "sha256:ab"},'
+            b' {"name": "m", "version": "2", "state": "LOADING"}, {"name": "n"}]',
+            {("m", "1"): "ab"},
+        ),
+        (b"403 Forbidden\r\n\r\n[]", None),
+        (b"200 OK\r\n\r\nno JSON", None),
+        (b"", None),
+    ],
+)
+def test_what_a_worker_serves(answer: bytes, found: dict[tuple[str, str], str] | None) -> None:
+    async def ask() -> dict[tuple[str, str], str] | None:
+        async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"POST /v2/repository/index HTTP/1.1\r\n")
+            writer.write(b"HTTP/1.1 " + answer if answer else b"")
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(reply, "127.0.0.1", 0)
+        async with server:
+            return await load.served("127.0.0.1", server.sockets[0].getsockname()[1])
+
+    assert asyncio.run(ask()) == found

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from isochrone.control.fleet.processes import ProcessSpec
 from isochrone.control.keys import Keys
-from isochrone.control.records import GatewayRecord, WorkerRecord, encode
+from isochrone.control.records import Assignment, GatewayRecord, WorkerRecord, encode
 from isochrone.control.view import View
 from isochrone.engines.base import Running
 from isochrone.engines.convergence import Observed
-from isochrone.engines.observing import observe
+from isochrone.engines.observing import has_committed, observe
 from isochrone.store.base import Entry
 
 KEYS = Keys("plant")
@@ -57,3 +57,14 @@ def test_one_that_does_not_serve_what_is_committed_is_not_ready() -> None:
     assert (seen.ready, seen.steady) == (False, True)
     (seen,) = observe(view(worker_pid=7), running, {}, (), {}, fresh={"w"}).values()
     assert (seen.ready, seen.steady) == (True, False)
+
+
+def test_a_worker_has_what_is_committed_with_its_version_and_digest() -> None:
+    models = {"m": Assignment("2", "abc"), "n": Assignment("1")}
+    assert has_committed({("m", "2"): "abc", ("n", "1"): "whatever"}, models)
+    # One that tells no digest is taken at its word; a digest of a Triton's configuration says nothing of ours.
+    assert has_committed({("m", "2"): "", ("n", "1"): ""}, models)
+    assert has_committed({("m", "2"): "abc"}, {"m": Assignment("2", "config-1")})
+    assert not has_committed({("m", "2"): "other", ("n", "1"): ""}, models)
+    assert not has_committed({("m", "1"): "abc", ("n", "1"): ""}, models)
+    assert not has_committed({}, models)
