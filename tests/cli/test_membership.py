@@ -31,6 +31,18 @@ def test_the_controller_needs_plain_http() -> None:
         MEMBER.check("explicit", allow_http=True, tls=True)
 
 
+def test_the_controller_needs_a_port_of_the_workers_own() -> None:
+    with pytest.raises(StartFailed, match="--store and --reuse-port"):
+        MEMBER.check("explicit", allow_http=True, tls=False, shared_port=True)
+
+
+def test_each_process_of_a_fleet_has_a_token_of_its_own() -> None:
+    assert len({replace(MEMBER).control_token for _ in range(3)}) == 3
+    assert all(len(replace(MEMBER).control_token) > 40 for _ in range(3))
+    assert replace(MEMBER, store="").control_token == ""
+    assert MEMBER.control_token not in repr(MEMBER)
+
+
 @pytest.mark.parametrize("name", ["a/b", "-a", ".", "a b", "ä", "a" * 129, "a\n"])
 def test_names_that_cannot_be_keys(name: str) -> None:
     for flag, member in (("--name", replace(MEMBER, name=name)), ("--fleet", replace(MEMBER, fleet=name))):

@@ -176,7 +176,9 @@ def serve(
             tuple(map(os.path.abspath, repositories)),
         )
         if store:
-            membership.check(model_control_mode, allow_http=allow_http, tls=tls_cert is not None)
+            membership.check(
+                model_control_mode, allow_http=allow_http, tls=tls_cert is not None, shared_port=reuse_port
+            )
         settings = ServeSettings(
             repositories=repositories,
             host=host,

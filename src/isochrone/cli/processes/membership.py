@@ -37,13 +37,13 @@ class Membership:
     memory: int
     lease_seconds: float
     repositories: tuple[str, ...] = ()
-    #: Random per process: whoever reads it in the store may change the worker, nobody else.
+    #: Random per process. Only those that read it in the store may change the worker.
     control_token: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "control_token", secrets.token_urlsafe(32) if self.store else "")
 
-    def check(self, control_mode: str, *, allow_http: bool, tls: bool) -> None:
+    def check(self, control_mode: str, *, allow_http: bool, tls: bool, shared_port: bool = False) -> None:
         if control_mode != "explicit":
             raise StartFailed(
                 "--store needs --model-control-mode explicit: the fleet's controller says what is loaded, "
@@ -53,6 +53,11 @@ class Membership:
             raise StartFailed("--store needs HTTP: the fleet's controller drives workers over it")
         if tls:
             raise StartFailed("--store and --tls-cert: the fleet's controller speaks plain HTTP to its workers")
+        if shared_port:
+            raise StartFailed(
+                "--store and --reuse-port: the fleet's controller must reach each worker by a port of its own; "
+                "start several workers on different ports, a gateway spreads requests over them"
+            )
         for flag, given in (("--fleet", self.fleet), ("--name", self.name or "worker")):
             if not _NAME.fullmatch(given):
                 raise StartFailed(f"{flag}: expected letters, digits, '.', '_' and '-', given {given!r}")

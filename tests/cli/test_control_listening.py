@@ -1,0 +1,24 @@
+"""The control API's port: on this machine alone unless told otherwise, and then with a warning."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+from structlog.testing import capture_logs
+
+from isochrone.cli.processes.control import _listening, control
+
+
+def test_it_is_on_this_machine_alone_by_default() -> None:
+    assert str(inspect.signature(control).parameters["listen"].default) == "127.0.0.1:8003"
+
+
+@pytest.mark.parametrize(
+    ("host", "warned"),
+    [("127.0.0.1", False), ("::1", False), ("localhost", False), ("0.0.0.0", True), ("::", True), ("10.0.0.1", True)],
+)
+def test_another_address_is_warned_about(host: str, warned: bool) -> None:
+    with capture_logs() as lines:
+        _listening(host, 8003)
+    assert [line["log_level"] for line in lines] == (["info", "warning"] if warned else ["info"])
