@@ -28,8 +28,10 @@ def server(tmp_path_factory: pytest.TempPathFactory, server_factory: StartServer
         output { name: "loud" data_type: TYPE_STRING dims: [1] }
         """,
     )
-    source = "class Model:\n    def infer(self, inputs):\n        return {'loud': [[inputs['text'][0, 0].upper()]]}\n"
-    write_python(repository / "shout", source)
+    loud = "[[text.upper()] for text in inputs['text'].ravel()]"
+    write_python(
+        repository / "shout", f"class Model:\n    def infer(self, inputs):\n        return {{'loud': {loud}}}\n"
+    )
     with server_factory(repository) as server:
         yield server
 

@@ -72,9 +72,8 @@ def read_generate(body: object, declared: Sequence[InputDeclaration], max_batch_
 
 def write_generate(outputs: Tensors, model_name: str, model_version: str, request_id: str = "") -> dict[str, Any]:
     """The JSON object of an answer: an output of one element as that element, any other as a flat list."""
-    answer: dict[str, Any] = {"model_name": model_name, "model_version": model_version}
-    if request_id:
-        answer[_ID] = request_id
+    answer: dict[str, Any] = {_ID: request_id} if request_id else {}
+    answer.update(model_name=model_name, model_version=model_version)
     for name, array in outputs.items():
         try:
             values = to_json(array, name_of(array.dtype))

@@ -375,9 +375,9 @@ class RestInferRequest(InferRequest):
             else:
                 item["data"] = json_tensors.to_json(array, datatype)
             described.append(item)
-        message: dict[str, Any] = {"model_name": plan.model_name, "model_version": served.model_version}
-        if self.id:
-            message["id"] = self.id
+        # In Triton's order, for clients that compare text.
+        message: dict[str, Any] = {"id": self.id} if self.id else {}
+        message["model_name"], message["model_version"] = plan.model_name, served.model_version
         if parameters:
             message["parameters"] = dict(parameters)
         message["outputs"] = described
