@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import text_format
+from structlog.testing import capture_logs
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.clock import MICROSECOND, MILLISECOND
@@ -221,3 +222,19 @@ def test_backend_parameters_are_defaults_of_models(tmp_path: Path) -> None:
     made = prepare(Repository([tmp_path]).read("m"), 1, None, settings)
     made.discard()
     assert made.contexts[0].parameters == {"a": "own", "b": "default"}
+
+
+def test_what_a_group_asks_for_without_its_flag_gets_a_warning(tmp_path: Path) -> None:
+    groups = 'instance_group { count: 1 host_policy: "p" rate_limiter { resources { name: "R" count: 1 } } }'
+    write_config(tmp_path / "m", BASIC + groups)
+    write_python(tmp_path / "m", MODEL)
+    description = Repository([tmp_path]).read("m")
+
+    def logged(settings: LoadSettings) -> list[str]:
+        with capture_logs() as lines:
+            prepare(description, 1, None, settings).discard()
+        return [line["event"].partition(" has no effect")[0] for line in lines if "has no effect" in line["event"]]
+
+    assert logged(LoadSettings()) == ["instance_group.rate_limiter", "instance_group.host_policy"]
+    one = min(os.sched_getaffinity(0))
+    assert logged(LoadSettings(rate_limits={}, host_policies={"p": (one,)})) == []

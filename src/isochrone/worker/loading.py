@@ -7,11 +7,9 @@ prepared to work.
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -26,6 +24,7 @@ from isochrone.worker.batch import Batch
 from isochrone.worker.curve import LatencyCurve
 from isochrone.worker.ensembles.runner import EnsembleRunner, Resolve
 from isochrone.worker.instance import Instance
+from isochrone.worker.instance_groups import load_contexts, note_group_settings, plain_parameters
 from isochrone.worker.limits.gate import ResourceGate, SharedResources, demands_of
 from isochrone.worker.load_settings import LoadSettings
 from isochrone.worker.replacement import TakeInstance
@@ -47,8 +46,6 @@ log = structlog.get_logger()
 
 _DEFAULT_AGEING_MS = 1000
 _DEFAULT_SETTINGS = LoadSettings()
-#: Triton's name for the policy of instances on a CPU whose group names none.
-_CPU_POLICY = "cpu"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +110,8 @@ def prepare(
     if plain_parameters(config).get("isolation") == "process":
         # The backend kills the model's process itself; giving up on the thread as well would leave two at it.
         timeout_ms = 0
-    _note_group_settings(description, backend, settings)
-    contexts = tuple(_contexts(description, version, directory, backend, settings))
+    note_group_settings(description, settings)
+    contexts = tuple(load_contexts(description, version, directory, backend, settings))
     load = loader(backend, f"{description.name}/config.pbtxt")
     executables: list[Executable] = []
     try:
@@ -257,10 +254,6 @@ def _nothing(*_: Any) -> None:
     """Runners of sequences and streams hand their own jobs to instances and need no call back."""
 
 
-def plain_parameters(config: Any) -> dict[str, str]:
-    return {key: value.string_value for key, value in config.parameters.items()}
-
-
 def _number(parameters: Mapping[str, str], key: str, default: int, model: str) -> int:
     value = parameters.get(key, "").strip()
     if not value:
@@ -268,76 +261,6 @@ def _number(parameters: Mapping[str, str], key: str, default: int, model: str) -
     if not value.isdigit():
         raise ConfigError(f"{model}/config.pbtxt", f'parameters["{key}"]', "a whole number", repr(value))
     return int(value)
-
-
-def _contexts(
-    description: ModelDescription, version: int, directory: Path, backend: str, settings: LoadSettings
-) -> list[LoadContext]:
-    config = description.config
-    count = sum(max(1, group.count) for group in config.instance_group) or 1
-    parameters = {**settings.parameters.get(backend, {}), **plain_parameters(config)}
-    affinity = _affinity(parameters.get("cpus", ""), description.name) or _policy_cpus(config, settings)
-    return [
-        LoadContext(
-            description.name,
-            str(version),
-            # Absolute: a model may change its working directory, and its errors name lines by where its files lie.
-            directory.absolute(),
-            config,
-            description.signature,
-            index,
-            affinity[index % len(affinity)] if affinity else (),
-            parameters,
-        )
-        for index in range(count)
-    ]
-
-
-def _note_group_settings(description: ModelDescription, backend: str, settings: LoadSettings) -> None:
-    """Logs what an instance group asks for and the server was not started with."""
-    config = description.config
-    limited = any(group.rate_limiter.resources for group in config.instance_group)
-    if limited and settings.rate_limits is None:
-        log.warning("instance_group.rate_limiter has no effect without --rate-limit=execution_count", model=config.name)
-    elif limited and (config.HasField("sequence_batching") or config.model_transaction_policy.decoupled):
-        raise ConfigError(
-            f"{description.name}/config.pbtxt",
-            "instance_group.rate_limiter",
-            "none for sequence and decoupled models, whose instances run several requests at once",
-            "resources",
-        )
-    for name in {group.host_policy for group in config.instance_group} - {"", *settings.host_policies}:
-        log.warning(
-            "instance_group.host_policy has no effect: start the server with --host-policy",
-            model=config.name,
-            policy=name,
-        )
-
-
-def _policy_cpus(config: Any, settings: LoadSettings) -> list[tuple[int, ...]]:
-    """The CPUs of each instance, as the host policies say; empty: no policy is set."""
-    policies = settings.host_policies
-    if not policies:
-        return []
-    return [
-        policies.get(group.host_policy or _CPU_POLICY, ())
-        for group in config.instance_group
-        for _ in range(max(1, group.count))
-    ]
-
-
-def _affinity(text: str, model: str) -> list[tuple[int, ...]]:
-    """``cpus: "0,1;2,3"``: the CPUs of each instance, instances separated by semicolons."""
-    where, key = f"{model}/config.pbtxt", 'parameters["cpus"]'
-    try:
-        affinity = [tuple(int(cpu) for cpu in part.split(",")) for part in text.split(";") if part.strip()]
-    except ValueError:
-        raise ConfigError(where, key, 'CPUs as in "0,1;2,3"', repr(text)) from None
-    usable = os.sched_getaffinity(0)
-    for cpus in affinity:
-        if not usable.issuperset(cpus):
-            raise ConfigError(where, key, f"of the CPUs {sorted(usable)}", repr(text))
-    return affinity
 
 
 def queue_rules(config: Any) -> QueueRules:
