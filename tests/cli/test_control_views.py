@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,6 +37,8 @@ from isochrone.control.records import (
     PREPARING,
     CanaryRule,
     Change,
+    Fault,
+    ProcessRecord,
     Progress,
     RolloutRecord,
     Split,
@@ -204,6 +207,24 @@ def test_the_fleet_is_shown_with_what_is_unusual() -> None:
     assert "gw-2 – – not heard of" in shown
     assert "store is away" not in shown
     assert "the store is away (the disk is full)" in printed(status_view.picture(a_status(False), 100.0))
+
+
+def test_what_would_not_be_answered_is_shown_with_its_reason() -> None:
+    status = msgspec.structs.replace(
+        a_status(),
+        models=(ModelStatus("detector", "1", "d", "", None, (), ("cpu",), "unserved", "", "Connection refused"),),
+        workers=(WorkerStatus("cpu-1", "h:1", "", "cpu", "", "", "isochrone", False, 0.0, "it has stopped"),),
+        gateways=(GatewayStatus("gw-1", "h:3", "", True, 9, False, 0.0, {"/epoch": "no JSON"}),),
+        rollouts=(),
+        processes=(ProcessRecord("cpu-2", "worker", "cpu", 3, "ended with status 1", "ImportError: x"),),
+        faults=(Fault("/rollouts/r1", 4, "no JSON"),),
+    )
+    shown = " ".join(printed(status_view.picture(status, 100.0)).split())
+    assert "unserved: Connection refused" in shown
+    assert "gets no requests: it has stopped" in shown
+    assert "cannot read /epoch: no JSON" in shown
+    assert "cpu-2 – cpu isochrone ended with status 1 for the 3. time: ImportError: x" in shown
+    assert "the record /rollouts/r1 cannot be read and is skipped: no JSON" in shown
 
 
 # Load.

@@ -24,6 +24,7 @@ from isochrone.control.records import (
     FleetRecord,
     GatewayRecord,
     KeptPool,
+    ProcessRecord,
     WorkerRecord,
     encode,
 )
@@ -84,7 +85,14 @@ class Plant:
         self.ends: list[Exit] = []
         self.stopping, self.hurry = asyncio.Event(), asyncio.Event()
         self.supervisor = Supervisor(
-            self.engine, self.store, KEYS, self.lines.append, self.ends.append, wanted=_wanted, before=("before",)
+            self.engine,
+            self.store,
+            KEYS,
+            self.lines.append,
+            self.ends.append,
+            wanted=_wanted,
+            before=("before",),
+            last_lines=self.logs.last_lines,
         )
         self.work: asyncio.Task[None] | None = None
 
@@ -371,3 +379,59 @@ def test_a_pool_that_the_file_dropped_is_started_again_while_it_serves_what_is_c
 
     assert names("old") == {"new-1", "old-1"}
     assert names("new") == {"new-1"}
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *(KEYS.worker("w1"), KEYS.gateway("gw"), KEYS.known_gateway("other"), KEYS.drain("w1"), KEYS.rollout("r1")),
+        *(KEYS.epoch, KEYS.fleet, KEYS.switch, KEYS.event("1-a"), KEYS.process("other")),
+    ],
+)
+def test_a_record_that_cannot_be_read_ends_nothing_and_a_restart_works(tmp_path: Path, key: str) -> None:
+    async def run() -> None:
+        async with plant(tmp_path) as it:
+            await it.want(gateway(), worker("w1"))
+            it.begin()
+            await it.register_worker("w1")
+            await it.register_gateway("gw", "a")
+            await it.until(lambda: len(it.lines) == 2)
+            pids = it.pid("gw"), it.pid("w1")
+            await it.store.transact((), (Put(key, b"\xff no JSON"),))
+            await it.until(lambda: any(f"the record {key} cannot be read" in line for line in it.lines))
+            # It works on: what is wanted next is done.
+            await it.want(gateway(), worker("w1"), controller())
+            await it.until(lambda: it.pid("c"))
+            assert (it.pid("gw"), it.pid("w1")) == pids
+            await it.store.transact((), (Put(key, b"\xff no JSON"),))
+        async with plant(tmp_path) as again:
+            if key == KEYS.fleet:
+                await again.want(gateway(), worker("w1"))
+            again.begin()
+            await again.until(lambda: again.pid("gw") and again.pid("w1"))
+
+    asyncio.run(run())
+
+
+def test_a_process_that_dies_again_and_again_is_in_the_store_with_its_last_error(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with plant(tmp_path) as it:
+            await it.want(worker("w1", "raise SystemExit('no such module')"), worker("w2"))
+            it.begin()
+            await it.register_worker("w2")
+
+            def dead() -> dict[str, ProcessRecord]:
+                return it.supervisor.view.processes
+
+            await it.until(lambda: "w1" in dead() and dead()["w1"].deaths > 1)
+            record = dead()["w1"]
+            assert (record.role, record.pool, record.how) == ("worker", "cpu", "ended with status 1")
+            assert record.error == "no such module"
+            await it.until(lambda: any("waiting for worker w1" in line for line in it.lines))
+            waiting = next(line for line in it.lines if "waiting for" in line)
+            assert "ended with status 1: no such module" in waiting
+            # Not wanted any more: nothing is left of it.
+            await it.want(worker("w2"))
+            await it.until(lambda: not dead())
+
+    asyncio.run(run())

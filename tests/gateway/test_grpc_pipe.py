@@ -95,7 +95,7 @@ class Bench:
             self.fleet.commit(1, committed(1))
         self.worker, self.caller = Worker(), Caller()
         self.fleet.members["a:1"].connections = self.worker  # type: ignore[assignment]
-        self.pipe = GrpcPipe(PipeRoute(self.gateway, HEAD, names_model=True), self.caller)  # type: ignore[arg-type]
+        self.pipe = GrpcPipe(PipeRoute(self.gateway, HEAD), self.caller)  # type: ignore[arg-type]
 
     def say(self, model: str, version: str = "") -> None:
         message = name_field(model) + (version_field(version) if version else b"")

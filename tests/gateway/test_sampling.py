@@ -56,8 +56,8 @@ class Answer:
         raise AssertionError("broken off")
 
 
-def get(pages: TrialPages, target: bytes, method: bytes = b"GET") -> tuple[int, Any]:
-    head = Head(method, target, ())
+def get(pages: TrialPages, target: bytes, method: bytes = b"GET", token: bytes = b"secret") -> tuple[int, Any]:
+    head = Head(method, target, ((b"x-isochrone-control", token),))
     route = pages.route(head)
     assert route is not None
     exchange = Answer(head)
@@ -150,7 +150,7 @@ def test_the_pages_tell_trials_and_samples() -> None:
         asked.append(model)
         return samples.report(model) if model == "a/b" else None
 
-    pages = TrialPages(lambda: {"m": trial.report()}, sample)
+    pages = TrialPages(lambda: {"m": trial.report()}, sample, lambda: "secret")
     status, told = get(pages, b"/trials?x")
     assert status == 200
     assert msgspec.convert(told, dict[str, TrialReport], strict=False) == {"m": trial.report()}
@@ -162,3 +162,14 @@ def test_the_pages_tell_trials_and_samples() -> None:
     assert asked == ["a/b", "nobody"]
     assert get(pages, b"/trials", b"POST")[0] == 405
     assert pages.route(Head(b"GET", b"/metrics", ())) is None
+
+
+def test_samples_are_for_the_fleets_controller_alone() -> None:
+    asked: list[str] = []
+    for token, sent in (("secret", b"guess"), ("secret", b""), ("", b""), ("", b"secret")):
+        pages = TrialPages(dict, asked.append, lambda token=token: token)  # type: ignore[arg-type]
+        status, told = get(pages, b"/samples/m", token=sent)
+        assert status == 403
+        assert "controller" in told["error"]
+    # Nobody's question has switched sampling on.
+    assert asked == []

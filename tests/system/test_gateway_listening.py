@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import signal
 import socket
@@ -15,6 +16,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+import uvloop
 from hostile_client import ask, connected, read_to_end
 from stock_clients import KINDS, StockClient
 from typer.testing import CliRunner
@@ -22,6 +24,8 @@ from watching import wait_for
 
 from gateway_process import Fleet, GatewayProcess, StartGateway
 from isochrone.cli.main import app
+from isochrone.errors import AlreadyExists
+from isochrone.gateway.server import GatewayServer, GatewaySettings, StartFailed
 
 ONE = {"IN": np.array([1], np.int32)}
 CERTIFICATES = Path(__file__).parents[1] / "wire" / "certificates"
@@ -165,3 +169,64 @@ def test_a_mistake_on_the_command_line_is_told_in_one_sentence(arguments: list[s
     assert ended.exit_code == 1, ended.output
     assert words in ended.stderr
     assert re.match(r"isochrone gateway: [^\n]*\n$", ended.stderr)
+
+
+class _Link:
+    """A control plane that has not told yet what to serve."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.asked, self.told = asyncio.Event(), asyncio.Event()
+        self._error = error
+
+    async def start(self) -> None:
+        self.asked.set()
+        await self.told.wait()
+        if self._error is not None:
+            raise self._error
+
+    async def stop(self) -> None: ...
+
+
+def _led_server(link: _Link) -> GatewayServer:
+    server = GatewayServer(GatewaySettings(host="127.0.0.1", port=0, metrics_port=None, exit_timeout=0.0))
+    server.make_link = lambda made: link
+    return server
+
+
+async def _connects(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    return True
+
+
+def test_a_gateway_of_a_fleet_accepts_when_it_knows_what_is_committed() -> None:
+    """Its port is its own from the start; until it can serve, callers are sent elsewhere by the refusal."""
+
+    async def run() -> None:
+        link = _Link()
+        server = _led_server(link)
+        starting = asyncio.ensure_future(server.start())
+        await link.asked.wait()
+        assert not await _connects(server.ports["gateway"])
+        link.told.set()
+        await starting
+        assert await _connects(server.ports["gateway"])
+        await server.stop()
+
+    uvloop.run(run())
+
+
+def test_a_gateway_whose_name_is_taken_does_not_start() -> None:
+    async def run() -> None:
+        link = _Link(AlreadyExists("the gateway name 'g' is in use; give each gateway its own --name"))
+        server = _led_server(link)
+        link.told.set()
+        with pytest.raises(StartFailed, match="--name"):
+            await server.start()
+        assert not await _connects(server.ports["gateway"])
+        await server.stop()
+
+    uvloop.run(run())

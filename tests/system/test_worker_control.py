@@ -288,3 +288,25 @@ def test_a_worker_that_is_gone(server_factory: StartServer, repository: Path) ->
 
     for record in records:
         run(record, scenario)
+
+
+def test_a_leader_of_the_past_changes_nothing(server: ServerProcess) -> None:
+    """It was stopped while another one took over, and wakes up with a call in its hands."""
+
+    async def play() -> None:
+        record = record_of(server, "isochrone")
+        past, present = WorkerControl(record, term=4), WorkerControl(record, term=5)
+        try:
+            await past.serve("m", ["1"], 30)
+            await present.serve("m", ["1", "2"], 30)
+            for call in (past.unload("m", 30), past.serve("m", ["1"], 30)):
+                with pytest.raises(ControlFailed, match="a later leader") as refused:
+                    await call
+                assert refused.value.refused
+            assert await ready(present) == {"1", "2"}
+            await present.unload("m", 30)
+        finally:
+            await past.close()
+            await present.close()
+
+    asyncio.run(asyncio.wait_for(play(), 60))

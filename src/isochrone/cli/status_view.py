@@ -10,11 +10,17 @@ from isochrone.cli.console import span, table
 from isochrone.cli.rollouts import rollout_view
 from isochrone.cli.rollouts.rollout_view import outcome_text
 from isochrone.control.api.messages import GatewayStatus, Status, WorkerStatus
-from isochrone.control.records import ABORTED
+from isochrone.control.records import ABORTED, ProcessRecord
+
+_STYLES = {"serving": "green", "degraded": "yellow", "unserved": "red", "not served": "red"}
 
 
 def picture(status: Status, now: float) -> RenderableType:
     parts: list[RenderableType] = [_head(status)]
+    parts += [
+        Text(f"the record {fault.key} cannot be read and is skipped: {fault.reason}", style="red")
+        for fault in status.faults
+    ]
     if not status.store.connected:
         said = f"the store is away ({status.store.error or status.store.url}): this is what was known last"
         parts.append(Text(said, style="red"))
@@ -46,7 +52,9 @@ def _models(status: Status) -> Table:
     for model in status.models:
         canary = f"{model.canary.version} at {model.canary.weight:.0%}" if model.canary is not None else "–"
         state = f"{model.state} ({model.rollout})" if model.rollout else model.state
-        style = "green" if model.state == "serving" else "red" if model.state == "not served" else "cyan"
+        if model.fault:
+            state = f"{state}: {model.fault}"
+        style = _STYLES.get(model.state, "red" if model.fault else "cyan")
         made.add_row(
             model.name,
             model.version or "–",
@@ -62,6 +70,10 @@ def _workers(status: Status, now: float) -> Table:
     made = table("workers", "worker", "address", "pool", "kind", "state")
     for worker in status.workers:
         made.add_row(worker.name, worker.address, worker.pool or "–", worker.kind, _state(worker, now))
+    registered = {worker.name for worker in status.workers}
+    for process in status.processes:
+        if process.role == "worker" and process.name not in registered:
+            made.add_row(process.name, "–", process.pool or "–", "isochrone", _dead(process))
     return made
 
 
@@ -72,10 +84,25 @@ def _gateways(status: Status, now: float) -> Table:
         behind = gateway.registered and gateway.epoch != status.epoch
         epoch = Text(str(gateway.epoch or "–"), style="yellow" if behind else "")
         made.add_row(gateway.name, gateway.address or "–", epoch, state)
+    listed = {gateway.name for gateway in status.gateways}
+    for process in status.processes:
+        if process.role == "gateway" and process.name not in listed:
+            made.add_row(process.name, "–", "–", _dead(process))
     return made
+
+
+def _dead(process: ProcessRecord) -> Text:
+    times = f" for the {process.deaths}. time" if process.deaths > 1 else ""
+    error = f": {process.error}" if process.error else ""
+    return Text(f"{process.how}{times}{error}", style="red")
 
 
 def _state(process: WorkerStatus | GatewayStatus, now: float) -> Text:
     if process.draining:
         return Text(f"draining for {span(now - process.draining_since)}", style="yellow")
+    if isinstance(process, WorkerStatus) and process.fault:
+        return Text(f"gets no requests: {process.fault}", style="red")
+    if isinstance(process, GatewayStatus) and process.faults:
+        key, reason = next(iter(process.faults.items()))
+        return Text(f"cannot read {key}: {reason}", style="red")
     return Text("serving", style="green")

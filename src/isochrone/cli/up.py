@@ -99,6 +99,7 @@ async def _run(launch: Launch, agrees: bool) -> None:
             typer.echo,
             ended,
             before=_names(before),
+            last_lines=lambda name: files.last_lines(name, 1),
         )
         work = asyncio.create_task(supervisor.run(stopping, hurry))
         shown = asyncio.create_task(_show_next_steps(supervisor, files))

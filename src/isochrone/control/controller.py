@@ -11,6 +11,7 @@ import asyncio
 import secrets
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -24,23 +25,28 @@ from isochrone.control.fleet_reading import FleetReading, ReadFleet
 from isochrone.control.following import FILE, Steps, follow, given_up, retire
 from isochrone.control.keys import Keys
 from isochrone.control.load_crashes import LoadCrashes
+from isochrone.control.mending import mend, unreported
 from isochrone.control.records import (
     ABORTED,
     BY_ADDRESS,
     EpochRecord,
     EventRecord,
+    Fault,
     FleetRecord,
     RolloutRecord,
     WorkerRecord,
     encode,
 )
 from isochrone.control.rollout.decision import Decision
+from isochrone.control.rollout.local_times import LocalTimes
 from isochrone.control.rollout.machine import advance
 from isochrone.control.rollout.wanted import spare, stages_of, wanted
 from isochrone.control.rollout.world import World
 from isochrone.control.seeing import loading_order, see
 from isochrone.control.trying import Trying
 from isochrone.control.view import Known, View
+from isochrone.control.worker_control import WorkerControl
+from isochrone.control.worker_reports import changes, worker_faults
 from isochrone.control.worker_watch import WorkerWatch
 from isochrone.store.base import Compare, Delete, Put, Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
@@ -69,12 +75,17 @@ class Controller:
         self._candidate = Candidate(store, keys, mirror, name, lease_seconds)
         #: Records that were decoded before.
         self._known: Known = {}
+        #: Records that cannot be read and were reported.
+        self._reported: set[Fault] = set()
+        #: Workers that gateways send nothing to, as they were reported.
+        self._worker_faults: dict[str, str] = {}
         self._wake = asyncio.Event()
         self._watches: dict[str, WorkerWatch] = {}
         self._crashes = LoadCrashes()
         self._trying = Trying(self._wake.set)
         #: When the switch under way was first seen in its phase.
         self._switch_seen: tuple[str, str, float] = ("", "", 0.0)
+        self._times = LocalTimes(time.time(), time.monotonic())
         self._fleet = FleetReading(read_fleet, self._wake.set)
         #: The generation of the fleet record, and the repositories that it gives each worker.
         self._repositories: tuple[int, Mapping[str, tuple[str, ...]]] = (0, {})
@@ -140,9 +151,12 @@ class Controller:
 
     async def _step(self) -> bool:
         """Everything one step further; whether anything is under way."""
+        if not await self._mend(self._view()):
+            return True
         await self._follow_watches(self._view())
         identities = [record.identity for record in self._view().open_rollouts]
         self._trying.keep_only(set(identities))
+        self._times.keep_only(set(identities))
         for identity in identities:
             # Read anew each time: somebody may have asked for an abort while another one was written.
             view = self._view()
@@ -150,23 +164,43 @@ class Controller:
             if record is None or record.is_over:
                 continue
             world = self._see(view)
-            decision = advance(record, world)
+            local = self._times.localised(record, world.now)
+            decision = advance(local, world)
+            decision = replace(decision, record=self._times.restored(record, local, decision.record))
             self._trying.follow(decision, world)
             await self._carry_out(view, record, decision)
         self._want(self._view())
         await self._follow_fleet(self._view())
+        await self._report_workers(self._view())
         await self._tidy(self._view())
         return bool(identities)
 
+    async def _mend(self, view: View) -> bool:
+        """Reports records that cannot be read, and mends those that would stop everything; whether one may go on."""
+        leads = self._candidate.condition()
+        now = time.time()
+        for fault, told in unreported(view, self._reported, now):
+            log.error("a record cannot be read", key=fault.key, revision=fault.revision, error=fault.reason)
+            await self._store.transact((leads,), (event(self._keys, told, secrets.token_hex(4)),))
+            self._reported.add(fault)
+        asked = {name: each.version for name, each in self._fleet.asked.items()}
+        mending = mend(view, asked, now)
+        if mending is not None:
+            log.warning(mending.event.what, about=mending.event.about, detail=mending.event.detail)
+            told_mended = event(self._keys, mending.event, secrets.token_hex(4))
+            outcome = await self._store.transact((leads, *mending.compares), (*mending.operations, told_mended))
+            await self._mirror.catch_up(outcome.revision)
+            view = self._view()
+        return not view.is_unreadable(self._keys.epoch) and not view.is_unreadable(self._keys.switch)
+
     def _see(self, view: View) -> World:
         switch = view.switch
+        now = self._times.now(time.monotonic())
         if switch is not None and self._switch_seen[:2] != (switch.identity, switch.phase):
-            self._switch_seen = (switch.identity, switch.phase, time.time())
+            self._switch_seen = (switch.identity, switch.phase, now)
         views = {name: watch.view for name, watch in self._watches.items()}
         stages = {name: asked.stages for name, asked in self._fleet.asked.items()}
-        return see(
-            view, views, self._trying, stages, self._switch_seen[2], time.time(), self._worker_repositories(view)
-        )
+        return see(view, views, self._trying, stages, self._switch_seen[2], now, self._worker_repositories(view))
 
     def _worker_repositories(self, view: View) -> Mapping[str, tuple[str, ...]]:
         fleet = view.fleet
@@ -195,7 +229,7 @@ class Controller:
         if decision.commit is not None:
             # Nobody may have come, gone or switched since.
             compares += [view.unchanged(key) for key in (keys.epoch, keys.switch, keys.gateway_set)]
-            operations.append(Put(keys.epoch, encode(decision.commit)))
+            operations += _epoch(keys, decision.commit)
         if decision.switch is not None:
             compares += [view.unchanged(key) for key in (keys.switch, keys.epoch) if decision.commit is None]
             operations.append(Put(keys.switch, encode(decision.switch)))
@@ -225,8 +259,9 @@ class Controller:
             await self._watches.pop(name).stop()
         for name, record in workers.items():
             if name not in self._watches:
+                control = WorkerControl(record, term=self._candidate.term)
                 self._watches[name] = WorkerWatch(
-                    record, self._wake.set, lambda: self._candidate.leads, crashes=self._crashes
+                    record, self._wake.set, lambda: self._candidate.leads, control, crashes=self._crashes
                 )
 
     def _want(self, view: View) -> None:
@@ -247,9 +282,10 @@ class Controller:
         if fleet is None or not self._fleet.follow(fleet):
             return
         await self._register_servers(view, fleet)
+        if view.is_unreadable(self._keys.converged):
+            return
         converged, epoch = view.converged, view.epoch or EpochRecord(0)
-        counter = view.entries.get(self._keys.rollout_number)
-        number = int(counter.value) if counter is not None else 0
+        number = view.rollout_number
         if converged.generation >= fleet.generation:
             steps = retire(converged, epoch, view.open_rollouts, time.time())
         else:
@@ -275,7 +311,7 @@ class Controller:
         if batches:
             operations += self._rollouts(batches[-1], number + len(batches[-1]))
         if steps.epoch is not None:
-            operations.append(Put(keys.epoch, encode(steps.epoch)))
+            operations += _epoch(keys, steps.epoch)
         # As many as there is room for: an event is worth less than the change that it reports.
         told = steps.events[: MAX_OPERATIONS - len(operations)]
         operations += [self._event(one.who, one.what, one.about, one.detail) for one in told]
@@ -323,6 +359,14 @@ class Controller:
             for pool in needed_pools(fleet, fleet_of(fleet.spec), epoch, view.converged, view.open_rollouts):
                 yield from fleet.kept[pool].servers
 
+    async def _report_workers(self, view: View) -> None:
+        faults = worker_faults(view)
+        events = changes(self._worker_faults, faults, view, time.time())
+        if events:
+            puts = [event(self._keys, each, secrets.token_hex(4)) for each in events[:100]]
+            await self._store.transact((self._candidate.condition(),), puts, durable=False)
+        self._worker_faults = faults
+
     async def _tidy(self, view: View) -> None:
         operations: list[Put | Delete] = list(trimmed(self._keys, view.entries))
         over = [record for record in view.rollouts if record.is_over]
@@ -331,9 +375,25 @@ class Controller:
         current = self._keys.acknowledgement(switch.identity, "") if switch is not None else "none"
         words = [key for key in view.entries if key.startswith(self._keys.acknowledgements)]
         operations += [Delete(key) for key in words if not key.startswith(current)][: 100 - len(operations)]
+        known = set(view.known_gateways)
+        operations += [
+            Delete(key)
+            for key in view.entries
+            if key.startswith(self._keys.seen_epochs) and key.removeprefix(self._keys.seen_epochs) not in known
+        ]
+        compares: list[Compare] = [self._candidate.condition()]
+        epoch, copy = view.epoch, view.read(self._keys.epoch_copy, EpochRecord)
+        if epoch is not None and epoch != copy:
+            compares.append(view.unchanged(self._keys.epoch))
+            operations.insert(0, Put(self._keys.epoch_copy, encode(epoch)))
         if operations:
-            compares: tuple[Compare, ...] = (self._candidate.condition(),)
             await self._store.transact(compares, operations[:100], durable=False)
+
+
+def _epoch(keys: Keys, record: EpochRecord) -> tuple[Put, Put]:
+    """The commit, and its copy."""
+    value = encode(record)
+    return Put(keys.epoch, value), Put(keys.epoch_copy, value)
 
 
 def _changes(record: RolloutRecord) -> str:

@@ -43,6 +43,11 @@ class Candidate:
         entry = self._mirror.entries.get(self._keys.leader)
         return entry is not None and entry.revision == self._revision
 
+    @property
+    def term(self) -> int:
+        """Grows from leader to leader: the store's revision when this one was elected. 0: it does not lead."""
+        return self._revision
+
     def condition(self) -> Compare:
         """That this controller still leads."""
         return Compare(self._keys.leader, self._revision)

@@ -1,9 +1,10 @@
 """Stands in a gateway's process between the store and what the gateway serves by.
 
-It registers the gateway, keeps its upstreams, rules and commitments as the store has them, and takes part in strict
-switches: it stops admitting before it says so, and lets go only when the store says how the switch ended. While the
-store is away the gateway serves on by its last epoch; what waits inside a switch is told after a while. Must never let
-a request through that names no version while a switch is held.
+It keeps the gateway's upstreams, rules and commitments as the store has them, and takes part in strict switches: it
+stops admitting before it acknowledges, and releases only when the store says how the switch ended and the epoch that
+holds then can be read. While the store is away the gateway serves on by its last epoch; requests that wait for a switch
+are rejected after a while. A record that cannot be read is reported and changes nothing. Must never let a request
+through that names no version while a switch is held.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import msgspec
@@ -19,6 +21,7 @@ import structlog
 
 from isochrone.control.commitments import commitments
 from isochrone.control.events import event
+from isochrone.control.gateway_registration import GatewayRegistration, NameTaken
 from isochrone.control.keys import Keys
 from isochrone.control.records import (
     ANNOUNCED,
@@ -30,21 +33,25 @@ from isochrone.control.records import (
     GatewayRecord,
     RolloutRecord,
     SwitchRecord,
+    Unreadable,
     WorkerRecord,
     decode,
     encode,
 )
 from isochrone.control.switch_part import SwitchPart
 from isochrone.errors import IsochroneError
+from isochrone.gateway.commitment import Commitment
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.traffic.rules import GatewayRules
 from isochrone.gateway.upstreams import Upstream
-from isochrone.store.base import Compare, Delete, Entry, Lease, Put, Store, StoreUnavailable
+from isochrone.store.base import Compare, Delete, Entry, Put, Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 
 log = structlog.get_logger()
 
 SOURCE = "control plane"
+#: Faults of one kind that a gateway's record names, and characters of each.
+_MOST_NAMED, _MOST_CHARACTERS = 50, 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,8 @@ class LinkRules:
 
 
 class GatewayLink:
-    """One gateway's. ``read_rules``: the fleet record's gateway rules."""
+    """One gateway's. ``read_rules``: the fleet record's gateway rules; ``name_taken``: another has its name, so that it
+    must stop."""
 
     def __init__(
         self,
@@ -73,6 +81,7 @@ class GatewayLink:
         record: GatewayRecord,
         read_rules: Callable[[bytes], GatewayRules],
         rules: LinkRules | None = None,
+        name_taken: Callable[[NameTaken], None] = lambda error: None,
     ) -> None:
         self._store = store
         self._keys = keys
@@ -81,7 +90,9 @@ class GatewayLink:
         self._read_rules = read_rules
         self._rules = rules or LinkRules()
         self.mirror = Mirror(store, keys.prefix)
-        self._lease: Lease | None = None
+        #: By key: records that cannot be read here, and why.
+        self._faults: dict[str, str] = {}
+        self._registration = GatewayRegistration(store, keys, self.mirror, self._current, self._rules.lease, name_taken)
         self._tasks: set[asyncio.Task[None]] = set()
         #: Revisions of what has been applied: nothing is done twice.
         self._epoch_revision = self._fleet_revision = 0
@@ -93,9 +104,9 @@ class GatewayLink:
         #: Epochs in the order the store told them, and the place of the one that is served: looking takes a while, and
         #: an earlier one must not come after a later one. By number it would not do: a backup goes back.
         self._epochs_told = self._epoch_served = 0
-        self._registered = False
         gateway.fleet.lead()
         gateway.lost_workers.on_event = self._tell
+        gateway.control_token = record.control_token
 
     # Life.
 
@@ -110,18 +121,16 @@ class GatewayLink:
                 log.warning("the store does not answer; the gateway is not ready until it does", error=str(error))
                 await asyncio.sleep(pause)
                 pause = min(2.0, pause * 2)
-        while not self._registered:
-            try:
-                await self._register()
-            except StoreUnavailable as error:
-                log.warning("the gateway cannot register", error=str(error))
-                await asyncio.sleep(0.5)
+        await self._registration.start()
         self.mirror.on_change.append(self._apply)
         self._apply()
         # Their first word on what they serve comes with their health.
         await asyncio.gather(*self._tasks)
-        self._run(self._keep())
+        self._run(self._registration.keep())
         self._run(self._look_after())
+        # An epoch that is there and cannot be read: nobody knows what to serve until it is written again.
+        while self._keys.epoch in self.mirror.entries and not self._gateway.fleet.epoch:
+            await self.mirror.changed(self.mirror.revision, 0.1)
 
     async def stop(self) -> None:
         """Says farewell: nobody need wait for this gateway any more. Only when it admits nothing any more itself."""
@@ -130,77 +139,22 @@ class GatewayLink:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         try:
             async with asyncio.timeout(3):
-                await self._farewell()
+                await self._registration.farewell()
         except (TimeoutError, StoreUnavailable) as error:
             log.warning("the gateway could not say farewell to the store", error=str(error))
         await self.mirror.stop()
         await self._store.close()
 
-    async def _register(self) -> None:
-        """One transaction: whoever commits a strict switch after it has to wait for this gateway too."""
-        keys, record = self._keys, self._record
-        if self._lease is None or self._lease.lost:
-            self._lease = await self._store.grant(self._rules.lease)
-        outcome = await self._store.transact(
-            (),
-            (
-                Put(keys.gateway(record.name), encode(self._current()), self._lease.id),
-                Put(keys.known_gateway(record.name), record.incarnation.encode()),
-                Put(keys.gateway_set, f"{record.name} {record.incarnation}".encode()),
-            ),
-            # Whoever commits durably after it makes it so.
-            durable=False,
-        )
-        # Nothing is admitted before all that was written earlier has been seen.
-        await self.mirror.catch_up(outcome.revision)
-        self._registered = True
-
-    async def _farewell(self) -> None:
-        keys, record = self._keys, self._record
-        known = await self._store.get(keys.known_gateway(record.name))
-        if known is not None and known.value.decode() == record.incarnation:
-            await self._store.transact(
-                (Compare(known.key, known.revision),),
-                (
-                    Delete(keys.gateway(record.name)),
-                    Delete(known.key),
-                    Put(keys.gateway_set, f"{record.name} left".encode()),
-                ),
-            )
-        if self._lease is not None:
-            await self._lease.revoke()
-
     def _current(self) -> GatewayRecord:
-        return msgspec.structs.replace(self._record, epoch=self._gateway.fleet.epoch)
-
-    async def _keep(self) -> None:
-        """Registers again when the lease was lost, and tells which epoch is served."""
-        told = -1
-        while True:
-            before = self.mirror.revision
-            try:
-                lost = self._lease is None or self._lease.lost
-                key = self._keys.gateway(self._record.name)
-                if self.mirror.connected and (lost or key not in self.mirror.entries):
-                    await self._register()
-                    told = -1
-                epoch = self._gateway.fleet.epoch
-                if epoch != told and self._lease is not None:
-                    await self._tell_epoch(key, epoch, self._lease.id)
-                    told = epoch
-            except StoreUnavailable:
-                pass  # the mirror says so in the log
-            except Exception as error:
-                # A gateway that is not kept registered would be taken for lost.
-                log.error("keeping the gateway registered failed unexpectedly", exc_info=error)
-                await asyncio.sleep(0.5)
-            await self.mirror.changed(before, 0.1)
-
-    async def _tell_epoch(self, key: str, epoch: int, lease: int) -> None:
-        """That it is served here; and that it was, for when this gateway is not heard of."""
-        seen = f"{self._record.incarnation} {epoch}".encode()
-        operations = (Put(key, encode(self._current()), lease), Put(self._keys.seen_epoch(self._record.name), seen))
-        await self._store.transact((), operations, durable=False)
+        """What the store is to know: the epoch, and what would not be answered now."""
+        fleet = self._gateway.fleet
+        return msgspec.structs.replace(
+            self._record,
+            epoch=fleet.epoch,
+            unserved=_named(self._gateway.unserved()),
+            workers=_named(self._gateway.worker_faults()),
+            faults=_named(self._faults),
+        )
 
     def _tell(self, what: str, about: str, detail: str) -> None:
         """Something happened here that people should know of."""
@@ -229,24 +183,50 @@ class GatewayLink:
 
     def _apply(self) -> None:
         """After every change: whole revisions only, so what belongs together is seen together."""
-        entries = self.mirror.entries
+        entries, keys = self.mirror.entries, self._keys
+        with self._reading(keys.fleet):
+            self._apply_rules(entries.get(keys.fleet))
+        self._apply_members()
+        with self._reading(keys.epoch):
+            self._apply_epoch(entries.get(keys.epoch))
+        if keys.epoch in self._faults:
+            # What is held may be for the very epoch that cannot be read: nothing is released or acknowledged.
+            return
+        with self._reading(keys.switch):
+            self._apply_switch(entries.get(keys.switch))
+
+    @contextmanager
+    def _reading(self, key: str) -> Iterator[None]:
+        """Notes a record that cannot be read; what was served stays."""
         try:
-            self._apply_rules(entries.get(self._keys.fleet))
-            self._apply_members()
-            self._apply_epoch(entries.get(self._keys.epoch))
-        except (IsochroneError, msgspec.MsgspecError) as error:
-            log.error("a record of the control plane makes no sense; what was served stays", error=str(error))
-        self._apply_switch(entries.get(self._keys.switch))
+            yield
+        except (IsochroneError, msgspec.MsgspecError, ValueError) as error:
+            self._fault(key, str(error))
+        else:
+            self._faults.pop(key, None)
+
+    def _fault(self, key: str, reason: str) -> None:
+        if self._faults.get(key) != reason:
+            log.error("a record cannot be read; what was served stays", key=key, error=reason)
+        self._faults[key] = reason
 
     def _apply_rules(self, entry: Entry | None) -> None:
         if entry is None or entry.revision == self._fleet_revision:
             return
-        self._fleet_revision = entry.revision
         self._gateway.fleet.configure(self._read_rules(entry.value))
+        self._fleet_revision = entry.revision
 
     def _apply_members(self) -> None:
         keys = self._keys
-        found = {entry.key: decode(entry.value, WorkerRecord) for entry in self.mirror.under(keys.workers)}
+        found: dict[str, WorkerRecord] = {}
+        for entry in self.mirror.under(keys.workers):
+            with self._reading(entry.key):
+                found[entry.key] = decode(entry.value, WorkerRecord)
+            if entry.key in self._faults and entry.key in self._known:
+                # It is there, whatever its record says: what was known of it stands until it is written again.
+                found[entry.key] = self._known[entry.key]
+        for key in [key for key in self._faults if key not in self.mirror.entries]:
+            del self._faults[key]
         drained = {entry.key.removeprefix(keys.drains) for entry in self.mirror.under(keys.drains)}
         self._gateway.draining = self._record.name in drained
         now = time.monotonic()
@@ -290,18 +270,19 @@ class GatewayLink:
         if entry is None or entry.revision == self._epoch_revision:
             return
         record = decode(entry.value, EpochRecord)
+        committed = commitments(record)
         self._epoch_revision = entry.revision
         self._epochs_told += 1
         if self._gateway.fleet.holding:
             # It was looked before the switch was acknowledged; now requests wait.
-            self._commit(record, self._epochs_told)
+            self._commit(record, committed, self._epochs_told)
         else:
-            self._run(self._look_and_commit(record, self._epochs_told))
+            self._run(self._look_and_commit(record, committed, self._epochs_told))
 
-    async def _look_and_commit(self, record: EpochRecord, place: int) -> None:
+    async def _look_and_commit(self, record: EpochRecord, committed: Mapping[str, Commitment], place: int) -> None:
         """Workers have the new versions since a moment ago: requests must not come before that is known here."""
         await self._look({name: model.version for name, model in record.models.items()})
-        self._commit(record, place)
+        self._commit(record, committed, place)
 
     async def _look(self, versions: Mapping[str, str]) -> bool:
         """Looks at what the workers serve until somebody is known to serve each of these; False: nobody was found."""
@@ -315,13 +296,13 @@ class GatewayLink:
                 return False
             await asyncio.sleep(0.02)
 
-    def _commit(self, record: EpochRecord, place: int) -> None:
+    def _commit(self, record: EpochRecord, committed: Mapping[str, Commitment], place: int) -> None:
         if place <= self._epoch_served:
             return
         self._epoch_served = place
         if record.epoch <= self._gateway.fleet.epoch:
             log.error("the store went back", epoch=record.epoch, served=self._gateway.fleet.epoch)
-        self._gateway.fleet.commit(record.epoch, commitments(record))
+        self._gateway.fleet.commit(record.epoch, committed)
         log.info("epoch", epoch=record.epoch, versions={name: model.version for name, model in record.models.items()})
 
     # Strict switches.
@@ -347,7 +328,12 @@ class GatewayLink:
         rollout = self.mirror.entries.get(keys.rollout(switch.rollout))
         if switch.phase == ANNOUNCED and rollout is not None:
             # What is about to be committed is loaded: once it is, requests wait, and there is no time to look.
-            changes = decode(rollout.value, RolloutRecord).changes
+            try:
+                changes = decode(rollout.value, RolloutRecord).changes
+            except Unreadable as error:
+                # What it brings is not known, so it cannot be looked for.
+                log.error("a switch is announced by a rollout that cannot be read", error=error.message)
+                return
             if not await self._look({name: change.version for name, change in changes.items()}):
                 log.warning("a switch is announced, and no worker is known here to serve what it brings")
                 return
@@ -363,7 +349,7 @@ class GatewayLink:
             log.warning("a switch could not be acknowledged", switch=switch.identity, error=str(error))
             await asyncio.sleep(0.05)
             self._part.unsaid(switch)
-            self._apply_switch(self.mirror.entries.get(keys.switch))
+            self._apply()
 
     def _look_at_hold(self) -> None:
         """A switch whose leader died is not waited for: any gateway may cancel it, unless it was committed."""
@@ -379,13 +365,20 @@ class GatewayLink:
             self._run(self._cancel(entry, held))
 
     async def _cancel(self, entry: Entry, held: float) -> None:
-        switch = decode(entry.value, SwitchRecord)
-        if switch.phase != HOLDING:
-            return
-        reason = f"gateway {self._record.name} held requests for {held:.1f} s without a commit"
-        cancelled = msgspec.structs.replace(switch, phase=CANCELLED, reason=reason)
+        operation: Put | Delete
         try:
-            await self._store.transact((Compare(entry.key, entry.revision),), (Put(entry.key, encode(cancelled)),))
+            switch = decode(entry.value, SwitchRecord)
+        except Unreadable:
+            # No leader can commit by it: it is over for everybody.
+            operation = Delete(entry.key)
+        else:
+            if switch.phase != HOLDING:
+                return
+            reason = f"gateway {self._record.name} held requests for {held:.1f} s without a commit"
+            cancelled = msgspec.structs.replace(switch, phase=CANCELLED, reason=reason)
+            operation = Put(entry.key, encode(cancelled))
+        try:
+            await self._store.transact((Compare(entry.key, entry.revision),), (operation,))
         except StoreUnavailable:
             pass  # tried again at the next look
 
@@ -393,3 +386,8 @@ class GatewayLink:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _named(faults: Mapping[str, str]) -> dict[str, str]:
+    """As much of it as a record holds."""
+    return {name: reason[:_MOST_CHARACTERS] for name, reason in sorted(faults.items())[:_MOST_NAMED]}

@@ -14,6 +14,8 @@ class Keys:
         self.fleet = f"{self.prefix}fleet"
         #: The committed assignment: the one commit point.
         self.epoch = f"{self.prefix}epoch"
+        #: The same, written with it: restored from when the other cannot be read.
+        self.epoch_copy = f"{self.prefix}epoch-copy"
         #: The strict switch under way, if any.
         self.switch = f"{self.prefix}switch"
         #: Changes whenever a gateway comes or goes for good: a commit compares it.
@@ -31,6 +33,7 @@ class Keys:
         self.acknowledgements = f"{self.prefix}acknowledgements/"
         self.rollouts = f"{self.prefix}rollouts/"
         self.drains = f"{self.prefix}drains/"
+        self.processes = f"{self.prefix}processes/"
         self.events = f"{self.prefix}events/"
 
     def worker(self, name: str) -> str:
@@ -58,6 +61,10 @@ class Keys:
     def drain(self, name: str) -> str:
         """A worker or gateway that is to get no new work."""
         return self.drains + name
+
+    def process(self, name: str) -> str:
+        """A process that died and does not serve again yet."""
+        return self.processes + name
 
     def event(self, stamp: str) -> str:
         return self.events + stamp

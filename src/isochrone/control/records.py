@@ -1,7 +1,7 @@
 """What the store holds, as typed records in JSON.
 
 Fields are only ever added, each with a default: controllers of two releases may share a store for a while. Unknown
-fields are skipped.
+fields are skipped. A record that cannot be read is never fatal: ``View`` skips it and names it as a ``Fault``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,8 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 import msgspec
+
+from isochrone.errors import Unavailable
 
 #: States of a rollout, in the order they are gone through.
 PENDING, PREPARING, COMPARING, CANARY, SWITCHING, DRAINING, DONE = (
@@ -117,6 +119,26 @@ class GatewayRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     pid: int = 0
     #: What it serves by; 0: nothing yet.
     epoch: int = 0
+    #: What a controller sends to read its samples of requests.
+    control_token: str = ""
+    #: Its own view of what would not be answered now: by model, by worker's address, by record that it cannot read.
+    unserved: dict[str, str] = {}
+    workers: dict[str, str] = {}
+    faults: dict[str, str] = {}
+
+
+class ProcessRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A process that ended without being asked to, from then until it serves again; its supervisor writes it."""
+
+    name: str
+    role: str
+    pool: str = ""
+    #: Deaths since it last served, how the last one came, and the last line of its log.
+    deaths: int = 1
+    how: str = ""
+    error: str = ""
+    #: Seconds since 1970, for people.
+    at: float = 0.0
 
 
 class SwitchRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -298,6 +320,14 @@ class EventRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: str = ""
 
 
+class Fault(msgspec.Struct, frozen=True):
+    """A record that cannot be read. It is skipped, and reported until it is written again or deleted."""
+
+    key: str
+    revision: int
+    reason: str
+
+
 Record = TypeVar("Record", bound=msgspec.Struct)
 
 
@@ -306,4 +336,14 @@ def encode(record: msgspec.Struct) -> bytes:
 
 
 def decode(value: bytes, kind: type[Record]) -> Record:
-    return msgspec.json.decode(value, type=kind)
+    """Raises ``Unreadable``, whatever is wrong with it."""
+    try:
+        return msgspec.json.decode(value, type=kind)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise Unreadable(f"{type(error).__name__}: {error}"[:200]) from None
+
+
+class Unreadable(Unavailable):
+    """A record of the store that makes no sense."""
+
+    code = "unreadable_record"

@@ -105,7 +105,7 @@ def apply_fleet(
     if file.fleet.name != name:
         raise InvalidArgument(f"name: expected '{name}', the fleet of this controller, given '{file.fleet.name}'")
     before = view.fleet
-    current = before.generation if before is not None else 0
+    current = view.generation
     if generation is not None and generation != current:
         by = f" (by {before.by})" if before is not None and before.by else ""
         raise Conflict(f"the fleet is at generation {current}{by}, not {generation}; look at the plan again")

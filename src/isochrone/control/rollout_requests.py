@@ -134,8 +134,7 @@ def rollback(view: View, model: str, asking: Asking) -> Decision[RolloutRecord]:
 def next_identity(view: View) -> tuple[str, tuple[base.Compare, ...], base.Put]:
     """A name no rollout has; the conditions that it is still free and the epoch as seen here; the new count."""
     key = view.keys.rollout_number
-    entry = view.entries.get(key)
-    number = (int(entry.value) if entry is not None else 0) + 1
+    number = view.rollout_number + 1
     conditions = (view.unchanged(key), view.unchanged(view.keys.epoch))
     return f"r{number}", conditions, base.Put(key, str(number).encode())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from isochrone.control.records import AcknowledgementRecord, EpochRecord, RolloutRecord, decode
+from isochrone.control.records import AcknowledgementRecord, EpochRecord, RolloutRecord
 from isochrone.control.rollout.world import Word, WorkerView, World
 from isochrone.control.view import View
 
@@ -33,12 +33,7 @@ def see(
     switch = view.switch
     acknowledgements: dict[str, AcknowledgementRecord] = {}
     if switch is not None:
-        prefix = keys.acknowledgement(switch.identity, "")
-        acknowledgements = {
-            key.removeprefix(prefix): decode(entry.value, AcknowledgementRecord)
-            for key, entry in entries.items()
-            if key.startswith(prefix)
-        }
+        acknowledgements = view.under(keys.acknowledgement(switch.identity, ""), AcknowledgementRecord)
     drained = view.drains
     return World(
         now=now,
@@ -47,7 +42,7 @@ def see(
         workers={name: worker for name, worker in workers.items() if name not in drained},
         gateways=view.gateways,
         known_gateways={
-            key.removeprefix(keys.known_gateways): entry.value.decode()
+            key.removeprefix(keys.known_gateways): entry.value.decode("utf-8", "replace")
             for key, entry in entries.items()
             if key.startswith(keys.known_gateways)
         },

@@ -25,6 +25,7 @@ from isochrone.control.rollout.world import Word, World
 from isochrone.errors import Unavailable
 from isochrone.gateway.sampling import Sample, SampleReport
 from isochrone.gateway.trials import TrialReport
+from isochrone.protocol import control_token
 
 log = structlog.get_logger()
 _Answer = TypeVar("_Answer")
@@ -208,7 +209,8 @@ async def _get(client: httpx.AsyncClient, gateway: GatewayRecord, path: str, kin
         return None
     host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host
     try:
-        answer = await client.get(f"http://{host}:{gateway.metrics_port}{path}")
+        headers = {control_token.HEADER: gateway.control_token}
+        answer = await client.get(f"http://{host}:{gateway.metrics_port}{path}", headers=headers)
         return msgspec.json.decode(answer.content, type=kind) if answer.status_code == 200 else None
     except (httpx.HTTPError, OSError, msgspec.MsgspecError):
         return None

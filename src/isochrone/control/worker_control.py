@@ -20,7 +20,7 @@ import httpx
 
 from isochrone.control import triton_loads
 from isochrone.errors import DeadlineExceeded, IsochroneError, NotFound, Unavailable
-from isochrone.protocol import control_token
+from isochrone.protocol import control_token, fencing
 
 if TYPE_CHECKING:
     from isochrone.control.records import WorkerRecord
@@ -61,11 +61,15 @@ class WorkerControl:
     """One worker, for as long as its record stands.
 
     ``config_of`` gives a model's configuration where it can be known without the worker, as ``triton_loads.config_in``
-    does; only a Triton on which nothing is loaded yet has need of it.
+    does; only a Triton on which nothing is loaded yet has need of it. ``term``: of the leader that calls, by which a
+    worker of ours refuses one of the past; 0: none is sent.
     """
 
     def __init__(
-        self, record: WorkerRecord, config_of: Callable[[str], Mapping[str, Any] | None] = lambda model: None
+        self,
+        record: WorkerRecord,
+        config_of: Callable[[str], Mapping[str, Any] | None] = lambda model: None,
+        term: int = 0,
     ) -> None:
         self.record = record
         self._config_of = config_of
@@ -74,7 +78,10 @@ class WorkerControl:
             # Loads take as long as they take: each call has its own limit below. No proxy is ever between.
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
             trust_env=False,
-            headers={control_token.HEADER: record.control_token} if record.control_token else None,
+            headers={
+                **({control_token.HEADER: record.control_token} if record.control_token else {}),
+                **({fencing.HEADER: str(term)} if term else {}),
+            },
         )
 
     async def ready(self) -> bool:

@@ -15,11 +15,10 @@ from collections.abc import Callable, Mapping
 from enum import Enum
 from urllib.parse import urlsplit
 
-import msgspec
 import structlog
 
 from isochrone.control.keys import Keys
-from isochrone.control.records import WorkerRecord, decode, encode
+from isochrone.control.records import Unreadable, WorkerRecord, decode, encode
 from isochrone.store.base import Compare, Entry, Lease, LeaseEnded, Put, Store, StoreUnavailable
 
 log = structlog.get_logger()
@@ -45,7 +44,7 @@ def due(own: WorkerRecord, lease: int, seen: Entry | None) -> Due:
         return Due.REGISTER
     try:
         there = decode(seen.value, WorkerRecord)
-    except msgspec.MsgspecError:
+    except Unreadable:
         return Due.REGISTER
     if there.incarnation > own.incarnation:
         return Due.YIELD

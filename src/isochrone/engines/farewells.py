@@ -11,11 +11,9 @@ import secrets
 import time
 from collections.abc import Sequence
 
-import msgspec
-
 from isochrone.control.events import event
 from isochrone.control.keys import Keys
-from isochrone.control.records import EventRecord, GatewayRecord, decode, encode
+from isochrone.control.records import EventRecord, GatewayRecord, Unreadable, decode, encode
 from isochrone.control.view import View
 from isochrone.engines.observing import SUPERVISOR
 from isochrone.store.base import Compare, Delete, Entry, Put, Store, StoreUnavailable
@@ -59,9 +57,10 @@ class Farewells:
         record = _gateway(registered)
         own = record is not None and record.pid == pid
         incarnation = record.incarnation if record is not None and own else self._incarnations.get(pid)
-        if incarnation is not None and known.value.decode() != incarnation:
+        known_as = known.value.decode("utf-8", "replace")
+        if incarnation is not None and known_as != incarnation:
             return True  # its successor is known by now
-        if incarnation is None and (record is not None or known.value.decode() in self._incarnations.values()):
+        if incarnation is None and (record is not None or known_as in self._incarnations.values()):
             return True  # it never registered; what is known is of another process
         # Writing the set makes a switch that counted this gateway count again.
         operations: list[Put | Delete] = [Delete(known.key), Put(keys.gateway_set, f"{name} died".encode())]
@@ -90,12 +89,16 @@ def is_own(drain: Entry) -> bool:
     """Whether the supervisor asked for it."""
     try:
         return decode(drain.value, EventRecord).who == SUPERVISOR
-    except msgspec.MsgspecError:
+    except Unreadable:
         return False
 
 
 def _gateway(entry: Entry | None) -> GatewayRecord | None:
-    return None if entry is None else decode(entry.value, GatewayRecord)
+    """None: it is not there, or cannot be read."""
+    try:
+        return None if entry is None else decode(entry.value, GatewayRecord)
+    except Unreadable:
+        return None
 
 
 def _unchanged(key: str, entry: Entry | None) -> Compare:

@@ -7,12 +7,12 @@ do so: while the store is away everything goes on running as it is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import msgspec
+import structlog
 
 from isochrone.control.fleet.planning.keeping import kept_processes, needed_pools
 from isochrone.control.fleet.processes import ProcessSpec, processes
@@ -36,10 +36,12 @@ from isochrone.engines.deaths import Deaths
 from isochrone.engines.farewells import Farewells, is_own
 from isochrone.engines.observing import has_committed, observe
 from isochrone.engines.ports import listening
-from isochrone.engines.progress import Progress
-from isochrone.errors import IsochroneError
+from isochrone.engines.process_records import ProcessRecords
+from isochrone.engines.progress import Progress, Waiting
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
+
+log = structlog.get_logger()
 
 #: Seconds a process has to end after SIGTERM. Its own grace for requests in flight, 30 s, must fit.
 GRACE = 35.0
@@ -66,7 +68,8 @@ def wanted_of(record: FleetRecord, view: View | None = None) -> dict[str, Proces
 class Supervisor:
     """``tell`` gets every line for people; ``wanted`` makes the processes of a fleet record.
 
-    ``before``: names of the processes that ran here last, of the fleet record before this one.
+    ``before``: names of the processes that ran here last, of the fleet record before this one. ``last_lines``: the end
+    of a process's log.
     """
 
     def __init__(
@@ -78,6 +81,7 @@ class Supervisor:
         on_exit: Callable[[Exit], None] = lambda ended: None,
         wanted: Callable[[FleetRecord, View], Mapping[str, ProcessSpec]] = wanted_of,
         before: Collection[str] = (),
+        last_lines: Callable[[str], Sequence[str]] = lambda name: (),
     ) -> None:
         self._engine = engine
         self._keys = keys
@@ -89,6 +93,8 @@ class Supervisor:
         self.view = View(keys, self.mirror.entries)
         self._farewells = Farewells(store, keys)
         self._deaths = Deaths(store, keys)
+        self._records = ProcessRecords(store, keys, last_lines)
+        self._waiting = Waiting(monotonic())
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         #: Of the records that ``_wanted`` was made of.
@@ -114,7 +120,12 @@ class Supervisor:
             self._engine.on_exit(self._ended)
             while not stopping.is_set():
                 self._wake.clear()
-                await self._converge(progress)
+                try:
+                    await self._converge(progress)
+                except Exception as error:
+                    # The processes are well, whatever is wrong here: to end would end them all.
+                    log.error("the supervisor failed unexpectedly; everything goes on as it is", exc_info=error)
+                    await asyncio.sleep(1.0)
                 await self._rest(stopping)
             await self._stop_all(hurry)
         finally:
@@ -166,10 +177,15 @@ class Supervisor:
         self._farewells.notice(self.view)
         await self._look()
         self.observed = self._observe()
+        self._records.settle(self._wanted, {name for name, each in self.observed.items() if each.ready})
+        await self._records.write(self.view)
         for line in progress.lines(self.view, self.observed):
             self._tell(line)
-        if not self.up.is_set() and await self._is_up():
-            self.up.set()
+        if not self.up.is_set():
+            if await self._is_up():
+                self.up.set()
+            elif line := self._waiting.line(self.view, self._wanted, self.observed, self._records.dead, monotonic()):
+                self._tell(line)
         for action in decide(self._wanted, self.observed, monotonic()):
             match action:
                 case Start(spec):
@@ -202,8 +218,13 @@ class Supervisor:
             return
         self._revisions = revisions
         try:
-            self._wanted = self._read(decode(entry.value, FleetRecord), self.view)
-        except (IsochroneError, msgspec.MsgspecError) as error:
+            wanted = self._read(decode(entry.value, FleetRecord), self.view)
+            if any(map(self.view.is_unreadable, (keys.epoch, keys.converged))):
+                # Which pools are still needed is not known: nothing is taken away.
+                wanted = {**self._wanted, **wanted}
+            self._wanted = wanted
+        except Exception as error:
+            # Whatever is wrong with it: what runs was right before.
             self._tell(f"the applied fleet makes no sense to this release; everything stays as it is: {error}")
 
     async def _is_up(self) -> bool:
@@ -280,6 +301,8 @@ class Supervisor:
 
     def _ended(self, ended: Exit) -> None:
         name = ended.spec.name
+        if ended.again_in is not None:
+            self._records.died(ended)
         if ended.again_in is not None and name not in self.view.known_gateways:
             self._run(self._deaths.report(ended))
         if ended.spec.role == "gateway" and ended.pid:

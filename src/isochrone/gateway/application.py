@@ -16,9 +16,17 @@ from isochrone.gateway.grpc_forward import GrpcRoute
 from isochrone.gateway.grpc_pipe import PipeRoute
 from isochrone.gateway.http_forward import ForwardRoute
 from isochrone.gateway.load_requests import checked_grpc, checked_http
-from isochrone.protocol.grpc import GrpcErrorRoute, fail
+from isochrone.protocol.grpc import CallHead, GrpcErrorRoute, fail
 from isochrone.protocol.grpc_control import NOT_SERVING, SERVING
-from isochrone.protocol.grpc_reflection import HealthCheckRequest, HealthCheckResponse
+from isochrone.protocol.grpc_reflection import (
+    HEALTH_SERVICES,
+    REFLECTION_PATHS,
+    HealthCheckRequest,
+    HealthCheckResponse,
+    HealthListResponse,
+    HealthWatchRoute,
+    ReflectionRoute,
+)
 from isochrone.protocol.inflating import inflating_messages
 from isochrone.protocol.rest import ErrorRoute
 from isochrone.protocol.rest_control import MODEL_NOT_READY
@@ -159,7 +167,7 @@ class GatewayApplication:
         if path == _SERVICE + b"ModelInfer":
             return self._unary(head)
         if path == _SERVICE + b"ModelStreamInfer":
-            return PipeRoute(gateway, head, names_model=True)
+            return PipeRoute(gateway, head)
         if path in (_SERVICE + b"ModelMetadata", _SERVICE + b"ModelConfig"):
             return self._unary(head)
         if path == _SERVICE + b"ModelStatistics":
@@ -180,11 +188,15 @@ class GatewayApplication:
             _SERVICE + b"ServerReady": self._ready,
             _SERVICE + b"ModelReady": self._model_ready,
             b"/grpc.health.v1.Health/Check": self._health,
+            b"/grpc.health.v1.Health/List": self._health_list,
         }.get(path)
         if local is not None:
             return control.LocalGrpcRoute(local)
-        if path.startswith((b"/grpc.health.v1.Health/", b"/grpc.reflection.")):
-            return PipeRoute(gateway, head, names_model=False)
+        # Of the gateway itself: which worker would be asked says nothing of the fleet.
+        if path == b"/grpc.health.v1.Health/Watch":
+            return HealthWatchRoute(lambda: gateway.is_ready, CallHead(head))
+        if path in REFLECTION_PATHS:
+            return ReflectionRoute(CallHead(head))
         raise Unsupported(f"unknown gRPC method {path.decode('latin-1')[:200]}")
 
     @staticmethod
@@ -200,9 +212,15 @@ class GatewayApplication:
 
     def _health(self, message: bytes) -> Any:
         request = _parse(HealthCheckRequest, message)
-        if request.service not in ("", "inference.GRPCInferenceService"):
+        if request.service not in HEALTH_SERVICES:
             raise NotFound(f"unknown service '{request.service[:200]}'")
         return HealthCheckResponse(status=SERVING if self._gateway.is_ready else NOT_SERVING)
+
+    def _health_list(self, message: bytes) -> Any:
+        response = HealthListResponse()
+        for name in HEALTH_SERVICES:
+            response.statuses[name].status = SERVING if self._gateway.is_ready else NOT_SERVING
+        return response
 
 
 def _parse(kind: Any, message: bytes) -> Any:

@@ -53,8 +53,8 @@ class Member:
         #: Model → version → digest ("" where it tells none) of what is ready there; None: not known, so that it gets
         #: nothing.
         self.serves: Mapping[str, Mapping[str, str]] | None = None
-        #: Why it is not healthy.
-        self.fault = "it has not answered yet"
+        #: Why it is not healthy; "": it is, or has not answered yet.
+        self.fault = ""
         #: Answers that were not the protocol's, and when the last of them was logged.
         self.foreign_answers = 0
         self.foreign_at = 0

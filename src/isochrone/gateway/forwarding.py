@@ -91,6 +91,8 @@ class Forward(ABC):
         group.requests += 1
         group.budget.unbooked += 1
         self.gateway.forwards.add(self)
+        if self.gateway.resting is not None:
+            self.gateway.wake()
         if group.commitment is not None:
             self.epoch = group.commitment.epoch
         sampled = self.gateway.sampling.on

@@ -47,6 +47,8 @@ class Gateway:
         self.fleet = Fleet(rules, limits, self.outliers, seed)
         #: Of live requests, while somebody asks for them.
         self.sampling = Sampling()
+        #: What its fleet's controller must know to read them; "": nobody may.
+        self.control_token = ""
         #: Unary requests and streams under way.
         self.forwards: set[Forward] = set()
         self.pipes: set[GrpcPipe] = set()
@@ -59,6 +61,8 @@ class Gateway:
         #: By source: what it last named.
         self._named: dict[str, tuple[Upstream, ...]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        #: Done when a request comes while the sweep rests; None: it does not rest.
+        self.resting: asyncio.Future[None] | None = None
 
     # Members.
 
@@ -155,6 +159,27 @@ class Gateway:
             for served in ((member.serves or {}).get(model, {}),)
         )
 
+    def unserved(self) -> dict[str, str]:
+        """Committed models of which a request would not be answered now, and why."""
+        found = {}
+        for name in self.fleet.committed:
+            group = self.fleet.groups.get(name)
+            reason = group.unserved(group.current) if group is not None else ""
+            if reason:
+                found[name] = reason
+        return found
+
+    def worker_faults(self) -> dict[str, str]:
+        """By address: workers that get no requests now, and why."""
+        now = now_ns()
+        found = {}
+        for address, member in self.fleet.members.items():
+            if member.fault:
+                found[address] = member.fault
+            elif member.endpoint.ejected_until > now:
+                found[address] = "left out as an outlier: it fails or is slow beside the others"
+        return found
+
     def trials(self) -> dict[str, TrialReport]:
         """Counts of versions under trial, by model."""
         return {name: group.trial.report() for name, group in self.fleet.groups.items() if group.trial is not None}
@@ -173,7 +198,7 @@ class Gateway:
         """Sweeps until cancelled."""
         refreshed = outliers_at = now_ns()
         while True:
-            await asyncio.sleep(_SWEEP if self.forwards or self.pipes else _IDLE_SWEEP)
+            await self._pause()
             now = now_ns()
             if self.forwards:
                 for forward in [one for one in self.forwards if now >= one.look_at]:
@@ -192,6 +217,25 @@ class Gateway:
                 self.sampling.sweep(now)
                 for ejection in self.outliers.tick(now):
                     log.warning("a worker is left out", worker=ejection.endpoint.address, reason=ejection.reason)
+
+    async def _pause(self) -> None:
+        """Until the next sweep. The first request after a rest begins a short pause: its time may be shorter than the
+        rest."""
+        if not self.forwards and not self.pipes:
+            self.resting = asyncio.get_running_loop().create_future()
+            try:
+                async with asyncio.timeout(_IDLE_SWEEP):
+                    await self.resting
+            except TimeoutError:
+                return
+            finally:
+                self.resting = None
+        await asyncio.sleep(_SWEEP)
+
+    def wake(self) -> None:
+        """A request has come while the sweep rests."""
+        if self.resting is not None and not self.resting.done():
+            self.resting.set_result(None)
 
     def _look(self, one: Forward | GrpcPipe, now: int) -> None:
         try:

@@ -364,9 +364,9 @@ class Group:
             for target in lane.balancer.targets
         ]
         states += [
-            f"{address}: {member.fault}"
+            f"{address}: {member.fault or 'it has not answered yet'}"
             for address, member in self._fleet.members.items()
-            if member.fault and address not in lane.targets
+            if not member.endpoint.healthy and address not in lane.targets
         ]
         reason = "; ".join(states[:8]) or "none serves what is asked for"
         return Unavailable(f"no worker can take a request for model '{self.name}' now ({reason})")

@@ -79,6 +79,8 @@ _NOT_FOUND = b"5"
 _BROKEN = frozenset((b"13", b"2", b"15"))
 _REFUSED = frozenset(b"%d" % status for status in _REFUSALS)
 
+#: Bytes of a block that is remembered.
+_MAX_BLOCK_BYTES = 4096
 #: Fields of an answer → their encoded block, found by identity: a connection shares what it memoised.
 _blocks: dict[int, tuple[Headers, bytes]] = {}
 
@@ -94,7 +96,7 @@ def returned_block(status: int, fields: Headers, keep_load: bool = False) -> byt
         return found[1]
     kept = tuple(field for field in fields if field[0] not in _NOT_RETURNED or keep_load)
     block = response_block(status, kept) if status else trailer_block(kept)
-    if not keep_load:
+    if not keep_load and len(block) <= _MAX_BLOCK_BYTES:
         if len(_blocks) >= 1024:
             _blocks.clear()
         _blocks[id(fields)] = (fields, block)
@@ -275,7 +277,9 @@ class GrpcForward(Forward):
             # The same trailers come with the next answers: their meaning and their block are known then.
             if len(_good) >= 256:
                 _good.clear()
-            _good[id(trailers)] = (trailers, returned_block(0, trailers))
+            block = returned_block(0, trailers)
+            if len(block) <= _MAX_BLOCK_BYTES:
+                _good[id(trailers)] = (trailers, block)
         return BROKEN if status in _BROKEN else ANSWERED
 
     def lost_version(self, attempt: Attempt, trailers: Headers) -> bool:

@@ -44,10 +44,8 @@ class PipeRoute(GrpcRoute):
 
     streaming = True
 
-    def __init__(self, gateway: Gateway, head: Head, *, names_model: bool) -> None:
+    def __init__(self, gateway: Gateway, head: Head) -> None:
         super().__init__(gateway, head, idempotent=False)
-        #: Messages begin with a model's name, as inference does.
-        self.names_model = names_model
 
     def open(self, exchange: Exchange) -> Consumer:
         return GrpcPipe(self, cast("ServerStream", exchange))
@@ -91,6 +89,7 @@ class GrpcPipe:
         self._over = False
         stream.owner = self
         self._gateway.pipes.add(self)
+        self._gateway.wake()
 
     # The caller's side.
 
@@ -108,7 +107,7 @@ class GrpcPipe:
         """Takes the messages that have come."""
         while not self._over and self._inflation is None and (message := self._reader.take()) is not None:
             flag, payload = message
-            if flag == 1 and self._route.names_model and not is_identity(self._route.call.encoding):
+            if flag == 1 and not is_identity(self._route.call.encoding):
                 # The version is stamped on every message, so compressed ones go on as plain ones.
                 limit = self._gateway.limits.max_body_bytes
                 inflation = Inflation(self._route.call.encoding, payload, limit)
@@ -197,8 +196,6 @@ class GrpcPipe:
     def _is_parked(self, flag: int, payload: Buffer) -> bool:
         """Whether a message waits for a switch of versions."""
         if self._parked is None:
-            if not self._route.names_model:
-                return False
             opening = read_opening(
                 unpack(flag, payload, self._route.call.encoding, self._gateway.limits.max_body_bytes), 0
             )
@@ -216,18 +213,14 @@ class GrpcPipe:
         if self._gateway.fleet.holding and self._is_parked(flag, payload):
             return
         stamp = b""
-        if self._route.names_model:
-            payload = unpack(flag, payload, self._route.call.encoding, self._gateway.limits.max_body_bytes)
-            flag = 0
-            opening = read_opening(payload, 0)
-            if self._target is None:
-                self._place(opening.model, opening.sequence, opening.version)
-            if not opening.version or self._gateway.fleet.is_led:
-                stamp = self._stamp(opening.model, opening.version)
-        elif self._target is None:
-            self._place(b"", b"")
+        payload = unpack(flag, payload, self._route.call.encoding, self._gateway.limits.max_body_bytes)
+        opening = read_opening(payload, 0)
+        if self._target is None:
+            self._place(opening.model, opening.sequence, opening.version)
+        if not opening.version or self._gateway.fleet.is_led:
+            stamp = self._stamp(opening.model, opening.version)
         size = len(payload) + len(stamp)
-        framed = b"".join((bytes((flag,)), size.to_bytes(4, "big"), payload, stamp))
+        framed = b"".join((b"\0", size.to_bytes(4, "big"), payload, stamp))
         if self._kept is not None:
             self._kept.append(framed)
             self._kept_size += len(framed)

@@ -85,8 +85,11 @@ class _Parameters(msgspec.Struct):
     parameters: dict[str, Any] | None = None
 
 
-#: JSON parts remembered per head.
-_MAX_STARTS = 64
+#: JSON parts that say nothing a gateway must know, of all requests; bytes of them that are remembered.
+_plain_starts: set[bytes | None] = set()
+_MAX_STARTS_BYTES = 4 << 20
+#: Bytes of an answer's head that is remembered.
+_MAX_RETURNED_BYTES = 4096
 
 _json = msgspec.json.Decoder(_Parameters)
 
@@ -123,8 +126,6 @@ class ForwardRoute(Route):
         self._heads: dict[tuple[tuple[str, bytes], bool], bytes] = {}
         self._blocks: dict[tuple[tuple[str, bytes], bool], bytes] = {}
         self._others: dict[str, ForwardRoute] = {}
-        #: JSON parts that say nothing a gateway must know.
-        self.plain_starts: set[bytes | None] = set()
 
     def handle(self, exchange: Exchange) -> None:
         try:
@@ -222,7 +223,8 @@ def returned(headers: Headers, keep_load: bool) -> Headers:
     kept = tuple(
         header for header in headers if header[0] not in _NOT_RETURNED or (keep_load and header[0] == ORCA_HEADER)
     )
-    if not keep_load and not _is_stream(headers):
+    small = sum(len(name) + len(value) for name, value in headers) <= _MAX_RETURNED_BYTES
+    if not keep_load and small and not _is_stream(headers):
         if len(_returned) >= 1024:
             _returned.clear()
         _returned[id(headers)] = (headers, kept)
@@ -250,7 +252,7 @@ class HttpForward(Forward):
         body = exchange.body
         length = route.json_length
         start = bytes(body[:length]) if 0 <= length < _GLANCE else None
-        if start not in route.plain_starts:
+        if start not in _plain_starts:
             special = self._glance(start)
             if special is not None:
                 sequence, own_timeout, own_priority = special
@@ -279,8 +281,8 @@ class HttpForward(Forward):
                 start += bytes(body[max(end - _GLANCE, _GLANCE) : end])
         if b'"sequence_id"' in start or b'"timeout"' in start or b'"priority"' in start:
             return _parameters(body, route.json_length)
-        if len(route.plain_starts) < _MAX_STARTS and len(start) == route.json_length and not route.compressed:
-            route.plain_starts.add(start)
+        if len(start) == route.json_length and not route.compressed:
+            _remember_plain(start)
         return None
 
     def copy_for(self, exchange: DiscardingExchange, group: Group, lane: Lane) -> HttpForward:
@@ -428,6 +430,22 @@ class HttpForward(Forward):
     def cut_off(self, error: IsochroneError) -> None:
         """The answer broke off: so does the one to the caller, who must not take it for whole."""
         self.exchange.abort()
+
+
+class _Remembered:
+    """Bytes of the JSON parts that are remembered."""
+
+    size = 0
+
+
+def _remember_plain(start: bytes) -> None:
+    """Once for all heads and connections: what a JSON part says does not depend on them."""
+    if _Remembered.size + len(start) > _MAX_STARTS_BYTES:
+        _plain_starts.clear()
+        _Remembered.size = 0
+    if start not in _plain_starts:
+        _plain_starts.add(start)
+        _Remembered.size += len(start)
 
 
 def _is_stream(headers: Headers) -> bool:

@@ -108,7 +108,7 @@ class GatewayMetricsApplication:
         self._registry = CollectorRegistry()
         self._registry.register(GatewayCollector(gateway, wire))
         ProcessCollector(registry=self._registry)
-        self._pages = TrialPages(gateway.trials, gateway.sample)
+        self._pages = TrialPages(gateway.trials, gateway.sample, lambda: gateway.control_token)
 
     def route(self, head: Head) -> Route:
         page = self._pages.route(head)

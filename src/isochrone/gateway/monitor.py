@@ -248,6 +248,8 @@ class Monitor:
                     self._index_at = now_ns()
                 if fault != member.fault and not member.endpoint.healthy:
                     log.warning("it is not known what a worker serves", worker=member.upstream.address, reason=fault)
+                # Another process may listen there by now: the next question goes by a new connection.
+                member.connections.drop_idle()
                 self._is_index_known = False
                 self._take(None)
                 self._settle(fault)

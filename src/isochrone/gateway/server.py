@@ -1,7 +1,8 @@
 """The gateway process: listeners, upstream sources, signals, and an orderly end.
 
-Start: listen (live, not ready), watch the upstreams, be ready when the first of them is. SIGTERM: say not ready, stop
-accepting, finish what is in flight within the grace period, exit 0.
+Start: listen (live, not ready), watch the upstreams, be ready when the first of them is. A gateway of a fleet reserves
+its port and listens when it knows what is committed: until then, callers reach other gateways. SIGTERM: say not ready,
+stop accepting, finish what is in flight within the grace period, exit 0.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Protocol
 
 import structlog
 
+from isochrone.errors import AlreadyExists
 from isochrone.gateway.application import GatewayApplication
 from isochrone.gateway.discovery import DnsSource, FileSource
 from isochrone.gateway.gateway import Gateway
@@ -93,6 +95,8 @@ class GatewayServer:
         #: Makes what leads this gateway, once its ports are known; None: nothing does.
         self.make_link: Callable[[GatewayServer], Link] | None = None
         self._link: Link | None = None
+        #: Why it had to stop of its own accord; "": it did not.
+        self._failure = ""
 
     async def run(self) -> int:
         """Serves until told to stop; the process's exit status."""
@@ -104,7 +108,14 @@ class GatewayServer:
             await self._stop.wait()
         finally:
             await self.stop()
+        if self._failure:
+            raise StartFailed(self._failure)
         return 0
+
+    def fail(self, reason: str) -> None:
+        """It may not serve any longer: it stops in good order, and the process ends with this reason."""
+        self._failure = reason
+        self._stop.set()
 
     async def start(self) -> None:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -115,7 +126,8 @@ class GatewayServer:
         application = GatewayApplication(
             gateway, allow_file_overrides=settings.allow_file_overrides, server_name=settings.server_name
         )
-        listener = await self._listen("gateway", settings.port, application)
+        is_led = self.make_link is not None
+        listener = await self._listen("gateway", settings.port, application, accepting=not is_led)
         if settings.metrics_port is not None:
             metrics = GatewayMetricsApplication(gateway, self._listeners.snapshot)
             await self._listen("metrics", settings.metrics_port, metrics)
@@ -138,8 +150,13 @@ class GatewayServer:
             if not starting.done():
                 starting.cancel()
                 return
-            await starting
+            try:
+                await starting
+            except AlreadyExists as error:
+                raise StartFailed(error.message) from None
         await self._first_worker()
+        if is_led:
+            await self._accept(listener, "gateway", settings.port)
         # What start-up made lives as long as the process: a full collection need not walk it again.
         gc.collect()
         gc.freeze()
@@ -154,20 +171,34 @@ class GatewayServer:
         if not self.gateway.fleet.healthy:
             log.warning("no worker is ready yet; requests are answered 503 until one is")
 
-    async def _listen(self, name: str, port: int, application: Application) -> Listener:
+    async def _listen(self, name: str, port: int, application: Application, *, accepting: bool = True) -> Listener:
         settings = self.settings
         guarded = SameOrigin(application, settings.allow_origins)
         listener = self._listeners.add(guarded, settings.tls if name != "metrics" else None)
         try:
-            self.ports[name] = await listener.start(settings.host, port, reuse_port=settings.reuse_port)
+            self.ports[name] = await listener.start(
+                settings.host, port, reuse_port=settings.reuse_port, accepting=accepting
+            )
         except OSError as error:
-            flag = "--listen" if name == "gateway" else "--metrics-port"
-            raise StartFailed(
-                f"cannot listen on {settings.host}:{port} for {name}: {error.strerror or error}; "
-                f"choose another with {flag}"
-            ) from None
-        log.info("listening", service=name, host=settings.host, port=self.ports[name])
+            raise self._cannot_listen(name, port, error) from None
+        if accepting:
+            log.info("listening", service=name, host=settings.host, port=self.ports[name])
         return listener
+
+    async def _accept(self, listener: Listener, name: str, port: int) -> None:
+        """The port that was reserved takes connections."""
+        try:
+            await listener.accept()
+        except OSError as error:
+            raise self._cannot_listen(name, port, error) from None
+        log.info("listening", service=name, host=self.settings.host, port=self.ports[name])
+
+    def _cannot_listen(self, name: str, port: int, error: OSError) -> StartFailed:
+        flag = "--listen" if name == "gateway" else "--metrics-port"
+        return StartFailed(
+            f"cannot listen on {self.settings.host}:{port} for {name}: {error.strerror or error}; "
+            f"choose another with {flag}"
+        )
 
     async def stop(self) -> None:
         """Finishes in-flight work within the grace period; what is left after it is cut."""

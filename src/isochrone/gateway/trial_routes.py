@@ -1,7 +1,8 @@
 """Two pages beside the metrics, for controllers: ``GET /trials`` and ``GET /samples/<model>``.
 
 The first tells how versions under trial do; the second gives a sample of live requests, and keeps sampling on while it
-is asked for. Samples are callers' data: whoever reaches the metrics port can read them.
+is asked for. Samples are callers' data: only the fleet's controller, which knows the gateway's token from the store,
+may read them.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from isochrone.errors import MethodNotAllowed, NotFound
+from isochrone.errors import MethodNotAllowed, NotFound, PermissionDenied
 from isochrone.gateway.sampling import SampleReport
 from isochrone.gateway.trials import TrialReport
+from isochrone.protocol import control_token
 from isochrone.protocol.rest import ErrorRoute
 from isochrone.protocol.rest_answers import JSON, respond_error
 from isochrone.wire.exchange import Exchange, Head, Route
@@ -23,13 +25,18 @@ _SAMPLES = b"/samples/"
 
 
 class TrialPages:
-    """The pages, from what a gateway hands in: all trials by model; one model's sample, None for an unknown model."""
+    """The pages, from what a gateway hands in: all trials by model; one model's sample, None for an unknown model; the
+    token that whoever reads samples must know, "" where nobody may."""
 
     def __init__(
-        self, trials: Callable[[], Mapping[str, TrialReport]], sample: Callable[[str], SampleReport | None]
+        self,
+        trials: Callable[[], Mapping[str, TrialReport]],
+        sample: Callable[[str], SampleReport | None],
+        token: Callable[[], str],
     ) -> None:
         self._trials = trials
         self._sample = sample
+        self._token = token
 
     def route(self, head: Head) -> Route | None:
         """None: the path is somebody else's."""
@@ -40,7 +47,8 @@ class TrialPages:
             return ErrorRoute(MethodNotAllowed(f"{path.decode('latin-1')[:200]}: expected GET"))
         if path == _TRIALS:
             return _TrialsRoute(self._trials)
-        return _SamplesRoute(self._sample, unquote_to_bytes(path.removeprefix(_SAMPLES)).decode("utf-8", "replace"))
+        model = unquote_to_bytes(path.removeprefix(_SAMPLES)).decode("utf-8", "replace")
+        return _SamplesRoute(self._sample, self._token, model)
 
 
 class _TrialsRoute(Route):
@@ -52,11 +60,18 @@ class _TrialsRoute(Route):
 
 
 class _SamplesRoute(Route):
-    def __init__(self, sample: Callable[[str], SampleReport | None], model: str) -> None:
+    def __init__(self, sample: Callable[[str], SampleReport | None], token: Callable[[], str], model: str) -> None:
         self._sample = sample
+        self._token = token
         self._model = model
 
     def handle(self, exchange: Exchange) -> None:
+        # With every call: the gateway may have joined its fleet since this head was first seen.
+        token = self._token()
+        if not token or not control_token.may_change(exchange.head, token):
+            reason = "samples are callers' requests: the fleet's controller alone reads them"
+            respond_error(exchange, PermissionDenied(reason))
+            return
         report = self._sample(self._model)
         if report is None:
             respond_error(exchange, NotFound(f"unknown model '{self._model[:200]}': nothing to sample"))

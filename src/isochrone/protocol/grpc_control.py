@@ -13,6 +13,7 @@ from tritonclient.grpc import service_pb2 as pb
 from isochrone.errors import InvalidArgument, NotFound, Unsupported
 from isochrone.protocol.grpc_infer import plain_parameters
 from isochrone.protocol.grpc_reflection import (
+    HEALTH_SERVICES,
     REFLECTION_PATHS,
     HealthCheckRequest,
     HealthCheckResponse,
@@ -143,14 +144,14 @@ def _log_settings(service: InferenceService, request: Any) -> Any:
 
 
 def _health_check(service: InferenceService, request: Any) -> Any:
-    if request.service not in ("", "inference.GRPCInferenceService"):
+    if request.service not in HEALTH_SERVICES:
         raise NotFound(f"unknown service '{request.service}'")
     return HealthCheckResponse(status=SERVING if service.is_ready() else NOT_SERVING)
 
 
 def _health_list(service: InferenceService, _: Any) -> Any:
     response = HealthListResponse()
-    for name in ("", "inference.GRPCInferenceService"):
+    for name in HEALTH_SERVICES:
         response.statuses[name].status = SERVING if service.is_ready() else NOT_SERVING
     return response
 
@@ -193,6 +194,6 @@ CHANGES: dict[bytes, Callable[[Any], bool]] = {
 #: path → route of a streaming method
 STREAMING: dict[bytes, Callable[[GrpcRouter, CallHead], Route]] = {
     _SERVICE + b"ModelStreamInfer": StreamInferRoute,
-    b"/grpc.health.v1.Health/Watch": HealthWatchRoute,
-    **dict.fromkeys(REFLECTION_PATHS, ReflectionRoute),
+    b"/grpc.health.v1.Health/Watch": lambda grpc, call: HealthWatchRoute(grpc.service.is_ready, call),
+    **dict.fromkeys(REFLECTION_PATHS, lambda grpc, call: ReflectionRoute(call)),
 }

@@ -16,7 +16,6 @@ from isochrone.protocol.grpc import (
     OK_TRAILERS,
     RESPONSE_HEADERS,
     CallHead,
-    GrpcRouter,
     error_block,
     frame_message,
     parse,
@@ -31,7 +30,9 @@ if TYPE_CHECKING:
 
 _STRING, _BYTES, _INT32, _ENUM, _MESSAGE = 9, 12, 5, 14, 11
 _OPTIONAL, _REPEATED = 1, 3
-_SERVING, _NOT_SERVING = 1, 2
+_SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
+#: Services whose health can be asked for; "": the server's.
+HEALTH_SERVICES = ("", "inference.GRPCInferenceService")
 #: Bytes of one message of these services.
 _MAX_MESSAGE = 64 * 1024
 
@@ -163,7 +164,7 @@ _SERVICES = (
 class _MessageStream:
     """A bidirectional call that answers each message at once."""
 
-    def __init__(self, stream: Any, grpc: GrpcRouter, call: CallHead, answer: Callable[[bytes], bytes]) -> None:
+    def __init__(self, stream: Any, call: CallHead, answer: Callable[[bytes], bytes]) -> None:
         self._stream = stream
         self._encoding = call.encoding
         self._reader = MessageReader(_MAX_MESSAGE, stream)
@@ -199,13 +200,12 @@ class ReflectionRoute(Route):
 
     streaming = True
 
-    def __init__(self, grpc: GrpcRouter, call: CallHead) -> None:
-        self._grpc = grpc
+    def __init__(self, call: CallHead) -> None:
         self._call = call
 
     def open(self, exchange: Exchange) -> Consumer:
         request, response = _MESSAGES[exchange.head.target]
-        return _MessageStream(exchange, self._grpc, self._call, lambda body: _reflect(request, response, body))
+        return _MessageStream(exchange, self._call, lambda body: _reflect(request, response, body))
 
 
 def _reflect(request_class: Any, response_class: Any, body: bytes) -> bytes:
@@ -254,33 +254,46 @@ def _add_files(response: Any, file: Any) -> None:
 
 
 class HealthWatchRoute(Route):
-    """Health.Watch: the status now; the call then stays open until the client ends it."""
+    """Health.Watch: the status now, and whenever it changes, until the client ends the call."""
 
     streaming = True
 
-    def __init__(self, grpc: GrpcRouter, call: CallHead) -> None:
-        self._grpc = grpc
+    def __init__(self, is_ready: Callable[[], bool], call: CallHead) -> None:
+        self._is_ready = is_ready
         self._call = call
 
     def open(self, exchange: Exchange) -> Consumer:
-        return _HealthWatch(exchange, self._grpc)
+        return _HealthWatch(exchange, self._is_ready, self._call)
 
 
 class _HealthWatch:
-    """Sends the status, and again when it changes (looked at once a second)."""
+    """Sends the status, and again when it changes (looked at once a second). A service that is not there is no error
+    here, by the health protocol: it may come."""
 
-    def __init__(self, stream: Any, grpc: GrpcRouter) -> None:
+    def __init__(self, stream: Any, is_ready: Callable[[], bool], call: CallHead) -> None:
         self._stream = stream
-        self._service = grpc.service
+        self._is_ready = is_ready
+        self._encoding = call.encoding
+        self._reader = MessageReader(_MAX_MESSAGE, stream)
         self._loop = stream.connection.loop
         self._last = -1
+        self._is_known = True
         stream.owner = self
         self._timer: Any = None
         stream.send_headers(RESPONSE_HEADERS, False)
 
     def data_received(self, data: bytes) -> None:
-        if self._timer is None:
-            self._tell()
+        if self._timer is not None:
+            return
+        try:
+            self._reader.feed(data)
+            message = self._reader.take()
+            if message is not None:
+                request = parse(HealthCheckRequest, bytes(unpack(*message, self._encoding, _MAX_MESSAGE)))
+                self._is_known = request.service in HEALTH_SERVICES
+                self._tell()
+        except IsochroneError as error:
+            self._stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=False))
 
     def ended(self) -> None:
         pass
@@ -300,5 +313,6 @@ class _HealthWatch:
             self._stream.send_data(frame_message(HealthCheckResponse(status=status).SerializeToString()))
 
     def _tell(self) -> None:
-        self._send(_SERVING if self._service.is_ready() else _NOT_SERVING)
+        ready = _SERVING if self._is_ready() else _NOT_SERVING
+        self._send(ready if self._is_known else _SERVICE_UNKNOWN)
         self._timer = self._loop.call_later(1.0, self._tell)

@@ -16,6 +16,7 @@ import msgspec
 from isochrone.errors import InvalidArgument, IsochroneError, MethodNotAllowed, NotFound
 from isochrone.protocol import control_token, timing
 from isochrone.protocol.datatypes import item_size
+from isochrone.protocol.fencing import FencedRoute, term_of
 from isochrone.protocol.inflating import inflating
 from isochrone.protocol.leases import infer_leased
 from isochrone.protocol.rest_answers import respond_error, respond_unexpected, timeout_header
@@ -99,7 +100,9 @@ class RestRouter:
             if changes and not control_token.may_change(head, self.service.control_token):
                 raise control_token.refused()
             arguments = {key: _unquote(value or "") for key, value in found.groupdict().items()}
-            return ControlRoute(self, head, action, arguments)
+            route = ControlRoute(self, head, action, arguments)
+            term = term_of(head) if changes else None
+            return route if term is None else FencedRoute(route, self.service.fence, term)
         raise NotFound(f"no such path: {text[:200]}; this server speaks the Open Inference Protocol under /v2")
 
     def memo(self, model: str, version: str) -> PlanMemo:

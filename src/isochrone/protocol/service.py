@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tritonclient.grpc import service_pb2
 
+    from isochrone.protocol.fencing import Fence
     from isochrone.protocol.messages import InferRequest
     from isochrone.protocol.shared_memory import SharedMemoryRegions
 
@@ -24,6 +25,8 @@ class InferenceService(abc.ABC):
     shared_memory: SharedMemoryRegions | None = None
     #: What calls that change the server must carry (see ``control_token``); "": any call may.
     control_token: str = ""
+    #: Which leader may change the server: see ``fencing``.
+    fence: Fence
 
     @abc.abstractmethod
     def infer(self, request: InferRequest) -> None:

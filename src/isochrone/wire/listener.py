@@ -63,14 +63,26 @@ class Listener:
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event | None = None
 
-    async def start(self, host: str, port: int, *, reuse_port: bool = False) -> int:
-        """Listens; returns the port (useful when 0 was asked for)."""
+    async def start(self, host: str, port: int, *, reuse_port: bool = False, accepting: bool = True) -> int:
+        """Listens; returns the port (useful when 0 was asked for). Not ``accepting``: the port is only reserved, and
+        connections are refused until ``accept``."""
         server = await self.loop.create_server(
-            lambda: _Sniffer(self), host, port, ssl=self.tls, backlog=4096, reuse_port=reuse_port or None
+            lambda: _Sniffer(self),
+            host,
+            port,
+            ssl=self.tls,
+            backlog=4096,
+            reuse_port=reuse_port or None,
+            start_serving=accepting,
         )
         self._server = server
         self._sweeper = self.loop.call_later(_SWEEP, self._sweep)
         return cast(int, server.sockets[0].getsockname()[1])
+
+    async def accept(self) -> None:
+        """Takes connections from now on. Raises ``OSError`` if another process has come to listen on the port."""
+        if self._server is not None:
+            await self._server.start_serving()
 
     def close(self) -> None:
         """Stops accepting. Connections go on."""

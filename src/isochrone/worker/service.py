@@ -13,6 +13,7 @@ from isochrone.clock import now_ns
 from isochrone.errors import InvalidArgument, IsochroneError, PermissionDenied, Unavailable
 from isochrone.observe.logs import REQUEST_LINES
 from isochrone.observe.snapshot import ServerSnapshot, WireSnapshot
+from isochrone.protocol.fencing import Fence
 from isochrone.protocol.service import InferenceService
 from isochrone.protocol.shared_memory import SharedMemoryRegions
 from isochrone.worker.catalog import is_unloaded
@@ -64,6 +65,7 @@ class WorkerService(InferenceService):
         self._allow_control = allow_control
         self._allow_file_overrides = allow_file_overrides
         self.control_token = control_token
+        self.fence = Fence()
         self._strict_readiness = strict_readiness
         self._trace = TraceSettings(trace or {})
         #: True once start-up is done; False again when stopping.

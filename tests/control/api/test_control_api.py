@@ -203,12 +203,16 @@ def test_wrong_requests_are_refused_in_json(
     with_api(tmp_path, scenario)
 
 
-def test_a_record_that_makes_no_sense_is_our_fault_and_says_so(tmp_path: Path) -> None:
+def test_a_record_that_cannot_be_read_is_shown_and_decides_nothing(tmp_path: Path) -> None:
     async def scenario(api: Api) -> None:
+        await ready(api)
         await api.write(KEYS.epoch, b"no JSON")
-        broken = await api.get("/v1/status", 500)
-        assert broken["code"] == "internal"
-        assert "no JSON" not in broken["error"]
+        status = await api.get("/v1/status")
+        assert [fault["key"] for fault in status["faults"]] == [KEYS.epoch]
+        # Unreadable is not absent: no rollout may start as if nothing were served.
+        refused = await api.client.post("/v1/rollouts", json={"changes": {"detector": "2"}})
+        assert (refused.status_code, refused.json()["code"]) == (503, "unreadable_record")
+        assert KEYS.epoch in refused.json()["error"]
 
     with_api(tmp_path, scenario)
 

@@ -6,6 +6,7 @@ The control plane is imported here alone, and only for a gateway that belongs to
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -43,6 +44,15 @@ class GatewayMembership:
             metrics_port=server.ports.get("metrics", 0),
             incarnation=new_incarnation(),
             pid=os.getpid(),
+            control_token=secrets.token_urlsafe(32),
         )
         rules = LinkRules(lease=self.lease_seconds)
-        return GatewayLink(open_store(self.store), Keys(self.fleet), server.gateway, record, read_rules, rules)
+        return GatewayLink(
+            open_store(self.store),
+            Keys(self.fleet),
+            server.gateway,
+            record,
+            read_rules,
+            rules,
+            lambda taken: server.fail(taken.message),
+        )

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from isochrone.control.records import RolloutRecord, Split
+from isochrone.control.records import Fault, ProcessRecord, RolloutRecord, Split
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):
@@ -45,10 +45,13 @@ class ModelStatus(msgspec.Struct, frozen=True):
     canary: Split | None
     stages: tuple[str, ...]
     pools: tuple[str, ...]
-    #: "serving", "not served", or the state of the rollout that changes it.
+    #: "serving", "degraded" (some gateways would not answer), "unserved" (none would), "not served" (nothing is
+    #: committed), or the state of the rollout that changes it. By the gateways' own view.
     state: str
     #: The rollout that changes it; "": none.
     rollout: str
+    #: Why a request would not be answered now; "": it would.
+    fault: str = ""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
@@ -63,6 +66,8 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     draining: bool
     #: Since when it drains, in seconds since 1970; 0: it does not.
     draining_since: float
+    #: Why gateways send it nothing; "": they do.
+    fault: str = ""
 
 
 class GatewayStatus(msgspec.Struct, frozen=True):
@@ -75,6 +80,8 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     epoch: int
     draining: bool
     draining_since: float
+    #: By record of the store: why it cannot read it.
+    faults: dict[str, str] = {}
 
 
 class Status(msgspec.Struct, frozen=True):
@@ -95,6 +102,10 @@ class Status(msgspec.Struct, frozen=True):
     aborted: RolloutRecord | None = None
     #: Generation of the fleet.yaml that the leader has started rollouts for.
     followed: int = 0
+    #: Processes that died and do not serve again yet.
+    processes: tuple[ProcessRecord, ...] = ()
+    #: Records of the store that cannot be read: they are skipped.
+    faults: tuple[Fault, ...] = ()
 
 
 class FleetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -64,7 +64,9 @@ class ControlService:
 
     async def look(self, decide: Callable[[View], Answer]) -> Answer:
         """Decides on the store as it is now, and writes nothing."""
-        return decide(View(self.keys, (await self.store.list(self.keys.prefix)).entries))
+        view = View(self.keys, (await self.store.list(self.keys.prefix)).entries)
+        view.require(self.keys.epoch)
+        return decide(view)
 
     async def change(self, who: str, decide: Callable[[View, Asking], Decision[Answer]]) -> Answer:
         """Decides, writes, and answers when this controller's own reads show it."""

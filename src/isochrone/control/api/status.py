@@ -1,8 +1,11 @@
-"""The whole fleet at one moment, from its records: what ``isochrone status`` shows. Pure."""
+"""The whole fleet at one moment, from its records: what ``isochrone status`` shows. Pure.
+
+A model is serving when the gateways themselves say that a request would be answered now, never because it is committed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from isochrone.control.api.messages import GatewayStatus, ModelStatus, Status, StoreState, WorkerStatus
@@ -34,13 +37,15 @@ def fleet_status(view: View, store: StoreState) -> Status:
         leader=view.leader,
         store=store,
         models=tuple(
-            _model(name, assignments.get(name), changing.get(name))
+            _model(name, assignments.get(name), changing.get(name), gateways)
             for name in sorted({*assignments, *wanted, *changing})
         ),
-        workers=tuple(_worker(record, drains.get(name)) for name, record in view.workers.items()),
+        workers=tuple(_worker(record, drains.get(name), gateways) for name, record in view.workers.items()),
         gateways=tuple(_gateway(name, gateways.get(name), drains.get(name)) for name in names),
         rollouts=tuple(rollouts),
         aborted=_last_aborted(view.rollouts),
+        processes=tuple(view.processes.values()),
+        faults=tuple(view.faults()),
     )
 
 
@@ -54,8 +59,11 @@ def _last_aborted(rollouts: Sequence[RolloutRecord]) -> RolloutRecord | None:
     return None
 
 
-def _model(name: str, assignment: Assignment | None, rollout: RolloutRecord | None) -> ModelStatus:
+def _model(
+    name: str, assignment: Assignment | None, rollout: RolloutRecord | None, gateways: Mapping[str, GatewayRecord]
+) -> ModelStatus:
     served = assignment or Assignment(version="")
+    state, fault = _answering(name, gateways) if assignment is not None else ("not served", "")
     return ModelStatus(
         name=name,
         version=served.version,
@@ -64,12 +72,34 @@ def _model(name: str, assignment: Assignment | None, rollout: RolloutRecord | No
         canary=served.canary,
         stages=served.stages,
         pools=served.pools,
-        state=rollout.state if rollout is not None else "serving" if assignment is not None else "not served",
+        state=rollout.state if rollout is not None else state,
         rollout=rollout.identity if rollout is not None else "",
+        fault=fault,
     )
 
 
-def _worker(record: WorkerRecord, drain: EventRecord | None) -> WorkerStatus:
+def _answering(model: str, gateways: Mapping[str, GatewayRecord]) -> tuple[str, str]:
+    """What a request for a committed model would meet now, and why it would not be answered."""
+    faults = {
+        name: record.unserved.get(model, "" if record.epoch else "it does not know what is committed")
+        for name, record in gateways.items()
+    }
+    failing = {name: fault for name, fault in faults.items() if fault}
+    if not gateways:
+        return "unserved", "no gateway is registered"
+    if not failing:
+        return "serving", ""
+    if len(failing) == len(gateways):
+        return "unserved", next(iter(failing.values()))
+    names = ", ".join(failing)
+    return "degraded", f"not by gateway {names}: {next(iter(failing.values()))}"
+
+
+def _worker(record: WorkerRecord, drain: EventRecord | None, gateways: Mapping[str, GatewayRecord]) -> WorkerStatus:
+    faults = {name: each.workers[record.address] for name, each in gateways.items() if record.address in each.workers}
+    fault = next(iter(faults.values()), "")
+    if fault and len(faults) < len(gateways):
+        fault = f"by gateway {', '.join(faults)}: {fault}"
     return WorkerStatus(
         name=record.name,
         address=record.address,
@@ -80,6 +110,7 @@ def _worker(record: WorkerRecord, drain: EventRecord | None) -> WorkerStatus:
         kind=record.kind,
         draining=drain is not None,
         draining_since=drain.at if drain is not None else 0.0,
+        fault=fault,
     )
 
 
@@ -93,6 +124,7 @@ def _gateway(name: str, record: GatewayRecord | None, drain: EventRecord | None)
         epoch=there.epoch,
         draining=drain is not None,
         draining_since=drain.at if drain is not None else 0.0,
+        faults=there.faults,
     )
 
 

@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from isochrone.control.api.messages import Event, in_full
 from isochrone.control.api.service import ControlService
-from isochrone.control.records import EventRecord, RolloutRecord, decode
+from isochrone.control.records import EventRecord
 
 #: Seconds without a change before a comment is sent.
 _QUIET_SECONDS = 10.0
@@ -43,9 +43,10 @@ async def rollout_changes(
             return
         if entry.revision != sent:
             sent = entry.revision
-            record = decode(entry.value, RolloutRecord)
-            yield _message("rollout", sent, record)
-            if record.is_over:
+            record = service.view().rollout(identity)
+            if record is not None:
+                yield _message("rollout", sent, record)
+            if record is None or record.is_over:
                 return
         if not await service.changed(seen, quiet_seconds):
             yield _COMMENT

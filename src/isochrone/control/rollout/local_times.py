@@ -1,0 +1,47 @@
+"""When a leader first saw what records say, on its own clock. Pure: the caller brings the time.
+
+Stamps in a rollout's record are wall-clock times of whichever controller wrote them, for people. Time-outs are decided
+by durations that this leader has observed itself: a clock that is an hour ahead on one machine must neither fail a
+rollout nor make the next leader wait.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from isochrone.control.records import RolloutRecord
+
+
+class LocalTimes:
+    """One leader's. Its time runs with the monotonic clock from the wall-clock time at which it began, so that stamps
+    written by it mean something to people too."""
+
+    def __init__(self, wall: float, monotonic: float) -> None:
+        self._offset = wall - monotonic
+        #: (rollout, mark, stamp) → when it was first seen here.
+        self._seen: dict[tuple[str, str, float], float] = {}
+
+    def now(self, monotonic: float) -> float:
+        return self._offset + monotonic
+
+    def localised(self, record: RolloutRecord, now: float) -> RolloutRecord:
+        """The record with its stamps on this leader's clock: when each was first seen here."""
+        since = {
+            mark: self._seen.setdefault((record.identity, mark, stamp), now) for mark, stamp in record.since.items()
+        }
+        return msgspec.structs.replace(record, since=since)
+
+    def restored(self, record: RolloutRecord, local: RolloutRecord, after: RolloutRecord) -> RolloutRecord:
+        """What is to be written: stamps that a decision left alone are as they were; new ones are this leader's own."""
+        since = {}
+        for mark, stamp in after.since.items():
+            if local.since.get(mark) == stamp:
+                since[mark] = record.since[mark]
+            else:
+                since[mark] = stamp
+                self._seen[record.identity, mark, stamp] = stamp
+        return msgspec.structs.replace(after, since=since)
+
+    def keep_only(self, identities: set[str]) -> None:
+        """Rollouts that are over are forgotten."""
+        self._seen = {key: at for key, at in self._seen.items() if key[0] in identities}

@@ -1,0 +1,76 @@
+"""What happens by the clock: the first request after a rest does not wait for the rest to end."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from isochrone.gateway import gateway as gateway_module
+from isochrone.gateway import http_forward
+from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.settings import WireLimits
+
+
+class Due:
+    """A request whose time is up."""
+
+    look_at = 0
+
+    def __init__(self) -> None:
+        self.looked = asyncio.Event()
+
+    def look(self, now: int) -> None:
+        self.looked.set()
+
+
+async def rests(gateway: Gateway) -> None:
+    while True:
+        if gateway.resting is not None:
+            return
+        await asyncio.sleep(0)
+
+
+def test_a_request_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateway_module, "_IDLE_SWEEP", 3600.0)
+
+    async def run() -> None:
+        gateway = Gateway(GatewayRules(), WireLimits())
+        sweeping = asyncio.ensure_future(gateway.run())
+        for _ in range(3):
+            await rests(gateway)
+            due: Any = Due()
+            gateway.forwards.add(due)
+            gateway.wake()
+            async with asyncio.timeout(30):
+                await due.looked.wait()
+            gateway.forwards.discard(due)
+        sweeping.cancel()
+        await asyncio.gather(sweeping, return_exceptions=True)
+
+    asyncio.run(run())
+
+
+def test_what_is_remembered_of_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_forward, "_MAX_STARTS_BYTES", 10_000)
+    http_forward._plain_starts.clear()
+    http_forward._Remembered.size = 0
+    for number in range(1000):
+        start = b"%d" % number + b"x" * 990
+        http_forward._remember_plain(start)
+        http_forward._remember_plain(start)
+        assert start in http_forward._plain_starts
+        assert sum(len(each or b"") for each in http_forward._plain_starts) <= 10_000
+    http_forward._plain_starts.clear()
+    http_forward._Remembered.size = 0
+
+
+def test_large_heads_of_answers_are_not_remembered() -> None:
+    small = ((b"x-own", b"1"),)
+    large = ((b"x-own", b"1" * 5000),)
+    for headers, kept in ((small, True), (large, False)):
+        assert http_forward.returned(headers, False) == headers
+        found = http_forward._returned.get(id(headers))
+        assert (found is not None and found[0] is headers) == kept
