@@ -5,9 +5,12 @@ from __future__ import annotations
 from offline import add_members, make_fleet
 
 from isochrone.gateway.commitment import Commitment
+from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.targets import LoadReport
-from isochrone.gateway.traffic.rules import parse_rules
+from isochrone.gateway.traffic.rules import GatewayRules, parse_rules
 from isochrone.gateway.upstreams import Upstream
+from isochrone.protocol.stages import stages_value
+from isochrone.settings import WireLimits
 
 A, B = Upstream("a", 1, 1), Upstream("b", 1, 1)
 M = {"m": {"1": ""}}
@@ -110,3 +113,27 @@ def test_a_worker_that_says_it_drains_gets_nothing_new() -> None:
     assert [target.endpoint.address for target in lane.balancer.eligible] == ["b:1"]
     fleet.reported(fleet.members["a:1"], LoadReport(0, 0), 20)
     assert len(lane.balancer.eligible) == 2
+
+
+def test_what_would_not_be_answered_is_told_with_the_reason() -> None:
+    gateway = Gateway(GatewayRules(), WireLimits())
+    fleet = gateway.fleet
+    fleet.lead()
+    stages = {"1": stages_value({"m": "1"})}
+    committed = {"m": Commitment(1, "1", {"1": "a"}), "e": Commitment(1, "1", {"1": "b"}, stages=stages)}
+    fleet.commit(1, committed)
+    assert set(gateway.unserved()) == {"m", "e"}
+    # The ensemble is there, its stage is not, or is another one: neither would be answered.
+    for serves in ({"e": {"1": "b"}}, {"e": {"1": "b"}, "m": {"1": "other"}}):
+        add_members(fleet, serves)
+        assert set(gateway.unserved()) == {"m", "e"}
+        assert not gateway.is_model_ready("e", "")
+    add_members(fleet, {"e": {"1": "b"}, "m": {"1": "a"}})
+    assert gateway.unserved() == {}
+    assert gateway.is_model_ready("e", "")
+    member = fleet.members["a:1"]
+    member.endpoint.healthy, member.fault = False, "Connection refused"
+    fleet.rebuild()
+    assert set(gateway.unserved()) == {"m", "e"}
+    assert "a:1: Connection refused" in gateway.unserved()["m"]
+    assert gateway.worker_faults() == {"a:1": "Connection refused"}

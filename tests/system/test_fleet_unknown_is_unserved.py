@@ -120,6 +120,19 @@ def test_nor_do_another_servers_answers_in_json(tmp_path: Path) -> None:
     _port_is_taken_over(tmp_path, _Json)
 
 
+def test_status_shows_what_would_be_answered_now(tmp_path: Path) -> None:
+    """Committed, registered, and stopped: nothing is serving until it goes on."""
+    with small_fleet(tmp_path, Shape(workers=1, gateways=1, controllers=1)) as fleet:
+        until(lambda: set(models(fleet).values()) == {"serving"}, "the models to serve")
+        fleet.signal("cpu-1", signal.SIGSTOP)
+        until(lambda: set(models(fleet).values()) == {"unserved"}, "the models to be unserved")
+        shown = command(fleet, "status").said
+        assert "no worker can take a request" in shown
+        assert "gets no requests" in shown
+        fleet.signal("cpu-1", signal.SIGCONT)
+        until(lambda: set(models(fleet).values()) == {"serving"}, "the models to serve again")
+
+
 # Records.
 
 DAMAGE = b"\xff no JSON"
