@@ -84,6 +84,16 @@ def item_size(name: str) -> int:
     return 0 if name == "BYTES" else numpy_of(name).itemsize
 
 
+def check_range(array: Tensor, dtype: np.dtype[Any]) -> None:
+    """Raises ``OverflowError``, as numpy 2 does, for integers that a type cannot hold: numpy 1 wraps them."""
+    if dtype.kind not in "iu" or array.dtype.kind not in "iu" or not array.size:
+        return
+    limits = np.iinfo(dtype)
+    for extreme in (int(array.min()), int(array.max())):
+        if not limits.min <= extreme <= limits.max:
+            raise OverflowError(f"Python integer {extreme} out of bounds for {dtype}")
+
+
 def element_count(shape: Sequence[int], where: str) -> int:
     """How many elements a shape holds; ``where`` names the tensor, as in "input 'x'".
 

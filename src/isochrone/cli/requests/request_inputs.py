@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isochrone.cli.requests.target import RequestFailed, TensorDescription
-from isochrone.protocol.datatypes import bytes_tensor, numpy_of
+from isochrone.protocol.datatypes import bytes_tensor, check_range, numpy_of
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor
@@ -129,11 +129,7 @@ def _from_json(declared: TensorDescription, text: str, where: str) -> Tensor:
         array = np.asarray(data)
         if array.dtype.kind not in "biuf" or (array.size and dtype.kind in "iub" and array.dtype.kind == "f"):
             raise ValueError(f"{text[:40]} is not of that type")
-        # Asked here: numpy 1.x wraps what does not fit.
-        if array.size and dtype.kind in "iu":
-            limits = np.iinfo(dtype)
-            if array.min() < limits.min or array.max() > limits.max:
-                raise OverflowError(f"{text[:40]} has a number outside {limits.min} to {limits.max}")
+        check_range(array, dtype)
         # From the Python numbers, not from what numpy made of them.
         return np.asarray(data, dtype)
     except (ValueError, TypeError, OverflowError) as error:

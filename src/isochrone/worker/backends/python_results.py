@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isochrone.protocol.datatypes import NUMPY_BY_NAME
+from isochrone.protocol.datatypes import NUMPY_BY_NAME, check_range
 from isochrone.worker.backends.declared import datatype_of
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def _converted(name: str, value: Any, dtype: np.dtype[Any]) -> Tensor:
     try:
         array = np.asarray(value)
         if untyped and not (array.dtype.kind == "f" and dtype.kind in "iub"):
+            check_range(array, dtype)
             array = np.asarray(value, dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise WrongResult(f"output '{name}': expected {datatype_of(dtype)}, given {error}") from None
