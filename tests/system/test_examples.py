@@ -25,6 +25,7 @@ from typer.testing import CliRunner
 
 from gateway_process import GatewayProcess, StartGateway, start_gateway
 from isochrone.cli.main import app
+from isochrone.cli.triton.flags import FLAGS
 from isochrone.gateway.policies import NAMES
 from isochrone.gateway.resilience.outliers import OutlierRules
 from isochrone.gateway.traffic.rules import ModelRules, load_rules, parse_rules
@@ -68,7 +69,9 @@ def server(
         path = documented / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    with server_factory(samples, "--model-repository", str(documented)) as server:
+    # With a cache, so that every metric that the docs name is there.
+    flags = ("--model-repository", str(documented), "--cache-config", "local,size=1048576")
+    with server_factory(samples, *flags) as server:
         yield server
 
 
@@ -217,8 +220,9 @@ def test_the_docs_name_real_flags() -> None:
     commands = ["serve", "gateway", "infer", "simulate", "up", "control", "apply", "scale", "events", "top"]
     commands += ["rollout start", "rollout abort", "canary abort", "init", "logs", ""]
     pages = "".join(CliRunner().invoke(app, [*command.split(), "--help"]).output for command in commands)
-    # etcd's own.
+    # etcd's own, and tritonserver's, which serve takes beside those of its help.
     text = pages.replace("\n", " ") + " --auto-compaction-retention --auto-compaction-mode --quota-backend-bytes"
+    text += "".join(f" --{flag.name}" for flag in FLAGS)
     for page in PAGES:
         for flag in re.findall(r"`(--[a-z-]+)", page.read_text()):
             assert re.search(rf"{flag}\b", text), f"{page.name} names {flag}"

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from up_process import SECONDS, bundled_fleet, start_up
 
 from gateway_process import StartGateway
 from isochrone.stop_signals import stop_signals
@@ -51,6 +52,16 @@ def test_a_worker_and_a_gateway_drain_when_their_terminal_closes(
             process.process.send_signal(signal.SIGHUP)
             assert process.process.wait(45) == 0, process.log_text()
             assert any(event["event"] == "stopped" for event in process.log_events())
+
+
+def test_a_whole_fleet_drains_when_its_terminal_closes(tmp_path: Path) -> None:
+    with start_up(str(bundled_fleet(tmp_path / "fleet", workers=1)), log=tmp_path / "up.log") as up:
+        up.wait_for("Ctrl-C stops everything")
+        children = up.children()
+        up.process.send_signal(signal.SIGHUP)
+        assert up.process.wait(SECONDS) == 0, up.log.read_text()
+        assert not any(child.is_running() for child in children)
+        assert up.log.read_text().splitlines()[-1] == "stopped"
 
 
 def test_a_worker_under_nohup_stays(server_factory: StartServer, models: Path) -> None:

@@ -7,7 +7,7 @@ from isochrone.cli.triton.flags import FLAGS, Flag, Outcome
 _HEAD = """\
 # tritonserver's flags
 
-`isochrone serve` takes the command line of tritonserver 2.51: `--flag=value` and `--flag value`, booleans as
+`isochrone serve` takes the command line of tritonserver 2.51: `--http-port=9000` and `--http-port 9000`, booleans as
 `--allow-grpc=true`, `1`, `on`, `false`, `0` or `off`. Replace the program's name in a container's command and keep the
 rest. Each of the flags is in one of three states:
 
