@@ -224,7 +224,7 @@ def test_the_docs_name_real_flags() -> None:
     text = pages.replace("\n", " ") + " --auto-compaction-retention --auto-compaction-mode --quota-backend-bytes"
     text += "".join(f" --{flag.name}" for flag in FLAGS)
     for page in PAGES:
-        for flag in re.findall(r"`(--[a-z-]+)", page.read_text()):
+        for flag in re.findall(r"`(--[a-z0-9-]+)", page.read_text()):
             assert re.search(rf"{flag}\b", text), f"{page.name} names {flag}"
 
 
