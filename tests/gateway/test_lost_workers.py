@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from offline import OfflineLoop, RecordingTransport, add_members, turns
 
 from isochrone.clock import now_ns
@@ -14,6 +15,7 @@ from isochrone.gateway.application import GatewayApplication
 from isochrone.gateway.balancer import BalancerRules
 from isochrone.gateway.forwarding import Forward
 from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.http_forward import HttpForward
 from isochrone.gateway.resilience.retry_budget import RetryRules
 from isochrone.gateway.resilience.suspects import QuarantineRules
 from isochrone.gateway.traffic.rules import GatewayRules, ModelRules
@@ -80,17 +82,22 @@ class Scene:
         serves = {"m": {"1": ""}}
         add_members(self.gateway.fleet, serves, serves, serves)
         self.callers: list[Caller] = []
+        self.sent = 0
 
     def only(self, *hosts: str) -> None:
         for address, member in self.gateway.fleet.members.items():
             member.endpoint.healthy = address[0] in hosts
         self.gateway.fleet.rebuild()
 
-    async def send(self, *numbers: int) -> list[Caller]:
+    async def send(self, *numbers: int, size: int = 0) -> list[Caller]:
+        """``size``: bytes of a binary tensor behind the JSON part."""
         sent = []
         for number in numbers:
-            head = Head(b"POST", b"/v2/models/m/infer", ((b"host", b"gw"),))
-            caller = Caller(head, b'{"id": "%d", "inputs": [%d]}' % (id(object()), number))
+            self.sent += 1
+            start = b'{"id": "%d", "inputs": [%d]}' % (self.sent, number)
+            length = ((b"inference-header-content-length", b"%d" % len(start)),) if size else ()
+            head = Head(b"POST", b"/v2/models/m/infer", ((b"host", b"gw"), *length))
+            caller = Caller(head, start + number.to_bytes(1, "big") * size)
             GatewayApplication(self.gateway).route(head).handle(caller)  # type: ignore[arg-type]
             sent.append(caller)
         self.callers += sent
@@ -180,6 +187,38 @@ def test_the_one_that_loses_a_second_process_is_rejected_and_those_like_it_too()
         assert [(what, about) for what, about, _ in told] == [("request quarantined", "m")]
         group = fleet.gateway.fleet.group("m")
         assert (group.quarantines, group.quarantine_rejections) == (1, 1)
+
+    play(scene)
+
+
+def test_large_requests_are_known_by_their_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed: list[Forward] = []
+    take = HttpForward.take_fingerprint
+
+    def counted(forward: HttpForward) -> bytes:
+        hashed.append(forward)
+        return take(forward)
+
+    monkeypatch.setattr(HttpForward, "take_fingerprint", counted)
+
+    async def scene(fleet: Scene) -> None:
+        fleet.only("a")
+        (killer,) = await fleet.send(1, size=100_000)
+        fleet.only("a", "b", "c")
+        await fleet.end("a")
+        ((host, _),) = fleet.under_way().items()
+        await fleet.end(host)
+        assert killer.status == 422
+        assert len(hashed) == 1
+        (alike,) = await fleet.send(1, size=100_000)
+        assert alike.status == 422
+        assert len(hashed) == 2
+        # Of those that end otherwise nothing is hashed.
+        (left,) = {"b", "c"} - {host}
+        others = await fleet.send(2, 3, size=100_000)
+        await fleet.answer(left)
+        assert {other.status for other in others} == {200}
+        assert len(hashed) == 2
 
     play(scene)
 

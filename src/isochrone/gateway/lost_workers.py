@@ -34,6 +34,12 @@ _ANSWER_SECONDS = 0.25
 #: Losses at an endpoint whose process was found to be gone so long ago are of the same process.
 _LATELY_NS = 2 * SECOND
 
+#: A body up to this size is hashed in a few microseconds. Of a larger one the last bytes are compared first: they are
+#: tensor bytes, behind the id.
+_SMALL, _TAIL = 4096, 64
+#: Last bytes that are kept of one model's suspects; beyond, every body is hashed.
+_MOST_TAILS = 4096
+
 #: What to do about requests that kill; part of every message about one.
 ADVICE = 'a Python model with parameters { key: "isolation" value: { string_value: "process" } } crashes alone'
 
@@ -55,6 +61,8 @@ class LostWorkers:
         self._retrials: Retrials[Forward] = Retrials()
         #: By member: what was lost there, while its process is asked after.
         self._asking: dict[Member, list[Loss]] = {}
+        #: By model that is watched: the last bytes of its large suspects.
+        self._tails: dict[str, set[bytes]] = {}
         #: By address: when its process was last found to be gone.
         self._gone: dict[str, int] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -106,6 +114,8 @@ class LostWorkers:
         keys = {loss.forward: self._key(loss.forward, loss.attempt) for loss in losses}
         guilty = self.suspects.lost(((keys[one], was_suspect[one]) for one in keys), now, self._rules)
         self._watch({key.model for key in keys.values()})
+        for forward in keys:
+            self._tails.setdefault(forward.group.name, set()).add(_tail(forward))
         log.warning("a worker's process is gone", worker=address, requests=len(losses), quarantined=len(guilty))
         for key in guilty:
             self._quarantined(key, [loss.forward for loss in losses if keys[loss.forward] == key])
@@ -147,6 +157,8 @@ class LostWorkers:
 
     def examine(self, forward: Forward) -> None:
         """Marks a request that is like a suspect; raises for one that is like a quarantined one."""
+        if not self._may_be_known(forward):
+            return
         key = self._key(forward)
         standing = self.suspects.standing(key, now_ns())
         if standing is Standing.QUARANTINED:
@@ -164,6 +176,8 @@ class LostWorkers:
 
     def answered(self, forward: Forward, attempt: Attempt) -> None:
         """A worker answered it and lives, so that it is not what kills."""
+        if forward.suspect is None and not self._may_be_known(forward):
+            return
         key = forward.suspect or self._key(forward, attempt)
         self._retrials.over(forward)
         if not self.suspects.cleared(key):
@@ -236,6 +250,11 @@ class LostWorkers:
         lane = attempt.lane if attempt is not None else forward.lane
         return Key(forward.group.name, lane.version, forward.fingerprint)
 
+    def _may_be_known(self, forward: Forward) -> bool:
+        """False: it is certainly like none of the suspects."""
+        tails = self._tails.get(forward.group.name, ())
+        return len(forward.exchange.body) <= _SMALL or len(tails) >= _MOST_TAILS or _tail(forward) in tails
+
     def _rules(self, model: str) -> QuarantineRules:
         return self._gateway.fleet.rules.of(model).quarantine
 
@@ -244,6 +263,8 @@ class LostWorkers:
             group = self._gateway.fleet.groups.get(model)
             if group is not None:
                 group.suspected = self.suspects.watches(model)
+                if not group.suspected:
+                    self._tails.pop(model, None)
 
     def _refusal(self, key: Key) -> Quarantined:
         seconds = self._rules(key.model).duration_ns / 1e9
@@ -251,6 +272,10 @@ class LostWorkers:
             f"model '{key.model}': this request was in flight when two worker processes were lost, and is rejected for "
             f"up to {seconds:g} s (quarantine.duration_ms); {ADVICE}"
         )
+
+
+def _tail(forward: Forward) -> bytes:
+    return bytes(forward.exchange.body[-_TAIL:])
 
 
 async def _lives(member: Member) -> bool:
