@@ -137,3 +137,17 @@ def test_what_would_not_be_answered_is_told_with_the_reason() -> None:
     assert set(gateway.unserved()) == {"m", "e"}
     assert "a:1: Connection refused" in gateway.unserved()["m"]
     assert gateway.worker_faults() == {"a:1": "Connection refused"}
+
+
+def test_a_worker_with_other_files_is_told_though_others_serve_the_model() -> None:
+    gateway = Gateway(GatewayRules(), WireLimits())
+    fleet = gateway.fleet
+    fleet.lead()
+    fleet.commit(1, {"m": Commitment(1, "1", {"1": "a" * 64, "2": "b" * 64}), "n": Commitment(1, "1", {"1": "c"})})
+    right = {"m": {"1": "a" * 64}, "n": {"1": "c"}}
+    # Another digest of a version that is not the committed one is nobody's affair.
+    add_members(fleet, right, {**right, "m": {"1": "0" * 64}}, {**right, "m": {"1": "a" * 64, "2": "x"}}, {})
+    assert gateway.unserved() == {}
+    assert gateway.worker_faults() == {
+        "b:1": "other files or another config.pbtxt of m 1 (digest 000000000000, committed aaaaaaaaaaaa)"
+    }

@@ -61,6 +61,8 @@ def test_only_the_committed_digest_is_routable(tmp_path: Path) -> None:
                 until(lambda: even.requests > 20, "requests for even")
                 load.wait_answers(50)
                 assert _solo(odd) == 0
+                differs = "gets no requests: other files or another config.pbtxt of solo 1 (digest "
+                until(lambda: differs in " ".join(command(fleet, "status").said.split()), "the status to say so")
                 # Nor may a rollout go on with it: said before anything is visible.
                 aborted = command(fleet, "rollout", "start", "solo=2")
                 assert aborted.status == 1

@@ -27,6 +27,7 @@ from isochrone.settings import WireLimits
 if TYPE_CHECKING:
     from isochrone.gateway.forwarding import Forward
     from isochrone.gateway.grpc_pipe import GrpcPipe
+from isochrone.gateway.serving import mismatch
 
 log = structlog.get_logger()
 
@@ -170,7 +171,7 @@ class Gateway:
         return found
 
     def worker_faults(self) -> dict[str, str]:
-        """By address: workers that get no requests now, and why."""
+        """By address: workers that get no requests now, or none for some models, and why."""
         now = now_ns()
         found = {}
         for address, member in self.fleet.members.items():
@@ -178,6 +179,8 @@ class Gateway:
                 found[address] = member.fault
             elif member.endpoint.ejected_until > now:
                 found[address] = "left out as an outlier: it fails or is slow beside the others"
+            elif differs := mismatch(member.serves or {}, self.fleet.committed):
+                found[address] = differs
         return found
 
     def trials(self) -> dict[str, TrialReport]:
