@@ -457,6 +457,11 @@ class Http2ClientConnection(Http2Connection):
         # RFC 9113 §6.5.2: a server must not switch push on.
         return value == 0
 
+    def fail(self, code: int, reason: str) -> None:
+        if reason and not self.going_away:
+            self.ended_because = f"this side ended the connection (code {code}: {reason})"
+        super().fail(code, reason)
+
     def cut_deaf(self) -> None:
         self.ended_because = "the server reads nothing"
         super().cut_deaf()
