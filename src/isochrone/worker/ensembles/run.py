@@ -32,6 +32,13 @@ if TYPE_CHECKING:
 _FRAMES_AHEAD = 16
 
 
+def _sequence(identity: int | str, start: bool, end: bool) -> Parameters:
+    return {"sequence_id": identity, "sequence_start": start, "sequence_end": end}
+
+
+_NO_SEQUENCE = _sequence(0, False, False)
+
+
 class Frame:
     """The tensors that belong together: of the request, or of one response of a decoupled step."""
 
@@ -74,7 +81,10 @@ class EnsembleRun:
         self._versions = versions
         self._wanted = request.plan.outputs or tuple(graph.outputs)
         self._needed = graph.needed(request.plan.outputs or None)
-        self._is_mixed = any(version.batched != graph.batched for version in versions)
+        self._is_mixed = False
+        for version in versions:
+            if version.batched != graph.batched:
+                self._is_mixed = True
         #: A decoupled step has begun for a caller that takes many responses.
         self.is_stream = False
         #: Of a stream: frames that may become responses, oldest first; None until their outputs are there.
@@ -109,7 +119,12 @@ class EnsembleRun:
         for index in self._needed:
             if self._done:
                 return
-            if index not in frame.started and all(tensor in tensors for tensor in steps[index].inputs.values()):
+            if index in frame.started:
+                continue
+            for tensor in steps[index].inputs.values():
+                if tensor not in tensors:
+                    break
+            else:
                 frame.started.add(index)
                 self._under_way += 1
                 self._run_step(index, steps[index], frame)
@@ -255,14 +270,15 @@ class EnsembleRun:
 
     def _parameters(self, outputs: Tensors) -> Parameters:
         """Triton's: every response of an ensemble tells its sequence, unless it holds no data."""
-        if not any(array.size for array in outputs.values()):
+        for array in outputs.values():
+            if array.size:
+                break
+        else:
             return NO_PARAMETERS
         plan = self._request.plan
-        return {
-            "sequence_id": plan.sequence_id,
-            "sequence_start": plan.sequence_start,
-            "sequence_end": plan.sequence_end,
-        }
+        if not plan.sequence_id and not plan.sequence_start and not plan.sequence_end:
+            return _NO_SEQUENCE
+        return _sequence(plan.sequence_id, plan.sequence_start, plan.sequence_end)
 
     def _complete_frame(self, frame: Frame) -> None:
         """Sends what is ready, in the order in which decoupled steps made it."""
