@@ -137,13 +137,17 @@ def test_streams(servers: Servers, compared: Counter[str], name: str) -> None:
             compared[f"streams ({server.name})"] += 1
 
 
-@pytest.mark.parametrize("name", [name for name, call in STREAMED.items() if "X" in call.inputs and not call.outputs])
+#: Errors of generate_stream are compared elsewhere, with those of all models.
+GENERATED = [
+    name for name, call in STREAMED.items() if not call.outputs and name not in ("a failing step", "a wrong shape")
+]
+
+
+@pytest.mark.parametrize("name", GENERATED)
 def test_generate_stream(servers: Servers, compared: Counter[str], name: str) -> None:
-    status, events = servers.theirs.generated(STREAMED[name])
-    if any("error" in event for event in events) or status != 200:
-        pytest.skip("errors of generate_stream are compared with those of all models")
+    theirs = servers.theirs.generated(STREAMED[name])
     for server in servers.all_of_ours():
-        assert server.generated(STREAMED[name]) == (status, events)
+        assert server.generated(STREAMED[name]) == theirs
         compared[f"generate_stream ({server.name})"] += 1
 
 

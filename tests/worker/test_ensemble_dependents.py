@@ -202,12 +202,17 @@ def test_without_asking_for_it_the_steps_stay(repository: Path) -> None:
     run(repository, scenario)
 
 
-def test_steps_of_an_ensemble_that_waits_go_with_it(repository: Path) -> None:
+@pytest.mark.parametrize("ensemble", ["both", "outer"])
+def test_steps_of_an_ensemble_that_waits_go_with_it(repository: Path, ensemble: str) -> None:
     async def scenario(catalog: Catalog) -> None:
-        await catalog.load("both")
+        await catalog.load(ensemble)
         await catalog.unload("first")
-        await catalog.unload("both", dependents=True)
+        await catalog.unload(ensemble, dependents=True)
         assert ready(catalog) == set()
+        # Nothing waits any more.
+        await catalog.load("first")
+        await catalog.load("second")
+        assert ready(catalog) == {"first", "second"}
 
     run(repository, scenario)
 

@@ -389,7 +389,8 @@ class Catalog:
                 log.info("model unloaded", model=name, versions=numbers)
         if dependents:
             for step in steps:
-                if self.versions(step) and not self._dependents.standing.is_needed(step):
+                # Also an ensemble that is not served now, but waits.
+                if self._known(step) and not self._dependents.standing.is_needed(step):
                     await self.unload(step, dependents=True)
 
     async def poll(self) -> None:
