@@ -63,6 +63,7 @@ class EnsembleRun:
         "_done",
         "_graph",
         "_is_mixed",
+        "_is_stream",
         "_needed",
         "_request",
         "_runner",
@@ -70,7 +71,6 @@ class EnsembleRun:
         "_unsent",
         "_versions",
         "_wanted",
-        "is_stream",
     )
 
     def __init__(self, runner: EnsembleRunner, request: InferRequest, versions: list[ServedVersion]) -> None:
@@ -86,7 +86,7 @@ class EnsembleRun:
             if version.batched != graph.batched:
                 self._is_mixed = True
         #: A decoupled step has begun for a caller that takes many responses.
-        self.is_stream = False
+        self._is_stream = False
         #: Of a stream: frames that may become responses, oldest first; None until their outputs are there.
         self._unsent: dict[Frame, Tensors | None] = {}
         #: Decoupled models that wait until frames have left.
@@ -130,7 +130,7 @@ class EnsembleRun:
                 self._run_step(index, steps[index], frame)
         if self._done:
             return
-        if self.is_stream:
+        if self._is_stream:
             self._complete_frame(frame)
         if not self._under_way and not self._done:
             self._finish(frame)
@@ -155,7 +155,7 @@ class EnsembleRun:
             sequence_end=request.plan.sequence_end,
         )
         if version.decoupled and request.takes_many:
-            self.is_stream = True
+            self._is_stream = True
             # What it gives becomes responses; the frame itself never will.
             self._unsent.pop(frame, None)
         child = (StreamedStep if request.takes_many else StepRequest)(self, index, plan, inputs, frame)
@@ -233,16 +233,15 @@ class EnsembleRun:
                 continue
             spec = graph.outputs[name]
             if self._is_mixed:
-                array = array.reshape(
-                    fit_shape(array.shape, frame.rows[name], spec.reshape or spec.dims, graph.batched)
-                )
+                dims = spec.dims if spec.reshape is None else spec.reshape
+                array = array.reshape(fit_shape(array.shape, frame.rows[name], dims, graph.batched))
             if spec.reshape is not None:
                 array = array.reshape(new_shape(array.shape, spec.reshape, spec.dims, graph.batched))
             outputs[name] = array
         return outputs
 
     def _finish(self, frame: Frame) -> None:
-        if self.is_stream:
+        if self._is_stream:
             self._end_stream()
             return
         request, runner = self._request, self._runner

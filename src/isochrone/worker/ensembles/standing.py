@@ -1,4 +1,4 @@
-"""What the catalog remembers of ensembles beyond what serves: who asked for which model, and who waits for which.
+"""What the catalog remembers of ensembles: which models were asked for by name, which ensembles wait for which steps.
 
 An ensemble that lost a step, or never found it, waits: it is loaded again when a model of its steps is. A model that
 was loaded only because an ensemble runs it goes with that ensemble where an unload asks for it.
@@ -43,7 +43,7 @@ class Standing:
         return name in self._particular
 
     def forget(self, name: str) -> None:
-        """It was unloaded: it waits for nothing, and needs nobody."""
+        """It was unloaded: it waits for no step, and keeps no model loaded."""
         self._asked.discard(name)
         self._particular.discard(name)
         self._ensembles.pop(name, None)
@@ -72,5 +72,5 @@ class Standing:
         return self._ensembles[name].steps if name in self._ensembles else ()
 
     def is_needed(self, name: str) -> bool:
-        """Whether somebody asked for a model, or an ensemble runs it."""
+        """Whether a model was asked for by name, or an ensemble runs it."""
         return name in self._asked or any(name in each.steps for each in self._ensembles.values())
