@@ -6,6 +6,7 @@ and whether trying again can help. Nothing here knows a transport; the transport
     IsochroneError
     ├── InvalidArgument          400  INVALID_ARGUMENT     the request or a file says something that cannot be
     │   ├── ConfigError          400  INVALID_ARGUMENT     a configuration file: names file, key, expected, given
+    │   │   └── NoVersion        400  INVALID_ARGUMENT     a version policy that leaves nothing to serve
     │   └── MalformedRequest     400  INVALID_ARGUMENT     bytes that do not parse
     ├── AlreadyExists            400  ALREADY_EXISTS
     ├── Cancelled                400  CANCELLED            the caller went away
@@ -85,6 +86,14 @@ class ConfigError(InvalidArgument):
     def __init__(self, where: str, key: str, expected: str, given: str) -> None:
         self.where, self.key, self.expected, self.given = where, key, expected, given
         super().__init__(f"{where}: {key}: expected {expected}, given {given}")
+
+
+class NoVersion(ConfigError):
+    """Triton's words, which its clients see, before ours, which say what to change."""
+
+    def __init__(self, model: str, where: str, key: str, expected: str, given: str) -> None:
+        super().__init__(where, key, expected, given)
+        self.args = (f"at least one version must be available under the version policy of model '{model}'; {self}",)
 
 
 class MalformedRequest(InvalidArgument):

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from model_files import IDENTITY, WriteModel, WriteOnnx
 
-from isochrone.errors import ConfigError, Internal, InvalidArgument, NotFound
+from isochrone.errors import ConfigError, Internal, InvalidArgument, NotFound, NoVersion
 from isochrone.models.digest import digest
 from isochrone.models.repository import Repository, validate_model_name
 from isochrone.protocol.control_json import model_config_json
@@ -323,3 +323,16 @@ def test_the_server_says_which_batch_size_is_assumed(tmp_path: Path, write_onnx:
     assert (assumed(), assumed(onnx=5), assumed(torch=5)) == (32, 5, 32)
     assert int(Repository([tmp_path], assumed_batch_sizes={"": 6}).read("mlp").config.max_batch_size) == 6
     assert assumed(onnx=0) == 0
+
+
+def test_versions_that_a_policy_names_and_that_are_not_there_are_left_out(write_model: WriteModel) -> None:
+    config = IDENTITY + "version_policy { specific { versions: [ 1, 7 ] } }"
+    described = Repository([write_model(config=config, versions=("1", "3"))]).read("m")
+    assert list(described.versions) == [1]
+
+
+def test_a_policy_without_any_version_that_is_there(write_model: WriteModel) -> None:
+    config = IDENTITY + "version_policy { specific { versions: [ 7 ] } }"
+    words = r"must be available under the version policy of model 'm'; .*\(present: 1, 3\), given \[7\]"
+    with pytest.raises(NoVersion, match=words):
+        Repository([write_model(config=config, versions=("1", "3"))]).read("m")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tritonclient.grpc import model_config_pb2
 
-from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, NotFound
+from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, NotFound, NoVersion
 from isochrone.models.completion import complete
 from isochrone.models.config import parse_json, parse_text
 from isochrone.models.digest import regular_files
@@ -272,18 +272,14 @@ class Repository:
 
 def _no_version(
     name: str, config: model_config_pb2.ModelConfig, found: FoundVersions, directory: Path, where: str
-) -> ConfigError:
+) -> NoVersion:
     if found.present:
         expected = f"one that is present (present: {', '.join(map(str, found.present))})"
         given = str(list(config.version_policy.specific.versions))
-        error = ConfigError(where, "version_policy.specific.versions", expected, given)
-    else:
-        given = f"none (ignored: {', '.join(found.ignored)})" if found.ignored else "none"
-        expected = "at least one version directory named by a positive integer, such as '1'"
-        error = ConfigError(str(directory), "versions", expected, given)
-    # Triton's words, which its clients see, before ours, which say what to change.
-    error.args = (f"at least one version must be available under the version policy of model '{name}'; {error}",)
-    return error
+        return NoVersion(name, where, "version_policy.specific.versions", expected, given)
+    given = f"none (ignored: {', '.join(found.ignored)})" if found.ignored else "none"
+    expected = "at least one version directory named by a positive integer, such as '1'"
+    return NoVersion(name, str(directory), "versions", expected, given)
 
 
 def unknown_model(name: str) -> NotFound:

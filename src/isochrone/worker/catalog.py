@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from isochrone.clock import now_ns
-from isochrone.errors import Internal, InvalidArgument, IsochroneError, NotFound, Unavailable
+from isochrone.errors import Internal, InvalidArgument, IsochroneError, NotFound, NoVersion, Unavailable
 from isochrone.models.digest import DigestMemory
 from isochrone.models.ensemble_graph import step_names
 from isochrone.models.repository import ModelEntry, Repository, validate_model_name
@@ -199,7 +199,8 @@ class Catalog:
         except IsochroneError as error:
             if not isinstance(error, NotFound):
                 self.note_failure(name, (), error)
-            raise error.within(_NOT_FOUND_TO_LOAD.format(name)) from error
+            context = _LOAD_FAILED if isinstance(error, NoVersion) else _NOT_FOUND_TO_LOAD
+            raise error.within(context.format(name)) from error
         for sentence in description.assumed:
             log.debug("assumed", model=name, what=sentence)
         if description.assumed:
