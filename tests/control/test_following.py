@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from isochrone.control.following import FILE, Asked, Steps, follow, given_up, retire
+from isochrone.control.following import FILE, Asked, Steps, follow, given_up, retire, superseded
 from isochrone.control.records import (
     ABORTING,
+    DRAINING,
     STRICT,
     Assignment,
     CanaryRule,
@@ -224,3 +225,25 @@ def test_rollouts_that_a_leader_before_had_started_go_on() -> None:
     # One that is on its way back is not what the file asks for.
     aborting = RolloutRecord("r4", {"a": Change("2", "1", pools=("cpu",))}, ABORTING, by=FILE)
     assert follow(7, models, ConvergedRecord(6), epoch, (aborting,), 5, 100.0) is None
+
+
+def test_rollouts_of_a_file_before_that_nobody_asks_for_any_more_are_aborted() -> None:
+    moving = RolloutRecord("r4", {"m": Change("1", "1", pools=("metal",), left=("cpu",))}, by=FILE)
+    assert superseded({"m": asked(pools=("metal",))}, (moving,), 7) == []
+    (aborted,) = superseded({"m": asked()}, (moving,), 7)
+    assert aborted.abort_asked == "superseded by generation 7 of fleet.yaml"
+    assert superseded({}, (moving,), 7) == [aborted], "the model is gone"
+    changing = RolloutRecord("r5", {"m": Change("2", "1", pools=("cpu",))}, by=FILE)
+    assert superseded({"m": asked("2")}, (changing,), 7) == []
+    assert len(superseded({"m": asked("3")}, (changing,), 7)) == 1
+    # What somebody asked for by hand, what is committed, and what is on its way back, stands.
+    for other in (
+        RolloutRecord("r6", {"m": Change("2", "1", pools=("cpu",))}, by="ada@desk"),
+        RolloutRecord("r6", {"m": Change("2", "1", pools=("cpu",))}, DRAINING, by=FILE),
+        RolloutRecord("r6", {"m": Change("2", "1", pools=("cpu",))}, ABORTING, by=FILE),
+        aborted,
+    ):
+        assert superseded({"m": asked("3")}, (other,), 7) == []
+    # A version that was rolled out by hand and moves is not the file's.
+    by_hand = RolloutRecord("r7", {"m": Change("2", "2", pools=("metal",))}, by=FILE)
+    assert superseded({"m": asked("1", pools=("metal",))}, (by_hand,), 7) == []

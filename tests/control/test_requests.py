@@ -140,6 +140,20 @@ def test_a_version_that_was_rolled_out_by_hand_stands_while_the_file_asks_for_th
     assert next(step.detail for step in steps if step.action == "rollout").startswith("tracker 2 → 3")
 
 
+def test_a_pool_that_a_rollout_is_preparing_is_kept_by_the_next_file() -> None:
+    """It may commit before it is aborted."""
+    records = Records(_renamed(FLEET), versions=ALL)
+    records.rollout("r1", PREPARING, {"tracker": Change("1", "1", pools=("metal",), left=("cpu",))})
+    decision = apply_fleet(records.view, file_of(FLEET), ASKING, agreed=True)
+    assert set(decision.answer.record.kept["metal"].processes) == {"metal-1", "metal-2"}
+    record, fleet = decision.answer.record, file_of(FLEET).fleet
+    view = records.view
+    epoch = view.epoch or EpochRecord(0)
+    followed = ConvergedRecord(2)
+    assert needed_pools(record, fleet, epoch, followed, view.open_rollouts) == {"metal"}
+    assert needed_pools(record, fleet, epoch, followed, ()) == set()
+
+
 def test_a_canary_of_a_stage_alone_is_refused_with_the_reason() -> None:
     records = Records(versions=ALL)
     stage = FLEET.replace("    version: 1\n", "    version: 2\n")

@@ -133,6 +133,21 @@ def test_a_renamed_pool_serves_before_the_old_one_goes(tmp_path: Path, broken: b
     assert load.failed == []
 
 
+def test_a_pool_that_is_renamed_and_at_once_renamed_back_loses_nothing(tmp_path: Path) -> None:
+    with small_fleet(tmp_path, ONE_WORKER) as fleet, FleetLoad([fleet.of(GATEWAY)[0].address], rate=20.0) as load:
+        first = fleet.file.read_text()
+        rewritten(fleet, lambda document: document.update(pools={"metal": {"workers": 1}}))
+        for text in (fleet.file.read_text(), first, fleet.file.read_text(), first):
+            fleet.api.apply(text, str(fleet.file.parent), retire=True)
+            # Wherever it is by then: not begun, prepared, committed.
+            load.wait_answers(5)
+        until(lambda: _workers(fleet) == {"cpu-1"}, "the first pool alone")
+        until(lambda: not fleet.api.status()["rollouts"], "the rollouts to end")
+        assert {tuple(model["pools"]) for model in fleet.api.status()["models"]} == {("cpu",)}
+        load.wait_answers(20)
+    assert load.failed == []
+
+
 def test_the_only_worker_is_replaced_without_a_lost_request(tmp_path: Path) -> None:
     with small_fleet(tmp_path, ONE_WORKER) as fleet, FleetLoad([fleet.of(GATEWAY)[0].address], rate=20.0) as load:
         before = pids(fleet)["cpu-1"]

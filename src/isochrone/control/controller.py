@@ -22,7 +22,7 @@ from isochrone.control.fleet.planning.keeping import needed_pools
 from isochrone.control.fleet.processes import repositories_by_worker
 from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.fleet_reading import FleetReading, ReadFleet
-from isochrone.control.following import FILE, Steps, follow, given_up, retire
+from isochrone.control.following import FILE, Steps, follow, given_up, retire, superseded
 from isochrone.control.keys import Keys
 from isochrone.control.load_crashes import LoadCrashes
 from isochrone.control.mending import mend, unreported
@@ -286,6 +286,11 @@ class Controller:
             return
         converged, epoch = view.converged, view.epoch or EpochRecord(0)
         number = view.rollout_number
+        if converged.generation < fleet.generation:
+            late = superseded(self._fleet.asked, view.open_rollouts, fleet.generation)
+            if late:
+                await self._abort_superseded(view, late)
+                return
         if converged.generation >= fleet.generation:
             steps = retire(converged, epoch, view.open_rollouts, time.time())
         else:
@@ -294,6 +299,15 @@ class Controller:
             )
         if steps is not None and (steps.epoch is None or view.switch is None):
             await self._write(view, steps, number)
+
+    async def _abort_superseded(self, view: View, rollouts: Sequence[RolloutRecord]) -> None:
+        for record in rollouts[:_MOST_ROLLOUTS]:
+            key = self._keys.rollout(record.identity)
+            compares = (self._candidate.condition(), view.unchanged(key), view.unchanged(self._keys.fleet))
+            told = self._event(FILE, "rollout abort asked", record.identity, record.abort_asked)
+            outcome = await self._store.transact(compares, (Put(key, encode(record)), told))
+            await self._mirror.catch_up(outcome.revision)
+        self._wake.set()
 
     async def _write(self, view: View, steps: Steps, number: int) -> None:
         """The rollouts, in as many transactions as the store needs; what is followed and the epoch in the last one.

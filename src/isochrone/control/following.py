@@ -16,6 +16,7 @@ import msgspec
 
 from isochrone.control.records import (
     ABORTING,
+    DRAINING,
     FAST,
     PENDING,
     STRICT,
@@ -99,6 +100,28 @@ def follow(
     versions_asked = {name: model.version for name, model in asked.items()}
     record = ConvergedRecord(generation, versions_asked, retiring, started if retiring else ())
     return Steps(record, tuple(rollouts), *_epoch_after(epoch, adjusted, () if started else gone, now))
+
+
+def superseded(
+    asked: Mapping[str, Asked], open_rollouts: Iterable[RolloutRecord], generation: int
+) -> list[RolloutRecord]:
+    """Rollouts of a file before this one that bring what nobody asks for any more, to be aborted."""
+    reason = f"superseded by generation {generation} of fleet.yaml"
+    return [
+        msgspec.structs.replace(each, abort_asked=reason)
+        for each in open_rollouts
+        if each.by == FILE
+        and not each.abort_asked
+        and each.state not in (DRAINING, ABORTING)
+        and not all(_is_still_asked_for(asked.get(name), change) for name, change in each.changes.items())
+    ]
+
+
+def _is_still_asked_for(asked: Asked | None, change: Change) -> bool:
+    if asked is None or set(asked.pools) != set(change.pools):
+        return False
+    # A version that only moves may be one that was rolled out by hand.
+    return not change.is_new or asked.version == change.version
 
 
 def retire(

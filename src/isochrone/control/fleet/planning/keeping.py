@@ -16,12 +16,20 @@ from isochrone.control.records import ConvergedRecord, EpochRecord, FleetRecord,
 
 
 def kept_pools(
-    record: FleetRecord | None, before: Fleet | None, after: Fleet, epoch: EpochRecord
+    record: FleetRecord | None,
+    before: Fleet | None,
+    after: Fleet,
+    epoch: EpochRecord,
+    open_rollouts: Iterable[RolloutRecord],
 ) -> dict[str, KeptPool]:
-    """Pools of the fleet as it runs (``record``, which holds ``before``) that ``after`` drops and the epoch names."""
+    """Pools of the fleet as it runs (``record``, which holds ``before``) that ``after`` drops and the epoch names.
+
+    Or may name soon: a rollout that is under way may commit before it is aborted.
+    """
     if record is None or before is None:
         return {}
     committed = {pool for assignment in epoch.models.values() for pool in assignment.pools}
+    committed |= {pool for rollout in open_rollouts for change in rollout.changes.values() for pool in change.pools}
     dropped = {pool for pool in committed if _is_dropped(pool, after)}
     running = processes(before, Path(record.directory))
     found: dict[str, KeptPool] = {}
@@ -50,8 +58,10 @@ def needed_pools(
     open_rollouts: Iterable[RolloutRecord],
 ) -> frozenset[str]:
     """Those of the kept pools that something committed is still served by."""
-    # Gateways that have yet to see a commit send requests to the pools that it left.
-    found = {pool for rollout in open_rollouts for change in rollout.changes.values() for pool in change.left}
+    # Gateways that have yet to see a commit send requests to the pools that it left; and what is being prepared in a
+    # pool may be committed there.
+    changes = [change for rollout in open_rollouts for change in rollout.changes.values()]
+    found = {pool for change in changes for pool in (*change.left, *change.pools)}
     followed = converged.generation >= record.generation
     for name, assignment in epoch.models.items():
         settled = followed and name not in converged.retiring and set(assignment.pools) == set(fleet.pools_of(name))
