@@ -369,8 +369,7 @@ class Controller:
     def _kept_servers(self, view: View, fleet: FleetRecord) -> Iterator[WorkerRecord]:
         """Servers of pools that the file no longer has, while they serve what is committed."""
         if any(pool.servers for pool in fleet.kept.values()):
-            epoch = view.epoch or EpochRecord(0)
-            for pool in needed_pools(fleet, fleet_of(fleet.spec), epoch, view.converged, view.open_rollouts):
+            for pool in needed_pools(fleet, fleet_of(fleet.spec), view.epoch, view.converged, view.open_rollouts):
                 yield from fleet.kept[pool].servers
 
     async def _report_workers(self, view: View) -> None:

@@ -28,7 +28,6 @@ from isochrone.control.records import (
     DONE,
     DRAINING,
     ConvergedRecord,
-    EpochRecord,
     EventRecord,
     FleetRecord,
     RolloutRecord,
@@ -126,7 +125,7 @@ def apply_fleet(
         raise Conflict("; ".join(lost))
     _agreed(steps, agreed)
     spec = file.fleet.model_dump(mode="json")
-    kept = kept_pools(before, fleet_before, file.fleet, view.epoch or EpochRecord(0), view.open_rollouts)
+    kept = kept_pools(before, fleet_before, file.fleet, view.epoch, view.open_rollouts)
     unchanged = before is not None and (before.text, before.directory) == (file.text, file.directory)
     if before is not None and unchanged and all(step.action == IGNORE for step in steps):
         return Decision(Applied(before, tuple(steps)))

@@ -61,7 +61,7 @@ def wanted_of(record: FleetRecord, view: View | None = None) -> dict[str, Proces
     found = processes(fleet, Path(record.directory))
     if view is None or not record.kept:
         return found
-    needed = needed_pools(record, fleet, view.epoch or EpochRecord(0), view.converged, view.open_rollouts)
+    needed = needed_pools(record, fleet, view.epoch, view.converged, view.open_rollouts)
     return {**kept_processes(record, needed), **found}
 
 

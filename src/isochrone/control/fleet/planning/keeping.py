@@ -19,16 +19,19 @@ def kept_pools(
     record: FleetRecord | None,
     before: Fleet | None,
     after: Fleet,
-    epoch: EpochRecord,
+    epoch: EpochRecord | None,
     open_rollouts: Iterable[RolloutRecord],
 ) -> dict[str, KeptPool]:
     """Pools of the fleet as it runs (``record``, which holds ``before``) that ``after`` drops and the epoch names.
 
-    Or may name soon: a rollout that is under way may commit before it is aborted.
+    Or may name soon: a rollout that is under way may commit before it is aborted. Where no epoch can be read: all.
     """
     if record is None or before is None:
         return {}
-    committed = {pool for assignment in epoch.models.values() for pool in assignment.pools}
+    if epoch is None:
+        committed = {*before.pools, *record.kept}
+    else:
+        committed = {pool for assignment in epoch.models.values() for pool in assignment.pools}
     committed |= {pool for rollout in open_rollouts for change in rollout.changes.values() for pool in change.pools}
     dropped = {pool for pool in committed if _is_dropped(pool, after)}
     running = processes(before, Path(record.directory))
@@ -53,11 +56,13 @@ def _is_dropped(pool: str, fleet: Fleet) -> bool:
 def needed_pools(
     record: FleetRecord,
     fleet: Fleet,
-    epoch: EpochRecord,
+    epoch: EpochRecord | None,
     converged: ConvergedRecord,
     open_rollouts: Iterable[RolloutRecord],
 ) -> frozenset[str]:
-    """Those of the kept pools that something committed is still served by."""
+    """Those of the kept pools that something committed is still served by; all, where no epoch can be read."""
+    if epoch is None:
+        return frozenset(record.kept)
     # Gateways that have yet to see a commit send requests to the pools that it left; and what is being prepared in a
     # pool may be committed there.
     changes = [change for rollout in open_rollouts for change in rollout.changes.values()]
