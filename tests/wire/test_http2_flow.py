@@ -199,6 +199,17 @@ def test_answers_written_before_the_transport_had_enough_are_no_sign_of_a_deaf_p
     assert not end.transport.aborted
 
 
+def test_empty_parts_of_an_answer_are_no_frames() -> None:
+    end = opened()
+    end.feed(headers(1, end=True) + headers(3, end=True))
+    exchange_of(end).respond(200, (), [b"", b"one", b"", b"two", b""])
+    exchange_of(end, 1).start(200, ())
+    exchange_of(end, 1).write([b"", b"x", b""])
+    exchange_of(end, 1).end()
+    sent = [(flags, number, payload) for kind, flags, number, payload in parse(end.turn()) if kind == DATA]
+    assert sent == [(0, 1, b"one"), (1, 1, b"two"), (0, 3, b"x"), (1, 3, b"")]
+
+
 def test_streams_with_shut_windows_cost_nothing_when_the_connections_opens() -> None:
     end = opened()
     numbers = range(1, 401, 2)

@@ -180,6 +180,8 @@ class Http2ClientConnection(Http2Connection):
 
         With ``end=False`` the body goes on in ``send_data`` of the returned stream. ``head``: the method is HEAD.
         """
+        # A peer counts empty frames as a flood.
+        body = [part for part in body if len(part)]
         stream = ClientStream(self, receiver, head)
         if self.going_away or self.closed:
             stream.receiver = None

@@ -170,8 +170,10 @@ class ServerStream(Stream):
             self.send_headers(block, True)
             return
         self.send_headers(block, False)
-        last = len(body) - 1
-        for index, part in enumerate(body):
+        # A peer counts empty frames as a flood.
+        parts = [part for part in body if len(part)]
+        last = len(parts) - 1
+        for index, part in enumerate(parts):
             self.send_data(part, index == last)
 
     def start(self, status: int, headers: Headers) -> None:
@@ -181,7 +183,8 @@ class ServerStream(Stream):
     def write(self, body: Sequence[Buffer]) -> None:
         if not self.local_done:
             for part in body:
-                self.send_data(part)
+                if len(part):
+                    self.send_data(part)
 
     def end(self) -> None:
         self.owner = None
