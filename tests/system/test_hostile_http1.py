@@ -201,7 +201,7 @@ def test_a_flood_of_pipelined_requests_is_answered_in_order(victim: Victim) -> N
         ("GET", "/v2/models/%2e%2e%2f%2e%2e%2fetc", 404, "Request for unknown model: '../../etc' is not found"),
         ("GET", "/v2/models/%00", 404, "is not found"),
         ("GET", "/v2/models/%ff%fe", 400, "not valid UTF-8"),
-        ("GET", "/v2/models/echo%20/ready", 404, "is not found"),
+        ("GET", "/v2/models/echo%20/ready", 400, "not ready"),
         ("GET", "/v2/models/echo/versions/-1", 400, "expected a positive integer, given '-1'"),
         ("GET", "/v2/models/echo/versions/9999999999999999999999", 400, "expected a positive integer"),
         ("GET", "/v2/models/echo/versions/2", 404, "'echo' version 2 is not found"),
