@@ -10,6 +10,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,10 +49,10 @@ def compared(request: pytest.FixtureRequest) -> Iterator[Counter[str]]:
     """Calls compared, by kind."""
     counted: Counter[str] = Counter()
     yield counted
-    reporter = request.config.pluginmanager.get_plugin("terminalreporter")
-    if reporter is not None:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in counted.items())
-        reporter.write_line(f"\nensembles: {counted.total()} calls compared with Triton ({kinds})")
+    kinds = ", ".join(f"{count} {kind}" for kind, count in counted.items())
+    capture = request.config.pluginmanager.get_plugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture is not None else nullcontext():
+        print(f"\nensembles: {counted.total()} calls compared with Triton ({kinds})")
 
 
 @dataclass(frozen=True)
