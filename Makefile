@@ -13,7 +13,7 @@ help:
 	@echo "make demo         a fleet under load: versions rolled out and back while it runs, and what was seen"
 	@echo "make demo-policies  a gateway and three workers: policies side by side, a worker killed"
 	@echo "make test         unit, property and system tests, stock tritonclient included"
-	@echo "make test-peers   the same worker against real Triton, grpc-js, curl, nghttp and h2load"
+	@echo "make test-peers   the same worker against real Triton, grpc-js, curl, nghttp and h2load; then the long tests of fleets"
 	@echo "make test-lowest  the tests with the lowest version of every dependency that pyproject.toml allows"
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make bench        our worker beside its peers in one alternating run; also bench-deadlines,"
@@ -56,7 +56,7 @@ demo-policies: models
 	$(BIN)/python examples/policies_demo.py
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not peers" $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not peers and not long" $(ARGS)
 
 test-lowest:
 	$(PYTHON) scripts/test_lowest.py .venv-lowest $(ARGS)
@@ -80,6 +80,7 @@ $(PEERS)/.ready: scripts/setup_peers.sh
 
 test-peers: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m pytest -m peers tests/peers $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "long and not peers" $(ARGS)
 
 bench: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m bench.worker $(ARGS)

@@ -21,6 +21,8 @@ from isochrone.control.view import View
 from isochrone.errors import IsochroneError
 from isochrone.store.base import Entry
 
+pytestmark = pytest.mark.long
+
 KEYS = Keys("proof")
 FILES = 90
 PORTS = {CONTROLLER: 11000, GATEWAY: 11010, "metrics": 11020, WORKER: 11030}

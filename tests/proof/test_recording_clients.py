@@ -17,6 +17,8 @@ from bench.control.models import CHAIN, PIPELINES, SOLO, STAGES, Service, write_
 from gateway_process import StartGateway
 from server_process import StartServer
 
+pytestmark = pytest.mark.long
+
 _VERSIONS = Commit(1, dict.fromkeys((SOLO, CHAIN, *STAGES), "2"))
 
 

@@ -23,6 +23,8 @@ from isochrone.simulate import train, train_adversary, train_trial
 from isochrone.simulate.train_episodes import UNTRAINED, Lessons, Recorder, Trainee, study
 from isochrone.simulate.train_scenarios import HELD_OUT, TRAINING, bursts, equal, mixed, swell, trouble
 
+pytestmark = pytest.mark.long
+
 
 def lessons_of(weights: dict[str, float], noise: float, seed: int = 1, count: int = 4000) -> Lessons:
     """Lots whose cost is known: the weights, a state that is the same for all candidates, and noise."""

@@ -18,6 +18,8 @@ from isochrone.gateway.sampling import GRPC, GRPC_PATH, HTTP, Sample
 from sample_models import write_config, write_python
 from server_process import ServerProcess, StartServer
 
+pytestmark = pytest.mark.long
+
 MODEL = """
 import itertools
 

@@ -9,6 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from isochrone.control.controller import Controller
 from isochrone.control.fleet.reading import parse_fleet
 from isochrone.control.following import Asked
@@ -19,6 +21,8 @@ from isochrone.store.base import Delete, Put
 from isochrone.store.mirror import Mirror
 from isochrone.store.operations import MAX_OPERATIONS
 from isochrone.store.sqlite import SqliteStore
+
+pytestmark = pytest.mark.long
 
 KEYS = Keys("plant")
 SECONDS = 60.0

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import yaml
 from gateway_load import Load
 from stock_clients import StockClient
@@ -18,6 +19,8 @@ from watching import wait_for
 
 from gateway_process import GatewayProcess
 from sample_models import write_config, write_models, write_python
+
+pytestmark = pytest.mark.long
 
 _CRASHES = """
 import ctypes

@@ -16,6 +16,8 @@ from bench.control.checker import Commit
 from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import MODELS, write_corrupt_version, write_large_version, write_repository, write_version
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def models(tmp_path: Path) -> Path:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from fleet_load import FleetLoad
 
 from bench.control.applies import Applying, make_places
 from bench.control.file_mutations import Mutations
 from bench.control.fleet_run import Shape, SupervisedFleet
+
+pytestmark = pytest.mark.long
 
 
 def test_no_file_costs_a_request_and_every_refusal_is_explained(tmp_path: Path) -> None:

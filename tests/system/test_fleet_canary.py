@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
 from fleet_load import FleetLoad
 from real_fleets import ask, command, until
 
@@ -16,6 +17,8 @@ from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import write_repository
 from bench.control.rollout_log import RolloutLog
 from bench.control.trial_models import SCORE, Scoring, write_score, write_score_version
+
+pytestmark = pytest.mark.long
 
 USUAL = Scoring(median_ms=20.0, sigma=0.2)
 #: What fleet.yaml says of the model's rollouts.

@@ -13,6 +13,8 @@ from tritonclient.utils import InferenceServerException
 from bench.control.fleet_run import Shape
 from bench.control.models import STAGES
 
+pytestmark = pytest.mark.long
+
 HEADER = "x-isochrone-epoch"
 
 

@@ -15,12 +15,15 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from fleet_load import FleetLoad
 from real_fleets import LIMIT, small_fleet, until
 
 from bench.control.control_api import OVER
 from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.rollout_log import Asked, RolloutLog
+
+pytestmark = pytest.mark.long
 
 GATE = """
     def load(self, context):

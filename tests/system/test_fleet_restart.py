@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from fleet_load import FleetLoad
 from real_fleets import applied, pids, rewritten, small_fleet, until
 
 from bench.control.checker import Commit
 from bench.control.models import MODELS
+
+pytestmark = pytest.mark.long
 
 
 def test_a_changed_pool_is_restarted_worker_by_worker(tmp_path: Path) -> None:

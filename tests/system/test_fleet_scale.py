@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from fleet_load import FleetLoad
 from real_fleets import command, requests_had, served_by, small_fleet, until
 
@@ -11,6 +12,8 @@ from bench.control.checker import Commit
 from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import MODELS
 from bench.control.running_fleet import WORKER, Part
+
+pytestmark = pytest.mark.long
 
 
 def _workers(fleet: SupervisedFleet) -> dict[str, bool]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import httpx
 import psutil
+import pytest
 from fleet_load import FleetLoad
 from real_fleets import command, pids, small_fleet, until
 
@@ -21,6 +22,8 @@ from bench.control.checker import Commit
 from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import MODELS
 from bench.control.running_fleet import CONTROLLER
+
+pytestmark = pytest.mark.long
 
 
 @contextmanager

@@ -18,6 +18,8 @@ from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import write_corrupt_version, write_repository
 from bench.control.running_fleet import CONTROLLER, GATEWAY
 
+pytestmark = pytest.mark.long
+
 ONE_WORKER = Shape(workers=1, gateways=1, controllers=1)
 
 

@@ -15,6 +15,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import pytest
 from fleet_load import FleetLoad
 from real_fleets import LIMIT, command, pids, small_fleet, until
 
@@ -24,6 +25,8 @@ from bench.control.models import MODELS
 from isochrone.control.keys import Keys
 from isochrone.store.base import Put, Store
 from isochrone.store.sqlite import SqliteStore
+
+pytestmark = pytest.mark.long
 
 
 class _Page(BaseHTTPRequestHandler):

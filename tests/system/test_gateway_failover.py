@@ -20,6 +20,8 @@ from gateway_process import GatewayProcess, StartGateway
 from sample_models import write_models
 from server_process import ServerProcess, StartServer
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -26,6 +26,8 @@ from gateway_process import GatewayProcess, StartGateway
 from sample_models import write_config, write_python
 from server_process import ServerProcess, StartServer
 
+pytestmark = pytest.mark.long
+
 #: Echoes IN, slowly enough that others are in flight beside it; reads address 0 when IN begins with a negative number.
 _SOURCE = """
 import ctypes

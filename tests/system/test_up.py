@@ -6,7 +6,10 @@ import signal
 import socket
 from pathlib import Path
 
+import pytest
 from up_process import SECONDS, bundled_fleet, isochrone, start_up
+
+pytestmark = pytest.mark.long
 
 
 def test_up_infer_rollout_and_the_end(tmp_path: Path) -> None:
