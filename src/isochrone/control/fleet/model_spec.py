@@ -109,8 +109,8 @@ class Rollout(Section):
     """How a model goes from one version to the next."""
 
     cutover: Literal["fast", "strict"] = "fast"
-    """fast: each gateway switches when it sees the commit. strict: nobody gets the old version after anybody got the
-    new one, for a pause of a few milliseconds."""
+    """fast: each gateway switches when it sees the commit. strict: no request that starts after anybody got the new
+    version gets the old one, for a pause of a few milliseconds."""
     prepare_seconds: Seconds = 300.0
     """The new version must be loaded and warm everywhere within so long, or the rollout is aborted."""
     canary: Annotated[Canary | None, BeforeValidator(_switch)] = None
