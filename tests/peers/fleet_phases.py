@@ -30,7 +30,7 @@ from isochrone.store.base import Store
 #: Of the fleet that bench/control describes.
 KEYS = Keys("proof")
 _EVERYBODY = {"gw-1", "gw-2", "cpu-1", "cpu-2"}
-_TRIES = 4
+_TRIES = 8
 #: Stops a process by its name, or lets it go on.
 Stop = Callable[[str, bool], None]
 

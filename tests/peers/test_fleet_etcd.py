@@ -179,6 +179,9 @@ def test_a_fleet_on_one_member(tmp_path: Path) -> None:
         assert fleet.api.versions() == dict.fromkeys(MODELS, "2")
         isochrone("rollout", "rollback", CHAIN, "--api", second)
         assert fleet.api.versions() == dict.fromkeys(MODELS, "1")
+        broken = repository / SOLO / "3"
+        broken.mkdir()
+        (broken / "model.py").write_text("raise RuntimeError('no such weights')")
         told = isochrone("rollout", "start", f"{SOLO}=3", "--api", first, status=1)
         assert "not every worker could load it: worker cpu-1" in " ".join(told.split())
         assert fleet.api.versions() == dict.fromkeys(MODELS, "1")
