@@ -49,6 +49,8 @@ def test_a_page_of_the_server_itself(origin: bytes, host: bytes) -> None:
     ("origin", "host"),
     [
         (b"http://evil.example", b"10.0.0.1:8000"),
+        # A name that was made to lead here.
+        (b"http://evil.example:8000", b"evil.example:8000"),
         (b"http://10.0.0.1:8001", b"10.0.0.1:8000"),
         (b"http://10.0.0.1", b"10.0.0.1:8000"),
         (b"https://worker", b"worker:80"),

@@ -40,6 +40,13 @@ def test_answers_cannot_be_refused_and_keep_their_connection_from_asking() -> No
     assert budget.lowest == LIMIT - 1450
 
 
+def test_who_holds_nothing_may_ask_however_much_others_hold() -> None:
+    budget = MemoryBudget(LIMIT)
+    Share(budget).add(5 * LIMIT)
+    assert budget.free < 0
+    assert not Share(budget).is_exceeded
+
+
 @given(
     st.lists(
         st.tuples(st.integers(0, 4), st.sampled_from(["reserve", "add", "give back", "close"]), st.integers(0, 400)),

@@ -89,6 +89,47 @@ def test_answers_that_nobody_reads_are_held_and_given_back() -> None:
     assert end.listener.budget.held == 0
 
 
+def test_small_answers_that_waited_for_their_turn_are_given_back() -> None:
+    end = ServerEnd(Http1Connection, None, LIMITS)
+    end.feed(request(1, b"x") * 4)
+    first, *others = end.route.exchanges
+    for exchange in others:
+        exchange.respond(200, (), [bytes(10_000)])
+    assert end.listener.budget.held == 30_000
+    first.respond(200, (), [b"first"])
+    end.turn()
+    assert end.listener.budget.held == 0
+
+
+def test_what_a_slow_reader_took_at_last_is_given_back_without_another_request() -> None:
+    end = ServerEnd(Http1Connection, None, LIMITS)
+    end.feed(request(1, b"x"))
+    end.transport.buffered = 50_000
+    end.route.exchanges[0].respond(200, (), [bytes(60_000)])
+    assert end.listener.budget.held == 50_000
+    end.transport.buffered = 0
+    end.connection.check_timeouts(1)
+    assert end.listener.budget.held == 0
+
+
+def test_a_malformed_request_does_not_cut_the_answers_before_it() -> None:
+    end = ServerEnd(Http1Connection, None, LIMITS)
+    end.feed(request(1, b"x") + b"nonsense\r\n\r\n")
+    end.route.exchanges[0].respond(200, (), [bytes(100_000)])
+    end.connection.pause_writing()
+    for tick in range(1, 20):
+        end.transport.buffered = 100_000 - 4_000 * tick
+        end.listener.tick = tick
+        end.connection.check_timeouts(tick)
+        assert not end.transport.aborted
+    end.connection.resume_writing()
+    end.transport.buffered = 0
+    for tick in range(20, 30):
+        end.listener.tick = tick
+        end.connection.check_timeouts(tick)
+    assert end.transport.aborted
+
+
 def test_answers_ready_before_their_turn_are_held() -> None:
     end = ServerEnd(Http1Connection, None, LIMITS)
     end.feed(request(1, b"x") * 3)

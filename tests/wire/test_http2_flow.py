@@ -199,6 +199,38 @@ def test_answers_written_before_the_transport_had_enough_are_no_sign_of_a_deaf_p
     assert not end.transport.aborted
 
 
+def test_a_reader_that_returns_its_window_in_small_steps_is_no_flood() -> None:
+    end = opened()
+    end.feed(headers(1, end=True))
+    exchange_of(end).respond(200, (), [bytes(16_000_000)])
+    got = len(data_of(end.turn()))
+    for _ in range(4_000):
+        got += len(data_of(end.feed(window_update(0, 4_096) + window_update(1, 4_096))))
+    assert got == 16_000_000
+    assert not end.transport.closing
+
+
+def test_producers_of_many_streams_that_write_on_when_called_back() -> None:
+    numbers = range(1, 1_601, 2)
+    end = opened()
+    end.feed(settings_frame({4: 1 << 20}) + window_update(0, 1 << 26) + b"".join(headers(n, end=True) for n in numbers))
+    end.connection.pause_writing()
+    for exchange in end.route.exchanges:
+        exchange.start(200, ())
+        exchange.write([b"first"])
+        exchange.on_writable = lambda exchange=exchange: (exchange.write([bytes(17_000)]), exchange.end())
+    end.connection.resume_writing()
+    sent = end.turn()
+    assert end.connection.streams == {}
+    assert sum(len(payload) for kind, _, _, payload in parse(sent) if kind == DATA) == 800 * 17_005
+
+
+def test_a_first_piece_of_a_body_takes_memory_too() -> None:
+    end = opened()
+    end.feed(headers(1) + frame(DATA, 0, 1, bytes(50_000)))
+    assert end.listener.budget.held == 50_000
+
+
 def test_empty_parts_of_an_answer_are_no_frames() -> None:
     end = opened()
     end.feed(headers(1, end=True) + headers(3, end=True))

@@ -94,7 +94,12 @@ class LostWorkers:
         return True
 
     async def _ask(self, member: Member) -> None:
-        lives = await _lives(member)
+        try:
+            lives = await _lives(member)
+        except Exception as error:
+            # Those that wait for the verdict must not wait for ever.
+            log.error("asking after a worker failed unexpectedly", worker=member.upstream.address, exc_info=error)
+            lives = True
         self._settle(member, self._asking.pop(member), lives)
 
     def _settle(self, member: Member, losses: list[Loss], lives: bool) -> None:

@@ -28,5 +28,13 @@ def deflated(
     if not compression.takes_long(size):
         exchange.respond(200, encoded + extras(), compression.compress(encoding, parts))
         return
-    done = asyncio.get_running_loop().run_in_executor(_threads, compression.compress, encoding, parts)
-    done.add_done_callback(lambda done: exchange.respond(200, encoded + extras(), done.result()))
+
+    def answer(done: asyncio.Future[list[Buffer]]) -> None:
+        if done.exception() is None:
+            exchange.respond(200, encoded + extras(), done.result())
+        else:
+            # Out of memory, say: as it is, the answer needs no more of it.
+            exchange.respond(200, headers + extras(), parts)
+
+    work = asyncio.get_running_loop().run_in_executor(_threads, compression.compress, encoding, parts)
+    work.add_done_callback(answer)

@@ -20,6 +20,8 @@ Kind = TypeVar("Kind")
 
 #: JSON is decoded on the event loop, at some 10 ms per MiB (2-core Neoverse N1), while everybody waits: it is bounded.
 MAX_JSON_BYTES = 16 * 1024 * 1024
+#: Python's own reader takes twenty times as long.
+_MAX_NAN_BYTES = 1024 * 1024
 
 #: Numbers that JSON lacks, as Triton reads and writes them.
 NAN, INFINITY, MINUS_INFINITY = (msgspec.Raw(text) for text in (b"NaN", b"Infinity", b"-Infinity"))
@@ -37,6 +39,11 @@ def read_json(body: Buffer, decode: Callable[[Any], Kind], kind: type[Kind]) -> 
         text = bytes(body)
         if b"NaN" not in text and b"Infinity" not in text:
             raise _malformed(error) from None
+        if len(text) > _MAX_NAN_BYTES:
+            raise PayloadTooLarge(
+                f"JSON that holds NaN or Infinity may have {_MAX_NAN_BYTES} bytes, given {len(text)}; "
+                "send tensors as binary data"
+            ) from None
     try:
         value = json.loads(text, parse_float=_finite)
         # Python's reader takes half a surrogate pair, which no answer can carry; writing finds it.
@@ -79,8 +86,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_second(pairs: list[tuple[str, Any]]) -> NoReturn:
-    names = [name for name, _ in pairs]
-    second = next(name for index, name in enumerate(names) if name in names[:index])
+    seen: set[str] = set()
+    second = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
     raise InvalidArgument(f"input or parameter {shown(second)} already exists in request: a key may be given once")
 
 

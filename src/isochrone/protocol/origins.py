@@ -9,6 +9,7 @@ so a repeated head pays nothing.
 from __future__ import annotations
 
 from collections.abc import Collection
+from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from isochrone.errors import ConfigError, PermissionDenied
@@ -37,7 +38,7 @@ class SameOrigin:
 
 
 def is_allowed(origin: bytes, host: bytes, allowed: Collection[str]) -> bool:
-    """Whether ``Origin`` is the site that ``Host`` names, or one of the allowed; ``null`` never is the same site."""
+    """Whether ``Origin`` is the site that ``Host`` names, by an address or a short name, or one of the allowed."""
     text = origin.decode("latin-1").lower()
     if text in allowed:
         return True
@@ -45,12 +46,22 @@ def is_allowed(origin: bytes, host: bytes, allowed: Collection[str]) -> bool:
         page = urlsplit(text)
         server = urlsplit(f"{page.scheme}://{host.decode('latin-1').lower()}")
         default = _PORTS.get(page.scheme, 0)
-        return bool(page.hostname) and (page.hostname, page.port or default) == (
-            server.hostname,
-            server.port or default,
-        )
+        same = (page.hostname, page.port or default) == (server.hostname, server.port or default)
+        return same and page.hostname is not None and _cannot_be_rebound(page.hostname)
     except ValueError:
         return False
+
+
+def _cannot_be_rebound(host: str) -> bool:
+    """Whether a page's host is sure to be this machine's own. A name of another site may be made to lead here; one
+    without a dot (localhost, a machine's short name) belongs to no site."""
+    if "." not in host:
+        return True
+    try:
+        ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def refused(origin: bytes) -> PermissionDenied:

@@ -50,8 +50,11 @@ class Share:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether the connection holds more than would be free for another: it takes no further request."""
-        return self.held > self.budget.free
+        """Whether the connection holds more than would be free for another: it takes no further request.
+
+        One that holds nothing never does, however much others hold.
+        """
+        return self.held > max(self.budget.free, 0)
 
     def reserve(self, size: int) -> bool:
         """Takes ``size`` bytes for something received, unless that is more than the connection's fair part."""

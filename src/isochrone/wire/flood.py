@@ -27,7 +27,7 @@ class FloodGuard:
         self._follow_ups = 0
         #: Highest stream of either side when the second began.
         self._streams = 0
-        #: DATA frames sent since then, beyond those of small answers.
+        #: DATA frames sent since then, beyond those of small answers, and KiB in them.
         self.data_frames = 0
 
     def forget(self, streams: int) -> None:

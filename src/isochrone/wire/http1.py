@@ -322,9 +322,16 @@ class Http1Connection(asyncio.Protocol):
         age = tick - self.tick
         if self.write_paused:
             self.memory.note_progress(self.transport.get_write_buffer_size(), tick)
+        elif self.memory.is_held:
+            self.memory.account(self.transport.get_write_buffer_size())
         if self.lingering:
-            # Answers to requests before the refused one still go out first.
-            if age > _LINGER and not self.exchanges:
+            # Answers to requests before the refused one still go out first, as fast as they are read.
+            if self.write_paused:
+                if self.is_stalled(tick, limits.write_timeout):
+                    self.transport.abort()
+            elif self.transport.get_write_buffer_size():
+                self.tick = tick
+            elif age > _LINGER and not self.exchanges:
                 self.transport.abort()
         elif self.write_paused:
             if self.is_stalled(tick, limits.write_timeout):
@@ -568,6 +575,8 @@ class Http1Connection(asyncio.Protocol):
                     callback()
                 break
             self._pop_answered()
+        if self.memory.is_held:
+            self.memory.account(self.transport.get_write_buffer_size())
         if not exchanges:
             self.memory.waiting = 0
             self.tick = self.listener.tick

@@ -72,6 +72,11 @@ class Http1Memory:
             self.share.give_back(self._unsent - unsent)
         self._unsent = unsent
 
+    @property
+    def is_held(self) -> bool:
+        """Whether answers were waiting at the last ``account``."""
+        return self._unsent > 0
+
     def note_progress(self, buffered: int, tick: int) -> None:
         """Called about once a second while the transport has enough."""
         self.account(buffered)

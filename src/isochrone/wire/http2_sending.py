@@ -63,6 +63,8 @@ class FrameSender(asyncio.Protocol):
         self.table_update_sent = False
         #: Streams whose own window lets them send, in turn; some may have been dropped since.
         self.ready: deque[Stream] = deque()
+        #: ``pump`` runs.
+        self.pumping = False
         #: Bytes that wait in streams.
         self.unsent = 0
         #: This connection's part of the process's memory.
@@ -124,7 +126,8 @@ class FrameSender(asyncio.Protocol):
 
     def put_data(self, stream_id: int, payload: Buffer, end: bool) -> None:
         length = len(payload)
-        self.flood.data_frames += 1
+        # What readers send back goes by bytes: some return their window in steps of a few KiB.
+        self.flood.data_frames += 1 + (length >> 10)
         self.out.append(_pack_header(length >> 8, length & 0xFF, frames.DATA, 1 if end else 0, stream_id))
         self.out.append(payload)
         self.out_size += length + 9
@@ -177,7 +180,9 @@ class FrameSender(asyncio.Protocol):
         self.unsent += length
         self.share.add(length)
         self.make_ready(stream)
-        self.pump()
+        # A producer that is called back within the pump only queues: the pump goes on.
+        if not self.pumping:
+            self.pump()
 
     def make_ready(self, stream: Stream) -> None:
         """Gives a stream that has something to send its turn, if its own window is open."""
@@ -191,14 +196,18 @@ class FrameSender(asyncio.Protocol):
         Costs as much as it sends: streams with shut windows are not looked at.
         """
         ready = self.ready
-        while ready and self.send_window > 0 and not self.write_paused:
-            stream = ready.popleft()
-            stream.queued = False
-            if stream.pending is not None:
-                self._send_frame(stream)
-            if self.out_size > _JOIN_LIMIT:
-                # Lets the transport say when it has had enough, before more is queued.
-                self.flush()
+        self.pumping = True
+        try:
+            while ready and self.send_window > 0 and not self.write_paused:
+                stream = ready.popleft()
+                stream.queued = False
+                if stream.pending is not None:
+                    self._send_frame(stream)
+                if self.out_size > _JOIN_LIMIT:
+                    # Lets the transport say when it has had enough, before more is queued.
+                    self.flush()
+        finally:
+            self.pumping = False
 
     def _send_frame(self, stream: Stream) -> None:
         """One DATA frame of a stream, and what is behind it that needs no window."""

@@ -121,6 +121,8 @@ class ServerStream(Stream):
         size = announced_size(self.head.content_length, self.head.is_grpc, payload)
         if size <= len(payload) or self.remote_done:
             self.body = payload
+            if len(payload) > SMALL and not self.reserve(len(payload)):
+                self.refuse_memory()
             return
         limit = self.connection.limits.max_body_bytes
         if size > limit:
@@ -343,7 +345,7 @@ class Http2ServerConnection(Http2Connection):
                 or length > limits.max_body_bytes
                 or (head.content_length >= 0 and head.content_length != length)
                 or len(streams) >= limits.max_streams
-                or share.held > share.budget.free
+                or (share.held and share.is_exceeded)
                 or self.going_away
             ):
                 break
