@@ -29,7 +29,7 @@ def deflated(
         exchange.respond(200, encoded + extras(), compression.compress(encoding, parts))
         return
 
-    def answer(done: asyncio.Future[list[Buffer]]) -> None:
+    def answer(done: asyncio.Future[list[bytes]]) -> None:
         if done.exception() is None:
             exchange.respond(200, encoded + extras(), done.result())
         else:
