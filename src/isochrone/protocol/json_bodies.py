@@ -7,6 +7,7 @@ wrong is a ``MalformedRequest``: nothing read here may hold text that cannot be 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
@@ -86,8 +87,8 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse_second(pairs: list[tuple[str, Any]]) -> NoReturn:
-    seen: set[str] = set()
-    second = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+    counts = Counter(name for name, _ in pairs)
+    second = counts.most_common(1)[0][0]
     raise InvalidArgument(f"input or parameter {shown(second)} already exists in request: a key may be given once")
 
 
