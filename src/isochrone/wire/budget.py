@@ -5,8 +5,8 @@ larger than what would be left free (dynamic thresholds: A. Choudhury, E. Hahne,
 shared-memory packet switches", 1998). One busy connection can so hold half of the budget, two a third each, and a new
 one always finds some: nobody has to be evicted.
 
-Requests are refused, answers are not: whoever was admitted gets its answer, and the connection takes no further request
-while it is over its share. Pure bookkeeping; never touches a socket.
+Requests are refused, answers are not: an admitted request gets its answer, and a connection over its share takes no
+further request. Pure bookkeeping; never touches a socket.
 """
 
 from __future__ import annotations
