@@ -137,6 +137,25 @@ def test_a_health_check_does_not_wait_for_the_index() -> None:
     offline(run)
 
 
+def test_an_index_that_was_not_waited_for_is_asked_for_again() -> None:
+    async def run(loop: OfflineLoop) -> None:
+        endpoint = Endpoint(loop, MonitorRules(interval=0, timeout=60, index_interval=3600))
+        await endpoint.answers(HEALTH, READY)
+        await endpoint.answers(INDEX, index("1"))
+        reading = asyncio.ensure_future(endpoint.monitor.read_index())
+        await until(lambda: endpoint.questions(INDEX))
+        (hung,) = endpoint.questions(INDEX)
+        reading.cancel()
+        hung.written.clear()
+        # The watch is asleep until the next index is due, an hour from now, unless it is woken.
+        await until(lambda: endpoint.questions(INDEX))
+        await endpoint.answers(INDEX, index("2"))
+        assert endpoint.member.serves == {"m": {"2": ""}}
+        await endpoint.monitor.stop()
+
+    offline(run)
+
+
 def test_an_endpoint_that_answers_others_meanwhile_is_not_lost() -> None:
     """Large bodies may keep it from a health check for a moment; what it sends shows that it is there."""
 

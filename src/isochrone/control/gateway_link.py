@@ -63,8 +63,11 @@ class LinkRules:
     longest_hold: float = 1.0
     #: Held requests are told after so long, when not even that could be written.
     tell_held: float = 3.0
-    #: Looking at what every worker serves may take so long: one may be hanging.
+    #: Seconds in which somebody has to be found who serves what a switch or an epoch brings.
     look: float = 2.0
+    #: Seconds for every worker to say what it serves. One that hangs is not waited for: it gets no request for a version
+    #: that it is not known to serve.
+    look_round: float = 0.5
     #: A worker that vanished from the store, and still answers here, is kept so long: the store may have lost it alone.
     linger: float = 10.0
 
@@ -288,7 +291,7 @@ class GatewayLink:
         """Looks at what the workers serve until somebody is known to serve each of these; False: nobody was found."""
         ends = time.monotonic() + self._rules.look
         while True:
-            await self._gateway.read_indexes(self._rules.look)
+            await self._gateway.read_indexes(min(self._rules.look, self._rules.look_round))
             serving = [member.serves or {} for member in self._gateway.fleet.members.values()]
             if all(any(version in each.get(name, ()) for each in serving) for name, version in versions.items()):
                 return True

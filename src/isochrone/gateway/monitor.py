@@ -201,7 +201,7 @@ class Monitor:
             overdue = now_ns() - self._index_at >= rules.index_interval * SECOND
             if self._is_ready and (self._is_index_due or overdue):
                 await self._read_index()
-            failed = self._index_failures or not self._is_index_known
+            failed = self._index_failures or self._is_index_due or not self._is_index_known
             try:
                 # Not wait_for: before Python 3.12 it may lose a cancellation that comes with the event.
                 async with asyncio.timeout(rules.interval if failed else rules.index_interval):
@@ -231,7 +231,13 @@ class Monitor:
                 # A server that is busy or stopping may say so once; 404 says that it has none.
                 is_sure = answer.status < 500
         except ConnectionLost:
-            return  # health checks decide about that
+            # Health checks decide about that; the question is still open.
+            self._is_index_due = True
+            return
+        except asyncio.CancelledError:
+            # Somebody did not wait for it; its own watch does.
+            self.look_now()
+            raise
         except IsochroneError as error:
             fault, is_sure = f"its repository index cannot be read: {error}", False
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
