@@ -65,8 +65,8 @@ class LinkRules:
     tell_held: float = 3.0
     #: Seconds in which somebody has to be found who serves what a switch or an epoch brings.
     look: float = 2.0
-    #: Seconds for every worker to say what it serves. One that hangs is not waited for: it gets no request for a version
-    #: that it is not known to serve.
+    #: Seconds for every worker to say what it serves. A worker that hangs is not waited for: it gets no request for a
+    #: version that it is not known to serve.
     look_round: float = 0.5
     #: A worker that vanished from the store, and still answers here, is kept so long: the store may have lost it alone.
     linger: float = 10.0
