@@ -10,17 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest
+from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.grpc_infer import (
     Answer,
     GrpcInferRequest,
     InferDecoder,
     plain_answer,
     plan_of,
-    read_varint,
     render,
     split_raw,
-    varint,
 )
 from isochrone.protocol.messages import InferRequest
 
@@ -107,17 +105,6 @@ def test_garbage_is_refused_and_never_anything_else(body: bytes) -> None:
         InferDecoder(NoMemory()).decode(body, 0)  # type: ignore[arg-type]
     except IsochroneError:
         pass
-
-
-@given(st.integers(0, (1 << 63) - 1))
-def test_varints_round_trip(value: int) -> None:
-    data = varint(value)
-    assert read_varint(data + b"\x00", 0) == (value, len(data))
-
-
-def test_a_varint_without_an_end_is_malformed() -> None:
-    with pytest.raises(MalformedRequest, match="cut short or too long"):
-        read_varint(b"\xff" * 12, 0)
 
 
 def test_fields_behind_the_raw_contents_belong_to_the_head() -> None:

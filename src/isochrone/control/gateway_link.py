@@ -12,13 +12,14 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import msgspec
 import structlog
 
+from isochrone.background_tasks import BackgroundTasks
 from isochrone.control.commitments import commitments
 from isochrone.control.events import event
 from isochrone.control.gateway_registration import GatewayRegistration, NameTaken
@@ -96,7 +97,7 @@ class GatewayLink:
         #: By key: records that cannot be read here, and why.
         self._faults: dict[str, str] = {}
         self._registration = GatewayRegistration(store, keys, self.mirror, self._current, self._rules.lease, name_taken)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         #: Revisions of what has been applied: nothing is done twice.
         self._epoch_revision = self._fleet_revision = 0
         self._members: tuple[object, ...] = ()
@@ -128,18 +129,16 @@ class GatewayLink:
         self.mirror.on_change.append(self._apply)
         self._apply()
         # Their first word on what they serve comes with their health.
-        await asyncio.gather(*self._tasks)
-        self._run(self._registration.keep())
-        self._run(self._look_after())
+        await self._tasks.finish()
+        self._tasks.start(self._registration.keep())
+        self._tasks.start(self._look_after())
         # An epoch that is there and cannot be read: nobody knows what to serve until it is written again.
         while self._keys.epoch in self.mirror.entries and not self._gateway.fleet.epoch:
             await self.mirror.changed(self.mirror.revision, 0.1)
 
     async def stop(self) -> None:
         """Says farewell: nobody need wait for this gateway any more. Only when it admits nothing any more itself."""
-        for task in list(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.end()
         try:
             async with asyncio.timeout(3):
                 await self._registration.farewell()
@@ -162,7 +161,7 @@ class GatewayLink:
     def _tell(self, what: str, about: str, detail: str) -> None:
         """Something happened here that people should know of."""
         record = EventRecord(time.time(), self._record.name, what, about, detail)
-        self._run(self._write(event(self._keys, record, secrets.token_hex(4))))
+        self._tasks.start(self._write(event(self._keys, record, secrets.token_hex(4))))
 
     async def _write(self, operation: Put) -> None:
         while True:
@@ -280,7 +279,7 @@ class GatewayLink:
             # It was looked before the switch was acknowledged; now requests wait.
             self._commit(record, committed, self._epochs_told)
         else:
-            self._run(self._look_and_commit(record, committed, self._epochs_told))
+            self._tasks.start(self._look_and_commit(record, committed, self._epochs_told))
 
     async def _look_and_commit(self, record: EpochRecord, committed: Mapping[str, Commitment], place: int) -> None:
         """Workers have the new versions since a moment ago: requests must not come before that is known here."""
@@ -323,7 +322,7 @@ class GatewayLink:
             fleet.hold(act.hold)
             self._held_since = time.monotonic()
         if act.says and entry is not None and switch is not None:
-            self._run(self._acknowledge(entry, switch))
+            self._tasks.start(self._acknowledge(entry, switch))
 
     async def _acknowledge(self, entry: Entry, switch: SwitchRecord) -> None:
         keys, record = self._keys, self._record
@@ -365,7 +364,7 @@ class GatewayLink:
                 f"a version is being switched and the store does not say how it ended, for {held:.1f} s now; try again"
             )
         if held > self._rules.longest_hold and entry is not None:
-            self._run(self._cancel(entry, held))
+            self._tasks.start(self._cancel(entry, held))
 
     async def _cancel(self, entry: Entry, held: float) -> None:
         operation: Put | Delete
@@ -384,11 +383,6 @@ class GatewayLink:
             await self._store.transact((Compare(entry.key, entry.revision),), (operation,))
         except StoreUnavailable:
             pass  # tried again at the next look
-
-    def _run(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
 
 
 def _named(faults: Mapping[str, str]) -> dict[str, str]:

@@ -14,6 +14,7 @@ from typing import Protocol
 
 import structlog
 
+from isochrone.background_tasks import BackgroundTasks
 from isochrone.control.load_crashes import LoadCrashes
 from isochrone.control.loads import Call, Loads
 from isochrone.control.records import WorkerRecord
@@ -67,9 +68,9 @@ class WorkerWatch:
         #: By model: the call under way.
         self._calls: dict[str, tuple[Call, asyncio.Task[None]]] = {}
         #: Those and the ones given up, until they have ended.
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._wake = asyncio.Event()
-        self._task = asyncio.ensure_future(self._run())
+        self._tasks.start(self._run())
 
     @property
     def view(self) -> WorkerView:
@@ -98,10 +99,7 @@ class WorkerWatch:
             self._wake.set()
 
     async def stop(self) -> None:
-        tasks = [self._task, *self._tasks]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._tasks.end()
         await self._control.close()
 
     async def _run(self) -> None:
@@ -168,10 +166,7 @@ class WorkerWatch:
             if suspect and (self._calls or not self._crashes.try_alone(call)):
                 continue
             self._is_trying = suspect
-            task = asyncio.ensure_future(self._tell(call, suspect))
-            self._calls[call.model] = (call, task)
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._calls[call.model] = (call, self._tasks.start(self._tell(call, suspect)))
 
     async def _tell(self, call: Call, suspect: bool) -> None:
         try:

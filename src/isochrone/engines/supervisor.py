@@ -7,13 +7,13 @@ do so: while the store is away everything goes on running as it is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from time import monotonic
-from typing import Any
 
 import structlog
 
+from isochrone.background_tasks import BackgroundTasks
 from isochrone.control.fleet.planning.keeping import kept_processes, needed_pools
 from isochrone.control.fleet.processes import ProcessSpec, processes
 from isochrone.control.fleet.reading import fleet_of
@@ -96,7 +96,7 @@ class Supervisor:
         self._records = ProcessRecords(store, keys, last_lines)
         self._waiting = Waiting(monotonic())
         self._wake = asyncio.Event()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         #: Of the records that ``_wanted`` was made of.
         self._revisions: tuple[int, ...] = ()
         self._wanted: Mapping[str, ProcessSpec] = {}
@@ -129,9 +129,7 @@ class Supervisor:
                 await self._rest(stopping)
             await self._stop_all(hurry)
         finally:
-            for task in list(self._tasks):
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
+            await self._tasks.end()
             await self._engine.close()
             await self.mirror.stop()
 
@@ -161,14 +159,14 @@ class Supervisor:
         self._follow_record()
         for entry in self.mirror.under(self._keys.drains):
             if is_own(entry):
-                self._run(self._undrain(entry.key.removeprefix(self._keys.drains)))
+                self._tasks.start(self._undrain(entry.key.removeprefix(self._keys.drains)))
         self._farewells.notice(self.view)
         registered = self.view.gateways
         for name in self.view.known_gateways:
             pid = registered[name].pid if name in registered else 0
             # One that still runs has been told to end, and says farewell itself.
             if (name in self._wanted or name in self._before) and not _is_alive(pid):
-                self._run(self._farewells.forget_gateway(name, pid))
+                self._tasks.start(self._farewells.forget_gateway(name, pid))
 
     # One turn.
 
@@ -194,9 +192,9 @@ class Supervisor:
                     await self._drain(name)
                 case Undrain(name):
                     self._drained_since.pop(name, None)
-                    self._run(self._undrain(name))
+                    self._tasks.start(self._undrain(name))
                 case Stop(name):
-                    self._run(self._stop(name))
+                    self._tasks.start(self._stop(name))
 
     def _observe(self) -> dict[str, Observed]:
         running = self._engine.running()
@@ -304,16 +302,16 @@ class Supervisor:
         if ended.again_in is not None:
             self._records.died(ended)
         if ended.again_in is not None and name not in self.view.known_gateways:
-            self._run(self._deaths.report(ended))
+            self._tasks.start(self._deaths.report(ended))
         if ended.spec.role == "gateway" and ended.pid:
             # Of one that was known, this tells the death too.
-            self._run(self._farewells.forget_gateway(name, ended.pid))
+            self._tasks.start(self._farewells.forget_gateway(name, ended.pid))
         self._answering.pop(name, None)
         self._serving.pop(name, None)
         self._idle.discard(name)
         if self._drained_since.pop(name, None) is not None:
             # Whoever has the name next is to get work.
-            self._run(self._undrain(name))
+            self._tasks.start(self._undrain(name))
         self._on_exit(ended)
         self._wake.set()
 
@@ -329,13 +327,7 @@ class Supervisor:
             if not ends.done():
                 await asyncio.gather(*(self._engine.stop(name, 0.0) for name in names))
             await ends
-        if self._tasks:
-            await asyncio.wait(set(self._tasks), timeout=_LAST_WORDS)
-
-    def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        await self._tasks.wait(_LAST_WORDS)
 
 
 def _is_alive(pid: int) -> bool:

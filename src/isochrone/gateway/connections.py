@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
 
+from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import ConnectionLost, IsochroneError
 from isochrone.gateway.upstreams import Upstream
 from isochrone.settings import WireLimits
@@ -88,7 +89,7 @@ class Connections:
         self._waiting_http2: deque[Waiting] = deque()
         self._connecting_http1 = 0
         self._connecting_http2 = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._closed = False
 
     @property
@@ -136,7 +137,7 @@ class Connections:
         wanted = min(len(self._waiting_http1), self._max_connections - len(self._http1))
         while self._connecting_http1 < wanted:
             self._connecting_http1 += 1
-            self._start(self._connect_http1())
+            self._tasks.start(self._connect_http1())
 
     async def _connect_http1(self) -> None:
         upstream = self.upstream
@@ -183,7 +184,7 @@ class Connections:
         waiting = Waiting(receiver, launch)
         if self._wait(self._waiting_http2, waiting) and not self._connecting_http2:
             self._connecting_http2 = True
-            self._start(self._connect_http2())
+            self._tasks.start(self._connect_http2())
         return waiting
 
     def open_whole(self, block: bytes, payload: Buffer, receiver: Receiver) -> Sent:
@@ -203,7 +204,7 @@ class Connections:
                 last = connection
         if last is not None and len(self._http2) < _MAX_HTTP2 and not self._connecting_http2:
             self._connecting_http2 = True
-            self._start(self._connect_http2())
+            self._tasks.start(self._connect_http2())
         return last
 
     async def _connect_http2(self) -> None:
@@ -250,11 +251,6 @@ class Connections:
         for one in waiting:
             one.fail(ConnectionLost(str(error), unprocessed=True))
 
-    def _start(self, connecting: Coroutine[None, None, None]) -> None:
-        task = asyncio.ensure_future(connecting)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     def drop_idle(self) -> None:
         """The endpoint was away: what is open may be half-dead."""
         idle, self._idle = self._idle, []
@@ -264,8 +260,7 @@ class Connections:
     def close(self) -> None:
         """Gives up everything; whoever waits is told."""
         self._closed = True
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         for http1 in list(self._http1):
             http1.close()
         for http2 in list(self._http2):

@@ -8,13 +8,14 @@ fails makes the call fail, and the message says where.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 from tritonclient.grpc import service_pb2
 
 import isochrone
+from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import Internal, IsochroneError, Unavailable
 from isochrone.gateway.asking import ask_grpc, ask_http
 from isochrone.gateway.merging import merge_indexes, merge_messages, merge_statistics
@@ -81,7 +82,7 @@ class MetadataRoute(Route):
         self._grpc = grpc
 
     def handle(self, exchange: Exchange) -> None:
-        _Tasks.run(self._answer(exchange))
+        _calls.start(self._answer(exchange))
 
     async def _answer(self, exchange: Exchange) -> None:
         extensions = [*self._extensions, *await self._of_workers()]
@@ -117,20 +118,10 @@ class LocalGrpcRoute(Route):
             fail(stream, error)
 
 
+#: Calls in progress.
+_calls = BackgroundTasks()
 #: What is made of the fleet's answers: (worker, answer) each.
 Gather = Callable[[Sequence[tuple[str, Response]], bool], tuple[int, Headers, bytes]]
-
-
-class _Tasks:
-    """Calls under way; the loop alone would keep only weak references."""
-
-    running: set[asyncio.Task[None]] = set()  # noqa: RUF012
-
-    @classmethod
-    def run(cls, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.ensure_future(work)
-        cls.running.add(task)
-        task.add_done_callback(cls.running.discard)
 
 
 class FanOutRoute(Route):
@@ -162,7 +153,7 @@ class FanOutRoute(Route):
         except IsochroneError as error:
             respond_error(exchange, error)
             return
-        _Tasks.run(self._ask(exchange, (body,) if len(body) else ()))
+        _calls.start(self._ask(exchange, (body,) if len(body) else ()))
 
     async def _ask(self, exchange: Exchange, body: Sequence[Buffer]) -> None:
         # What is merged is in the bodies; the answer to HEAD leaves its own out.
@@ -291,7 +282,7 @@ class GrpcFanOutRoute(Route):
         except IsochroneError as error:
             fail(stream, error)
             return
-        _Tasks.run(self._ask(stream, body))
+        _calls.start(self._ask(stream, body))
 
     async def _ask(self, stream: ServerStream, body: Buffer) -> None:
         def ask(member: Member) -> Awaitable[Response]:

@@ -7,11 +7,12 @@ once a second at outliers. One sweep over what is in flight costs less than a ti
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import structlog
 
+from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.gateway.fleet import Fleet, Member
 from isochrone.gateway.lost_workers import LostWorkers
@@ -61,7 +62,7 @@ class Gateway:
         self._monitors: dict[str, Monitor] = {}
         #: By source: what it last named.
         self._named: dict[str, tuple[Upstream, ...]] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         #: Done when a request comes while the sweep rests; None: it does not rest.
         self.resting: asyncio.Future[None] | None = None
 
@@ -73,7 +74,7 @@ class Gateway:
         new, gone = self.fleet.set_members(upstream for named in self._named.values() for upstream in named)
         for member in gone:
             monitor = self._monitors.pop(member.upstream.address)
-            self._run(self._retire(member, monitor))
+            self._tasks.start(self._retire(member, monitor))
         for member in new:
             self._monitors[member.upstream.address] = Monitor(member, self.fleet, self._monitoring, self._member_lost)
         self.outliers.members((member.endpoint for member in self.fleet.members.values()), now_ns())
@@ -249,18 +250,12 @@ class Gateway:
             self.forwards.discard(one)
             self.pipes.discard(one)
 
-    def _run(self, work: Coroutine[None, None, None]) -> None:
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def close(self) -> None:
         """Ends the watches and gives up what is still under way."""
         for forward in list(self.forwards):
             forward.abandoned()
         await self.lost_workers.close()
         await asyncio.gather(*(monitor.stop() for monitor in self._monitors.values()))
-        for task in self._tasks:
-            task.cancel()
+        self._tasks.cancel()
         for member in self.fleet.members.values():
             member.close()

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from isochrone.errors import MalformedRequest
+from isochrone.protocol.varint import encode_varint, read_varint
 from isochrone.wire.exchange import Buffer
 
 _NAME, _VERSION, _ID, _PARAMETERS = 0x0A, 0x12, 0x1A, 0x22
@@ -38,7 +39,7 @@ def read_opening(message: Buffer, position: int) -> Opening:
             tag = message[position]
             if tag > 0x7F or tag & 7 != 2:
                 # A field that this protocol does not have, or a tag spelled with more bytes than it needs.
-                tag, position = _varint(message, position)
+                tag, position = read_varint(message, position)
                 if tag & 7 != 2:
                     position = _skip(message, position, tag & 7)
                     continue
@@ -46,7 +47,7 @@ def read_opening(message: Buffer, position: int) -> Opening:
             length = message[position + 1]
             start = position + 2
             if length > 0x7F:
-                length, start = _varint(message, position + 1)
+                length, start = read_varint(message, position + 1)
             position = start + length
             if position > end:
                 raise MalformedRequest("a field of the request is cut off")
@@ -79,7 +80,7 @@ def only_tensors(message: Buffer, position: int) -> bool:
             length = message[position + 1]
             position += 2
             if length > 0x7F:
-                length, position = _varint(message, position - 1)
+                length, position = read_varint(message, position - 1)
             position += length
     except (IndexError, MalformedRequest):
         return False
@@ -89,23 +90,10 @@ def only_tensors(message: Buffer, position: int) -> bool:
 def _skip(message: Buffer, position: int, wire_type: int) -> int:
     """Where a field of an unknown number ends (protobuf's encoding: varint 0, fixed64 1, fixed32 5)."""
     if wire_type == 0:
-        return _varint(message, position)[1]
+        return read_varint(message, position)[1]
     if wire_type in (1, 5):
         return position + (8 if wire_type == 1 else 4)
     raise MalformedRequest(f"a field of the request has wire type {wire_type}")
-
-
-def _varint(message: Buffer, position: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = message[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-        if shift > 63:
-            raise MalformedRequest("a length or tag of the request is no varint")
 
 
 def _parameter(entry: bytes) -> tuple[bytes, int | bytes]:
@@ -117,7 +105,7 @@ def _parameter(entry: bytes) -> tuple[bytes, int | bytes]:
         tag = entry[position]
         if tag & 7 != 2:
             break
-        length, start = _varint(entry, position + 1)
+        length, start = read_varint(entry, position + 1)
         position = start + length
         if tag == 0x0A:
             key = entry[start:position]
@@ -133,9 +121,9 @@ def _infer_parameter(message: bytes) -> int | bytes:
     while position < len(message):
         tag = message[position]
         if tag in (0x10, 0x28):
-            value, position = _varint(message, position + 1)
+            value, position = read_varint(message, position + 1)
         elif tag == 0x1A:
-            length, start = _varint(message, position + 1)
+            length, start = read_varint(message, position + 1)
             position = start + length
             value = message[start:position]
         else:
@@ -156,10 +144,4 @@ def name_field(name: str) -> bytes:
 
 def _string_field(tag: int, text: str) -> bytes:
     raw = text.encode()
-    length = len(raw)
-    size = bytearray()
-    while length > 0x7F:
-        size.append(length & 0x7F | 0x80)
-        length >>= 7
-    size.append(length)
-    return bytes((tag,)) + bytes(size) + raw
+    return bytes((tag,)) + encode_varint(len(raw)) + raw

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import structlog
 
+from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import SECOND, now_ns
 from isochrone.errors import ConnectionLost, IsochroneError, Quarantined
 from isochrone.gateway.policies.base import Demand
@@ -65,7 +66,7 @@ class LostWorkers:
         self._tails: dict[str, set[bytes]] = {}
         #: By address: when its process was last found to be gone.
         self._gone: dict[str, int] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
         self._pump_due = False
         self.on_event: Callable[[str, str, str], None] | None = None
 
@@ -88,9 +89,7 @@ class LostWorkers:
         if endpoint.draining or not (endpoint.healthy or died_lately):
             return False
         self._asking[member] = [loss]
-        task = asyncio.ensure_future(self._ask(member))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._ask(member))
         return True
 
     async def _ask(self, member: Member) -> None:
@@ -208,9 +207,7 @@ class LostWorkers:
             self.pump_soon()
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._tasks.end()
 
     def pump_soon(self) -> None:
         # Not at once: requests end and begin inside each other's callbacks.

@@ -15,7 +15,8 @@ from pathlib import Path
 from isochrone.errors import ConfigError
 from isochrone.models.file_stamp import FileStamp, stamp
 
-_OIP_NAME_BY_ONNX_TYPE = {
+#: Names of tensor types as onnxruntime spells them → datatypes of the protocol.
+DATATYPE_BY_ONNX_TYPE = {
     "tensor(bool)": "BOOL",
     "tensor(uint8)": "UINT8",
     "tensor(uint16)": "UINT16",
@@ -77,8 +78,8 @@ def _read(path: Path) -> Declared:
 
 def _tensor(argument: object, path: Path, kind: str) -> OnnxTensor:
     name, onnx_type, shape = (getattr(argument, attribute) for attribute in ("name", "type", "shape"))
-    datatype = _OIP_NAME_BY_ONNX_TYPE.get(onnx_type)
+    datatype = DATATYPE_BY_ONNX_TYPE.get(onnx_type)
     if datatype is None:
-        expected = "a tensor of one of " + ", ".join(_OIP_NAME_BY_ONNX_TYPE.values())
+        expected = "a tensor of one of " + ", ".join(DATATYPE_BY_ONNX_TYPE.values())
         raise ConfigError(str(path), f"{kind} '{name}'", expected, str(onnx_type))
     return OnnxTensor(name, datatype, tuple(size if isinstance(size, int) else -1 for size in shape))

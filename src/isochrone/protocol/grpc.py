@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 import structlog
 
+from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import NEVER
 from isochrone.errors import (
     GRPC_DEADLINE_EXCEEDED,
@@ -232,8 +233,6 @@ class GrpcRouter:
     """Finds the route of a gRPC call."""
 
     def __init__(self, service: InferenceService, max_body_bytes: int) -> None:
-        import asyncio
-
         from isochrone.protocol.grpc_control import CHANGES, METHODS, STREAMING
         from isochrone.protocol.grpc_infer import InferMethod
 
@@ -243,15 +242,11 @@ class GrpcRouter:
         self._changes = CHANGES
         self._streaming = STREAMING
         self._infer = InferMethod(self)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks = BackgroundTasks()
 
     def run(self, coroutine: Any) -> None:
-        """Runs a slow control call; the loop alone would keep only a weak reference."""
-        import asyncio
-
-        task = asyncio.ensure_future(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        """Runs a slow control call."""
+        self._tasks.start(coroutine)
 
     def route(self, head: Head) -> Route:
         try:

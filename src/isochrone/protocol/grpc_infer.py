@@ -32,6 +32,7 @@ from isochrone.protocol.grpc import (
 from isochrone.protocol.leases import LeasedRequest, infer_leased, regions_named, write_output
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
 from isochrone.protocol.rest_infer import OutputChoice, read_parameters
+from isochrone.protocol.varint import encode_varint, read_varint
 from isochrone.wire.exchange import Buffer, Exchange, Route
 from isochrone.wire.hpack import Encoder
 
@@ -71,30 +72,6 @@ class GrpcPlan(Plan):
     #: Shared memory that the request reads or writes.
     regions: tuple[str, ...]
     answers: dict[Any, Answer]
-
-
-def varint(value: int) -> bytes:
-    if value < 0x80:
-        return bytes((value,))
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def read_varint(data: Buffer, position: int) -> tuple[int, int]:
-    result = shift = 0
-    while True:
-        if position >= len(data) or shift > 63:
-            raise MalformedRequest("failed to parse ModelInferRequest: a number is cut short or too long")
-        byte = data[position]
-        position += 1
-        result |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return result, position
-        shift += 7
 
 
 def split_raw(body: Buffer, start: int) -> tuple[bytes, list[tuple[int, int]], bool]:
@@ -357,7 +334,7 @@ def plain_answer(
         key = (*key, *parameters.items())
     answer = plan.answers.get(key)
     if answer is None:
-        prefixes = [_RAW_OUTPUT + varint(array.nbytes) for array in outputs.values()]
+        prefixes = [_RAW_OUTPUT + encode_varint(array.nbytes) for array in outputs.values()]
         prefixes[0] = answer_head(request, plan, outputs, parameters) + prefixes[0]
         size = sum(len(prefix) for prefix in prefixes) + sum(array.nbytes for array in outputs.values())
         if len(plan.answers) >= _MAX_ANSWERS_MEMOISED:
@@ -376,7 +353,7 @@ def render(
     size = len(head)
     if request.id:
         name = request.id.encode()
-        field = _ID + varint(len(name)) + name
+        field = _ID + encode_varint(len(name)) + name
         parts.append(field)
         size += len(field)
     for name_, array in outputs.items():
@@ -384,7 +361,7 @@ def render(
         # An output in shared memory has an empty entry, as Triton's: clients look entries up by position.
         blob = b"" if choice is not None and choice.region else _raw(array)
         length = len(blob)
-        tag = _RAW_OUTPUT + varint(length)
+        tag = _RAW_OUTPUT + encode_varint(length)
         parts += (tag, blob)
         size += len(tag) + length
     return parts, size

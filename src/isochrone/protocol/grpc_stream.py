@@ -25,11 +25,12 @@ from isochrone.protocol.grpc import (
     unexpected,
     unpack,
 )
-from isochrone.protocol.grpc_infer import InferDecoder, render, varint
+from isochrone.protocol.grpc_infer import InferDecoder, render
 from isochrone.protocol.inflating import begun, finish_later
 from isochrone.protocol.leases import LeasedRequest, infer_leased
 from isochrone.protocol.message_reader import MessageReader
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
+from isochrone.protocol.varint import encode_varint
 from isochrone.wire.compression import Inflated, Inflation, is_identity
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Route
 
@@ -295,7 +296,7 @@ class StreamInferRequest(InferRequest):
 
     def _render(self, outputs: Tensors, parameters: Parameters) -> list[Buffer]:
         parts, size = render(self, self.plan, outputs, parameters, self.stream.service)
-        return [_INFER_RESPONSE + varint(size), *parts]
+        return [_INFER_RESPONSE + encode_varint(size), *parts]
 
     def _answer(self, outputs: Tensors, parameters: Parameters, over: bool) -> None:
         if self.over or self.cancelled:

@@ -5,7 +5,6 @@ Each is a small function from a call to a JSON value. Not the hot path.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest, Unsupported
 from isochrone.protocol import control_json, timing
 from isochrone.protocol.datatypes import shown
@@ -58,8 +58,8 @@ Action = Callable[[Call], Any]
 class ControlRoute(Route):
     """One control path with one particular head."""
 
-    #: Tasks under way; the loop alone would keep only weak references.
-    _tasks: set[asyncio.Task[None]] = set()  # noqa: RUF012
+    #: Calls in progress, of all routes.
+    _tasks = BackgroundTasks()
 
     def __init__(self, router: RestRouter, head: Head, action: Action, arguments: Mapping[str, str]) -> None:
         self._router = router
@@ -79,9 +79,7 @@ class ControlRoute(Route):
         except Exception as error:
             respond_unexpected(exchange, error)
             return
-        task = asyncio.ensure_future(self._finish(exchange, answer))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._tasks.start(self._finish(exchange, answer))
 
     def _load(self) -> Headers:
         """How loaded we are, where the caller asked: a health check then tells more than yes or no."""

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote, unquote
 
 from isochrone.errors import InvalidArgument, MalformedRequest
+from isochrone.protocol.varint import encode_varint, read_varint
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
@@ -186,11 +187,11 @@ def _binary_prefix(name: str) -> bytes:
     """Everything up to the eight bytes of the double, which always come last."""
     map_name, own_name = _place(name)
     if not map_name:
-        return _varint(_FIELD_NUMBERS[name] << 3 | _WIRE_64)
+        return encode_varint(_FIELD_NUMBERS[name] << 3 | _WIRE_64)
     key = own_name.encode()
     # A map is a repeated message of key (1) and value (2).
-    entry = b"\x0a" + _varint(len(key)) + key + b"\x11"
-    return _varint(_MAP_NUMBERS[map_name] << 3 | _WIRE_LENGTH) + _varint(len(entry) + 8) + entry
+    entry = b"\x0a" + encode_varint(len(key)) + key + b"\x11"
+    return encode_varint(_MAP_NUMBERS[map_name] << 3 | _WIRE_LENGTH) + encode_varint(len(entry) + 8) + entry
 
 
 def orca_prefix(name: str) -> bytes:
@@ -306,13 +307,13 @@ def _fields(message: bytes) -> Iterator[tuple[int, float | bytes]]:
     """(field number, value) of a message's doubles and length-delimited fields; others are stepped over."""
     position = 0
     while position < len(message):
-        tag, position = _read_varint(message, position)
+        tag, position = read_varint(message, position)
         number, wire = tag >> 3, tag & 7
         if wire == _WIRE_VARINT:
-            _, position = _read_varint(message, position)
+            _, position = read_varint(message, position)
             continue
         if wire == _WIRE_LENGTH:
-            length, position = _read_varint(message, position)
+            length, position = read_varint(message, position)
         elif wire == _WIRE_64:
             length = 8
         elif wire == _WIRE_32:
@@ -327,25 +328,3 @@ def _fields(message: bytes) -> Iterator[tuple[int, float | bytes]]:
             yield number, _DOUBLE.unpack(value)[0]
         elif wire == _WIRE_LENGTH:
             yield number, value
-
-
-def _varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 0x7F:
-        encoded.append(number & 0x7F | 0x80)
-        number >>= 7
-    encoded.append(number)
-    return bytes(encoded)
-
-
-def _read_varint(message: bytes, position: int) -> tuple[int, int]:
-    number = 0
-    for shift in range(0, 70, 7):
-        if position >= len(message):
-            break
-        byte = message[position]
-        position += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, position
-    raise MalformedRequest("load report: expected a varint of at most ten bytes, given a cut or longer one")

@@ -5,8 +5,9 @@ The ten leading bits of a value name its bucket. A list of samples would grow wi
 
 from __future__ import annotations
 
-_BITS = 10
-_HALF = 1 << (_BITS - 1)
+from isochrone.log_buckets import bucket_bounds
+
+_BITS = 9
 
 
 class Histogram:
@@ -22,8 +23,9 @@ class Histogram:
         self.weight = 0
 
     def add(self, value: int) -> None:
-        shift = value.bit_length() - _BITS
-        bucket = (shift << (_BITS - 1)) + (value >> shift) if shift > 0 else value
+        # As ``bucket_of`` has it, without the call.
+        shift = value.bit_length() - _BITS - 1
+        bucket = (shift << _BITS) + (value >> shift) if shift > 0 else value
         counts = self.counts
         counts[bucket] = counts.get(bucket, 0) + 1
         self.total += 1
@@ -49,15 +51,7 @@ class Histogram:
         for bucket in sorted(self.counts):
             count = self.counts[bucket]
             if passed + count >= wanted:
-                low, width = _edges(bucket)
-                return min(low + width * (wanted - passed) / count, float(self.highest))
+                low, end = bucket_bounds(bucket, _BITS)
+                return min(low + (end - low) * (wanted - passed) / count, float(self.highest))
             passed += count
         return float(self.highest)
-
-
-def _edges(bucket: int) -> tuple[int, int]:
-    """Lowest value of a bucket and how many it holds."""
-    if bucket < 2 * _HALF:
-        return bucket, 1
-    shift = (bucket >> (_BITS - 1)) - 1
-    return (bucket - (shift << (_BITS - 1))) << shift, 1 << shift

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import now_ns
 from isochrone.errors import Internal, InvalidArgument, IsochroneError, NotFound, NoVersion, Unavailable
 from isochrone.models.digest import DigestMemory
@@ -72,7 +73,7 @@ class Catalog:
         self._entries: dict[str, ModelEntry] = {}
         #: Versions that finish their last requests: no longer found, still looked after.
         self._leaving: set[ServedVersion] = set()
-        self._retiring: set[asyncio.Task[None]] = set()
+        self._retiring = BackgroundTasks()
         self._digests = DigestMemory()
         self._dependents = Dependents(self)
         self._closing = False
@@ -322,10 +323,7 @@ class Catalog:
             log.info("model ready", model=name, versions=[served.number for served in made])
 
     def _retire(self, served: ServedVersion) -> asyncio.Task[None]:
-        task = asyncio.ensure_future(self._drain_and_free(served))
-        self._retiring.add(task)
-        task.add_done_callback(self._retiring.discard)
-        return task
+        return self._retiring.start(self._drain_and_free(served))
 
     async def _drain_and_free(self, served: ServedVersion) -> None:
         self._leaving.add(served)
@@ -437,8 +435,7 @@ class Catalog:
         versions = self.all_versions()
         self._served.clear()
         await asyncio.gather(*(self._retire(served) for served in versions))
-        while self._retiring:
-            await asyncio.gather(*self._retiring)
+        await self._retiring.finish()
 
 
 def _no_number(version: str) -> InvalidArgument:

@@ -10,16 +10,18 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from itertools import accumulate, repeat
-from math import ceil, sqrt
+from math import sqrt
+
+from isochrone.log_buckets import bucket_bounds, bucket_of
 
 #: The two slices. A request of neither (a retry, a hedge) is NEITHER.
 CONTROL, LEARNED, NEITHER = range(3)
 
-#: Buckets per octave, up to 2**42 ns: one is 9 % wide.
-_FINE = 8
-_BUCKETS = 42 * _FINE
-#: The lowest latency of each bucket but the first.
-_EDGES = [ceil(2 ** (bucket / _FINE)) for bucket in range(1, _BUCKETS)]
+#: Of latency buckets: each is 6 to 12 % wide. Latencies from 2**42 ns on are one.
+_BITS = 3
+_BUCKETS = bucket_of((1 << 42) - 1, _BITS) + 1
+#: The lowest latency of each bucket but the first: counting a list by bisection is quicker than by ``bucket_of``.
+_EDGES = [bucket_bounds(bucket, _BITS)[0] for bucket in range(1, _BUCKETS)]
 #: Looked at after so many ends of the control slice, the smaller of the two.
 EVERY = 32
 #: Nothing is said before the control slice has so many: with fewer, its p99 is one or two requests.
@@ -194,7 +196,8 @@ class Slices:
         below = list(accumulate(one.counts))
         bucket = bisect_left(below, limit)
         inside = one.counts[bucket]
-        return float(2 ** ((bucket + (limit - (below[bucket] - inside)) / inside) / _FINE))
+        low, high = bucket_bounds(bucket, _BITS)
+        return low + (high - low) * (limit - (below[bucket] - inside)) / inside
 
 
 def _errors(slow: int, of: int, usual: int, of_usual: int) -> float:

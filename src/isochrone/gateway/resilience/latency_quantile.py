@@ -7,30 +7,15 @@ few thousand values are what is told.
 
 from __future__ import annotations
 
+from isochrone.log_buckets import bucket_bounds, bucket_of
+
 #: Buckets per octave are 2 to this power.
-_FINE_BITS = 3
-_FINE = 1 << _FINE_BITS
-#: Latencies from 2**40 ns (18 minutes) on are one.
-_OCTAVES = 41
+_BITS = 3
+#: Latencies from 2**41 ns (37 minutes) on are one.
+_LONGEST = (1 << 41) - 1
+_BUCKETS = bucket_of(_LONGEST, _BITS) + 1
 #: Counts are halved when there are so many: the memory is one to two times half of it.
 _HALVE_AT = 4096
-
-
-def _bucket(value: int) -> int:
-    if value < _FINE:
-        return value if value > 0 else 0
-    octave = value.bit_length()
-    if octave > _OCTAVES:
-        return (_OCTAVES - _FINE_BITS + 1) * _FINE - 1
-    shift = octave - _FINE_BITS - 1
-    return ((shift + 1) << _FINE_BITS) + (value >> shift) - _FINE
-
-
-def _upper_edge(bucket: int) -> int:
-    if bucket < _FINE:
-        return bucket
-    shift = (bucket >> _FINE_BITS) - 1
-    return ((bucket & (_FINE - 1)) + _FINE + 1 << shift) - 1
 
 
 class LatencyQuantile:
@@ -40,7 +25,7 @@ class LatencyQuantile:
 
     def __init__(self, quantile: float) -> None:
         self.quantile = quantile
-        self._counts = [0] * ((_OCTAVES - _FINE_BITS + 1) * _FINE)
+        self._counts = [0] * _BUCKETS
         self._total = 0
         #: The quantile lies in this bucket, and so many values lie in those below it.
         self._cursor = 0
@@ -54,7 +39,7 @@ class LatencyQuantile:
     def add(self, value: int) -> None:
         """One more latency."""
         counts = self._counts
-        bucket = _bucket(value)
+        bucket = bucket_of(value if value < _LONGEST else _LONGEST, _BITS)
         counts[bucket] += 1
         self._total += 1
         if bucket < self._cursor:
@@ -65,7 +50,7 @@ class LatencyQuantile:
 
     def value(self) -> int:
         """The quantile's bucket's upper edge: at most 12.5 % above the true one, never below it. 0: nothing known."""
-        return _upper_edge(self._cursor) if self._total else 0
+        return bucket_bounds(self._cursor, _BITS)[1] - 1 if self._total else 0
 
     def _settle(self) -> None:
         counts, cursor, below = self._counts, self._cursor, self._below

@@ -29,6 +29,7 @@ import numpy as np
 import onnxruntime
 
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed
+from isochrone.models.onnx_file import DATATYPE_BY_ONNX_TYPE
 from isochrone.protocol.datatypes import bytes_tensor
 from isochrone.worker.backends import Executable, LoadContext, onnx_options, parameters
 from isochrone.worker.backends.declared import declared_outputs, scheduler_inputs
@@ -36,23 +37,6 @@ from isochrone.worker.backends.onnx_shapes import check_dims
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
-
-_DATATYPE_BY_ONNX_TYPE = {
-    "tensor(bool)": "BOOL",
-    "tensor(uint8)": "UINT8",
-    "tensor(uint16)": "UINT16",
-    "tensor(uint32)": "UINT32",
-    "tensor(uint64)": "UINT64",
-    "tensor(int8)": "INT8",
-    "tensor(int16)": "INT16",
-    "tensor(int32)": "INT32",
-    "tensor(int64)": "INT64",
-    "tensor(float16)": "FP16",
-    "tensor(float)": "FP32",
-    "tensor(double)": "FP64",
-    "tensor(bfloat16)": "BF16",
-    "tensor(string)": "BYTES",
-}
 
 # An error travels in a gRPC trailer, and clients refuse headers beyond 8 KiB.
 _LONGEST_MESSAGE = 2000
@@ -256,7 +240,7 @@ def _check_tensors(context: LoadContext, session: Any, path: Path) -> set[str]:
             if name not in given:
                 expected = f"one of the {kind}s of {path.name}: " + ", ".join(given)
                 raise ConfigError(parameters.where(context), f"{kind}.name", expected, repr(name))
-            of_file = _DATATYPE_BY_ONNX_TYPE.get(given[name], given[name])
+            of_file = DATATYPE_BY_ONNX_TYPE.get(given[name], given[name])
             if of_file != datatype:
                 expected = f"{of_file}, as {path.name} says"
                 raise ConfigError(parameters.where(context), f"{kind} '{name}' data_type", expected, datatype)
@@ -271,4 +255,4 @@ def _check_tensors(context: LoadContext, session: Any, path: Path) -> set[str]:
         raise ConfigError(parameters.where(context), "input", expected, missing)
     _check_shapes(context, session)
     used = {*given_inputs.values(), *(given_outputs[name] for name in outputs)}
-    return {_DATATYPE_BY_ONNX_TYPE.get(onnx_type, onnx_type) for onnx_type in used}
+    return {DATATYPE_BY_ONNX_TYPE.get(onnx_type, onnx_type) for onnx_type in used}

@@ -1,0 +1,47 @@
+"""Tasks that nobody awaits: keeps them alive while they run, and ends them together.
+
+An event loop holds only weak references to its tasks, so a task that nothing else refers to can vanish while it waits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
+
+
+class BackgroundTasks:
+    """The running tasks of one owner."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[Any]] = set()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def start(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
+        task = asyncio.ensure_future(work)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return task
+
+    def cancel(self) -> None:
+        for task in self._running:
+            task.cancel()
+
+    async def finish(self) -> None:
+        """Return when no task runs any more; raise what one of them raised."""
+        while self._running:
+            await asyncio.gather(*self._running)
+
+    async def end(self) -> None:
+        """Cancel every task and return when all have ended."""
+        self.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def wait(self, seconds: float | None = None) -> None:
+        """Return when the tasks that run now have ended, or after ``seconds``."""
+        if self._running:
+            await asyncio.wait(set(self._running), timeout=seconds)

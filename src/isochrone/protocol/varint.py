@@ -1,0 +1,36 @@
+"""Protobuf's variable-length integers (seven bits a byte, the lowest first), for messages that are read by hand."""
+
+from __future__ import annotations
+
+from isochrone.errors import MalformedRequest
+from isochrone.wire.exchange import Buffer
+
+#: Ten bytes hold 64 bits; a longer number is malformed.
+_MAX_SHIFT = 63
+
+
+def encode_varint(value: int) -> bytes:
+    if value < 0x80:
+        return bytes((value,))
+    encoded = bytearray()
+    while value >= 0x80:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def read_varint(message: Buffer, position: int) -> tuple[int, int]:
+    """Return the number at ``position`` and the position behind it."""
+    value = shift = 0
+    try:
+        while shift <= _MAX_SHIFT:
+            byte = message[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value, position
+            shift += 7
+    except IndexError:
+        raise MalformedRequest("malformed protobuf message: a varint is cut short") from None
+    raise MalformedRequest("malformed protobuf message: a varint is longer than ten bytes")
