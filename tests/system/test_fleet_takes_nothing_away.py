@@ -150,6 +150,28 @@ def test_a_pool_that_is_renamed_and_at_once_renamed_back_loses_nothing(tmp_path:
     assert load.failed == []
 
 
+def test_a_second_apply_during_a_rollout_retires_nothing_before_it_is_done(tmp_path: Path) -> None:
+    with small_fleet(tmp_path, ONE_WORKER) as fleet:
+        gateway = fleet.of(GATEWAY)[0].address
+
+        def changed(document: dict[str, Any]) -> None:
+            del document["models"]["solo"]
+            # No traffic: the canary stays open until it is promoted.
+            canary = {"steps": ["10%"], "min_samples": 100_000, "max_seconds": 3600}
+            document["models"]["chain"] = {"version": 2, "rollout": {"canary": canary}}
+
+        rewritten(fleet, changed)
+        for text in (fleet.file.read_text(), fleet.file.read_text(), fleet.file.read_text() + "# changed"):
+            fleet.api.apply(text, str(fleet.file.parent), retire=True)
+            until(lambda: fleet.api.status()["followed"] == fleet.api.status()["generation"], "the file to be followed")
+            assert ask(gateway, "solo").status == 200
+        (rollout,) = fleet.api.status()["rollouts"]
+        until(lambda: fleet.api.status()["rollouts"][0]["state"] == "canary", "the canary")
+        fleet.api.promote(rollout["identity"])
+        until(lambda: ask(gateway, "solo").status == 404, "the model to be retired")
+        assert fleet.api.versions() == {"chain": "2", "stage_a": "1", "stage_b": "1"}
+
+
 def test_the_only_worker_is_replaced_without_a_lost_request(tmp_path: Path) -> None:
     with small_fleet(tmp_path, ONE_WORKER) as fleet, FleetLoad([fleet.of(GATEWAY)[0].address], rate=20.0) as load:
         before = pids(fleet)["cpu-1"]

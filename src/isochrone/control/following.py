@@ -3,13 +3,13 @@ served by other pools, which load them first; one epoch for the rest. Pure.
 
 A version that was rolled out or back by hand stands until the file asks for another one than it did before. Models that
 change at once and belong together (``with``, or an ensemble and its stages) are one rollout; all that are new are one.
-Models that the file no longer has are retired when the rollouts of the same file are done: what is new is served before
-the old goes, and if one of the rollouts aborts, nothing goes.
+Models that the file no longer has are retired when the rollouts that bring what it asks for are done, those of files
+before it included: what is new is served before the old goes, and if one of the rollouts aborts, nothing goes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -70,18 +70,23 @@ def follow(
 ) -> Steps | None:
     """None: something is under way that has to end first. ``first_number``: of the next rollout.
 
-    Rollouts that a leader before this one started for the same file, and could not record as followed, go on.
+    Rollouts that were started for a file before it, or for the same one by a leader before this one, go on where they
+    bring what it asks for.
     """
     open_rollouts = list(open_rollouts)
-    versions = {name: model.version for name, model in asked.items() if _is_changed(name, model, converged, epoch)}
+    for each in open_rollouts:
+        if _goes_back(each):
+            # What it was to bring is asked for once more, when it is over.
+            converged = given_up(each, converged) or converged
+    changed = {name for name, model in asked.items() if _is_changed(name, model, converged, epoch)}
+    coming = [each for each in open_rollouts if _is_coming(each, asked, changed)]
+    changing = {name for each in coming for name in each.changes}
+    versions = {name: asked[name].version for name in asked if name in changed - changing}
     gone = set(epoch.models) - set(asked)
     for name, served in epoch.models.items():
-        if name in asked and set(served.pools) != set(asked[name].pools):
+        if name in asked and name not in changing and set(served.pools) != set(asked[name].pools):
             # A version that was rolled out by hand moves as it is.
             versions.setdefault(name, served.version)
-    coming = [each for each in open_rollouts if _is_asked_for(each, versions, asked)]
-    versions = {name: version for name, version in versions.items() if not any(name in each.changes for each in coming)}
-    changing = {name for each in coming for name in each.changes}
     adjusted = _adjusted(asked, {*versions, *gone, *changing}, epoch)
     # Also what is only adjusted: the commit of a rollout writes all of its models, as they were when it began.
     others = [each for each in open_rollouts if each not in coming]
@@ -175,12 +180,22 @@ def _is_changed(name: str, model: Asked, converged: ConvergedRecord, epoch: Epoc
     return served.version != model.version and converged.versions.get(name) != model.version
 
 
-def _is_asked_for(rollout: RolloutRecord, versions: Mapping[str, str], asked: Mapping[str, Asked]) -> bool:
-    """Whether a rollout of the file's own brings what the file asks for."""
-    goes_on = rollout.by == FILE and rollout.state != ABORTING and not rollout.abort_asked
-    return goes_on and all(
-        versions.get(name) == change.version and set(change.pools) == set(asked[name].pools)
-        for name, change in rollout.changes.items()
+def _goes_back(rollout: RolloutRecord) -> bool:
+    return rollout.state == ABORTING or (bool(rollout.abort_asked) and rollout.state != DRAINING)
+
+
+def _is_coming(rollout: RolloutRecord, asked: Mapping[str, Asked], changed: Collection[str]) -> bool:
+    """Whether a rollout of the file's own brings what the file asks for. ``changed``: the models that the file asks for
+    another version of than it did before."""
+    return (
+        rollout.by == FILE
+        and not _goes_back(rollout)
+        and all(
+            _is_still_asked_for(asked.get(name), change)
+            # One that only moves does not bring another version.
+            and (name not in changed or asked[name].version == change.version)
+            for name, change in rollout.changes.items()
+        )
     )
 
 

@@ -24,7 +24,8 @@ def kept_pools(
 ) -> dict[str, KeptPool]:
     """Pools of the fleet as it runs (``record``, which holds ``before``) that ``after`` drops and the epoch names.
 
-    Or may name soon: a rollout that is under way may commit before it is aborted. Where no epoch can be read: all.
+    Or may name soon: a rollout that is under way may commit before it is aborted. Or has just named: gateways that have
+    yet to see the commit of a rollout send requests to the pools that it left. Where no epoch can be read: all.
     """
     if record is None or before is None:
         return {}
@@ -32,7 +33,8 @@ def kept_pools(
         committed = {*before.pools, *record.kept}
     else:
         committed = {pool for assignment in epoch.models.values() for pool in assignment.pools}
-    committed |= {pool for rollout in open_rollouts for change in rollout.changes.values() for pool in change.pools}
+    changes = [change for rollout in open_rollouts for change in rollout.changes.values()]
+    committed |= {pool for change in changes for pool in (*change.left, *change.pools)}
     dropped = {pool for pool in committed if _is_dropped(pool, after)}
     running = processes(before, Path(record.directory))
     found: dict[str, KeptPool] = {}
