@@ -97,8 +97,10 @@ def test_a_pool_that_is_dropped_is_kept_until_nothing_committed_names_it() -> No
     assert kept()
     # Aborted: nothing has moved.
     assert kept()
-    # The next file keeps it, too.
-    again = apply_fleet(records.view, file_of(_renamed(FLEET) + "# again"), ASKING)
+    # The next file keeps it, too, and retires it when it is carried out: that needs agreement as the first time.
+    with pytest.raises(NotAgreed, match="takes away pool cpu"):
+        apply_fleet(records.view, file_of(_renamed(FLEET) + "# again"), ASKING)
+    again = apply_fleet(records.view, file_of(_renamed(FLEET) + "# again"), ASKING, agreed=("pool cpu",))
     assert again.answer.record.kept == record.kept
     # Committed, while gateways may still send there.
     moved = {name: msgspec.structs.replace(model, pools=("metal",)) for name, model in ALL.items()}
@@ -106,9 +108,33 @@ def test_a_pool_that_is_dropped_is_kept_until_nothing_committed_names_it() -> No
     change = Change("1", "1", pools=("metal",), left=("cpu",))
     records.rollout("r1", DRAINING, {"tracker": change})
     assert kept()
+    applied = apply_fleet(records.view, file_of(_renamed(FLEET) + "# while it drains"), ASKING, agreed=True)
+    assert applied.answer.record.kept == record.kept
     records.rollout("r1", DONE, {"tracker": change})
     assert kept() == {}
     assert apply_fleet(records.view, file_of(_renamed(FLEET) + "# more"), ASKING).answer.record.kept == {}
+
+
+def test_ports_of_a_kept_pool_are_refused_to_others() -> None:
+    ported = FLEET.replace("workers: 2, min: 1, max: 4", "workers: 2, first_port: 7000")
+    records = Records(text=ported, versions=ALL)
+    renamed = _renamed(ported).replace("first_port: 7000", "first_port: 7100")
+    assert records.apply(apply_fleet(records.view, file_of(renamed), ASKING, agreed=True))
+    # The rollout was aborted: nothing has moved.
+    records.put(KEYS.converged, ConvergedRecord(2))
+    taken = renamed.replace("first_port: 7100", "first_port: 7003")
+    with pytest.raises(Conflict, match=r"pools\.metal\.first_port: port 7003 is held by pool cpu"):
+        apply_fleet(records.view, file_of(taken), ASKING, agreed=True)
+    below = renamed.replace("first_port: 7100", "first_port: 6994")
+    assert records.apply(apply_fleet(records.view, file_of(below), ASKING, agreed=True))
+    records.put(KEYS.converged, ConvergedRecord(3))
+    with pytest.raises(Conflict, match="port 7000 is held by pool cpu"):
+        scale(records.view, "metal", 3, ASKING)
+    # Once all has moved they are free.
+    moved = {name: msgspec.structs.replace(model, pools=("metal",)) for name, model in ALL.items()}
+    records.put(KEYS.epoch, EpochRecord(8, moved))
+    assert scale(records.view, "metal", 3, ASKING).operations
+    assert apply_fleet(records.view, file_of(taken), ASKING, agreed=True).operations
 
 
 def test_the_first_file_is_generation_one_and_tells_what_it_starts() -> None:

@@ -97,8 +97,8 @@ def follow(
     for names in [fresh, *_groups(set(versions) - fresh, asked)]:
         if names:
             identity = f"r{first_number + len(rollouts)}"
-            changed = {name: versions[name] for name in sorted(names)}
-            rollouts.append(_rollout(identity, changed, asked, epoch, now))
+            brought = {name: versions[name] for name in sorted(names)}
+            rollouts.append(_rollout(identity, brought, asked, epoch, now))
     started = tuple(each.identity for each in (*coming, *rollouts))
     # What is new is served first.
     retiring = tuple(sorted(gone)) if started else ()

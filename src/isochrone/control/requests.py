@@ -17,7 +17,7 @@ import msgspec
 from isochrone.control.events import event
 from isochrone.control.fleet.file import FleetFile
 from isochrone.control.fleet.plan import Step, is_refused, plan, takes_away
-from isochrone.control.fleet.planning.keeping import kept_pools
+from isochrone.control.fleet.planning.keeping import kept_pools, needed_pools
 from isochrone.control.fleet.planning.steps import IGNORE
 from isochrone.control.fleet.reading import fleet_of, with_workers
 from isochrone.control.fleet.spec import Fleet
@@ -30,6 +30,7 @@ from isochrone.control.records import (
     ConvergedRecord,
     EventRecord,
     FleetRecord,
+    KeptPool,
     RolloutRecord,
     encode,
 )
@@ -118,9 +119,9 @@ def apply_fleet(
         resolved=file.versions,
         stages=file.stages,
         committed=view.assignments,
+        kept=_still_kept(view),
     )
-    if is_refused(steps):
-        raise Conflict("; ".join(f"{step.name}: {step.detail}" for step in steps))
+    _possible(steps)
     if lost:
         raise Conflict("; ".join(lost))
     _agreed(steps, agreed)
@@ -132,6 +133,20 @@ def apply_fleet(
     record = FleetRecord(current + 1, file.text, spec, file.directory, asking.who, asking.at, kept)
     said = "; ".join(map(str, steps[:_STEPS_TOLD])) + ("; …" if len(steps) > _STEPS_TOLD else "")
     return _fleet_written(view, Applied(record, tuple(steps)), "fleet applied", said or "nothing changes", asking)
+
+
+def _still_kept(view: View) -> dict[str, KeptPool]:
+    """Pools that the applied file has dropped, and that still serve."""
+    record = view.fleet
+    if record is None or not record.kept:
+        return {}
+    needed = needed_pools(record, fleet_of(record.spec), view.epoch, view.converged, view.open_rollouts)
+    return {pool: kept for pool, kept in record.kept.items() if pool in needed}
+
+
+def _possible(steps: Sequence[Step]) -> None:
+    if is_refused(steps):
+        raise Conflict("; ".join(f"{step.name}: {step.detail}" for step in steps))
 
 
 def _agreed(steps: Sequence[Step], agreed: Collection[str] | bool) -> None:
@@ -156,7 +171,8 @@ def scale(view: View, pool: str, workers: int, asking: Asking, agreed: bool = Fa
     if workers == settings.workers:
         return Decision(Applied(record, ()))
     scaled = with_workers(fleet, pool, workers)
-    steps = plan(fleet, scaled, directory=Path(record.directory), committed=view.assignments)
+    steps = plan(fleet, scaled, directory=Path(record.directory), committed=view.assignments, kept=_still_kept(view))
+    _possible(steps)
     _agreed(steps, agreed)
     spec = scaled.model_dump(mode="json")
     changed = FleetRecord(

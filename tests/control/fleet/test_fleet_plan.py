@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.control.fleet.plan import Step, VersionChange, is_refused, plan, rollout_groups, takes_away
+from isochrone.control.fleet.processes import processes
 from isochrone.control.fleet.reading import with_workers
-from isochrone.control.records import Assignment
+from isochrone.control.records import Assignment, KeptPool, WorkerRecord
 
 
 def steps(*changes: tuple[str, str]) -> list[str]:
@@ -223,6 +224,49 @@ def test_a_renamed_pool_may_not_take_the_ports_of_the_one_that_still_serves() ->
     assert step.name == "pools.new.first_port"
     assert "port 7000 is held by pool old until what it serves is served elsewhere" in step.detail
     assert not is_refused(plan(one, two, committed={}))
+
+
+def _kept(first_port: int) -> dict[str, KeptPool]:
+    """Pool ``old`` of an earlier file, which an aborted rollout left serving."""
+    fleet = parse(f"name: a\npools: {{old: {{workers: 2, first_port: {first_port}}}}}")
+    specs = processes(fleet, Path("/")).values()
+    return {"old": KeptPool({spec.name: spec.arguments for spec in specs if spec.pool == "old"})}
+
+
+def test_ports_of_a_kept_pool_are_not_to_be_had() -> None:
+    one = parse("name: a\npools: {new: }")
+    committed = {"m": Assignment("1", pools=("old",))}
+    for port in (7000, 7005):
+        two = parse(f"name: a\npools: {{new: {{first_port: {port}}}}}")
+        (step,) = plan(one, two, resolved={"m": "1"}, served={"m": "1"}, committed=committed, kept=_kept(7000))
+        assert is_refused([step])
+        assert step.name == "pools.new.first_port"
+        assert f"port {port} is held by pool old until what it serves is served elsewhere" in step.detail
+    for listen in ("control: {listen: '127.0.0.1:7001'}", "gateways: {gw: {listen: '127.0.0.1:7002'}}"):
+        (step,) = plan(one, parse(f"name: a\n{listen}\npools: {{new: }}"), committed=committed, kept=_kept(7000))
+        assert is_refused([step])
+    # Ports that the system chooses, other ones, and the pool itself, when it comes back.
+    assert not is_refused(plan(one, two, committed=committed, kept=_kept(0)))
+    assert not is_refused(plan(one, two, committed=committed, kept=_kept(7008)))
+    back = parse("name: a\npools: {old: {workers: 2, first_port: 7000}}")
+    assert not is_refused(plan(one, back, committed=committed, kept=_kept(7000)))
+
+
+def test_the_retirement_of_a_kept_pool_is_in_the_plan() -> None:
+    fleet = parse("name: a\npools: {new: }\nmodels: {m: {version: 1}}")
+    committed = {"m": Assignment("1", pools=("old",))}
+    found = plan(fleet, fleet, served={"m": "1"}, committed=committed, kept=_kept(7000))
+    assert [str(step) for step in found] == [
+        "retire pool old: old-1, old-2 stop, once m is no longer served by it",
+        "change model m: serve it in new (was old)",
+    ]
+    assert takes_away(found) == ("pool old",)
+    servers = KeptPool(servers=(WorkerRecord("old-g-1", "g", 1, 2, pool="old"),))
+    found = plan(fleet, fleet, served={"m": "1"}, committed=committed, kept={"old": servers})
+    assert str(found[0]) == "retire pool old: no longer use g:1, once m is no longer served by it"
+    back = parse("name: a\npools: {old: {workers: 2, first_port: 7000}}\nmodels: {m: {version: 1}}")
+    found = plan(fleet, back, served={"m": "1"}, committed=committed, kept=_kept(7000))
+    assert "pool old" not in takes_away(found)
 
 
 def test_a_model_is_moved_when_it_is_not_served_where_the_file_says_whatever_the_file_before_said() -> None:

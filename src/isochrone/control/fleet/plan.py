@@ -34,7 +34,7 @@ from isochrone.control.fleet.planning.steps import (
 )
 from isochrone.control.fleet.processes import ProcessSpec, gateway_group, outside_servers, processes, store_url
 from isochrone.control.fleet.spec import Fleet
-from isochrone.control.records import STRICT, Assignment
+from isochrone.control.records import STRICT, Assignment, KeptPool
 
 __all__ = ["Step", "VersionChange", "is_refused", "plan", "rollout_groups", "takes_away"]
 
@@ -55,19 +55,23 @@ def plan(
     resolved: Mapping[str, str] | None = None,
     stages: Mapping[str, Sequence[str]] | None = None,
     committed: Mapping[str, Assignment] | None = None,
+    kept: Mapping[str, KeptPool] | None = None,
 ) -> list[Step]:
     """The steps from one fleet to another, refusals first; none: nothing changes.
 
     ``directory`` is the new file's, ``directory_before`` the old one's. ``served``: the versions served now, by model,
     as far as the file does not leave them as they are; ``resolved``: what ``latest`` means; ``stages``: of ensembles,
     where the file leaves them to their configuration. ``committed``: what is served, and where; left out: what the
-    file before says.
+    file before says. ``kept``: pools that the file before had dropped, and that still serve.
     """
     resolved = resolved or {}
     if committed is None:
         committed = _as_said(before)
     was_in = directory_before or directory
-    refused = list(_refused(before, was_in, after, directory, committed))
+    kept = kept or {}
+    refused = list(_refused(before, was_in, after, directory))
+    if before is not None:
+        refused += ports_in_use(before, after, committed, kept)
     if refused:
         return refused
     steps = list(_process_steps(before, was_in, after, directory))
@@ -78,7 +82,7 @@ def plan(
         return [step for step in steps if step.action == REFUSE]
     if before is not None:
         steps += retired_models(committed, {**dict.fromkeys(after.models, ""), **resolved})
-        steps += retired_pools(before, after, committed)
+        steps += retired_pools(before, after, committed, kept)
         steps += lost_addresses(before, was_in, after, directory)
         steps += _rule_steps(before, after, committed)
     return [*steps, *ineffective(after)]
@@ -89,10 +93,8 @@ def _as_said(fleet: Fleet | None) -> dict[str, Assignment]:
     return {name: Assignment(model.version, pools=fleet.pools_of(name)) for name, model in models.items() if fleet}
 
 
-def _refused(
-    before: Fleet | None, was_in: Path, after: Fleet, directory: Path, committed: Mapping[str, Assignment]
-) -> Iterator[Step]:
-    """What a fleet is known by: another one is another fleet. And ports that are in use."""
+def _refused(before: Fleet | None, was_in: Path, after: Fleet, directory: Path) -> Iterator[Step]:
+    """What a fleet is known by: another one is another fleet."""
     if before is None:
         return
     stores = before.store.url, after.store.url
@@ -103,7 +105,6 @@ def _refused(
         if was != given:
             detail = f"cannot change from '{was}' to '{given}' while the fleet runs; stop it and start the new one"
             yield Step(REFUSE, "fleet", key, detail)
-    yield from ports_in_use(before, after, committed)
 
 
 # Processes.

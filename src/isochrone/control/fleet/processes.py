@@ -8,8 +8,9 @@ processes through the store.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -113,6 +114,13 @@ def _workers(fleet: Fleet, pool: str, directory: Path, identity: tuple[str, ...]
         words += ["--memory", str(spec.memory)] if spec.memory else []
         words += _given("--region", spec.region)
         yield ProcessSpec(name, "worker", (*words, *spec.arguments), pool)
+
+
+def listens_on(arguments: Sequence[str]) -> tuple[int, ...]:
+    """The fixed ports on a worker's command line."""
+    flags = ("--http-port", "--grpc-port", "--metrics-port")
+    ports = (int(value) for flag, value in pairwise(arguments) if flag in flags)
+    return tuple(port for port in ports if port)
 
 
 def surge_of(worker: ProcessSpec) -> ProcessSpec:

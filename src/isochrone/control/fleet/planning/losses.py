@@ -5,7 +5,7 @@ Everything here needs the user's agreement, or is refused with the way to do it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from isochrone.control.fleet.planning.differences import listed
@@ -14,13 +14,14 @@ from isochrone.control.fleet.processes import (
     controller_ports,
     gateway_group,
     gateway_ports,
+    listens_on,
     names_of,
     outside_servers,
     processes,
     worker_ports,
 )
 from isochrone.control.fleet.spec import Fleet
-from isochrone.control.records import Assignment
+from isochrone.control.records import Assignment, KeptPool
 
 
 def dropped_pools(before: Fleet, after: Fleet) -> list[str]:
@@ -33,16 +34,24 @@ def _runs(fleet: Fleet, pool: str) -> bool:
     return spec is not None and bool(spec.workers or spec.addresses)
 
 
-def retired_pools(before: Fleet, after: Fleet, committed: Mapping[str, Assignment]) -> Iterator[Step]:
+def retired_pools(
+    before: Fleet, after: Fleet, committed: Mapping[str, Assignment], kept: Mapping[str, KeptPool]
+) -> Iterator[Step]:
+    """``kept``: pools that files before ``before`` had, and that still serve."""
+    found: dict[str, tuple[Sequence[str], Sequence[str]]] = {}
     members = {path[1]: names for path, names in names_of(before) if path[0] == "pools"}
     for pool in dropped_pools(before, after):
-        workers = tuple(members[pool])
-        servers = [server.upstream.address for server in outside_servers(before).values() if server.pool == pool]
+        addresses = [server.upstream.address for server in outside_servers(before).values() if server.pool == pool]
+        found[pool] = (members[pool], addresses)
+    for pool, running in kept.items():
+        if not _runs(after, pool):
+            found[pool] = (list(running.processes), [server.address for server in running.servers])
+    for pool, (workers, servers) in found.items():
         detail = f"{listed(workers)} stop" if workers else f"no longer use {listed(servers)}"
         models = sorted(name for name, assignment in committed.items() if pool in assignment.pools)
         if models:
             detail += f", once {listed(models)} {'is' if len(models) == 1 else 'are'} no longer served by it"
-        yield Step(RETIRE, "pool", pool, detail, processes=workers)
+        yield Step(RETIRE, "pool", pool, detail, processes=tuple(workers))
 
 
 def retired_models(committed: Mapping[str, Assignment], after: Mapping[str, str]) -> Iterator[Step]:
@@ -73,7 +82,9 @@ def lost_addresses(before: Fleet, was_in: Path, after: Fleet, directory: Path) -
         yield Step(INTERRUPT, "gateway", group, detail)
 
 
-def ports_in_use(before: Fleet, after: Fleet, committed: Mapping[str, Assignment]) -> Iterator[Step]:
+def ports_in_use(
+    before: Fleet, after: Fleet, committed: Mapping[str, Assignment], kept: Mapping[str, KeptPool]
+) -> Iterator[Step]:
     """Ports that a pool holds until its models have moved, and that something new is to listen on."""
     serving = {pool for assignment in committed.values() for pool in assignment.pools}
     held = {
@@ -81,6 +92,9 @@ def ports_in_use(before: Fleet, after: Fleet, committed: Mapping[str, Assignment
         for path, _, port in worker_ports(before)
         if path[1] in serving and path[1] in dropped_pools(before, after)
     }
+    for pool, running in kept.items():
+        if not _runs(after, pool):
+            held |= {port: pool for arguments in running.processes.values() for port in listens_on(arguments)}
     for path, _, port in (*controller_ports(after), *gateway_ports(after), *worker_ports(after)):
         if port in held:
             detail = f"port {port} is held by pool {held[port]} until what it serves is served elsewhere; give another"
