@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError
+from isochrone.gateway.resilience.breaker import FIRST_ROUND
 from isochrone.gateway.targets import Target
 from isochrone.wire.exchange import Buffer, Headers
 
@@ -44,7 +45,7 @@ class Attempt:
     #: Why its answer was not the protocol's; "": it was, or there is none.
     foreign = ""
     #: Of the target's circuit breaker, where it has one.
-    breaker_round = -1
+    breaker_round = FIRST_ROUND
 
     def __init__(self, forward: Forward, lane: Lane, target: Target, now: int) -> None:
         self.forward = forward
@@ -81,14 +82,12 @@ class Attempt:
             target.well_ns += latency
         breaker = target.breaker
         if breaker is not None:
-            if self.breaker_round < 0:
-                self.breaker_round = breaker.sent()  # it was made for this failure
             breaker.ended(self.breaker_round, failed, now)
 
     def drop(self, now: int) -> None:
         """It is over, and says nothing of the target."""
         self.lane.balancer.dropped(self.target, now)
-        if self.breaker_round >= 0 and self.target.breaker is not None:
+        if self.target.breaker is not None:
             self.target.breaker.dropped(self.breaker_round)
 
     def give_up(self, now: int, silent: bool = False) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from isochrone.gateway.resilience.breaker import Breaker, BreakerRules, State
+from isochrone.gateway.resilience.breaker import FIRST_ROUND, Breaker, BreakerRules, State
 
 MS = 1_000_000
 SECOND = 1_000 * MS
-SMALL = BreakerRules(
-    max_in_flight=5, max_pending=2, least_requests=4, trials=2, open_ns=SECOND, most_open_ns=3 * SECOND
-)
+SMALL = BreakerRules(least_requests=4, trials=2, open_ns=SECOND, most_open_ns=3 * SECOND)
 
 
 def state_of(breaker: Breaker) -> State:
@@ -85,34 +85,42 @@ def test_endings_of_an_earlier_state_do_not_decide() -> None:
     assert state_of(breaker) is State.HALF_OPEN
     breaker.dropped(trial)
     assert breaker.refusal(SECOND) == ""
-    assert breaker.in_flight == 0
 
 
-def test_pending_has_a_limit_of_its_own() -> None:
+def test_a_lost_endpoint_with_many_requests_opens_it_once() -> None:
+    """The first failure makes the breaker; the other requests were sent before it existed."""
     breaker = Breaker(SMALL)
-    breaker.pending = 1
-    assert breaker.may_wait()
-    breaker.pending = 2
-    assert not breaker.may_wait()
-    assert Breaker(BreakerRules(max_pending=0)).may_wait()
+    for _ in range(120):
+        breaker.ended(FIRST_ROUND, True, 0)
+    assert "open" in breaker.refusal(SECOND - 1)
+    assert breaker.refusal(SECOND) == ""
+
+
+def test_failures_of_requests_sent_while_open_do_not_keep_it_open() -> None:
+    """A sequence goes to its worker, whatever the breaker says."""
+    breaker = Breaker(SMALL)
+    run(breaker, "xxxx", 0)
+    for at in range(120):
+        breaker.ended(breaker.sent(), True, at * MS)
+    assert breaker.refusal(SECOND) == ""
 
 
 def test_switched_off_it_never_refuses() -> None:
-    breaker = Breaker(BreakerRules(enabled=False, max_in_flight=1))
+    breaker = Breaker(BreakerRules(enabled=False))
     run(breaker, "x" * 100, 0)
-    breaker.sent()
     assert breaker.refusal(0) == ""
 
 
 class BreakerMachine(RuleBasedStateMachine):
     """Requests begin, end, fail and are dropped in any order while time passes."""
 
-    @initialize(trials=st.integers(1, 3), limit=st.integers(1, 8))
-    def start(self, trials: int, limit: int) -> None:
-        self.rules_in_force = BreakerRules(max_in_flight=limit, least_requests=3, trials=trials)
+    @initialize(trials=st.integers(1, 3), earlier=st.integers(0, 8))
+    def start(self, trials: int, earlier: int) -> None:
+        self.rules_in_force = BreakerRules(least_requests=3, trials=trials)
         self.breaker = Breaker(self.rules_in_force)
         self.now = SECOND
-        self.under_way: list[int] = []
+        #: The rounds of requests; of those that were sent before the breaker was made, too.
+        self.under_way: list[int] = [FIRST_ROUND] * earlier
         self.seen = State.CLOSED
         self.trial_round = -1
 
@@ -127,12 +135,20 @@ class BreakerMachine(RuleBasedStateMachine):
             if self.breaker.state is State.HALF_OPEN:
                 self.trial_round = self.under_way[-1]
 
+    @precondition(lambda self: self.breaker.state is State.OPEN)
+    @rule()
+    def send_regardless(self) -> None:
+        self.under_way.append(self.breaker.sent())
+
     @precondition(lambda self: self.under_way)
     @rule(data=st.data(), failed=st.booleans())
     def end(self, data: st.DataObject, failed: bool) -> None:
         index = data.draw(st.integers(0, len(self.under_way) - 1))
         before = self.breaker.state
+        lets_through = self.lets_through()
         self.breaker.ended(self.under_way.pop(index), failed, self.now)
+        if before is State.OPEN:
+            assert self.lets_through() == lets_through
         if self.breaker.state is State.OPEN and before is not State.OPEN:
             assert failed
             assert self.breaker.refusal(self.now) != ""
@@ -144,10 +160,15 @@ class BreakerMachine(RuleBasedStateMachine):
         self.breaker.dropped(self.under_way.pop())
         assert self.breaker.state is before
 
+    def lets_through(self) -> list[bool]:
+        """Whether it would let a request through after each of these times."""
+        return [
+            not deepcopy(self.breaker).refusal(self.now + ms * MS) for ms in (0, 100, 500, 1000, 2000, 4000, 30_000)
+        ]
+
     @invariant()
     def the_limits_hold_and_states_follow(self) -> None:
         breaker = self.breaker
-        assert breaker.in_flight == len(self.under_way) <= self.rules_in_force.max_in_flight
         allowed = {
             State.CLOSED: {State.CLOSED, State.OPEN},
             State.OPEN: {State.OPEN, State.HALF_OPEN},

@@ -1,8 +1,9 @@
-"""A circuit breaker for one model on one endpoint: how much it may have, and whether it may have any. Pure.
+"""A circuit breaker for one model on one endpoint. Pure.
 
-Asked after the choice and before the sending; when it says no, another worker is chosen. Three states: closed (all
-goes through), open (nothing does, for a while), half-open (a few requests try; all well closes it, one failure opens it
-again for longer). Time moves it only when it is asked, so nothing runs while nothing happens.
+Consulted after a policy has chosen and before the request is sent; on a refusal another endpoint is chosen. Three
+states: closed (every request passes), open (none does, for a while), half-open (a few requests are let through: when
+all succeed it closes, when one fails it opens again for longer). Made at the first failure: a healthy endpoint has
+none. State changes only when it is called, so nothing runs while nothing happens.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Annotated
 
 from isochrone.gateway.ranges import Count, Duration, Positive, Range
 from isochrone.gateway.resilience.sliding_counts import SlidingCounts
+
+#: The round of requests that were sent before the breaker was made.
+FIRST_ROUND = 0
 
 
 class State(Enum):
@@ -28,8 +32,6 @@ class BreakerRules:
     enabled: bool = True
     #: Requests of the model in flight on one worker from this gateway; 0: no limit.
     max_in_flight: Count = 1024
-    #: Requests that wait for a connection to it; 0: no limit.
-    max_pending: Count = 1024
     #: It opens when this share of requests failed over the window ...
     failure_ratio: Annotated[float, Range(0.01, 1)] = 0.5
     #: ... and there were at least so many.
@@ -52,8 +54,6 @@ class Breaker:
         "_tried",
         "_until",
         "_went_well",
-        "in_flight",
-        "pending",
         "rules",
         "state",
     )
@@ -61,11 +61,9 @@ class Breaker:
     def __init__(self, rules: BreakerRules | None = None) -> None:
         self.rules = rules or BreakerRules()
         self.state = State.CLOSED
-        self.in_flight = 0
-        self.pending = 0
         self._counts = SlidingCounts(self.rules.window_ns)
         #: Grows with each change of state: an ending counts only in the round it was sent in.
-        self._round = 0
+        self._round = FIRST_ROUND
         #: When an open one becomes half-open; times it opened in a row.
         self._until = 0
         self._opened = 0
@@ -78,8 +76,6 @@ class Breaker:
         rules = self.rules
         if not rules.enabled:
             return ""
-        if rules.max_in_flight and self.in_flight >= rules.max_in_flight:
-            return "circuit breaker: max_in_flight"
         if self.state is State.CLOSED:
             return ""
         if self.state is State.OPEN:
@@ -93,30 +89,22 @@ class Breaker:
     def is_idle(self, now: int) -> bool:
         """Closed, and no failure within the window: it can be forgotten."""
         self._counts.advance(now)
-        return self.state is State.CLOSED and not self._counts.some and not self.in_flight
-
-    def may_wait(self) -> bool:
-        """Whether one more request may wait for a connection."""
-        rules = self.rules
-        return not rules.enabled or not rules.max_pending or self.pending < rules.max_pending
+        return self.state is State.CLOSED and not self._counts.some
 
     def sent(self) -> int:
-        """A request goes there, after ``refusal`` said it may; ``ended`` or ``dropped`` wants the returned round."""
-        self.in_flight += 1
+        """A request is sent; pass the returned round to ``ended`` or ``dropped``."""
         if self.state is State.HALF_OPEN:
             self._tried += 1
         return self._round
 
     def dropped(self, sent_in: int) -> None:
-        """A request is over and says nothing of the worker: its caller has gone, or a hedge won."""
-        self.in_flight -= 1
+        """A request ended without evidence about the endpoint: its caller has gone, or a hedge won."""
         if self.state is State.HALF_OPEN and sent_in == self._round:
             self._tried -= 1
 
     def ended(self, sent_in: int, failed: bool, now: int) -> None:
-        """A request is over. One sent before the last change of state says nothing of the worker as it is now."""
-        self.in_flight -= 1
-        if sent_in != self._round or not self.rules.enabled:
+        """A request ended. One that was sent before the last change of state is no evidence about the present one."""
+        if sent_in != self._round or not self.rules.enabled or self.state is State.OPEN:
             return
         if self.state is State.HALF_OPEN:
             self._tried -= 1

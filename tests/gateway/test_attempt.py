@@ -1,0 +1,29 @@
+"""What an attempt leaves behind: counts, and the circuit breaker of its model on that endpoint."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from offline import add_members, make_fleet
+
+from isochrone.clock import SECOND, now_ns
+from isochrone.gateway.attempt import Attempt
+from isochrone.gateway.forwarding import Forward
+
+
+def test_an_endpoint_lost_with_many_requests_is_tried_again_after_the_first_pause() -> None:
+    fleet = make_fleet()
+    add_members(fleet, {"m": {"1": ""}}, {"m": {"1": ""}})
+    model = fleet.group("m")
+    request: Any = SimpleNamespace(group=model, is_copy=False)
+    lane, target = model.current, model.current.targets["a:1"]
+    now = now_ns()
+    attempts = [Attempt(cast("Forward", request), lane, target, now) for _ in range(120)]
+    for attempt in attempts:
+        attempt.end(True, now)
+    assert target.in_flight == 0
+    pause = model.rules.breaker.open_ns
+    assert pause == SECOND
+    assert "open" in target.breaker.refusal(now + pause - 1)
+    assert target.breaker.refusal(now + pause) == ""
