@@ -13,6 +13,7 @@ from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.grpc_messages import name_field, read_opening, version_field
 from isochrone.gateway.grpc_pipe import GrpcPipe, PipeRoute
 from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.protocol.varint import encode_varint
 from isochrone.settings import WireLimits
 from isochrone.wire.exchange import Head
 
@@ -37,12 +38,25 @@ class Caller:
     def __init__(self) -> None:
         self.held = False
         self.ended_with = b""
+        self.reserved = 0
 
     def hold_window(self) -> None:
         self.held = True
 
     def release_window(self) -> None:
         self.held = False
+
+    def reserve(self, size: int) -> bool:
+        if self.reserved + size > 1_000_000:
+            return False
+        self.reserved += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self.reserved -= size
+
+    def no_memory(self) -> str:
+        return "no memory"
 
     def end_with_trailers(self, block: bytes) -> None:
         self.ended_with = block
@@ -57,6 +71,7 @@ class Worker:
         self.block = b""
         self.messages: list[tuple[str, str]] = []
         self.is_congested = self.local_done = self.cancelled = False
+        self.unsent = 0
 
     def open_stream(self, block: bytes, body: Any, receiver: Any, *, end: bool) -> Worker:
         self.block = block
@@ -97,8 +112,10 @@ class Bench:
         self.fleet.members["a:1"].connections = self.worker  # type: ignore[assignment]
         self.pipe = GrpcPipe(PipeRoute(self.gateway, HEAD), self.caller)  # type: ignore[arg-type]
 
-    def say(self, model: str, version: str = "") -> None:
+    def say(self, model: str, version: str = "", size: int = 0) -> None:
         message = name_field(model) + (version_field(version) if version else b"")
+        if size:
+            message += b"\x3a" + encode_varint(size) + bytes(size)
         self.pipe.data_received(b"\0" + len(message).to_bytes(4, "big") + message)
 
     def switch(self, **versions: str) -> None:
@@ -158,6 +175,33 @@ def test_the_windows_of_both_sides_do_not_open_while_something_waits() -> None:
     bench.worker.is_congested = False
     bench.worker.on_writable()
     assert not bench.caller.held
+
+
+def test_messages_are_held_until_they_have_gone_to_a_worker_that_answers() -> None:
+    bench = Bench(led=False)
+    bench.say("m", size=300_000)
+    # Another worker would need it, if this one never began.
+    assert bench.caller.reserved >= 300_000
+    bench.pipe.head(200, ())
+    assert bench.caller.reserved == 0
+    bench.worker.unsent = 300_000
+    bench.say("m", size=300_000)
+    assert bench.caller.reserved >= 300_000
+    bench.say("m", size=500_000)
+    assert bench.caller.reserved >= 800_000
+    bench.worker.unsent = 0
+    bench.worker.on_writable()
+    assert bench.caller.reserved == 0
+    # Those that wait for a switch of versions, too.
+    bench.fleet.hold(["n"])
+    bench.say("n", size=300_000)
+    assert bench.caller.reserved >= 300_000
+    bench.fleet.release()
+    assert bench.caller.reserved == 0
+    bench.worker.unsent = 1
+    bench.say("m", size=600_000)
+    bench.say("m", size=600_000)
+    assert b"no memory" in bench.caller.ended_with
 
 
 def test_a_stream_that_is_refused_while_it_waits_ends() -> None:

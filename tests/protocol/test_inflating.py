@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import gzip
 import json
 import random
@@ -17,6 +16,7 @@ from isochrone.errors import IsochroneError, PayloadTooLarge, Unavailable, Unsup
 from isochrone.protocol import inflating as module
 from isochrone.protocol.deflating import deflated
 from isochrone.protocol.inflating import inflating, inflating_messages
+from isochrone.wire.budget import SMALL, MemoryBudget, Share
 from isochrone.wire.compression import AT_ONCE, LEAST, decompress
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
 
@@ -25,10 +25,13 @@ GZIP = Head(b"POST", b"/", ((b"content-encoding", b"gzip"),))
 
 
 class Answered(asyncio.Event):
-    """An exchange: its body, who owns it, and the answer."""
+    """An exchange: its body, who owns it, what it holds of a budget, and the answer."""
 
-    def __init__(self, body: bytes = b"") -> None:
+    def __init__(self, body: bytes = b"", budget: MemoryBudget | None = None) -> None:
         super().__init__()
+        self.share = Share(budget or MemoryBudget(1 << 40))
+        self.reserved = 0
+        self.gave_back = asyncio.Event()
         self.head = GZIP
         self.body: Buffer = body
         self.arrived = 0
@@ -39,6 +42,20 @@ class Answered(asyncio.Event):
         self.answer = b""
 
     is_congested = False
+
+    def reserve(self, size: int) -> bool:
+        if not self.share.reserve(size):
+            return False
+        self.reserved += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        self.reserved -= size
+        self.share.give_back(size)
+        self.gave_back.set()
+
+    def no_memory(self) -> str:
+        return "no memory"
 
     def respond(self, status: int, headers: Headers, body: Sequence[Buffer]) -> None:
         self.status, self.headers, self.answer = status, headers, b"".join(body)
@@ -150,37 +167,74 @@ def test_a_caller_that_has_gone_is_not_served() -> None:
     run(scenario)
 
 
-def test_large_bodies_that_are_held_are_bounded_and_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Keeps(Route):
-        def __init__(self) -> None:
-            self.kept: list[Buffer] = []
+class Keeps(Route):
+    """Answers later."""
 
-        def handle(self, exchange: Exchange) -> None:
-            self.kept.append(exchange.body)
-            exchange.body = b""
-            exchange.respond(200, (), [])
+    def __init__(self) -> None:
+        self.arrived = asyncio.Event()
 
+    def handle(self, exchange: Exchange) -> None:
+        self.arrived.set()
+
+
+def test_what_a_body_grows_to_is_held_until_its_request_is_answered() -> None:
     async def scenario() -> None:
-        monkeypatch.setattr(module, "_LARGEST_HELD", 0)
-        keeps = Keeps()
-        route = inflating(keeps, GZIP, LIMIT)
-        packed = gzip.compress(bytes(8 * AT_ONCE))
-        first = Answered(packed)
-        route.handle(first)
-        await first.wait()
-        second = Answered(packed)
-        route.handle(second)
-        assert second.status == Unavailable.http_status
-        # Small ones are not counted.
-        small = Answered(gzip.compress(b"x"))
-        route.handle(small)
-        assert small.status == 200
-        keeps.kept.clear()
-        gc.collect()
-        third = Answered(packed)
-        route.handle(third)
-        await third.wait()
-        assert third.status == 200
+        size = 2 * module._SLICE + 1000
+        packed = gzip.compress(bytes(size))
+        budget = MemoryBudget(1 << 30)
+        for message in (False, True):
+            body = b"\1" + len(packed).to_bytes(4, "big") + packed if message else packed
+            exchange = Answered(body, budget)
+            # As the wire reserves a compressed body that is large.
+            assert exchange.reserve(len(body))
+            keeps = Keeps()
+            route = inflating_messages(keeps, b"gzip", LIMIT, fails) if message else inflating(keeps, GZIP, LIMIT)
+            route.handle(exchange)
+            assert budget.held == len(body) + module._SLICE
+            await keeps.arrived.wait()
+            assert abs(budget.held - size) <= 5
+            exchange.share.close()
+
+    run(scenario)
+
+
+def test_a_body_that_grows_beyond_its_share_is_refused_and_nothing_stays_held() -> None:
+    async def scenario() -> None:
+        # Half of it is one connection's: two slices fit, a third does not.
+        budget = MemoryBudget(5 * module._SLICE)
+        route = inflating(Echo(), GZIP, LIMIT)
+        for slices, status in ((2, 200), (3, Unavailable.http_status)):
+            exchange = Answered(gzip.compress(bytes(slices * module._SLICE - 1000)), budget)
+            route.handle(exchange)
+            await exchange.wait()
+            assert exchange.status == status
+            exchange.give_back(exchange.reserved if status == 200 else 0)
+            assert budget.held == 0
+        assert b"no memory" in exchange.answer
+        # Nothing is begun for one that finds no memory at all.
+        other = Share(budget)
+        other.add(5 * module._SLICE)
+        late = Answered(gzip.compress(bytes(module._SLICE)), budget)
+        route.handle(late)
+        assert late.status == Unavailable.http_status
+        # One that is inflated at once counts as a plain body of its size does.
+        for size, status in ((SMALL + 1, Unavailable.http_status), (SMALL, 200)):
+            small = Answered(gzip.compress(bytes(size)), budget)
+            route.handle(small)
+            assert small.status == status
+
+    run(scenario)
+
+
+def test_a_caller_that_goes_while_its_body_grows_leaves_nothing_held() -> None:
+    async def scenario() -> None:
+        budget = MemoryBudget(1 << 30)
+        gone = Answered(gzip.compress(bytes(3 * module._SLICE)), budget)
+        inflating(Echo(), GZIP, LIMIT).handle(gone)
+        gone.owner.abandoned()
+        await gone.gave_back.wait()
+        assert budget.held == 0
+        assert not gone.is_set()
 
     run(scenario)
 

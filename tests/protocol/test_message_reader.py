@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from isochrone.errors import PayloadTooLarge, Unavailable
 from isochrone.protocol.message_reader import MessageReader
+from isochrone.wire.budget import SMALL
 
 PATTERN = bytes(index * 11 % 253 for index in range(60_000))
 
@@ -54,6 +55,8 @@ def test_any_cuts_give_the_same_messages(sizes: list[int], cuts: list[int], eage
     def take_all() -> None:
         while (message := reader.take()) is not None:
             taken.append((message[0], bytes(message[1])))
+            held = sum(len(payload) for _, payload in taken)
+            assert held - SMALL <= stream.reserved <= len(data) + SMALL
 
     start = 0
     for cut in [*sorted(min(cut, len(data)) for cut in cuts), len(data)]:
@@ -64,7 +67,32 @@ def test_any_cuts_give_the_same_messages(sizes: list[int], cuts: list[int], eage
     take_all()
     assert taken == [(index % 2, PATTERN[:size]) for index, size in enumerate(sizes)]
     assert reader.is_empty
+    for _, payload in taken:
+        reader.give_back(len(payload))
     assert stream.reserved == 0
+
+
+def test_small_messages_ask_for_no_memory() -> None:
+    stream = FakeStream(limit=0)
+    reader = MessageReader(1000, stream)
+    for _ in range(100):
+        reader.feed(framed(bytes(500)) * 10)
+        while (message := reader.take()) is not None:
+            reader.give_back(len(message[1]))
+
+
+def test_bytes_that_nobody_takes_and_messages_that_nobody_gives_back_are_held() -> None:
+    stream = FakeStream(limit=100_000)
+    reader = MessageReader(1000, stream)
+    for _ in range(60):
+        reader.feed(framed(bytes(995)))
+    assert 60_000 - SMALL <= stream.reserved <= 60_000
+    for _ in range(60):
+        assert reader.take() is not None
+    assert reader.take() is None
+    assert 60_000 - SMALL <= stream.reserved <= 60_000
+    with pytest.raises(Unavailable, match="no memory"):
+        reader.feed(bytes(90_000))
 
 
 def test_what_is_not_taken_stays() -> None:

@@ -148,3 +148,16 @@ def test_json_is_worth_compressing_and_noise_is_not() -> None:
     assert not is_worth_it([noise])
     # The JSON part of an answer with binary tensors says nothing of them.
     assert not is_worth_it([json[:200], noise])
+
+
+@pytest.mark.parametrize("wrapper", [zlib.MAX_WBITS, -zlib.MAX_WBITS])
+@pytest.mark.parametrize("most", [1, 1000, 300_000, 1 << 20])
+def test_a_body_may_be_inflated_in_parts_of_any_size(most: int, wrapper: int) -> None:
+    content = random.Random(3).randbytes(700) * 1000 if most > 1 else b"abc" * 50
+    encoder = zlib.compressobj(1, zlib.DEFLATED, wrapper)
+    inflation = Inflation(b"deflate", encoder.compress(content) + encoder.flush(), 1 << 26, room=5)
+    parts, allowed = 0, most
+    while (whole := inflation.go_on(allowed)) is None:
+        parts, allowed = parts + 1, allowed + most
+    assert whole[5:] == content
+    assert len(content) // most <= parts + 1 <= len(content) // most + 2

@@ -6,6 +6,7 @@ from test_http1_strictness import responses
 from wire_fakes import ServerEnd
 
 from isochrone.settings import WireLimits
+from isochrone.wire.budget import Share
 from isochrone.wire.http1 import Http1Connection
 
 LIMITS = WireLimits(max_body_bytes=200_000, max_buffered_bytes=500_000)
@@ -23,6 +24,25 @@ def test_a_body_takes_memory_until_its_request_is_answered() -> None:
     assert end.listener.budget.held == 100_000
     end.route.exchanges[0].respond(200, (), [b"done"])
     assert end.listener.budget.held == 0
+
+
+def test_a_large_body_that_comes_whole_in_one_read_takes_memory_too() -> None:
+    end = ServerEnd(Http1Connection, None, LIMITS)
+    for _ in range(2):  # the second time its head is known
+        end.feed(request(100_000, bytes(100_000)))
+        assert end.listener.budget.held == 100_000
+        end.route.exchanges[-1].respond(200, (), [b"done"])
+        assert end.listener.budget.held == 0
+    # A small one does not.
+    end.feed(request(16_384, bytes(16_384)))
+    assert end.listener.budget.held == 0
+    end.route.exchanges[-1].respond(200, (), [b"done"])
+    end.turn()
+    # And one there is no memory for is refused.
+    Share(end.listener.budget).add(400_000)
+    [(status, _, _)] = responses(end.feed(request(100_000, bytes(100_000))))
+    assert status == 503
+    assert len(end.route.exchanges) == 3
 
 
 def test_a_body_there_is_no_memory_for_is_refused_before_it_comes() -> None:

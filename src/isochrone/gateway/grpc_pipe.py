@@ -8,6 +8,7 @@ on one side stops the sender on the other.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from isochrone.clock import NEVER, now_ns
@@ -26,9 +27,10 @@ from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.targets import Endpoint, Target
 from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
 from isochrone.protocol.grpc import error_block, fail, unpack
-from isochrone.protocol.inflating import begun, finish_later
+from isochrone.protocol.inflating import inflate
 from isochrone.protocol.message_reader import MessageReader
-from isochrone.wire.compression import Inflated, Inflation, is_identity
+from isochrone.wire.budget import SMALL
+from isochrone.wire.compression import Inflation, is_identity
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Head, Headers
 
 if TYPE_CHECKING:
@@ -75,6 +77,8 @@ class GrpcPipe:
         #: call: until this one answers, or it is too much. None: from then on.
         self._kept: list[bytes] | None = []
         self._kept_size = 0
+        #: Bytes of messages that are not on their way to the worker yet, or that another one may still need.
+        self._held = 0
         #: Messages that came while the model's version was being switched, and whether the caller ended meanwhile.
         #: None: nothing waits.
         self._parked: list[tuple[int, Buffer]] | None = None
@@ -109,25 +113,30 @@ class GrpcPipe:
             flag, payload = message
             if flag == 1 and not is_identity(self._route.call.encoding):
                 # The version is stamped on every message, so compressed ones go on as plain ones.
-                limit = self._gateway.limits.max_body_bytes
-                inflation = Inflation(self._route.call.encoding, payload, limit)
-                body = begun(inflation, limit)
+                packed = len(payload)
+                inflation = Inflation(self._route.call.encoding, payload, self._gateway.limits.max_body_bytes)
+                body = inflate(inflation, self._reader, partial(self._inflated, packed))
                 if body is None:
                     self._inflation = inflation
                     self._stream.hold_window()
-                    finish_later(inflation, self._inflated)
                     return
+                if len(body) <= SMALL:
+                    self._reader.keep(len(body))
+                self._reader.give_back(packed)
                 flag, payload = 0, body
+            self._held += len(payload)
             self._take(flag, payload)
 
-    def _inflated(self, found: Inflated | IsochroneError) -> None:
+    def _inflated(self, packed: int, found: bytearray | IsochroneError) -> None:
         self._inflation = None
         if self._over:
             return
+        self._reader.give_back(packed)
         self._active = True
         try:
             if isinstance(found, IsochroneError):
                 raise found
+            self._held += len(found)
             self._take(0, found)
             self._read()
         except IsochroneError as error:
@@ -232,9 +241,7 @@ class GrpcPipe:
         if self._upstream is None:
             return
         self._upstream.send_data(framed)
-        if self._upstream.is_congested:
-            self._stream.hold_window()
-            self._upstream.on_writable = self._writable
+        self._look_after(self._upstream)
 
     def _place(self, model: bytes, sequence: bytes, version: bytes = b"") -> None:
         group = self._group = self._gateway.fleet.group(model.decode("utf-8", "replace"))
@@ -301,6 +308,22 @@ class GrpcPipe:
         """The worker's side takes more; what is parked goes on first."""
         if self._parked is None:
             self._stream.release_window()
+            self._give_back()
+
+    def _look_after(self, upstream: ClientStream) -> None:
+        """Something was sent to the worker: the caller waits, and its bytes count, until it has gone."""
+        if upstream.is_congested:
+            self._stream.hold_window()
+        if upstream.is_congested or upstream.unsent:
+            upstream.on_writable = self._writable
+        else:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        """Nothing waits to be sent: messages count no longer, unless another worker may still need them."""
+        if self._kept is None and self._parked is None and (self._upstream is None or not self._upstream.unsent):
+            held, self._held = self._held, 0
+            self._reader.give_back(held)
 
     def connected(self, upstream: ClientStream) -> None:
         """A stream to the worker is open."""
@@ -312,10 +335,8 @@ class GrpcPipe:
             upstream.send_data(framed)
         if self._kept_size > self._gateway.limits.stream_window:
             self._kept = None
-        if upstream.is_congested:
-            self._stream.hold_window()
-            upstream.on_writable = self._writable
-        else:
+        self._look_after(upstream)
+        if not upstream.is_congested:
             self._writable()
         if self._ended:
             upstream.send_data(b"", True)
@@ -336,6 +357,7 @@ class GrpcPipe:
         # A call that ends at once comes as one block, which ``complete`` writes.
         self._answer_headers = headers
         self._kept = None
+        self._give_back()
 
     def data(self, data: Buffer) -> None:
         stream = self._stream

@@ -19,6 +19,7 @@ class DiscardingExchange:
     #: What a gRPC answer asks of its stream.
     local_done = False
     is_congested = False
+    reserved = 0
 
     def __init__(self, original: Exchange, over: Callable[[], None]) -> None:
         self.head: Head = original.head
@@ -33,6 +34,14 @@ class DiscardingExchange:
         self.owner = None
         if over is not None:
             over()
+
+    def reserve(self, size: int) -> bool:
+        return False
+
+    def give_back(self, size: int) -> None: ...
+
+    def no_memory(self) -> str:
+        return "a copy has no memory of its own"
 
     def respond(self, status: int, headers: Headers, body: Sequence[Buffer]) -> None:
         self._end()

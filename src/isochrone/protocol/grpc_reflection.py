@@ -180,6 +180,7 @@ class _MessageStream:
             while (message := self._reader.take()) is not None:
                 body = unpack(*message, self._encoding, _MAX_MESSAGE)
                 self._stream.send_data(frame_message(self._answer(bytes(body))))
+                self._reader.give_back(len(message[1]))
         except IsochroneError as error:
             self._over = True
             self._stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=False))
@@ -291,6 +292,7 @@ class _HealthWatch:
             if message is not None:
                 request = parse(HealthCheckRequest, bytes(unpack(*message, self._encoding, _MAX_MESSAGE)))
                 self._is_known = request.service in HEALTH_SERVICES
+                self._reader.give_back(len(message[1]))
                 self._tell()
         except IsochroneError as error:
             self._stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=False))

@@ -26,12 +26,13 @@ from isochrone.protocol.grpc import (
     unpack,
 )
 from isochrone.protocol.grpc_infer import InferDecoder, render
-from isochrone.protocol.inflating import begun, finish_later
+from isochrone.protocol.inflating import inflate
 from isochrone.protocol.leases import LeasedRequest, infer_leased
 from isochrone.protocol.message_reader import MessageReader
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
 from isochrone.protocol.varint import encode_varint
-from isochrone.wire.compression import Inflated, Inflation, is_identity
+from isochrone.wire.budget import SMALL
+from isochrone.wire.compression import Inflation, is_identity
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Route
 
 if TYPE_CHECKING:
@@ -89,7 +90,11 @@ class InferStream:
     def data_received(self, data: bytes) -> None:
         if self._over:
             return
-        self._reader.feed(data)
+        try:
+            self._reader.feed(data)
+        except IsochroneError as error:
+            self._close(error)
+            return
         self._read()
 
     def ended(self) -> None:
@@ -156,20 +161,25 @@ class InferStream:
         if flag != 1 or is_identity(self.call.encoding):
             self._take_body(arrived, flag, payload)
             return
+        packed = len(payload)
         try:
             inflation = Inflation(self.call.encoding, payload, self._limit)
-            body = begun(inflation, self._limit)
+            body = inflate(inflation, self._reader, lambda found: self._inflated(arrived, packed, found))
         except IsochroneError as error:
+            self._reader.give_back(packed)
             self._refuse("", error)
             return
-        if body is not None:
-            self._take_body(arrived, 0, body)
+        if body is None:
+            self._inflation = inflation
             return
-        self._inflation = inflation
-        finish_later(inflation, lambda found: self._inflated(arrived, found))
+        if len(body) <= SMALL:
+            self._reader.keep(len(body))
+        self._reader.give_back(packed)
+        self._take_body(arrived, 0, body)
 
-    def _inflated(self, arrived: int, found: Inflated | IsochroneError) -> None:
+    def _inflated(self, arrived: int, packed: int, found: bytearray | IsochroneError) -> None:
         self._inflation = None
+        self._reader.give_back(packed)
         if isinstance(found, IsochroneError):
             self._refuse("", found)
         else:
@@ -193,9 +203,10 @@ class InferStream:
                 request.deadline = min(request.deadline, arrived + plan.timeout_ns)
             request.decoupled = self.service.is_decoupled(plan.model_name, plan.model_version)
         except Exception as error:
+            self._reader.give_back(len(payload))
             self._refuse(request_id, error if isinstance(error, IsochroneError) else unexpected(error))
             return
-        request.size = len(body)
+        request.size = len(payload)
         self._outstanding_bytes += request.size
         self._outstanding.append(request)
         try:
@@ -225,10 +236,14 @@ class InferStream:
             if not first.over:
                 break
             outstanding.popleft()
-            self._outstanding_bytes -= first.size
+            self._answered(first)
         self._release_window()
         if not outstanding and not self._over and not self._reading and self._inflation is None:
             self._end_if_done()
+
+    def _answered(self, request: StreamInferRequest) -> None:
+        self._outstanding_bytes -= request.size
+        self._reader.give_back(request.size)
 
     def _end_if_done(self) -> None:
         """Nothing is under way: ends the call if nothing more will be asked."""
@@ -251,7 +266,7 @@ class InferStream:
             request.ready.clear()
             if request.over:
                 self._outstanding.remove(request)
-                self._outstanding_bytes -= request.size
+                self._answered(request)
                 self._release_window()
             return
         self._settle()

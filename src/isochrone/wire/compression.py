@@ -37,19 +37,26 @@ def is_identity(encoding: bytes | None) -> bool:
     return encoding is None or encoding.strip().lower() in _IDENTITY
 
 
-class Inflated(bytearray):
-    """A body, decompressed; can be watched until nobody has it any more."""
-
-    __slots__ = ("__weakref__",)
-
-
 class Inflation:
     """One body behind a Content-Encoding or grpc-encoding.
 
     ``room`` bytes stand before what it gives, for a prefix. Raises what is wrong with the body.
     """
 
-    __slots__ = ("_allowed", "_body", "_limit", "_name", "_room", "_window", "abandoned")
+    __slots__ = (
+        "_body",
+        "_decoder",
+        "_has_more",
+        "_limit",
+        "_name",
+        "_room",
+        "_tail",
+        "_taken",
+        "_whole",
+        "_window",
+        "abandoned",
+        "allowed",
+    )
 
     def __init__(self, encoding: bytes, body: Buffer, limit: int, room: int = 0) -> None:
         name = encoding.strip().lower()
@@ -59,13 +66,23 @@ class Inflation:
         self._window = zlib.MAX_WBITS if name == b"deflate" else _GZIP_WINDOW
         self._body = memoryview(body)
         self._limit = limit
-        self._allowed = min(limit, max(GROWN_BYTES, GROWTH * len(body)))
+        #: Bytes it may grow to.
+        self.allowed = min(limit, max(GROWN_BYTES, GROWTH * len(body)))
         self._room = room
         #: Set by another thread: nobody waits for it any more.
         self.abandoned = False
+        self._restart()
 
-    def begin(self) -> Inflated | None:
-        """The body, if it is a matter of less than a millisecond; None: ``finish`` has to be called, on a thread."""
+    def _restart(self) -> None:
+        self._decoder = zlib.decompressobj(self._window)
+        self._whole = bytearray(self._room)
+        #: Bytes of the body handed to the decoder; those of them it has not used; whether it may give more without any.
+        self._taken = 0
+        self._tail: Buffer = b""
+        self._has_more = False
+
+    def begin(self) -> bytearray | None:
+        """The body, if it is a matter of less than a millisecond; None: ``go_on`` has to be called, on a thread."""
         if len(self._body) > _AT_ONCE_COMPRESSED:
             return None
         try:
@@ -75,14 +92,21 @@ class Inflation:
                 raise
             return self._at_once()
 
-    def finish(self) -> Inflated:
-        """The body, however large it is allowed to be."""
+    def go_on(self, most: int) -> bytearray | None:
+        """Works on until the body is whole; None: it has ``most`` bytes, and more will come."""
         try:
-            return self._step_by_step()
+            return self._step_by_step(most)
         except MalformedRequest:
             if not self._without_wrapper():
                 raise
-            return self._step_by_step()
+            self._restart()
+            return self._step_by_step(most)
+
+    def finish(self) -> bytearray:
+        """The body, however large it is allowed to be."""
+        while (whole := self.go_on(self.allowed + 1)) is None:
+            pass
+        return whole
 
     def _without_wrapper(self) -> bool:
         """RFC 9110 §8.4.1.2: some senders leave the zlib wrapper off. Whether that is still to be tried."""
@@ -90,34 +114,35 @@ class Inflation:
         self._window = -zlib.MAX_WBITS if is_new else self._window
         return is_new
 
-    def _at_once(self) -> Inflated | None:
+    def _at_once(self) -> bytearray | None:
         decoder = zlib.decompressobj(self._window)
         piece = self._step(decoder, self._body, AT_ONCE)
         if not decoder.eof and (decoder.unconsumed_tail or len(piece) == AT_ONCE):
             return None
-        whole = Inflated(self._room)
-        whole += piece
         self._check(decoder, len(piece), 0)
+        whole = bytearray(self._room)
+        whole += piece
         return whole
 
-    def _step_by_step(self) -> Inflated:
-        decoder = zlib.decompressobj(self._window)
-        whole = Inflated(self._room)
-        size = len(self._body)
-        taken = 0
-        while taken < size and not decoder.eof:
-            data: Buffer = self._body[taken : taken + _STEP_IN]
-            taken = min(size, taken + _STEP_IN)
-            while True:
-                if self.abandoned:
-                    raise Cancelled("the caller has gone")
-                piece = self._step(decoder, data, _STEP_OUT)
-                whole += piece
-                self._check_size(len(whole) - self._room)
-                data = decoder.unconsumed_tail
-                if decoder.eof or (not data and len(piece) < _STEP_OUT):
+    def _step_by_step(self, most: int) -> bytearray | None:
+        decoder, whole, size = self._decoder, self._whole, len(self._body)
+        while not decoder.eof:
+            if self.abandoned:
+                raise Cancelled("the caller has gone")
+            step = min(_STEP_OUT, most + self._room - len(whole))
+            if step <= 0:
+                return None
+            if not self._tail and not self._has_more:
+                if self._taken == size:
                     break
-        self._check(decoder, len(whole) - self._room, size - taken)
+                self._tail = self._body[self._taken : self._taken + _STEP_IN]
+                self._taken += len(self._tail)
+            piece = self._step(decoder, self._tail, step)
+            whole += piece
+            self._check_size(len(whole) - self._room)
+            self._tail = decoder.unconsumed_tail
+            self._has_more = len(piece) == step
+        self._check(decoder, len(whole) - self._room, size - self._taken)
         return whole
 
     def _step(self, decoder: zlib._Decompress, data: Buffer, most: int) -> bytes:
@@ -138,9 +163,9 @@ class Inflation:
             raise PayloadTooLarge(
                 f"the {self._name} body is larger than max_body_bytes ({self._limit}) when decompressed"
             )
-        if given > self._allowed:
+        if given > self.allowed:
             raise PayloadTooLarge(
-                f"the {self._name} body of {len(self._body)} bytes grows to more than {self._allowed} bytes, over "
+                f"the {self._name} body of {len(self._body)} bytes grows to more than {self.allowed} bytes, over "
                 f"{GROWTH} times its size; send it uncompressed"
             )
 

@@ -68,7 +68,21 @@ class Owner(Protocol):
     def abandoned(self) -> None: ...
 
 
-class Exchange(Protocol):
+class Memory(Protocol):
+    """A part of the process's memory budget that something may grow in; all of it is free again when that is over."""
+
+    def reserve(self, size: int) -> bool:
+        """Takes ``size`` bytes before they are used; False: there is no memory for them."""
+        ...
+
+    def give_back(self, size: int) -> None: ...
+
+    def no_memory(self) -> str:
+        """Why there is none, and what to do."""
+        ...
+
+
+class Exchange(Memory, Protocol):
     """One request being answered; HTTP/1.1 and HTTP/2 each have their own kind.
 
     Answer with ``respond``, or with ``start``, any number of ``write``, and ``end``. Calls after the peer has gone
@@ -83,6 +97,8 @@ class Exchange(Protocol):
     owner: Owner | None
     #: Called once when a congested exchange can take more bytes.
     on_writable: Callable[[], None] | None
+    #: Bytes of the memory budget held for the request, until it is answered.
+    reserved: int
 
     @property
     def is_congested(self) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 
 from isochrone.clock import now_ns
 from isochrone.wire.body_receiver import LARGE_BODY, BodyReceiver
+from isochrone.wire.budget import SMALL
 from isochrone.wire.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.exchange import Buffer, Head, Headers, Owner
 from isochrone.wire.heads import HeadRefused
@@ -81,6 +82,22 @@ class Http1Exchange:
         self.started = False
         self.finished = False
 
+    def reserve(self, size: int) -> bool:
+        connection = self.connection
+        if self.finished or connection.closed or not connection.memory.share.reserve(size):
+            return False
+        self.reserved += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        # When the request is over, all of it has been given back already.
+        size = 0 if self.connection.closed else min(size, self.reserved)
+        self.reserved -= size
+        self.connection.memory.share.give_back(size)
+
+    def no_memory(self) -> str:
+        return self.connection.listener.no_memory()
+
     @property
     def is_congested(self) -> bool:
         connection = self.connection
@@ -118,7 +135,7 @@ class Http1Exchange:
             connection.tick = connection.listener.tick
             connection.transport.write(b"".join(parts))
             if self.reserved:
-                connection.give_back(self)
+                self.give_back(self.reserved)
             return
         connection.memory.answered(length)
         if exchanges[0] is self:
@@ -418,6 +435,9 @@ class Http1Connection(asyncio.Protocol):
                     self._refuse_body()
                     return
                 if 0 < length <= end - position:
+                    if length > SMALL and not self.memory.reserve(length):
+                        self._refuse_memory()
+                        return
                     self._dispatch(head, data[position : position + length])
                     position += length
                     continue
@@ -515,7 +535,8 @@ class Http1Connection(asyncio.Protocol):
         route = head.route
         if route is None:
             route = head.route = self.listener.application.route(head)
-            limit = self.listener.limits.max_body_bytes
+            # Larger ones take memory, which the short way does not ask for.
+            limit = min(self.listener.limits.max_body_bytes, SMALL)
             head.direct = (
                 0 < head.content_length <= limit and head.keep_alive and not head.chunked and not route.streaming
             )
@@ -553,11 +574,6 @@ class Http1Connection(asyncio.Protocol):
         self.memory.waiting += size
         self.memory.account(self.transport.get_write_buffer_size())
 
-    def give_back(self, exchange: Http1Exchange) -> None:
-        """A request is answered: its body's memory is free."""
-        self.memory.share.give_back(exchange.reserved)
-        exchange.reserved = 0
-
     def advance(self) -> None:
         """The first exchange is answered: send those behind it that are ready, then take up reading again."""
         exchanges = self.exchanges
@@ -591,7 +607,7 @@ class Http1Connection(asyncio.Protocol):
     def _pop_answered(self) -> None:
         exchange = self.exchanges.popleft()
         if exchange.reserved:
-            self.give_back(exchange)
+            exchange.give_back(exchange.reserved)
 
     def _refuse(self, status: int, message: str) -> None:
         """Answers a request that cannot be read, after those before it, and ends the connection."""

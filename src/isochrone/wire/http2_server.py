@@ -260,7 +260,10 @@ class ServerStream(Stream):
 
     def refuse_memory(self) -> None:
         """Answers a request that there is no memory for, before anything was done for it."""
-        self.refuse(503, self.connection.listener.no_memory())
+        self.refuse(503, self.no_memory())
+
+    def no_memory(self) -> str:
+        return self.connection.listener.no_memory()
 
 
 class Http2ServerConnection(Http2Connection):

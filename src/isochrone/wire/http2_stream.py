@@ -87,12 +87,14 @@ class Stream:
 
     def reserve(self, size: int) -> bool:
         """Takes memory for what arrives on this stream; given back when the stream is over, or by ``give_back``."""
-        if not self.connection.share.reserve(size):
+        if self.local_done or not self.connection.share.reserve(size):
             return False
         self.reserved += size
         return True
 
     def give_back(self, size: int) -> None:
+        # When the stream is over, all of it has been given back already.
+        size = min(size, self.reserved)
         self.reserved -= size
         self.connection.share.give_back(size)
 
