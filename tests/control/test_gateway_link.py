@@ -230,6 +230,30 @@ def test_an_epoch_that_cannot_be_read_acknowledges_nothing(tmp_path: Path) -> No
     run(scenario, tmp_path)
 
 
+def test_what_is_served_is_offered_while_neither_the_epoch_nor_its_copy_can_be_read(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            await led.put(KEYS.epoch, epoch(1, "1"))
+            await until(lambda: led.gateway.fleet.epoch == 1)
+            entries = led.link.mirror.entries
+            damage = tuple(Put(key, b"no JSON") for key in (KEYS.epoch, KEYS.epoch_copy))
+            await led.store.transact((), damage)
+            await until(lambda: KEYS.served_epoch("g") in entries)
+            assert decode(entries[KEYS.served_epoch("g")].value, EpochRecord) == epoch(1, "1")
+            assert led.gateway.fleet.epoch == 1
+            # One that starts meanwhile knows nothing, and must not overwrite what others know.
+            late = Led(directory, "late", "2")
+            starting = asyncio.ensure_future(late.link.start())
+            await until(lambda: KEYS.gateway("late") in entries)
+            await led.put(KEYS.epoch, epoch(2, "1"))
+            await starting
+            assert KEYS.served_epoch("late") not in entries
+            await until(lambda: (led.gateway.fleet.epoch, late.gateway.fleet.epoch) == (2, 2))
+            await late.stop()
+
+    run(scenario, tmp_path)
+
+
 def test_rules_that_cannot_be_read_keep_nobody_from_the_epoch(tmp_path: Path) -> None:
     async def scenario(directory: Path) -> None:
         led = Led(directory)

@@ -43,6 +43,7 @@ EVERY_KEY = (
     KEYS.event("1-a"),
     KEYS.process("w1"),
     KEYS.acknowledgement("r1.1", "g1"),
+    KEYS.served_epoch("g1"),
 )
 
 
@@ -58,6 +59,7 @@ def whole() -> Records:
         records.put(KEYS.process(name), ProcessRecord(name, "worker"))
     for name in ("g1", "g2"):
         records.put(KEYS.gateway(name), GatewayRecord(name, "h", 3))
+        records.put(KEYS.served_epoch(name), EpochRecord(7))
         records.put(KEYS.acknowledgement("r1.1", name), AcknowledgementRecord(ANNOUNCED, "i"))
     for name in ("r1", "r2"):
         records.rollout(name, PREPARING, {"detector": Change("2", "1")})
@@ -118,11 +120,17 @@ def test_the_epoch_is_restored_from_its_copy_under_a_new_number() -> None:
     assert {compare.key for compare in mending.compares} == {KEYS.epoch, KEYS.epoch_copy}
 
 
-def test_without_a_copy_nothing_is_guessed() -> None:
+def test_without_a_copy_nothing_is_guessed_and_the_way_out_is_named() -> None:
     records = whole()
     records.put(KEYS.epoch, b"no JSON")
+    assert "restore-epoch" not in records.view.faults()[0].reason, "the leader restores it"
     records.put(KEYS.epoch_copy, b"no JSON")
     assert mend(records.view, {}, 1.0) is None
+    named = {fault.key: fault.reason for fault in records.view.faults()}
+    assert named[KEYS.epoch].endswith("; restore it with 'isochrone restore-epoch'")
+    assert any("isochrone restore-epoch" in event.detail for _, event in unreported(records.view, (), 5.0))
+    with pytest.raises(Unreadable, match="isochrone restore-epoch"):
+        records.view.require(KEYS.epoch)
 
 
 def test_a_switch_that_cannot_be_read_ends_without_a_commit() -> None:

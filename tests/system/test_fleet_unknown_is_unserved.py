@@ -9,7 +9,7 @@ import asyncio
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -22,6 +22,7 @@ from real_fleets import LIMIT, command, pids, small_fleet, until
 from bench.control.checker import Commit
 from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import MODELS
+from bench.control.running_fleet import GATEWAY
 from isochrone.control.keys import Keys
 from isochrone.store.base import Put, Store
 from isochrone.store.sqlite import SqliteStore
@@ -149,7 +150,10 @@ class Vandal:
         self.keys = Keys(str(fleet.api.status()["fleet"]))
 
     def write(self, key: str, value: bytes) -> None:
-        self._do(lambda store: store.transact((), (Put(key, value),)))
+        self.write_at_once([key], value)
+
+    def write_at_once(self, keys: Iterable[str], value: bytes) -> None:
+        self._do(lambda store: store.transact((), [Put(key, value) for key in keys]))
 
     def read(self, key: str) -> bytes | None:
         entry = self._do(lambda store: store.get(key))
@@ -209,4 +213,47 @@ def test_damaged_records_of_every_kind_harm_nobody_and_a_restart_works(tmp_path:
             done = fleet.api.wait(fleet.api.start_rollout({"solo": "3"}, "strict"), LIMIT)
             assert done["state"] == "done", done
             load.wait_answers(20)
+        assert not load.failed, load.failed[:5]
+
+
+def test_an_epoch_whose_copy_is_damaged_too_is_restored_from_what_gateways_serve(tmp_path: Path) -> None:
+    with small_fleet(tmp_path, Shape(workers=2, gateways=2, controllers=1)) as fleet:
+        vandal = Vandal(fleet)
+        keys = vandal.keys
+        first, second = fleet.of(GATEWAY)
+        with FleetLoad([first.address]) as load:
+            fleet.api.wait(fleet.api.start_rollout({"solo": "2"}, "strict"), LIMIT)
+            versions, epoch = fleet.api.versions(), fleet.api.status()["epoch"]
+            vandal.write_at_once((keys.epoch, keys.epoch_copy), DAMAGE)
+            until(lambda: any("isochrone restore-epoch" in each for each in events(fleet)), "the event")
+            assert "isochrone restore-epoch" in " ".join(command(fleet, "status").said.split())
+            refused = command(fleet, "rollout", "start", "solo=3")
+            assert refused.status == 1
+            assert "isochrone restore-epoch" in " ".join(refused.said.split())
+            until(lambda: vandal.read(keys.served_epoch(first.name)), "the gateway's offer")
+            load.wait_answers(20)
+            # One that restarts now cannot read what to serve, and waits.
+            fleet.signal(second.name, signal.SIGKILL)
+            seen = until(lambda: command(fleet, "restore-epoch", "--dry-run", "--json").data, "the preview")
+            assert seen["epoch"] > epoch
+            assert {model["name"]: model["version"] for model in seen["models"]} == versions
+            # There is no terminal here: nobody can be asked.
+            refused = command(fleet, "restore-epoch")
+            assert refused.status == 1
+            assert "--yes" in refused.said
+            assert vandal.read(keys.epoch) == DAMAGE
+            ended = command(fleet, "restore-epoch", "--yes")
+            assert ended.status == 0, ended.said
+            assert f"Restored as epoch {seen['epoch']}" in ended.said
+            assert fleet.api.versions() == versions
+            until(lambda: vandal.read(keys.served_epoch(first.name)) is None, "the offers to be deleted")
+            until(lambda: set(models(fleet).values()) == {"serving"}, "the models to serve")
+            until(
+                lambda: {each["epoch"] for each in fleet.api.status()["gateways"]} == {seen["epoch"]},
+                "both gateways to serve by it",
+            )
+            done = fleet.api.wait(fleet.api.start_rollout({"solo": "3"}, "strict"), LIMIT)
+            assert done["state"] == "done", done
+            load.wait_answers(20)
+            assert command(fleet, "restore-epoch", "--yes").status == 1, "nothing is lost any more"
         assert not load.failed, load.failed[:5]

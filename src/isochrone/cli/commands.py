@@ -35,6 +35,7 @@ COMMANDS = {
     "undrain": ("isochrone.cli.fleet.undrain", "Send work to a worker or gateway again."),
     "scale": ("isochrone.cli.fleet.scale", "Give a pool so many workers."),
     "forget": ("isochrone.cli.fleet.forget", "Forget a gateway that is dead for sure."),
+    "restore-epoch": ("isochrone.cli.fleet.restore_epoch", "Rebuild what is committed when its records are damaged."),
     "events": ("isochrone.cli.fleet.events", "Show who changed what, when."),
     "logs": ("isochrone.cli.fleet.logs", "Print the logs of a fleet's processes on this machine."),
     "infer": ("isochrone.cli.requests.infer", "Send one request and show where its time went."),

@@ -399,6 +399,8 @@ class Controller:
         if epoch is not None and epoch != copy:
             compares.append(view.unchanged(self._keys.epoch))
             operations.insert(0, Put(self._keys.epoch_copy, encode(epoch)))
+        if epoch is not None:
+            operations += [Delete(key) for key in view.entries if key.startswith(self._keys.served_epochs)]
         if operations:
             await self._store.transact(compares, operations[:100], durable=False)
 

@@ -32,6 +32,8 @@ from isochrone.control.records import (
 
 #: Who asks for what the applied file asks for.
 FILE = "fleet.yaml"
+#: The event of a model that it no longer has.
+REMOVED = "model removed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +153,7 @@ def _epoch_after(
     if not gone and not adjusted:
         return None, ()
     models = {name: adjusted.get(name, served) for name, served in epoch.models.items() if name not in gone}
-    events = tuple(EventRecord(now, FILE, "model removed", name) for name in gone)
+    events = tuple(EventRecord(now, FILE, REMOVED, name) for name in gone)
     return EpochRecord(epoch.epoch + 1, models, "", FILE, now), events
 
 

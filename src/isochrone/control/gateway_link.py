@@ -39,6 +39,7 @@ from isochrone.control.records import (
     decode,
     encode,
 )
+from isochrone.control.recovery.offering import offer
 from isochrone.control.switch_part import SwitchPart
 from isochrone.errors import IsochroneError
 from isochrone.gateway.commitment import Commitment
@@ -108,6 +109,8 @@ class GatewayLink:
         #: Epochs in the order the store told them, and the place of the one that is served: looking takes a while, and
         #: an earlier one must not come after a later one. By number it would not do: a backup goes back.
         self._epochs_told = self._epoch_served = 0
+        #: What is served by.
+        self._served: EpochRecord | None = None
         gateway.fleet.lead()
         gateway.lost_workers.on_event = self._tell
         gateway.control_token = record.control_token
@@ -163,13 +166,13 @@ class GatewayLink:
         record = EventRecord(time.time(), self._record.name, what, about, detail)
         self._tasks.start(self._write(event(self._keys, record, secrets.token_hex(4))))
 
-    async def _write(self, operation: Put) -> None:
+    async def _write(self, operation: Put, *compares: Compare) -> None:
         while True:
             try:
-                await self._store.transact((), (operation,), durable=False)
+                await self._store.transact(compares, (operation,), durable=False)
                 return
             except StoreUnavailable:
-                await asyncio.sleep(1.0)  # written again, an event is the same one
+                await asyncio.sleep(1.0)  # written again, a record is the same one
 
     async def _look_after(self) -> None:
         """What must not wait for the store."""
@@ -193,6 +196,7 @@ class GatewayLink:
             self._apply_epoch(entries.get(keys.epoch))
         if keys.epoch in self._faults:
             # What is held may be for the very epoch that cannot be read: nothing is released or acknowledged.
+            self._offer()
             return
         with self._reading(keys.switch):
             self._apply_switch(entries.get(keys.switch))
@@ -281,6 +285,12 @@ class GatewayLink:
         else:
             self._tasks.start(self._look_and_commit(record, committed, self._epochs_told))
 
+    def _offer(self) -> None:
+        """While nobody can read the epoch: what is served here, to restore it from."""
+        offered = offer(self._keys, self.mirror.entries, self._record.name, self._served)
+        if offered is not None:
+            self._tasks.start(self._write(offered[1], offered[0]))
+
     async def _look_and_commit(self, record: EpochRecord, committed: Mapping[str, Commitment], place: int) -> None:
         """Workers have the new versions since a moment ago: requests must not come before that is known here."""
         await self._look({name: model.version for name, model in record.models.items()})
@@ -301,11 +311,14 @@ class GatewayLink:
     def _commit(self, record: EpochRecord, committed: Mapping[str, Commitment], place: int) -> None:
         if place <= self._epoch_served:
             return
-        self._epoch_served = place
+        self._epoch_served, self._served = place, record
         if record.epoch <= self._gateway.fleet.epoch:
             log.error("the store went back", epoch=record.epoch, served=self._gateway.fleet.epoch)
         self._gateway.fleet.commit(record.epoch, committed)
         log.info("epoch", epoch=record.epoch, versions={name: model.version for name, model in record.models.items()})
+        if self._keys.epoch in self._faults:
+            # Looking takes a while: the record was damaged meanwhile.
+            self._offer()
 
     # Strict switches.
 

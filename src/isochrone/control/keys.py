@@ -30,6 +30,7 @@ class Keys:
         self.gateways = f"{self.prefix}gateways/"
         self.known_gateways = f"{self.prefix}known-gateways/"
         self.seen_epochs = f"{self.prefix}seen-epochs/"
+        self.served_epochs = f"{self.prefix}served-epochs/"
         self.acknowledgements = f"{self.prefix}acknowledgements/"
         self.rollouts = f"{self.prefix}rollouts/"
         self.drains = f"{self.prefix}drains/"
@@ -51,6 +52,10 @@ class Keys:
     def seen_epoch(self, name: str) -> str:
         """What a gateway has served by, and as which incarnation; stays when it is not heard of any more."""
         return self.seen_epochs + name
+
+    def served_epoch(self, name: str) -> str:
+        """The whole epoch that a gateway serves by, offered while the record itself cannot be read."""
+        return self.served_epochs + name
 
     def acknowledgement(self, switch: str, gateway: str) -> str:
         return f"{self.acknowledgements}{switch}/{gateway}"

@@ -2,7 +2,8 @@
 
 Every such record is reported once, as an event. Most are skipped until their owner writes them again. Three would stop
 the leader, and are written again: the epoch from its copy, the switch by ending it without a commit, and how far the
-fleet record was followed, as if it had been. Must never decide by an unreadable record as if it were absent.
+fleet record was followed, as if it had been. An epoch whose copy cannot be read either waits for a person
+(``recovery``). Must never decide by an unreadable record as if it were absent.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ def see(
             for key, entry in entries.items()
             if key.startswith(keys.known_gateways)
         },
-        epochs_seen=_epochs_seen(view),
+        epochs_seen=dict(view.epochs_seen.values()),
         switch=switch,
         switch_since=switch_since,
         acknowledgements=acknowledgements,
@@ -56,16 +56,6 @@ def see(
         stages=stages,
         repositories=repositories or {},
     )
-
-
-def _epochs_seen(view: View) -> dict[str, int]:
-    """By incarnation: what each gateway has told to have served by, heard of or not."""
-    found = {}
-    for key, entry in view.entries.items():
-        if key.startswith(view.keys.seen_epochs):
-            incarnation, _, epoch = entry.value.decode("utf-8", "replace").rpartition(" ")
-            found[incarnation] = int(epoch) if epoch.isdigit() else 0
-    return found
 
 
 def loading_order(epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> list[str]:

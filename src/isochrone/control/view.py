@@ -31,6 +31,9 @@ from isochrone.control.records import (
 )
 from isochrone.store.base import Compare, Entry
 
+#: What to do about an epoch whose copy cannot be read either.
+RESTORE = "restore it with 'isochrone restore-epoch'"
+
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 #: By key: the revision of an entry and its record, or why it has none. Whoever makes views again and again lends them
 #: one of these, and each record is decoded once; records are never changed.
@@ -77,7 +80,8 @@ class View:
             entry = self.entries[key]
             reason = self._fault(entry)
             if reason:
-                found.append(Fault(key, entry.revision, reason))
+                hint = f"; {RESTORE}" if key == self.keys.epoch and self.is_epoch_lost else ""
+                found.append(Fault(key, entry.revision, reason + hint))
         return found
 
     def _fault(self, entry: Entry) -> str:
@@ -109,6 +113,7 @@ class View:
             keys.rollouts: RolloutRecord,
             keys.drains: EventRecord,
             keys.processes: ProcessRecord,
+            keys.served_epochs: EpochRecord,
             keys.acknowledgements: AcknowledgementRecord,
         }
         return next((kind for prefix, kind in groups.items() if key.startswith(prefix)), None)
@@ -122,7 +127,13 @@ class View:
         """Raises for a record that is there and cannot be read: nothing may be decided as if it were absent."""
         for key in keys:
             if self.is_unreadable(key):
-                raise Unreadable(f"the record {key} cannot be read; see isochrone status")
+                way = RESTORE if key == self.keys.epoch and self.is_epoch_lost else "see isochrone status"
+                raise Unreadable(f"the record {key} cannot be read; {way}")
+
+    @property
+    def is_epoch_lost(self) -> bool:
+        """Whether neither the epoch nor its copy can be read, although there is one."""
+        return self.is_unreadable(self.keys.epoch) and self.read(self.keys.epoch_copy, EpochRecord) is None
 
     def unchanged(self, key: str) -> Compare:
         """The condition that a record is still as it is seen here."""
@@ -171,6 +182,21 @@ class View:
     @property
     def gateways(self) -> dict[str, GatewayRecord]:
         return self.under(self.keys.gateways, GatewayRecord)
+
+    @property
+    def served_epochs(self) -> dict[str, EpochRecord]:
+        """By gateway: what it serves by, where the epoch itself cannot be read."""
+        return self.under(self.keys.served_epochs, EpochRecord)
+
+    @property
+    def epochs_seen(self) -> dict[str, tuple[str, int]]:
+        """By gateway, heard of or not: the incarnation that last reported the epoch it served by, and that epoch."""
+        found = {}
+        for key, entry in self.entries.items():
+            if key.startswith(self.keys.seen_epochs):
+                incarnation, _, epoch = entry.value.decode("utf-8", "replace").rpartition(" ")
+                found[key.removeprefix(self.keys.seen_epochs)] = (incarnation, int(epoch) if epoch.isdigit() else 0)
+        return found
 
     @property
     def known_gateways(self) -> list[str]:

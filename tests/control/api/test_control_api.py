@@ -217,6 +217,36 @@ def test_a_record_that_cannot_be_read_is_shown_and_decides_nothing(tmp_path: Pat
     with_api(tmp_path, scenario)
 
 
+def test_an_epoch_that_is_lost_is_restored_on_request(tmp_path: Path) -> None:
+    async def scenario(api: Api) -> None:
+        await ready(api)
+        refused = await api.ask("POST", "/v1/epoch/restore", status=409)
+        assert "there is nothing to restore" in refused["error"]
+        known = api.service.view().epoch
+        assert known is not None
+        for key in (KEYS.epoch, KEYS.epoch_copy):
+            await api.write(key, b"no JSON")
+        refused = await api.ask("POST", "/v1/rollouts", {"changes": {"detector": "2"}}, 503)
+        assert "isochrone restore-epoch" in refused["error"]
+        await api.write(KEYS.served_epoch("gw-1"), known)
+        seen = await api.ask("POST", "/v1/epoch/restore?dry_run=1")
+        assert seen["restored"] is False
+        assert seen["source"] == f"epoch {known.epoch} of gateway gw-1"
+        assert {model["name"]: model["version"] for model in seen["models"]} == {
+            name: model.version for name, model in known.models.items()
+        }
+        assert api.service.view().epoch is None, "nothing was written"
+        await api.ask("POST", "/v1/epoch/restore", {"epoch": seen["epoch"] + 1}, 409)
+        done = await api.ask("POST", "/v1/epoch/restore", {"epoch": seen["epoch"]})
+        assert (done["restored"], done["epoch"]) == (True, seen["epoch"])
+        restored = api.service.view().epoch
+        assert restored is not None
+        assert restored.models == known.models
+        await api.ask("POST", "/v1/rollouts", {"changes": {"detector": "2"}}, 201)
+
+    with_api(tmp_path, scenario)
+
+
 def test_many_that_ask_at_once_are_all_served_in_some_order(tmp_path: Path) -> None:
     async def scenario(api: Api) -> None:
         await ready(api)

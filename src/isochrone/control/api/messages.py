@@ -164,6 +164,37 @@ class ScaleRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retire: bool = False
 
 
+class RestoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The epoch as a preview showed it."""
+
+    #: Its number; absent: whatever it is.
+    epoch: int | None = None
+    #: By model; absent: whatever is known.
+    versions: dict[str, str] | None = None
+
+
+class RestoredModel(msgspec.Struct, frozen=True):
+    name: str
+    version: str
+    #: What a rollback goes to; "": nothing.
+    previous: str
+    canary: Split | None
+    pools: tuple[str, ...]
+
+
+class RestoreAnswer(msgspec.Struct, frozen=True):
+    """The epoch that was rebuilt, in place of one whose record and copy cannot be read."""
+
+    epoch: int
+    #: False: a dry run, nothing was written.
+    restored: bool
+    #: What it was rebuilt from, in words.
+    source: str
+    models: tuple[RestoredModel, ...]
+    #: What may be missing from it.
+    notes: tuple[str, ...] = ()
+
+
 class Rollouts(msgspec.Struct, frozen=True):
     """The newest last."""
 

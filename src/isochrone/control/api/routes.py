@@ -18,6 +18,9 @@ from isochrone.control.api.messages import (
     Health,
     PlanAnswer,
     PlanStep,
+    RestoreAnswer,
+    RestoredModel,
+    RestoreRequest,
     RolloutRequest,
     Rollouts,
     ScaleRequest,
@@ -32,6 +35,7 @@ from isochrone.control.fleet.places import check_places
 from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.records import FleetRecord, RolloutRecord
+from isochrone.control.recovery.rebuilding import Rebuilt, restore_epoch
 from isochrone.control.requests import Applied, Asking, Decision
 from isochrone.control.version_check import check_versions
 from isochrone.control.view import View
@@ -177,6 +181,27 @@ async def _forget_gateway(service: ControlService, request: Request) -> Response
     return answer(Done(await service.change(who_asks(request), decide)))
 
 
+async def _restore_epoch(service: ControlService, request: Request) -> Response:
+    body = await body_of(request, RestoreRequest)
+
+    def decide(view: View, asking: Asking) -> Decision[Rebuilt]:
+        return restore_epoch(view, asking, body.versions, body.epoch)
+
+    if flag(request, "dry_run"):
+        who = who_asks(request)
+        rebuilt = await service.look(lambda view: decide(view, Asking(who, 0.0, "")).answer, by_epoch=False)
+        return answer(_restored(rebuilt, False))
+    return answer(_restored(await service.change(who_asks(request), decide, by_epoch=False), True))
+
+
+def _restored(rebuilt: Rebuilt, written: bool) -> RestoreAnswer:
+    models = tuple(
+        RestoredModel(name, model.version, model.previous, model.canary, model.pools)
+        for name, model in sorted(rebuilt.epoch.models.items())
+    )
+    return RestoreAnswer(rebuilt.epoch.epoch, written, rebuilt.source, models, rebuilt.notes)
+
+
 async def _events(service: ControlService, request: Request) -> Response:
     after = count(request, "after", 0, _MOST_REVISION)
     limit = count(request, "limit", 100, _MOST_EVENTS)
@@ -234,6 +259,14 @@ OPERATIONS: tuple[Operation, ...] = (
         "Forget a gateway that is dead for sure: strict switches no longer wait for it.",
         _forget_gateway,
         Done,
+    ),
+    _post(
+        "/v1/epoch/restore",
+        "Rebuild an epoch whose record and copy cannot be read from what gateways serve and from rollouts.",
+        _restore_epoch,
+        RestoreAnswer,
+        RestoreRequest,
+        query={"dry_run": ("integer", "1: only tell what would be written.")},
     ),
     _get(
         "/v1/events",

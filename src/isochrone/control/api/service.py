@@ -62,17 +62,20 @@ class ControlService:
             for each in waiting:
                 each.cancel()
 
-    async def look(self, decide: Callable[[View], Answer]) -> Answer:
-        """Decides on the store as it is now, and writes nothing."""
+    async def look(self, decide: Callable[[View], Answer], *, by_epoch: bool = True) -> Answer:
+        """Decides on the store as it is now, and writes nothing. ``by_epoch``: whether the epoch decides."""
         view = View(self.keys, (await self.store.list(self.keys.prefix)).entries)
-        view.require(self.keys.epoch)
+        if by_epoch:
+            view.require(self.keys.epoch)
         return decide(view)
 
-    async def change(self, who: str, decide: Callable[[View, Asking], Decision[Answer]]) -> Answer:
+    async def change(
+        self, who: str, decide: Callable[[View, Asking], Decision[Answer]], *, by_epoch: bool = True
+    ) -> Answer:
         """Decides, writes, and answers when this controller's own reads show it."""
         asking = Asking(who, time.time(), secrets.token_hex(4))
         for _ in range(_ATTEMPTS):
-            decision = await self.look(lambda view: decide(view, asking))
+            decision = await self.look(lambda view: decide(view, asking), by_epoch=by_epoch)
             if not decision.operations:
                 return decision.answer
             outcome = await self.store.transact(decision.compares, decision.operations)

@@ -9,6 +9,8 @@ it is announced, and only when all have answered does anybody wait.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from isochrone.control.records import (
@@ -19,6 +21,7 @@ from isochrone.control.records import (
     HOLDING,
     STRICT,
     Assignment,
+    Change,
     EpochRecord,
     RolloutRecord,
     SwitchRecord,
@@ -138,8 +141,16 @@ def _again(record: RolloutRecord, world: World, reason: str) -> Decision:
 def committed(record: RolloutRecord, world: World, *, ends_switch: bool = False) -> Decision:
     """The new epoch, and the rollout as it is with it."""
     number = world.epoch.epoch + 1
-    models = dict(world.epoch.models)
-    for name, change in record.changes.items():
+    models = with_changes(world.epoch.models, record.changes, number)
+    epoch = EpochRecord(number, models, record.identity, record.by, world.now)
+    after = enter(record, DRAINING, world.now, epoch=number, note="")
+    return Decision(after, commit=epoch, ends_switch=ends_switch, event=f"committed epoch {number}")
+
+
+def with_changes(served: Mapping[str, Assignment], changes: Mapping[str, Change], number: int) -> dict[str, Assignment]:
+    """All models as they are once the changes are committed in the epoch of that number."""
+    models = dict(served)
+    for name, change in changes.items():
         before = models.get(name)
         if before is None:
             previous = ("", "")
@@ -158,6 +169,4 @@ def committed(record: RolloutRecord, world: World, *, ends_switch: bool = False)
             memory=change.memory,
             epoch=number,
         )
-    epoch = EpochRecord(number, models, record.identity, record.by, world.now)
-    after = enter(record, DRAINING, world.now, epoch=number, note="")
-    return Decision(after, commit=epoch, ends_switch=ends_switch, event=f"committed epoch {number}")
+    return models

@@ -1,0 +1,69 @@
+"""``isochrone restore-epoch``: the way out when neither the epoch's record nor its copy can be read."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from isochrone.cli.api_client import DEFAULT_API, ApiClient, ApiFailed, ApiOption, JsonOption, failing_as, print_json
+from isochrone.cli.console import make_console, table
+from isochrone.control.api.messages import RestoreAnswer, RestoreRequest
+
+EPILOG = """
+\b
+Examples:
+  isochrone restore-epoch --dry-run
+  isochrone restore-epoch
+  isochrone restore-epoch --yes
+
+What is committed is rebuilt from what the gateways serve and from the rollouts, and is shown first. Requests go on
+meanwhile. Where there is no terminal, nothing is written without --yes.
+"""
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(epilog=EPILOG)
+def restore_epoch(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and do nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write it; nothing is asked.")] = False,
+    api: ApiOption = DEFAULT_API,
+    as_json: JsonOption = False,
+) -> None:
+    """Rebuild what is committed when its records are damaged."""
+    with failing_as("restore-epoch"), ApiClient(api) as client:
+        seen = client.send("POST", "/v1/epoch/restore", RestoreAnswer, dry_run=1)
+        if not as_json:
+            _print(seen)
+        if dry_run:
+            if as_json:
+                print_json(seen)
+            return
+        if not yes:
+            _ask()
+        # What is written is what was shown, or nothing.
+        request = RestoreRequest(seen.epoch, {model.name: model.version for model in seen.models})
+        restored = client.send("POST", "/v1/epoch/restore", RestoreAnswer, request)
+        print_json(restored) if as_json else typer.echo(f"Restored as epoch {restored.epoch}.")
+
+
+def _ask() -> None:
+    """Raises unless the user agrees, at a terminal."""
+    if not sys.stdin.isatty():
+        raise ApiFailed("nothing was restored: there is no terminal to ask at; agree with --yes")
+    if not typer.confirm("Restore?", default=False):
+        raise ApiFailed("nothing was restored")
+
+
+def _print(seen: RestoreAnswer) -> None:
+    console = make_console()
+    shown = table(f"epoch {seen.epoch}, from {seen.source}", "model", "version", "previous", "canary", "pools")
+    for model in seen.models:
+        canary = f"{model.canary.version} at {model.canary.weight:.0%}" if model.canary is not None else "–"
+        shown.add_row(model.name, model.version, model.previous or "–", canary, ", ".join(model.pools) or "–")
+    console.print(shown)
+    for note in seen.notes:
+        console.print(Text(note, style="yellow"))
