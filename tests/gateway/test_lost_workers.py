@@ -162,6 +162,35 @@ def test_bystanders_go_on_one_at_a_time_on_each_worker() -> None:
     play(scene)
 
 
+def test_rules_may_let_several_share_a_worker() -> None:
+    """Then the second process that ends may have been any one's: those it had go on alone."""
+
+    async def scene(fleet: Scene) -> None:
+        fleet.only("a")
+        callers = await fleet.send(*range(1, 9))
+        killer = callers[0]
+        fleet.only("a", "b", "c")
+        await fleet.end("a")
+        found = fleet.under_way()
+        assert {host: len(each) for host, each in found.items()} == {"b": 4, "c": 4}
+        (where,) = [host for host, each in found.items() if any(one.exchange is killer for one in each)]
+        (left,) = {"b", "c"} - {where}
+        await fleet.answer(left)
+        await fleet.end(where)
+        while not killer.status:
+            (on_trial,) = fleet.under_way()[left]
+            if on_trial.exchange is not killer:
+                await fleet.answer(left)
+                continue
+            await fleet.end(left)
+        assert killer.status == 422
+        assert fleet.gateway.fleet.group("m").quarantines == 1
+        assert 422 not in {caller.status for caller in callers[1:]}
+
+    rules = replace(ModelRules(), quarantine=QuarantineRules(suspects_at_once=4))
+    play(scene, rules)
+
+
 def test_the_one_that_loses_a_second_process_is_rejected_and_those_like_it_too() -> None:
     async def scene(fleet: Scene) -> None:
         told: list[tuple[str, str, str]] = []

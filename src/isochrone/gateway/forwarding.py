@@ -327,12 +327,12 @@ class Forward(ABC):
         self.give_up(_as_told(attempt, error))
 
     def suspected(self, attempt: Attempt, error: IsochroneError, now: int) -> None:
-        """Its worker's process ended under it: it may go on, alone."""
+        """Its worker's process ended under it: it may go on, as a suspect."""
         self.hedge_at = NEVER
         self.look_at = self.deadline
         attempt.lost = True
         self.loss = _as_told(attempt, error)
-        if not self._try_again(attempt, BROKEN, now):
+        if not self._try_again(attempt, BROKEN, now, process_ended=True):
             self.give_up(self.loss)
 
     def give_up(self, error: IsochroneError) -> None:
@@ -350,7 +350,7 @@ class Forward(ABC):
         if self.group.trial is not None and not self.is_copy:
             self.group.trial.ended(lane.version, 0, True)
 
-    def _try_again(self, attempt: Attempt, outcome: int, now: int) -> bool:
+    def _try_again(self, attempt: Attempt, outcome: int, now: int, *, process_ended: bool = False) -> bool:
         """Whether the request goes on: another attempt is under way or has been started."""
         if self.attempts:
             return True
@@ -372,7 +372,7 @@ class Forward(ABC):
             lane = self.lane = lane.whole
         # The first move of what was lost with its connection is free: there is no more of it than was under way there,
         # and a worker that dies must not cost what the budget happens not to cover.
-        free = (attempt.lost or bool(attempt.foreign)) and len(self.tried) == 1
+        free = process_ended or ((attempt.lost or bool(attempt.foreign)) and len(self.tried) == 1)
         if not free and not self.group.budget.take(now):
             self.group.retries_denied += 1
             return False

@@ -133,7 +133,8 @@ class LostWorkers:
                 forward.give_up(self._refusal(forward.suspect))
             else:
                 for other in forward.attempts:
-                    self._retrials.mark(forward, forward.suspect, other.target.endpoint.address)
+                    where = other.target.endpoint.address
+                    self._retrials.mark(forward, forward.suspect, where, self._at_once(forward.suspect))
                 forward.suspected(loss.attempt, loss.error, now)
 
     def _quarantined(self, key: Key, forwards: list[Forward]) -> None:
@@ -172,10 +173,10 @@ class LostWorkers:
             forward.suspect = key
 
     def wait(self, forward: Forward) -> None:
-        """It is a suspect: it is sent when an endpoint has no other."""
+        """It is a suspect: it is sent when an endpoint has no other, or not too many."""
         assert forward.suspect is not None
         self._retrials.over(forward)
-        self._retrials.add(forward, forward.suspect)
+        self._retrials.add(forward, forward.suspect, forward.deadline, self._at_once(forward.suspect))
         self.pump_soon()
 
     def answered(self, forward: Forward, attempt: Attempt) -> None:
@@ -220,7 +221,7 @@ class LostWorkers:
         self._retrials.pump(self._place)
 
     def _place(self, forward: Forward, occupied: Collection[str]) -> str | Placed:
-        """Sends a suspect to an endpoint that has no other, unless none is left that it has not tried."""
+        """Sends a suspect to an endpoint that is not occupied, unless none is left that it has not tried."""
         if forward.over:
             return Placed.ENDED
         now = now_ns()
@@ -259,6 +260,9 @@ class LostWorkers:
 
     def _rules(self, model: str) -> QuarantineRules:
         return self._gateway.fleet.rules.of(model).quarantine
+
+    def _at_once(self, key: Key) -> int:
+        return 1 if self.suspects.goes_alone(key) else self._rules(key.model).suspects_at_once
 
     def _watch(self, models: Iterable[str]) -> None:
         for model in models:

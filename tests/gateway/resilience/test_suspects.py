@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from isochrone.clock import NEVER
 from isochrone.gateway.resilience.retrials import Placed, Retrials
 from isochrone.gateway.resilience.suspects import Key, QuarantineRules, Standing, Suspects
 
@@ -91,7 +92,79 @@ def test_the_table_is_bounded_and_keeps_the_quarantined_longest() -> None:
     assert suspects.quarantined("m", 1) == 10
 
 
+def test_those_that_lose_a_second_process_together_go_alone_from_then_on() -> None:
+    suspects = Suspects()
+    lose(suspects, (key("a"), False), (key("b"), False))
+    assert not suspects.goes_alone(key("a"))
+    assert lose(suspects, (key("a"), True), (key("b"), True), (key("new"), False)) == frozenset()
+    assert [suspects.goes_alone(key(name)) for name in ("a", "b", "new")] == [True, True, False]
+    assert suspects.cleared(key("a"))
+    assert not suspects.goes_alone(key("a"))
+
+
+def test_one_whose_quarantine_is_over_goes_alone() -> None:
+    suspects = Suspects()
+    lose(suspects, (key("k"), False))
+    lose(suspects, (key("k"), True))
+    assert suspects.standing(key("k"), 301 * SECOND) is Standing.SUSPECT
+    assert suspects.goes_alone(key("k"))
+
+
+class _Places:
+    """Two endpoints; a suspect goes to the one that has fewer."""
+
+    def __init__(self) -> None:
+        self.sent: dict[str, list[int]] = {"w1": [], "w2": []}
+
+    def __call__(self, request: int, occupied: Collection[str]) -> str | Placed:
+        free = [address for address in self.sent if address not in occupied]
+        if not free:
+            return Placed.WAITS
+        address = min(free, key=lambda each: len(self.sent[each]))
+        self.sent[address].append(request)
+        return address
+
+
 class TestRetrials:
+    @pytest.mark.parametrize(("at_once", "rounds"), [(1, 32), (8, 4), (32, 1)])
+    def test_as_many_at_once_as_they_allow(self, at_once: int, rounds: int) -> None:
+        retrials: Retrials[int] = Retrials()
+        for number in range(64):
+            retrials.add(number, key(str(number)), at_once=at_once)
+        for _ in range(rounds):
+            places = _Places()
+            retrials.pump(places)
+            assert [len(each) for each in places.sent.values()] == [at_once, at_once]
+            for each in places.sent.values():
+                for request in each:
+                    retrials.over(request)
+        assert retrials.waiting == 0
+
+    def test_one_that_goes_alone_shares_its_endpoint_with_nobody(self) -> None:
+        retrials: Retrials[int] = Retrials()
+        retrials.add(0, key("alone"))
+        for number in range(1, 5):
+            retrials.add(number, key(str(number)), at_once=3)
+        retrials.add(5, key("also alone"))
+        places = _Places()
+        retrials.pump(places)
+        assert places.sent == {"w1": [0], "w2": [1, 2, 3]}
+        retrials.over(0)
+        retrials.pump(places)
+        # The first that waits takes it; the one that goes alone waits until it is empty.
+        assert places.sent["w1"][1:] == [4]
+        retrials.over(4)
+        retrials.pump(places)
+        assert places.sent["w1"][2:] == [5]
+
+    def test_the_nearest_deadline_goes_first(self) -> None:
+        retrials: Retrials[int] = Retrials()
+        for number, deadline in enumerate((NEVER, 300, 100, 200)):
+            retrials.add(number, key(str(number)), deadline)
+        places = _Places()
+        retrials.pump(places)
+        assert places.sent == {"w1": [2], "w2": [3]}
+
     def test_one_suspect_at_a_time_on_an_endpoint(self) -> None:
         retrials: Retrials[str] = Retrials()
         for name in "abc":
@@ -143,11 +216,12 @@ class TestRetrials:
 
 
 class _Fleet:
-    """Workers that die of one request, and a gateway in front that goes by ``Suspects`` and ``Retrials``."""
+    """Workers that die of some requests, and a gateway in front that goes by ``Suspects`` and ``Retrials``."""
 
-    def __init__(self, random: Random, workers: int, killer: Key) -> None:
+    def __init__(self, random: Random, workers: int, killers: Collection[Key], at_once: int = 1) -> None:
         self.random = random
-        self.killer = killer
+        self.killers = killers
+        self.at_once = at_once
         self.suspects = Suspects()
         self.retrials: Retrials[int] = Retrials()
         self.alive = {f"w{number}" for number in range(workers)}
@@ -168,10 +242,14 @@ class _Fleet:
             self.answers[request] = "quarantined"
         elif standing is Standing.SUSPECT:
             self.suspected.add(request)
-            self.retrials.add(request, own)
+            self._wait(request)
             self.retrials.pump(self._place)
         else:
             self._send(request, self.random.choice(sorted(self.alive)))
+
+    def _wait(self, request: int) -> None:
+        own = self.keys[request]
+        self.retrials.add(request, own, at_once=1 if self.suspects.goes_alone(own) else self.at_once)
 
     def _send(self, request: int, address: str) -> None:
         self.on[request] = address
@@ -190,7 +268,7 @@ class _Fleet:
         if not self.on:
             return
         request = self.random.choice(sorted(self.on))
-        if self.keys[request] != self.killer:
+        if self.keys[request] not in self.killers:
             self._answered(request)
             return
         self.deaths += 1
@@ -223,7 +301,7 @@ class _Fleet:
                 self.answers[request] = "quarantined"
             else:
                 self.suspected.add(request)
-                self.retrials.add(request, self.keys[request])
+                self._wait(request)
         for own in guilty:
             for request in self.retrials.take(own):
                 self.answers[request] = "quarantined"
@@ -242,13 +320,15 @@ class _Fleet:
     alike=st.integers(1, 20),
     killed_at=st.integers(0, 100),
     again=st.booleans(),
+    at_once=st.sampled_from((1, 1, 2, 8, 64)),
 )
 def test_a_killer_costs_two_processes_and_nobody_else_is_harmed(
-    seed: int, workers: int, requests: int, alike: int, killed_at: int, again: bool
+    seed: int, workers: int, requests: int, alike: int, killed_at: int, again: bool, at_once: int
 ) -> None:
+    """Three where suspects share endpoints."""
     random = Random(seed)
     killer = key("killer")
-    fleet = _Fleet(random, workers, killer)
+    fleet = _Fleet(random, workers, {killer}, at_once)
     sent_at = {killed_at % requests}
     killers: set[int] = set()
     for number in range(requests):
@@ -268,12 +348,40 @@ def test_a_killer_costs_two_processes_and_nobody_else_is_harmed(
         fleet.step()
         if len(fleet.answers) == requests:
             break
-    assert fleet.deaths == 2
+    assert fleet.deaths == 2 or (fleet.deaths == 3 and at_once > 1)
     assert {fleet.answers[number] for number in killers} == {"quarantined"}
     assert {fleet.answers[number] for number in range(requests) if number not in killers} <= {"answered"}
     assert len(fleet.answers) == requests
     assert fleet.retrials.waiting == 0
     assert fleet.suspects.standing(killer, 0) is Standing.QUARANTINED
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    workers=st.integers(2, 6),
+    requests=st.integers(1, 120),
+    killers=st.integers(1, 4),
+    at_once=st.sampled_from((1, 8)),
+)
+def test_several_killers_at_once_cost_no_more_each(
+    seed: int, workers: int, requests: int, killers: int, at_once: int
+) -> None:
+    random = Random(seed)
+    fleet = _Fleet(random, workers, {key(f"killer {number}") for number in range(killers)}, at_once)
+    for number in range(requests):
+        name = f"killer {random.randrange(killers)}" if random.random() < 0.1 else f"good {number}"
+        fleet.arrive(number, key(name))
+        for _ in range(random.randrange(3)):
+            fleet.step()
+        if random.random() < 0.1:
+            fleet.restart()
+    for _ in range(100 * requests):
+        fleet.step()
+        if len(fleet.answers) == requests:
+            break
+    assert len(fleet.answers) == requests
+    assert fleet.deaths <= (2 if at_once == 1 else 3) * killers
 
 
 @pytest.mark.parametrize("disabled", [0, 1])

@@ -5,6 +5,10 @@ then on: it is sent once more, alone among suspects on its endpoint (``retrials`
 that loses a second process is quarantined: identical requests are rejected for a while. When that is over it is a
 suspect again, so that a request that still kills costs one process more, not two. Must never quarantine a request for
 one lost process, however many others it shared it with.
+
+One at a time is what two processes per killer cost: a process that ends under several suspects says that one of them
+kills and not which, so that all but one have to be condemned unheard, or a third process has to find out. Where the
+rules allow several at once, those that lose a second process together go on alone, and a killer costs three.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from isochrone.gateway.ranges import Duration
+from isochrone.gateway.ranges import Duration, Positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,9 @@ class QuarantineRules:
     duration_ns: Duration = 300_000_000_000
     #: How long a request that lost one process, and has not been answered since, stays a suspect.
     suspicion_ns: Duration = 60_000_000_000
+    #: Suspects of this model that may be on one worker at once. 1: a killer costs two processes. More: those beside it
+    #: are answered sooner, and it costs three.
+    suspects_at_once: Positive = 1
 
 
 class Key(NamedTuple):
@@ -45,11 +52,13 @@ class Standing(Enum):
 
 
 class _Case:
-    __slots__ = ("quarantined_until", "suspect_until")
+    __slots__ = ("in_company", "quarantined_until", "suspect_until")
 
     def __init__(self, suspect_until: int) -> None:
         self.suspect_until = suspect_until
         self.quarantined_until = 0
+        #: It has lost a second process, beside other suspects.
+        self.in_company = False
 
 
 class Suspects:
@@ -82,8 +91,15 @@ class Suspects:
             case = self._open(key)
             if key in guilty:
                 case.quarantined_until = now + own.duration_ns
+            elif on_trial[key]:
+                case.in_company = True
             case.suspect_until = max(now, case.quarantined_until) + own.suspicion_ns
         return guilty
+
+    def goes_alone(self, key: Key) -> bool:
+        """Whether its next process must be lost to it alone, whatever the rules allow."""
+        case = self._cases.get(key)
+        return case is not None and (case.in_company or case.quarantined_until > 0)
 
     def cleared(self, key: Key) -> bool:
         """A worker has answered such a request and lives; whether that closed a case."""
