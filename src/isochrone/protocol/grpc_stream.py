@@ -15,6 +15,7 @@ from tritonclient.grpc import service_pb2
 
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError, MalformedRequest
+from isochrone.protocol.back_pressure import WaitingProducers
 from isochrone.protocol.grpc import (
     OK_TRAILERS,
     RESPONSE_HEADERS,
@@ -74,8 +75,8 @@ class InferStream:
         self._outstanding_bytes = 0
         #: Messages are being taken: what an answer makes room for is taken there.
         self._reading = False
-        #: Told when the client has read what was sent: decoupled models that wait to send more.
-        self._waiting: list[Callable[[], None]] = []
+        #: Called when the client has read what was sent: decoupled models that wait to send more.
+        self._producers = WaitingProducers(stream)
         #: A large compressed message that a thread works on; those behind it wait.
         self._inflation: Inflation | None = None
         self._half_closed = False
@@ -141,18 +142,12 @@ class InferStream:
         self._outstanding.clear()
         self._outstanding_bytes = 0
         # Nobody will read again: whoever waits has to look at ``cancelled`` now.
-        self._tell_waiting()
+        self._producers.resume()
 
     # Back-pressure of decoupled models.
 
     def when_writable(self, callback: Callable[[], None]) -> None:
-        self._waiting.append(callback)
-        self.stream.on_writable = self._tell_waiting
-
-    def _tell_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for callback in waiting:
-            callback()
+        self._producers.add(callback)
 
     # Requests.
 

@@ -9,6 +9,7 @@ import msgspec
 
 from isochrone.clock import NEVER
 from isochrone.errors import InvalidArgument, IsochroneError
+from isochrone.protocol.back_pressure import WaitingProducers
 from isochrone.protocol.datatypes import name_of
 from isochrone.protocol.generate import read_generate, write_generate
 from isochrone.protocol.json_bodies import read_json, refuse_repeated_keys
@@ -70,7 +71,7 @@ class GenerateInferRequest(InferRequest):
 
     takes_many = True
 
-    __slots__ = ("_answered", "_events", "_exchange", "_first", "_route", "_waiting")
+    __slots__ = ("_answered", "_events", "_exchange", "_first", "_producers", "_route")
 
     def __init__(
         self, exchange: Exchange, route: GenerateRoute, plan: Plan, request_id: str, inputs: Tensors, events: bool
@@ -82,14 +83,14 @@ class GenerateInferRequest(InferRequest):
         self._answered = False
         #: The one response of a plain generate call, until it is known that there is no other.
         self._first: bytes | None = None
-        #: Told when the client has read what was sent.
-        self._waiting: list[Callable[[], None]] = []
+        #: Called when the client has read what was sent.
+        self._producers = WaitingProducers(exchange)
         exchange.owner = self
 
     def abandoned(self) -> None:
         self.cancelled = True
         # Nobody will read again: the model that waits has to look at ``cancelled`` now.
-        self._tell_waiting()
+        self._producers.resume()
 
     @property
     def stages(self) -> Mapping[str, str] | None:
@@ -154,13 +155,7 @@ class GenerateInferRequest(InferRequest):
         return self._events and self._answered and self._exchange.is_congested
 
     def when_writable(self, callback: Callable[[], None]) -> None:
-        self._waiting.append(callback)
-        self._exchange.on_writable = self._tell_waiting
-
-    def _tell_waiting(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for callback in waiting:
-            callback()
+        self._producers.add(callback)
 
 
 def _not_one() -> InvalidArgument:
