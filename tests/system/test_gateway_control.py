@@ -200,6 +200,36 @@ def test_metadata_by_another_name_and_with_what_all_workers_have(
         assert ("system_shared_memory" in metadata["extensions"]) is expected
 
 
+@pytest.mark.parametrize("compression", [grpc.Compression.Gzip, grpc.Compression.Deflate])
+def test_calls_of_a_compressing_channel(fleet: Fleet, compression: grpc.Compression) -> None:
+    """Such a channel compresses every message that gets smaller, those of control calls too."""
+    name = "add_sub"
+    filler = "/" * 4096  # some messages are too small to be worth it
+    with grpc.insecure_channel(fleet.gateway.grpc_url, compression=compression) as channel:
+        stub = service_pb2_grpc.GRPCInferenceServiceStub(channel)
+        assert stub.ServerLive(service_pb2.ServerLiveRequest()).live
+        assert stub.ServerReady(service_pb2.ServerReadyRequest()).ready
+        assert stub.ModelReady(service_pb2.ModelReadyRequest(name=name)).ready
+        assert not stub.ModelReady(service_pb2.ModelReadyRequest(name=filler)).ready
+        assert stub.ServerMetadata(service_pb2.ServerMetadataRequest()).name == "isochrone-gateway"
+        assert stub.ModelMetadata(service_pb2.ModelMetadataRequest(name=name)).name == name
+        assert stub.ModelConfig(service_pb2.ModelConfigRequest(name=name)).config.name == name
+        for repository in ("", filler):
+            index = stub.RepositoryIndex(service_pb2.RepositoryIndexRequest(repository_name=repository))
+            assert name in {row.name for row in index.models}
+        statistics = stub.ModelStatistics(service_pb2.ModelStatisticsRequest(name=name))
+        assert statistics.model_stats[0].name == name
+        with pytest.raises(grpc.RpcError) as caught:
+            stub.ModelStatistics(service_pb2.ModelStatisticsRequest(name=filler))
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        # What a load brings is looked into behind its compression, too.
+        load = service_pb2.RepositoryModelLoadRequest(model_name=name)
+        load.parameters["file:1/model.py"].bytes_param = b" " * 4096
+        with pytest.raises(grpc.RpcError, match="--allow-file-overrides") as caught:
+            stub.RepositoryModelLoad(load)
+        assert caught.value.code() is grpc.StatusCode.PERMISSION_DENIED
+
+
 def test_settings_reach_every_worker(fleet: Fleet) -> None:
     for level in ("2", "1"):
         body = json.dumps({"log_verbose_level": int(level)}).encode()

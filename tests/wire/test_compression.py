@@ -17,6 +17,7 @@ from isochrone.wire.compression import (
     GROWTH,
     LEAST,
     Inflation,
+    StartInflation,
     choose,
     compress,
     decompress,
@@ -161,3 +162,43 @@ def test_a_body_may_be_inflated_in_parts_of_any_size(most: int, wrapper: int) ->
         parts, allowed = parts + 1, allowed + most
     assert whole[5:] == content
     assert len(content) // most <= parts + 1 <= len(content) // most + 2
+
+
+def _start(body: bytes, wanted: int, encoding: bytes = b"gzip") -> StartInflation:
+    return StartInflation(encoding, body, 1 << 30, wanted)
+
+
+@pytest.mark.parametrize("wrapper", [zlib.MAX_WBITS, -zlib.MAX_WBITS, 16 + zlib.MAX_WBITS])
+@pytest.mark.parametrize("behind", [0, 1_000_000])
+def test_the_start_of_a_body_is_given_at_once_whatever_stands_behind_it(wrapper: int, behind: int) -> None:
+    numbers = random.Random(1)
+    text = numbers.randbytes(20_000)
+    encoder = zlib.compressobj(1, zlib.DEFLATED, wrapper)
+    body = encoder.compress(text + numbers.randbytes(behind)) + encoder.flush()
+    encoding = b"gzip" if wrapper > zlib.MAX_WBITS else b"deflate"
+    for wanted in (0, 1, 20_000):
+        found = _start(body, wanted, encoding).begin()
+        assert found is not None
+        assert found[:wanted] == text[:wanted]
+
+
+@pytest.mark.parametrize("most", [1000, 70_000, 1 << 30])
+def test_a_large_start_is_given_in_parts_of_any_size(most: int) -> None:
+    numbers = random.Random(1)
+    text = numbers.randbytes(300_000)
+    body = gzip.compress(text + numbers.randbytes(300_000), 1)
+    start = _start(body, len(text))
+    assert start.begin() is None
+    given = most
+    while (found := start.go_on(given)) is None:
+        given += most
+    assert found == text
+    # All of it, where it has less than is wanted.
+    assert _start(body, 10_000_000).finish() == gzip.decompress(body)
+
+
+def test_a_start_is_all_that_a_bomb_gives() -> None:
+    bomb = gzip.compress(bytes(64 << 20), 1)
+    start = _start(bomb, 1 << 20)
+    assert start.begin() is None
+    assert start.finish() == bytes(1 << 20)

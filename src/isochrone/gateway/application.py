@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_to_bytes
 
@@ -12,6 +11,7 @@ from tritonclient.grpc import service_pb2
 
 from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest, MethodNotAllowed, NotFound, Unsupported
 from isochrone.gateway import control
+from isochrone.gateway.compressed_requests import CompressedRoute
 from isochrone.gateway.grpc_forward import GrpcRoute
 from isochrone.gateway.grpc_pipe import PipeRoute
 from isochrone.gateway.http_forward import ForwardRoute
@@ -27,9 +27,10 @@ from isochrone.protocol.grpc_reflection import (
     HealthWatchRoute,
     ReflectionRoute,
 )
-from isochrone.protocol.inflating import inflating_messages
+from isochrone.protocol.inflating import inflating, inflating_messages
 from isochrone.protocol.rest import ErrorRoute
 from isochrone.protocol.rest_control import MODEL_NOT_READY
+from isochrone.wire.compression import is_identity
 from isochrone.wire.exchange import Head, Route
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ _FLEET_WIDE = re.compile(
 )
 
 _SERVICE = b"/inference.GRPCInferenceService/"
+_TO_ONE = frozenset(_SERVICE + name for name in (b"ModelInfer", b"ModelMetadata", b"ModelConfig"))
 _TO_EVERYBODY = frozenset(
     _SERVICE + name
     for name in (
@@ -85,13 +87,22 @@ class GatewayApplication:
         is_grpc = (head.get(b"content-type") or b"").startswith(b"application/grpc")
         try:
             if not is_grpc:
-                return self._rest(head)
+                route = self._rest(head)
+                encoding = head.get(b"content-encoding")
+                if encoding is None or is_identity(encoding):
+                    return route
+                limit = self._gateway.limits.max_body_bytes
+                if isinstance(route, ForwardRoute):
+                    return CompressedRoute(route, encoding, limit)
+                return inflating(route, head, limit)
             if not head.is_http2:
                 raise InvalidArgument("gRPC needs HTTP/2, this request came over HTTP/1.1")
         except IsochroneError as error:
             return ErrorRoute(error)
         try:
-            return self._grpc(head)
+            # Whatever reads a message here, or sends it on by a call of its own, gets it decompressed.
+            encoding = head.get(b"grpc-encoding") or b"identity"
+            return inflating_messages(self._grpc(head), encoding, self._gateway.limits.max_body_bytes, fail)
         except IsochroneError as error:
             return GrpcErrorRoute(error)
 
@@ -156,20 +167,13 @@ class GatewayApplication:
 
     # gRPC.
 
-    def _unary(self, head: Head) -> Route:
-        """A call that is forwarded; its model and version are read, so a compressed message is opened first."""
-        route = GrpcRoute(self._gateway, head)
-        return inflating_messages(route, route.call.encoding, self._gateway.limits.max_body_bytes, fail)
-
     def _grpc(self, head: Head) -> Route:
         gateway = self._gateway
         path = head.target
-        if path == _SERVICE + b"ModelInfer":
-            return self._unary(head)
+        if path in _TO_ONE:
+            return GrpcRoute(gateway, head)
         if path == _SERVICE + b"ModelStreamInfer":
             return PipeRoute(gateway, head)
-        if path in (_SERVICE + b"ModelMetadata", _SERVICE + b"ModelConfig"):
-            return self._unary(head)
         if path == _SERVICE + b"ModelStatistics":
             return control.GrpcFanOutRoute(gateway, head, control.statistics_message)
         if path == _SERVICE + b"RepositoryIndex":
@@ -177,9 +181,9 @@ class GatewayApplication:
         if path in _TO_EVERYBODY:
             if path.startswith(_SERVICE + b"RepositoryModel"):
                 self._refuse_if_led()
-            check = None
-            if path == _SERVICE + b"RepositoryModelLoad" and not self._allow_file_overrides:
-                check = partial(checked_grpc, encoding=head.get(b"grpc-encoding") or b"identity")
+            check = (
+                checked_grpc if path == _SERVICE + b"RepositoryModelLoad" and not self._allow_file_overrides else None
+            )
             return control.GrpcFanOutRoute(gateway, head, control.first_message, check)
         if path == _SERVICE + b"ServerMetadata":
             return control.MetadataRoute(gateway, self._server_name, EXTENSIONS, grpc=True)

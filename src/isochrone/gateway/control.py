@@ -19,7 +19,7 @@ from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import Internal, IsochroneError, Unavailable
 from isochrone.gateway.asking import ask_grpc, ask_http
 from isochrone.gateway.merging import merge_indexes, merge_messages, merge_statistics
-from isochrone.protocol.grpc import error_block, fail, respond
+from isochrone.protocol.grpc import error_block, fail, only_message, respond
 from isochrone.protocol.rest_answers import JSON, respond_error
 from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, orca_json, orca_text
 from isochrone.wire.answers import Response
@@ -73,7 +73,9 @@ class ReadyRoute(Route):
 
 
 class MetadataRoute(Route):
-    """The gateway's own metadata; extensions that depend on the workers are listed where all of them have it."""
+    """The gateway's own metadata; extensions that depend on the workers are listed where all of them have it.
+
+    A worker is asked once for its own, each time it has come back."""
 
     def __init__(self, gateway: Gateway, name: str, extensions: Sequence[str], *, grpc: bool) -> None:
         self._gateway = gateway
@@ -82,10 +84,20 @@ class MetadataRoute(Route):
         self._grpc = grpc
 
     def handle(self, exchange: Exchange) -> None:
-        _calls.start(self._answer(exchange))
+        unknown = [member for member in self._gateway.fleet.healthy if member.known_extensions is None]
+        if unknown:
+            _calls.start(self._learn(unknown, exchange))
+        else:
+            self._answer(exchange)
 
-    async def _answer(self, exchange: Exchange) -> None:
-        extensions = [*self._extensions, *await self._of_workers()]
+    async def _learn(self, members: Sequence[Member], exchange: Exchange) -> None:
+        await asyncio.gather(*map(_learn_extensions, members))
+        self._answer(exchange)
+
+    def _answer(self, exchange: Exchange) -> None:
+        of_workers = [member.known_extensions or () for member in self._gateway.fleet.healthy]
+        common = [name for name in _OF_WORKERS if of_workers and all(name in each for each in of_workers)]
+        extensions = [*self._extensions, *common]
         metadata = {"name": self._name, "version": isochrone.__version__, "extensions": extensions}
         if self._grpc:
             message = service_pb2.ServerMetadataResponse(**metadata)
@@ -93,15 +105,16 @@ class MetadataRoute(Route):
         else:
             exchange.respond(200, JSON, [msgspec.json.encode(metadata)])
 
-    async def _of_workers(self) -> Sequence[str]:
-        def ask(member: Member) -> Awaitable[Response]:
-            return ask_http(member.connections, b"GET", b"/v2", seconds=_METADATA_SECONDS)
 
-        try:
-            answers = _decoded(await everybody(self._gateway, ask))
-            return [name for name in _OF_WORKERS if all(name in value["extensions"] for _, value in answers)]
-        except (IsochroneError, KeyError, TypeError):
-            return ()
+async def _learn_extensions(member: Member) -> None:
+    """One that does not answer properly is asked again by the next call."""
+    joined = member.endpoint.joined_at
+    try:
+        answer = await ask_http(member.connections, b"GET", b"/v2", seconds=_METADATA_SECONDS)
+        ((_, value),) = _decoded([(member.upstream.address, answer)])
+        member.extensions = joined, frozenset(value["extensions"])
+    except (IsochroneError, KeyError, TypeError):
+        return
 
 
 class LocalGrpcRoute(Route):
@@ -113,7 +126,7 @@ class LocalGrpcRoute(Route):
     def handle(self, exchange: Exchange) -> None:
         stream = cast("ServerStream", exchange)
         try:
-            respond(stream, self._answer(bytes(exchange.body[5:])).SerializeToString())
+            respond(stream, self._answer(only_message(exchange.body)).SerializeToString())
         except IsochroneError as error:
             fail(stream, error)
 

@@ -58,11 +58,20 @@ class Member:
         #: Answers that were not the protocol's, and when the last of them was logged.
         self.foreign_answers = 0
         self.foreign_at = 0
+        #: When it had joined that told its protocol extensions, and those.
+        self.extensions: tuple[int, frozenset[str]] | None = None
         #: When anything at all last came from it: an answer, a probe's answer.
         self.heard_at = 0
         #: The probe under way, and when it was last asked or answered one.
         self.probe: Probe | None = None
         self.probed_at = 0
+
+    @property
+    def known_extensions(self) -> frozenset[str] | None:
+        """Its protocol extensions; None: not known of the process that serves there now."""
+        if self.extensions is None or self.extensions[0] != self.endpoint.joined_at:
+            return None
+        return self.extensions[1]
 
     def close(self) -> None:
         """Gives up every connection to it."""

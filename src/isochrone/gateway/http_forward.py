@@ -8,8 +8,8 @@ part where it speaks of a sequence or a timeout.
 from __future__ import annotations
 
 import json
-import zlib
-from typing import TYPE_CHECKING, Any, cast
+from copy import copy
+from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
 
 import msgspec
@@ -25,6 +25,7 @@ from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.sampling import HTTP
+from isochrone.gateway.traffic.parameters import GLANCE, Parameters, both_ends, may_speak, read
 from isochrone.protocol.rest_answers import JSON, respond_error, timeout_header
 from isochrone.protocol.stages import STAGES_HEADER
 from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, TIMING_HEADER, through_gateway
@@ -71,31 +72,18 @@ _REFUSALS = frozenset((429, 503, 504))
 _BROKEN = frozenset((500, 502))
 #: Bodies up to this size go out in one frame.
 _JOIN_LIMIT = 16_384
-#: Bytes at the start and at the end of a body's JSON part that are searched for parameters.
-_GLANCE = 4096
-#: gzip or zlib, whichever it is; and how much of a compressed body is opened when nobody says how long its JSON is.
-_ANY_WINDOW, _MOST_OPENED = 32 + zlib.MAX_WBITS, 1 << 20
-#: A timeout beyond this is none: eleven days, the most that ``x-request-timeout-ms`` may say.
-_MAX_TIMEOUT_NS = 10**15
-
-
-class _Parameters(msgspec.Struct):
-    """All that is read of a request's JSON part; tensors in it are skipped."""
-
-    parameters: dict[str, Any] | None = None
-
-
 #: JSON parts that say nothing a gateway must know, of all requests; bytes of them that are remembered.
 _plain_starts: set[bytes | None] = set()
 _MAX_STARTS_BYTES = 4 << 20
 #: Bytes of an answer's head that is remembered.
 _MAX_RETURNED_BYTES = 4096
 
-_json = msgspec.json.Decoder(_Parameters)
-
 
 class ForwardRoute(Route):
     """Requests with one head that go to one worker."""
+
+    #: What the JSON part of one request says; None: it has to be read.
+    parameters: Parameters | None = None
 
     def __init__(self, gateway: Gateway, head: Head, model: str, version: str, path: bytes, idempotent: bool) -> None:
         self.gateway = gateway
@@ -115,7 +103,6 @@ class ForwardRoute(Route):
         length = head.get(b"inference-header-content-length")
         #: An answer to HEAD announces a body that does not come, which only HTTP/1.1's own connection can tell.
         self.shareable = head.method != b"HEAD"
-        self.compressed = head.get(b"content-encoding") is not None
         # One that makes no sense is for the worker to refuse.
         self.json_length = int(length) if length is not None and length.isdigit() and len(length) <= 12 else -1
         dropped = _NOT_FORWARDED | _named_by_connection(head)
@@ -145,6 +132,12 @@ class ForwardRoute(Route):
             exchange.owner = None
             respond_error(exchange, error)
 
+    def opened(self, parameters: Parameters) -> ForwardRoute:
+        """The same for one request with a compressed body, whose JSON part has been read."""
+        route = copy(self)
+        route.parameters = parameters
+        return route
+
     def refuse_held(self, exchange: Exchange, error: IsochroneError) -> None:
         respond_error(exchange, error)
 
@@ -156,7 +149,7 @@ class ForwardRoute(Route):
         if route is None:
             route = ForwardRoute(self.gateway, self._head, model, "", self.path, self.idempotent)
             self._others[model] = route
-        return route
+        return route if self.parameters is None else route.opened(self.parameters)
 
     def outgoing(self, lane: Lane, asks: bool) -> bytes:
         """The head for a worker, up to what differs from request to request."""
@@ -251,7 +244,7 @@ class HttpForward(Forward):
         priority = group.priority
         body = exchange.body
         length = route.json_length
-        start = bytes(body[:length]) if 0 <= length < _GLANCE else None
+        start = bytes(body[:length]) if 0 <= length < GLANCE else None
         if start not in _plain_starts:
             special = self._glance(start)
             if special is not None:
@@ -268,20 +261,17 @@ class HttpForward(Forward):
         if timeout or key or priority != group.priority:
             self.demand = Demand(key, self.deadline, 1, priority)
 
-    def _glance(self, start: bytes | None) -> tuple[bytes, int, int] | None:
-        """Sequence, timeout and priority, where the JSON part may speak of them."""
+    def _glance(self, start: bytes | None) -> Parameters | None:
+        """Where the JSON part may speak of them."""
         route, body = self.route, self.exchange.body
-        if route.compressed:
-            body = start = _opened(body, route.json_length)
-        elif start is None:
+        if route.parameters is not None:
+            return route.parameters
+        if start is None:
             end = len(body) if route.json_length < 0 else route.json_length
-            start = bytes(body[: min(end, _GLANCE)])
-            if end > _GLANCE:
-                # Stock clients write parameters last, behind a JSON tensor or a long id.
-                start += bytes(body[max(end - _GLANCE, _GLANCE) : end])
-        if b'"sequence_id"' in start or b'"timeout"' in start or b'"priority"' in start:
-            return _parameters(body, route.json_length)
-        if len(start) == route.json_length and not route.compressed:
+            start = both_ends(body, end)
+        if may_speak(start):
+            return read(bytes(body[: route.json_length]) if route.json_length >= 0 else bytes(body))
+        if len(start) == route.json_length:
             _remember_plain(start)
         return None
 
@@ -453,29 +443,3 @@ def _is_stream(headers: Headers) -> bool:
         if name == b"transfer-encoding" or (name == b"content-type" and value.startswith(b"text/event-stream")):
             return True
     return False
-
-
-def _opened(body: Buffer, length: int) -> bytes:
-    """The JSON part of a compressed body, and no more of it; nothing where it does not decompress."""
-    try:
-        return zlib.decompressobj(_ANY_WINDOW).decompress(
-            body, min(length, _MOST_OPENED) if length > 0 else _MOST_OPENED
-        )
-    except zlib.error:
-        return b""
-
-
-def _parameters(body: Buffer, length: int) -> tuple[bytes, int, int]:
-    """(sequence, timeout in ns, priority) of a request's JSON part; a body the worker will refuse says nothing."""
-    try:
-        parameters = _json.decode(bytes(body[:length]) if length >= 0 else bytes(body)).parameters or {}
-        sequence = parameters.get("sequence_id", 0)
-        timeout = parameters.get("timeout", 0)
-        priority = parameters.get("priority", 0)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError):
-        return b"", 0, 0
-    if isinstance(priority, bool) or not isinstance(priority, int) or priority < 0:
-        priority = 0
-    if isinstance(timeout, bool) or not isinstance(timeout, int) or not 0 < timeout < _MAX_TIMEOUT_NS // 1000:
-        timeout = 0
-    return (str(sequence).encode() if sequence else b""), timeout * 1000, priority

@@ -12,11 +12,10 @@ import msgspec
 from tritonclient.grpc import service_pb2
 
 from isochrone.errors import MalformedRequest, PermissionDenied
-from isochrone.protocol.grpc import frame_message, message_of, parse
+from isochrone.protocol.grpc import frame_message, only_message, parse
 from isochrone.wire.exchange import Buffer
 
 _FILE = "file:"
-_MAX_BYTES = 256 << 20
 
 
 def checked_http(body: Buffer) -> bytes:
@@ -32,10 +31,9 @@ def checked_http(body: Buffer) -> bytes:
     return msgspec.json.encode(request)
 
 
-def checked_grpc(body: Buffer, encoding: bytes) -> bytes:
-    """The framed message of a gRPC load, without files."""
-    unpacked, start = message_of(body, encoding, _MAX_BYTES)
-    message = parse(service_pb2.RepositoryModelLoadRequest, bytes(unpacked[start:]))
+def checked_grpc(body: Buffer) -> bytes:
+    """The framed message of a gRPC load, decompressed before; without files."""
+    message = parse(service_pb2.RepositoryModelLoadRequest, only_message(body))
     _refuse_files(message.parameters)
     return frame_message(message.SerializeToString())
 

@@ -150,6 +150,12 @@ def message_of(body: Buffer, encoding: bytes, limit: int) -> tuple[Buffer, int]:
     return unpack(body[0], body[5:], encoding, limit), 0
 
 
+def only_message(body: Buffer) -> bytes:
+    """The same, of a call whose message has been decompressed."""
+    found, start = message_of(body, b"identity", 0)
+    return bytes(found[start:])
+
+
 def unpack(flag: int, payload: Buffer, encoding: bytes, limit: int) -> Buffer:
     """A message behind its compression flag."""
     if flag == 0:

@@ -118,7 +118,7 @@ class _InflatingRoute(Route):
             self._fail(exchange, error)
             return
         if body is None:
-            exchange.owner = _Waiting(inflation)
+            exchange.owner = Waiting(inflation)
         else:
             self._go_on(exchange, packed, body)
 
@@ -156,7 +156,7 @@ class _InflatingMessages(_InflatingRoute):
         super()._go_on(exchange, packed, body)
 
 
-class _Waiting:
+class Waiting:
     """Owns the exchange while its body is decompressed."""
 
     def __init__(self, inflation: Inflation) -> None:

@@ -83,8 +83,6 @@ class Inflation:
 
     def begin(self) -> bytearray | None:
         """The body, if it is a matter of less than a millisecond; None: ``go_on`` has to be called, on a thread."""
-        if len(self._body) > _AT_ONCE_COMPRESSED:
-            return None
         try:
             return self._at_once()
         except MalformedRequest:
@@ -115,6 +113,8 @@ class Inflation:
         return is_new
 
     def _at_once(self) -> bytearray | None:
+        if len(self._body) > _AT_ONCE_COMPRESSED:
+            return None
         decoder = zlib.decompressobj(self._window)
         piece = self._step(decoder, self._body, AT_ONCE)
         if not decoder.eof and (decoder.unconsumed_tail or len(piece) == AT_ONCE):
@@ -168,6 +168,26 @@ class Inflation:
                 f"the {self._name} body of {len(self._body)} bytes grows to more than {self.allowed} bytes, over "
                 f"{GROWTH} times its size; send it uncompressed"
             )
+
+
+class StartInflation(Inflation):
+    """The first ``wanted`` bytes of a body, or all of it if it has less; what stands behind them is not looked at."""
+
+    __slots__ = ("_wanted",)
+
+    def __init__(self, encoding: bytes, body: Buffer, limit: int, wanted: int) -> None:
+        super().__init__(encoding, body, limit)
+        self._wanted = self.allowed = min(wanted, self.allowed)
+
+    def _at_once(self) -> bytearray | None:
+        decoder = zlib.decompressobj(self._window)
+        # Never all of a large body: a decoder copies what it leaves.
+        piece = self._step(decoder, self._body[:_AT_ONCE_COMPRESSED], min(AT_ONCE, self._wanted) or 1)
+        return bytearray(piece) if decoder.eof or len(piece) >= self._wanted else None
+
+    def _step_by_step(self, most: int) -> bytearray | None:
+        whole = super()._step_by_step(min(most, self._wanted))
+        return self._whole if len(self._whole) == self._wanted else whole
 
 
 def decompress(encoding: bytes, body: Buffer, limit: int) -> Buffer:

@@ -16,10 +16,11 @@ _JSON = b"application/json"
 _BINARY = b"application/octet-stream"
 _EVENTS = b"text/event-stream"
 _JSON_LENGTH = b"inference-header-content-length"
-#: Bytes at the start of a JSON answer that are searched before all of it is: a long id may stand first.
-_GLANCE = 512
-#: A field that every inference answer has.
-_MODEL_NAME = b'"model_name"'
+#: Bytes at the start of a JSON answer that are searched first, and those that are searched at all: a long id may stand
+#: first. Of a larger answer the end may still be to come.
+_GLANCE, _SEARCHED = 512, 64 * 1024
+#: Fields that every inference answer has.
+_MODEL_NAME, _OUTPUTS = b'"model_name"', b'"outputs"'
 #: And every error.
 _ERROR = b'"error"'
 
@@ -52,11 +53,26 @@ def foreign_http(status: int, headers: Headers, body: Sequence[Buffer], is_infer
         return ""
     if kind is not None and kind.startswith(_BINARY):
         return "" if length is not None else "binary data without inference-header-content-length"
-    return "" if _names_its_model(body) else "a result without model_name"
+    return "" if _is_result(body) else "a result without model_name"
 
 
-def _names_its_model(body: Sequence[Buffer]) -> bool:
-    return _starts_as_object(body) and (_MODEL_NAME in bytes(body[0][:_GLANCE]) or _MODEL_NAME in b"".join(body))
+def _is_result(body: Sequence[Buffer]) -> bool:
+    if not _starts_as_object(body):
+        return False
+    if _MODEL_NAME in bytes(body[0][:_GLANCE]):
+        return True
+    start = _first(body, _SEARCHED + 1)
+    # Its tensors make an answer large: where they stand first, the model's name comes behind them.
+    return _MODEL_NAME in start or (len(start) > _SEARCHED and _OUTPUTS in start)
+
+
+def _first(body: Sequence[Buffer], most: int) -> bytes:
+    found = bytearray()
+    for piece in body:
+        found += piece[: most - len(found)]
+        if len(found) == most:
+            break
+    return bytes(found)
 
 
 def _starts_as_object(body: Sequence[Buffer]) -> bool:

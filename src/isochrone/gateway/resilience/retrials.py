@@ -2,7 +2,7 @@
 
 A suspect shares an endpoint with as many others as all of them allow. By default that is none, so that the process it
 costs is counted against it and no other. At most one of identical ones is under way at all, since its answer speaks for
-the rest. The nearest deadline goes first: those that wait are served more slowly than usual. ``suspects`` knows what each
+the rest. The nearest deadline goes first, since suspects wait longer than other requests. ``suspects`` knows what each
 is suspected of; the caller's ``place`` chooses the endpoint and sends.
 """
 

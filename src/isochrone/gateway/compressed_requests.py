@@ -1,0 +1,55 @@
+"""Requests with compressed bodies on their way to a worker: their JSON part is read before they are placed.
+
+Stands before ``http_forward``. The body itself is forwarded as it came, also where it does not decompress: that is for
+the worker to refuse. What takes long is decompressed on a thread, while the request waits: it must never hold up the
+event loop.
+"""
+
+from __future__ import annotations
+
+from isochrone.errors import IsochroneError, Unavailable
+from isochrone.gateway.http_forward import ForwardRoute
+from isochrone.gateway.traffic.parameters import NONE, read_opened
+from isochrone.protocol.inflating import Waiting, inflate
+from isochrone.protocol.rest_answers import respond_error
+from isochrone.wire.compression import StartInflation
+from isochrone.wire.exchange import Exchange, Route
+
+#: The most that is decompressed of a JSON part.
+_MOST = 32 << 20
+
+
+class CompressedRoute(Route):
+    """Requests with one head that announces a compressed body."""
+
+    def __init__(self, route: ForwardRoute, encoding: bytes, limit: int) -> None:
+        self._route = route
+        self._encoding = encoding
+        self._limit = limit
+        #: Bytes of the JSON part; the whole body where it does not say.
+        self._wanted = min(route.json_length, _MOST) if route.json_length >= 0 else _MOST
+
+    def handle(self, exchange: Exchange) -> None:
+        before = exchange.reserved
+        try:
+            start = StartInflation(self._encoding, exchange.body, self._limit, self._wanted)
+            text = inflate(start, exchange, lambda found: self._go_on(exchange, before, found))
+        except IsochroneError as error:
+            self._go_on(exchange, before, error)
+            return
+        if text is None:
+            exchange.owner = Waiting(start)
+        else:
+            self._go_on(exchange, before, text)
+
+    def _go_on(self, exchange: Exchange, before: int, found: bytearray | IsochroneError) -> None:
+        """``before``: what was reserved for the request alone."""
+        exchange.owner = None
+        if isinstance(found, Unavailable):
+            respond_error(exchange, found)
+            return
+        parameters = NONE if isinstance(found, IsochroneError) else read_opened(found)
+        del found
+        if exchange.reserved > before:
+            exchange.give_back(exchange.reserved - before)
+        self._route.opened(parameters).handle(exchange)

@@ -1,0 +1,144 @@
+"""Compressed requests through a gateway: placed by what their JSON part says, and forwarded as they came."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from offline import OfflineLoop, add_members, offline, turns
+
+from isochrone.clock import NEVER, now_ns
+from isochrone.gateway.application import GatewayApplication
+from isochrone.gateway.forwarding import Forward
+from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.protocol import inflating
+from isochrone.settings import WireLimits
+from isochrone.wire.exchange import Head
+
+
+class Caller:
+    owner: Any = None
+    is_congested = False
+    #: Of the memory budget: for the compressed body, to begin with; and the most there was.
+    reserved = most = 1000
+    #: What there is in all.
+    memory = 1 << 30
+    status = 0
+
+    def __init__(self, head: Head, body: bytes) -> None:
+        self.head, self.body = head, body
+        self.arrived = now_ns()
+
+    def reserve(self, size: int) -> bool:
+        if self.reserved + size > self.memory:
+            return False
+        self.reserved += size
+        self.most = max(self.most, self.reserved)
+        return True
+
+    def give_back(self, size: int) -> None:
+        self.reserved -= size
+
+    def no_memory(self) -> str:
+        return "no memory"
+
+    def respond(self, status: int, headers: Any, body: Any) -> None:
+        self.status = status
+
+
+def request(size: int, **parameters: object) -> bytes:
+    numbers = random.Random(1)
+    data = [numbers.randrange(10**8) for _ in range(size // 10)]
+    return json.dumps({"inputs": [{"name": "X", "data": data}], "parameters": parameters}).encode()
+
+
+def send(gateway: Gateway, body: bytes, encoding: bytes, memory: int = 1 << 30) -> Caller:
+    head = Head(b"POST", b"/v2/models/m/infer", ((b"host", b"gw"), (b"content-encoding", encoding)))
+    caller = Caller(head, body)
+    caller.memory = memory
+    GatewayApplication(gateway).route(head).handle(caller)  # type: ignore[arg-type]
+    return caller
+
+
+def play(scene: Callable[[Gateway], Awaitable[None]]) -> None:
+    async def run(loop: OfflineLoop) -> None:
+        gateway = Gateway(GatewayRules(), WireLimits(), seed=1)
+        add_members(gateway.fleet, {"m": {"1": ""}}, {"m": {"1": ""}})
+        await scene(gateway)
+        await gateway.close()
+
+    offline(run)
+
+
+def only(gateway: Gateway) -> Forward:
+    (forward,) = gateway.forwards
+    return forward
+
+
+@pytest.mark.parametrize("size", [100, 1_000_000])
+def test_a_sequence_in_a_compressed_body_is_one(size: int) -> None:
+    """The large one waits for a thread; nothing of it is placed before."""
+
+    async def scene(gateway: Gateway) -> None:
+        body = gzip.compress(request(size, sequence_id=7, timeout=60_000_000), 1)
+        caller = send(gateway, body, b"gzip")
+        if size > 100:
+            assert not gateway.forwards
+            assert isinstance(caller.owner, inflating.Waiting)
+        while not gateway.forwards:
+            await turns()
+        forward = only(gateway)
+        assert caller.owner is forward
+        assert b"7" in forward.demand.key
+        assert not forward.idempotent
+        assert forward.deadline == caller.arrived + 60_000_000_000
+        assert forward.exchange.body is body
+        # What its JSON part took is free again.
+        assert caller.reserved == 1000
+        assert (caller.most > 1_000_000) is (size > 100)
+
+    play(scene)
+
+
+def test_without_memory_it_is_rejected() -> None:
+    async def scene(gateway: Gateway) -> None:
+        caller = send(gateway, gzip.compress(request(1_000_000, sequence_id=7), 1), b"gzip", memory=100_000)
+        assert caller.status == 503
+        assert not gateway.forwards
+
+    play(scene)
+
+
+def test_a_caller_that_leaves_meanwhile_is_forgotten() -> None:
+    async def scene(gateway: Gateway) -> None:
+        # Both threads are busy, and a third request waits for them.
+        callers = [send(gateway, gzip.compress(request(1_000_000), 1), b"gzip") for _ in range(3)]
+        callers[2].owner.abandoned()
+        while len(gateway.forwards) < 2:
+            await turns()
+        await turns(20)
+        assert {forward.exchange for forward in gateway.forwards} == set(callers[:2])
+
+    play(scene)
+
+
+def test_what_is_not_compressed_is_read_as_it_is() -> None:
+    async def scene(gateway: Gateway) -> None:
+        send(gateway, request(100, sequence_id=7), b"identity")
+        assert b"7" in only(gateway).demand.key
+
+    play(scene)
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"br"])
+def test_what_does_not_decompress_is_for_the_worker_to_refuse(encoding: bytes) -> None:
+    async def scene(gateway: Gateway) -> None:
+        send(gateway, b"nonsense" * 100, encoding)
+        assert only(gateway).deadline == NEVER
+
+    play(scene)
