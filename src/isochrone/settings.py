@@ -42,7 +42,8 @@ class WireLimits:
     #: Largest HTTP/2 frame we accept. Fewer frames per tensor; 16 KiB is the protocol's minimum.
     max_frame_bytes: int = MIB
     #: Bytes this process holds for all its peers: bodies received and not yet answered, answers not yet sent. A
-    #: connection over its fair share gets 503 (UNAVAILABLE) for further requests. At least twice max_body_bytes.
+    #: connection over its fair share gets 503 (UNAVAILABLE) for further requests, and when hardly anything is left, for
+    #: those that have no answer yet. At least twice max_body_bytes.
     max_buffered_bytes: int = 2048 * MIB
     #: RST_STREAM, PING, SETTINGS and empty frames of one connection in a second before it is sent away
     #: (CVE-2023-44487, CVE-2019-9512, -9515, -9518), beyond those that the requests it sends account for. A cancelled

@@ -28,6 +28,7 @@ class Stream:
         self.owner: Any = None
         self.sent: list[bytes] = []
         self.ended = False
+        self.unsent = 0
 
     def send_headers(self, block: bytes, end: bool) -> None: ...
 
@@ -82,5 +83,21 @@ def test_services_are_listed() -> None:
         path = b"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
         stream = opened(path, b"\x3a\x00", led(), asyncio.get_running_loop())
         assert b"inference.GRPCInferenceService" in stream.sent[0]
+
+    asyncio.run(run())
+
+
+def test_a_stream_of_questions_whose_answers_nobody_reads_ends() -> None:
+    async def run() -> None:
+        stream = Stream(head(b"/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"), asyncio.get_running_loop())
+        consumer = GatewayApplication(led()).route(stream.head).open(stream)  # type: ignore[arg-type]
+        question = frame_message(b"\x3a\x00")
+        for _ in range(100_000):
+            consumer.data_received(question)
+            stream.unsent = sum(map(len, stream.sent[-1:])) + stream.unsent
+            if stream.ended:
+                break
+        assert stream.ended
+        assert stream.unsent < 2 << 20
 
     asyncio.run(run())

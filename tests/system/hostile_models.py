@@ -26,6 +26,17 @@ class Model:
         return {"y": np.zeros(int(inputs["size"][0]), np.float32)}
 """
 
+#: The same, late: hundreds of requests have come before the first is answered.
+_LATE = """
+import time
+import numpy as np
+
+class Model:
+    def infer(self, inputs):
+        time.sleep(0.03)
+        return {"y": np.zeros(int(inputs["size"][0]), np.float32)}
+"""
+
 
 def _tensor(kind: str, name: str, datatype: str, dims: str) -> str:
     return f'{kind} {{ name: "{name}" data_type: TYPE_{datatype} dims: [ {dims} ] }}\n'
@@ -59,7 +70,8 @@ def write_repository(repository: Path) -> Path:
         _tensor("input", "a", "FP32", "2") + _tensor("input", "b", "FP32", "2") + _tensor("output", "sum", "FP32", "2"),
         _SUM,
     )
-    write_model(
-        repository, "large", _tensor("input", "size", "INT32", "1") + _tensor("output", "y", "FP32", "-1"), _LARGE
-    )
+    for name, source in (("large", _LARGE), ("late", _LATE)):
+        write_model(
+            repository, name, _tensor("input", "size", "INT32", "1") + _tensor("output", "y", "FP32", "-1"), source
+        )
     return repository

@@ -179,15 +179,15 @@ def test_slow_readers_of_large_answers_hold_bounded_memory(victim: Victim) -> No
         victim.check()
 
 
-def buffered_bytes(victim: Victim) -> float:
+def buffered_bytes(victim: Victim, name: str = "isochrone_buffered_bytes") -> float:
     """What the server says it holds for its clients."""
     with urlopen(f"http://127.0.0.1:{victim.server.metrics_port}/metrics", timeout=PATIENCE) as page:
         lines = page.read().decode().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith("isochrone_buffered_bytes "))
+    return next(float(line.split()[1]) for line in lines if line.startswith(f"{name} "))
 
 
-def ask_large(stream: int) -> bytes:
-    block = rest_block("POST", "/v2/models/large/infer")
+def ask_large(stream: int, model: str = "large") -> bytes:
+    block = rest_block("POST", f"/v2/models/{model}/infer")
     return frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, END_STREAM, stream, LARGE)
 
 
@@ -212,3 +212,16 @@ def test_a_slow_http2_reader_holds_bounded_memory_and_gets_its_answers(victim: V
             pass
         end.send(ask_large(43), window_update(43, 1 << 30))
         assert end.response(43).status == 200
+
+
+def test_hundreds_of_large_answers_that_nobody_reads_stay_within_the_budget(victim: Victim) -> None:
+    """All asked for before the first is computed: 1.6 GiB, if all were."""
+    numbers = tuple(range(1, 801, 2))
+    with http2(victim.http, PREFACE + settings({4: 0})) as end:
+        end.send(*(ask_large(number, "late") for number in numbers), window_update(numbers[-1], 1000))
+        refused = end.response(numbers[-1])
+        assert refused.status == 503
+        assert f"max_buffered_bytes ({BUFFERED})" in refused.body.decode()
+        assert infer(victim.http, "echo", ECHO_BYTES).status == 200
+        victim.check()
+    assert buffered_bytes(victim, "isochrone_buffered_peak_bytes") <= BUFFERED

@@ -372,6 +372,8 @@ class Tap:
     def ended(self) -> None:
         self.is_over = True
 
+    def shed(self) -> None: ...
+
 
 class StreamingRoute(Route):
     streaming = True

@@ -170,6 +170,9 @@ class GrpcPipe:
         else:
             self._end_upstream()
 
+    def shed(self) -> None:
+        """Both windows bound what waits here."""
+
     def stopping(self) -> None:
         """Which messages belong together is the worker's affair: a call that has been silent for a while is ended."""
         if not self._active and not self._over and self._inflation is None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from tritonclient.grpc import service_pb2
 
-from isochrone.errors import GRPC_NOT_FOUND, IsochroneError, MalformedRequest
+from isochrone.errors import GRPC_NOT_FOUND, IsochroneError, MalformedRequest, Unavailable
 from isochrone.protocol.grpc import (
     OK_TRAILERS,
     RESPONSE_HEADERS,
@@ -35,6 +35,8 @@ _SERVING, _NOT_SERVING, _SERVICE_UNKNOWN = 1, 2, 3
 HEALTH_SERVICES = ("", "inference.GRPCInferenceService")
 #: Bytes of one message of these services.
 _MAX_MESSAGE = 64 * 1024
+#: Bytes of answers that may wait on one of their streams.
+_MAX_UNSENT = 1024 * 1024
 
 
 def _message(file: Any, name: str, *fields: tuple[str, int, int, int, str]) -> Any:
@@ -179,6 +181,8 @@ class _MessageStream:
             self._reader.feed(data)
             while (message := self._reader.take()) is not None:
                 body = unpack(*message, self._encoding, _MAX_MESSAGE)
+                if self._stream.unsent > _MAX_UNSENT:
+                    raise Unavailable(f"more than {_MAX_UNSENT} bytes of answers wait: read them, then ask again")
                 self._stream.send_data(frame_message(self._answer(bytes(body))))
                 self._reader.give_back(len(message[1]))
         except IsochroneError as error:
@@ -189,6 +193,8 @@ class _MessageStream:
         if not self._over:
             self._over = True
             self._stream.end_with_trailers(OK_TRAILERS)
+
+    def shed(self) -> None: ...
 
     def stopping(self) -> None:
         if not self._over:
@@ -303,6 +309,8 @@ class _HealthWatch:
     def abandoned(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+    def shed(self) -> None: ...
 
     def stopping(self) -> None:
         self.abandoned()

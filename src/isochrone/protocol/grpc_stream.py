@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tritonclient.grpc import service_pb2
 
 from isochrone.clock import now_ns
-from isochrone.errors import IsochroneError, MalformedRequest
+from isochrone.errors import IsochroneError, MalformedRequest, Unavailable
 from isochrone.protocol.back_pressure import WaitingProducers
 from isochrone.protocol.grpc import (
     OK_TRAILERS,
@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 #: Requests of one stream in progress at once, and their bytes; past either the client's window stays shut.
 _MAX_OUTSTANDING = 256
 _MAX_OUTSTANDING_BYTES = 8 * 1024 * 1024
+#: Bytes of answers that may wait for the client while its connection holds more than its share of memory.
+_MAX_UNSENT = 1024 * 1024
 _FINAL = "triton_final_response"
 _WANTS_EMPTY_FINAL = "triton_enable_empty_final_response"
 #: Field 2 of ModelStreamInferResponse: infer_response.
@@ -77,6 +79,8 @@ class InferStream:
         self._reading = False
         #: Called when the client has read what was sent: decoupled models that wait to send more.
         self._producers = WaitingProducers(stream)
+        #: No more is taken until the client has read its answers.
+        self._awaits_reader = False
         #: A large compressed message that a thread works on; those behind it wait.
         self._inflation: Inflation | None = None
         self._half_closed = False
@@ -103,6 +107,13 @@ class InferStream:
         self._read()
         self._settle()
 
+    def shed(self) -> None:
+        error = Unavailable(self.stream.no_memory())
+        for request in list(self._outstanding):
+            # Decoupled models wait for their reader.
+            if not request.over and not request.decoupled:
+                request.shed(error)
+
     def stopping(self) -> None:
         self._stopping = True
         self._settle()
@@ -113,6 +124,7 @@ class InferStream:
             len(self._outstanding) < _MAX_OUTSTANDING
             and self._outstanding_bytes < _MAX_OUTSTANDING_BYTES
             and self._inflation is None
+            and (self.stream.unsent <= _MAX_UNSENT or not self.stream.connection.share.is_exceeded)
         )
 
     def _read(self) -> None:
@@ -132,6 +144,9 @@ class InferStream:
             self._reading = False
         if not self._over and not self._has_room:
             self.stream.hold_window()
+            if self.stream.unsent > _MAX_UNSENT and not self._awaits_reader:
+                self._awaits_reader = True
+                self._producers.add(self._caught_up)
 
     def abandoned(self) -> None:
         self._over = True
@@ -144,10 +159,15 @@ class InferStream:
         # Nobody will read again: whoever waits has to look at ``cancelled`` now.
         self._producers.resume()
 
-    # Back-pressure of decoupled models.
+    # Back-pressure.
 
     def when_writable(self, callback: Callable[[], None]) -> None:
         self._producers.add(callback)
+
+    def _caught_up(self) -> None:
+        """The client has read its answers: it may ask on."""
+        self._awaits_reader = False
+        self._release_window()
 
     # Requests.
 
@@ -342,6 +362,12 @@ class StreamInferRequest(InferRequest):
             return
         self.ready.append(_error_parts(self.id, error))
         self.over = True
+        self.stream.progress(self)
+
+    def shed(self, error: IsochroneError) -> None:
+        """Answers with an error, though it may be running: what comes of that is dropped."""
+        self.ready.append(_error_parts(self.id, error))
+        self.over = self.cancelled = True
         self.stream.progress(self)
 
     @property

@@ -5,8 +5,9 @@ larger than what would be left free (dynamic thresholds: A. Choudhury, E. Hahne,
 shared-memory packet switches", 1998). One busy connection can so hold half of the budget, two a third each, and a new
 one always finds some: nobody has to be evicted.
 
-Requests are refused, answers are not: an admitted request gets its answer, and a connection over its share takes no
-further request. Pure bookkeeping; never touches a socket.
+Requests are refused, answers are not: a connection over its share takes no further request. What a request that was
+taken makes of it is known when it is answered; so when such answers use up the process's memory, requests that have
+none yet are refused as well. Pure bookkeeping; never touches a socket.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ SMALL = 16 * 1024
 class MemoryBudget:
     """The bytes of one process."""
 
-    __slots__ = ("free", "limit", "lowest", "refused")
+    __slots__ = ("free", "limit", "lowest", "refused", "scarce")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
+        #: With less than this free, connections over their share get no answer that is not begun.
+        self.scarce = limit >> 4
         #: Negative while answers that had to be kept exceed the limit.
         self.free = limit
         #: The least that was ever free.
@@ -55,6 +58,15 @@ class Share:
         One that holds nothing never does, however much others hold.
         """
         return self.held > max(self.budget.free, 0)
+
+    @property
+    def is_overdrawn(self) -> bool:
+        """Whether its answers leave hardly anything to the process: its requests that have none yet are refused.
+
+        A lone connection holds 15/16 of the budget then, which its share never lets it ask for: only answers to
+        requests that came before them grow so far.
+        """
+        return self.budget.free < self.budget.scarce and self.is_exceeded
 
     def reserve(self, size: int) -> bool:
         """Takes ``size`` bytes for something received, unless that is more than the connection's fair part."""

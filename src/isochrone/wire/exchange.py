@@ -127,6 +127,10 @@ class Consumer(Protocol):
 
     def ended(self) -> None: ...
 
+    def shed(self) -> None:
+        """There is no memory for further answers: refuses requests that have none yet."""
+        ...
+
     def stopping(self) -> None:
         """The server stops. Ends the call as soon as nothing is under way; called again every second until then."""
         ...

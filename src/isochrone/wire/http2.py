@@ -20,6 +20,8 @@ from isochrone.wire.http2_stream import Stream
 
 #: DATA of this size on a stream that is closed pays for itself.
 _SMALL_FRAME = 1024
+#: Bytes of one frame that we send, whatever the peer would take.
+_MAX_SENT_FRAME = 1024 * 1024
 _END_STREAM = frames.END_STREAM
 _unpack_header = frame_header.unpack_from
 
@@ -452,7 +454,8 @@ class Http2Connection(FrameSender):
             elif key == frames.SETTINGS_MAX_FRAME_SIZE:
                 if not frames.DEFAULT_FRAME <= value < 1 << 24:
                     raise ConnectionFault(frames.PROTOCOL_ERROR, f"MAX_FRAME_SIZE {value}")
-                self.peer_max_frame = value
+                # Frames of 16 MiB would be 16 MiB of each connection in its transport, which nobody counts.
+                self.peer_max_frame = min(value, _MAX_SENT_FRAME)
             elif key == frames.SETTINGS_ENABLE_PUSH:
                 if not self.peer_may_push(value):
                     raise ConnectionFault(frames.PROTOCOL_ERROR, f"ENABLE_PUSH {value}")

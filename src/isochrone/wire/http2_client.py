@@ -66,6 +66,7 @@ class ClientStream(Stream):
         self.unacknowledged = 0
         self.remote_done = False
         self.local_done = False
+        self.begun = False
         self.pending = None
         self.unsent = 0
         self.queued = False

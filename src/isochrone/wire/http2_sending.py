@@ -4,8 +4,9 @@
 receiving half, ``http2.Http2Connection``, builds on it.
 
 Reading never depends on writing: whatever waits here, frames are read on, since only a WINDOW_UPDATE may let it go.
-Memory is bounded by admission instead: a connection over its share of the budget gets no further stream. A peer that
-takes nothing for ``write_timeout`` is cut; one that takes a little is not.
+Memory is bounded by admission instead: a connection over its share of the budget gets no further stream, and when its
+answers leave hardly any memory, streams whose answers have not begun are refused. A peer that takes nothing for
+``write_timeout`` is cut; one that takes a little is not.
 """
 
 from __future__ import annotations
@@ -183,6 +184,11 @@ class FrameSender(asyncio.Protocol):
         # A producer that is called back within the pump only queues: the pump goes on.
         if not self.pumping:
             self.pump()
+        if self.share.budget.free < self.share.budget.scarce and self.share.is_overdrawn:
+            self.overdrawn()
+
+    def overdrawn(self) -> None:
+        """What waits here leaves hardly any memory to the process."""
 
     def make_ready(self, stream: Stream) -> None:
         """Gives a stream that has something to send its turn, if its own window is open."""

@@ -62,7 +62,6 @@ class ServerStream(Stream):
         "owner",
         "pieces",
         "received",
-        "refused",
     )
 
     connection: Http2ServerConnection
@@ -75,6 +74,7 @@ class ServerStream(Stream):
         self.unacknowledged = 0
         self.remote_done = False
         self.local_done = False
+        self.begun = False
         self.pending = None
         self.unsent = 0
         self.queued = False
@@ -92,8 +92,6 @@ class ServerStream(Stream):
         self.consumer: Consumer | None = None
         self.pieces: RequestBody | None = None
         self.received = 0
-        #: Answered before it was whole; that answer may still wait for window.
-        self.refused = False
 
     # Receiving.
 
@@ -101,8 +99,8 @@ class ServerStream(Stream):
         if self.consumer is not None:
             self.consumer.data_received(payload)
             return
-        if self.refused:
-            return
+        if self.begun:
+            return  # refused before it was whole
         before = self.received
         self.received = received = before + len(payload)
         limits = self.connection.limits
@@ -136,7 +134,7 @@ class ServerStream(Stream):
         if self.consumer is not None:
             self.consumer.ended()
             return
-        if self.refused:
+        if self.begun:
             return
         if self.pieces is not None:
             self.body = self.pieces.whole()
@@ -247,7 +245,6 @@ class ServerStream(Stream):
 
     def refuse(self, status: int, message: str) -> None:
         """Answers before the request is whole; what still comes of it is dropped."""
-        self.refused = True
         self.pieces = None
         if self.head.is_grpc:
             # A gRPC client takes any status but 200 for a broken proxy; its own statuses come as trailers.
@@ -261,6 +258,18 @@ class ServerStream(Stream):
     def refuse_memory(self) -> None:
         """Answers a request that there is no memory for, before anything was done for it."""
         self.refuse(503, self.no_memory())
+
+    def shed(self) -> None:
+        """There is no memory for an answer: refuses a request that has none yet, whatever is being done for it."""
+        owner, self.owner = self.owner, None
+        self.body = b""
+        self.refuse_memory()
+        # The refusal may wait for window. An answer that comes all the same goes nowhere.
+        self.local_done = True
+        if self.reserved:
+            self.give_back(self.reserved)
+        if owner is not None:
+            owner.abandoned()
 
     def no_memory(self) -> str:
         return self.connection.listener.no_memory()
@@ -276,6 +285,8 @@ class Http2ServerConnection(Http2Connection):
         #: Tick at which it last had a stream: the time it may be idle begins there.
         self.busy_at = listener.tick
         self.preface_left = frames.PREFACE
+        #: ``_shed`` will be called.
+        self.shed_planned = False
         self.heads: dict[bytes, Head] = {}
         #: Hashes of blocks seen once. A block with a field of its own for each call (``traceparent``) never comes
         #: again and must not drive out those that do.
@@ -475,6 +486,24 @@ class Http2ServerConnection(Http2Connection):
             stream.remote_done = True
             stream.ended()
 
+    def overdrawn(self) -> None:
+        """Answers of this connection leave hardly any memory to the process."""
+        if not self.shed_planned:
+            # Not here: the answer that was too much may be one of a batch, and its neighbours are being answered.
+            self.shed_planned = True
+            self.loop.call_soon(self._shed)
+
+    def _shed(self) -> None:
+        self.shed_planned = False
+        if self.closed or not self.share.is_overdrawn:
+            return
+        for stream in list(self.streams.values()):
+            if stream.consumer is not None:
+                stream.consumer.shed()
+            elif not stream.begun and not stream.local_done:
+                self.listener.budget.refused += 1
+                stream.shed()
+
     def finished_early(self, stream: Stream) -> None:
         # RFC 9113 §8.1: an answer that needs no more of the request is followed by RST_STREAM(NO_ERROR).
         self.put(frames.rst_stream(stream.id, frames.NO_ERROR))
@@ -518,7 +547,7 @@ class Http2ServerConnection(Http2Connection):
         """Refuses requests whose body does not come on."""
         limits = self.limits
         for stream in list(self.streams.values()):
-            if stream.remote_done or stream.refused or stream.consumer is not None:
+            if stream.remote_done or stream.begun or stream.consumer is not None:
                 continue
             if stream.received - stream.counted >= BODY_PROGRESS:
                 stream.counted, stream.opened = stream.received, tick

@@ -9,6 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING
 
 from isochrone.wire import frames
+from isochrone.wire.budget import SMALL
 from isochrone.wire.exchange import Buffer
 
 if TYPE_CHECKING:
@@ -16,12 +17,15 @@ if TYPE_CHECKING:
 
 #: Unsent bytes of one stream above which a producer is asked to wait.
 _CONGESTED = 256 * 1024
+#: Bytes that one turn of the loop may gather for a connection's write before large frames wait for it.
+_MAX_OUT = 256 * 1024
 
 
 class Stream:
     """One stream's flow control and what waits to be sent on it."""
 
     __slots__ = (
+        "begun",
         "connection",
         "held",
         "id",
@@ -43,9 +47,11 @@ class Stream:
         self.send_window = connection.initial_send_window
         #: Bytes received and not yet given back as window.
         self.unacknowledged = 0
-        #: END_STREAM received / sent.
+        #: END_STREAM received; sent, or last of what waits.
         self.remote_done = False
         self.local_done = False
+        #: Our header block has gone out, or waits.
+        self.begun = False
         #: Frames that wait for window, in order: (kind, payload, end). The first is always DATA with a payload, since
         #: nothing else needs a window. None on the fast path.
         self.pending: deque[tuple[int, Buffer, bool]] | None = None
@@ -105,6 +111,7 @@ class Stream:
         return self.unsent > _CONGESTED or self.connection.write_paused
 
     def send_headers(self, block: bytes, end: bool) -> None:
+        self.begun = True
         if self.pending is not None:
             self.pending.append((frames.HEADERS, block, end))
             return
@@ -122,6 +129,8 @@ class Stream:
                 length <= self.send_window
                 and length <= connection.send_window
                 and length <= connection.peer_max_frame
+                # What has not been offered to the transport waits where it is counted.
+                and (length <= SMALL or connection.out_size <= _MAX_OUT)
                 and not connection.write_paused
             )
         ):
