@@ -135,6 +135,26 @@ def test_it_costs_two_workers_and_nobody_an_answer(
     assert "a request is quarantined" in gateway.log_text()
 
 
+def test_where_suspects_share_workers_it_costs_three_and_still_nobody_an_answer(
+    repository: Path, server_factory: StartServer, gateway_factory: StartGateway, tmp_path: Path
+) -> None:
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("defaults: {quarantine: {suspects_at_once: 8}}\n")
+    with ExitStack() as stack:
+        workers = [stack.enter_context(server_factory(repository, check_exit=False)) for _ in range(4)]
+        gateway = stack.enter_context(gateway_factory(workers, "--rules", str(rules)))
+        gateway.wait_workers(4)
+        with Load(gateway) as load, _Alike(gateway) as alike, closing(StockClient("http", gateway)) as client:
+            load.more(20)
+            assert kill_by_request(client, 1).status() == "422"
+            load.more(50)
+        # Two, if it happened to be alone on the second.
+        assert dead(workers) in (2, 3)
+        assert not load.failures
+        assert not alike.failures
+        assert gauge(gateway, "isochrone_gateway_quarantines_total", MODEL) == 1
+
+
 class _Relay:
     """Stands between a gateway and a worker as the network does, and resets every connection when told to."""
 
