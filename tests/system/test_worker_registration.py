@@ -16,7 +16,7 @@ from isochrone.control.keys import Keys
 from isochrone.control.records import WorkerRecord, decode
 from isochrone.protocol.control_token import HEADER
 from isochrone.store.opening import open_store
-from sample_models import write_models
+from sample_models import write_config, write_models, write_python
 from server_process import ServerProcess, StartServer
 
 KEYS = Keys("farm")
@@ -46,6 +46,15 @@ def flags(path: Path, name: str, *more: str) -> list[str]:
         *("--model-control-mode", "explicit", "--load-model", "identity_int32"),
         *("--store", f"sqlite:{path}", "--fleet", "farm", "--name", name, "--lease-seconds", "1", *more),
     ]
+
+
+def status_of(request: urllib.request.Request) -> int:
+    try:
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
 
 
 def answers(server: ServerProcess) -> bool:
@@ -91,15 +100,26 @@ def test_a_worker_serves_whatever_becomes_of_its_store(
         path.parent.mkdir()
         wait_for(lambda: "the store answers again" in server.log_text(), 30)
         assert set(registered(path)) == {"cpu-1"}
-        # Nor does a version that fails to load take the worker away from those that serve.
-        load = urllib.request.Request(
-            f"http://{server.http_url}/v2/repository/models/identity_int32/load",
-            b'{"parameters": {"versions": "1,5"}}',
-            {HEADER: registered(path)["cpu-1"].control_token},
-        )
-        with pytest.raises(urllib.error.HTTPError, match="400") as caught:
-            urllib.request.urlopen(load, timeout=30)
-        caught.value.close()
-        with urllib.request.urlopen(f"http://{server.http_url}/v2/health/ready", timeout=30) as ready:
-            assert ready.status == 200
+
+
+@pytest.mark.parametrize("in_fleet", [True, False])
+def test_a_failed_load_takes_only_a_lone_worker_away_from_its_other_models(
+    server_factory: StartServer, tmp_path: Path, in_fleet: bool
+) -> None:
+    """In a fleet it is the rollout's affair; alone it is Triton's strict readiness."""
+    repository = write_models(tmp_path / "models", "identity_int32")
+    write_config(repository / "broken", 'backend: "python" input { name: "X" data_type: TYPE_FP32 dims: [1] }')
+    write_python(repository / "broken", "raise RuntimeError('no such weights')")
+    path = tmp_path / "fleet.db"
+    alone = ("--model-control-mode", "explicit", "--load-model", "identity_int32")
+    with server_factory(repository, *(flags(path, "cpu-1") if in_fleet else alone)) as server:
+        headers = {}
+        if in_fleet:
+            wait_for(lambda: set(registered(path)) == {"cpu-1"}, 30)
+            headers[HEADER] = registered(path)["cpu-1"].control_token
+        for model, body in (("broken", b""), ("identity_int32", b'{"parameters": {"versions": "1,5"}}')):
+            target = f"http://{server.http_url}/v2/repository/models/{model}/load"
+            assert status_of(urllib.request.Request(target, body, headers)) == 400
+        ready = status_of(urllib.request.Request(f"http://{server.http_url}/v2/health/ready"))
+        assert ready == (200 if in_fleet else 400)
         assert answers(server)
