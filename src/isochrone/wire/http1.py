@@ -22,6 +22,7 @@ from isochrone.wire.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.exchange import Buffer, Head, Headers, Owner
 from isochrone.wire.heads import HeadRefused
 from isochrone.wire.http1_memory import Http1Memory
+from isochrone.wire.progress import Progress
 from isochrone.wire.request_body import BODY_PROGRESS
 
 if TYPE_CHECKING:
@@ -209,6 +210,7 @@ class Http1Connection(asyncio.Protocol):
         "listener",
         "memory",
         "out",
+        "progress",
         "reading_paused",
         "receiver",
         "tick",
@@ -234,6 +236,7 @@ class Http1Connection(asyncio.Protocol):
         self.out: list[Buffer] = []
         self.in_callback = False
         self.memory = Http1Memory(listener.budget)
+        self.progress = Progress()
         self.write_paused = False
         self.reading_paused = False
         # Per message being received.
@@ -338,8 +341,8 @@ class Http1Connection(asyncio.Protocol):
         limits = self.listener.limits
         age = tick - self.tick
         if self.write_paused:
-            self.memory.note_progress(self.transport.get_write_buffer_size(), tick)
-        elif self.memory.is_held:
+            self.progress.look(self.transport, tick)
+        if self.write_paused or self.memory.is_held:
             self.memory.account(self.transport.get_write_buffer_size())
         if self.lingering:
             # Answers to requests before the refused one still go out first, as fast as they are read.
@@ -367,7 +370,7 @@ class Http1Connection(asyncio.Protocol):
 
     def is_stalled(self, tick: int, seconds: float) -> bool:
         """Whether the peer has taken none of what waits for it for so long."""
-        return self.write_paused and tick - self.memory.drained_at > seconds
+        return self.write_paused and tick - self.progress.at > seconds
 
     def shut_down(self) -> None:
         """Finishes what is under way, then closes."""
@@ -557,7 +560,7 @@ class Http1Connection(asyncio.Protocol):
             self.out += parts
         else:
             self.flush()
-            self.memory.written += size
+            self.progress.written += size
             self.transport.writelines(parts)
             self.memory.account(self.transport.get_write_buffer_size())
 
@@ -566,7 +569,7 @@ class Http1Connection(asyncio.Protocol):
             out, self.out = self.out, []
             if not self.closed:
                 data = b"".join(out)
-                self.memory.written += len(data)
+                self.progress.written += len(data)
                 self.transport.write(data)
 
     def keep_waiting(self, size: int) -> None:

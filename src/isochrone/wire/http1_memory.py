@@ -1,4 +1,4 @@
-"""What one HTTP/1.1 connection holds of the process's memory, and whether its peer takes what waits for it.
+"""What one HTTP/1.1 connection holds of the process's memory.
 
 Stands beside ``Http1Connection``, which says what happens; here it is only counted. HTTP/1.1 has no windows: the bytes
 of an answer wait in the transport, and answers that are ready before their turn wait in their exchanges.
@@ -17,7 +17,7 @@ _PIPELINED_BYTES = 8 * 1024 * 1024
 class Http1Memory:
     """One connection's account."""
 
-    __slots__ = ("_drained", "_largest", "_unsent", "arriving", "drained_at", "share", "waiting", "written")
+    __slots__ = ("_largest", "_unsent", "arriving", "share", "waiting")
 
     def __init__(self, budget: MemoryBudget) -> None:
         self.share = Share(budget)
@@ -28,10 +28,6 @@ class Http1Memory:
         #: Bytes of answers in the transport and in ``waiting``, as of the last ``account``.
         self._unsent = 0
         self._largest = -1
-        #: Bytes handed to the transport, and how many of them it had passed on at ``drained_at``.
-        self.written = 0
-        self._drained = 0
-        self.drained_at = 0
 
     def reserve(self, size: int) -> bool:
         """Takes memory for ``size`` bytes of the body that arrives; False: there is none."""
@@ -76,10 +72,3 @@ class Http1Memory:
     def is_held(self) -> bool:
         """Whether answers were waiting at the last ``account``."""
         return self._unsent > 0
-
-    def note_progress(self, buffered: int, tick: int) -> None:
-        """Called about once a second while the transport has enough."""
-        self.account(buffered)
-        drained = self.written - buffered
-        if drained != self._drained or not buffered:
-            self._drained, self.drained_at = drained, tick

@@ -24,6 +24,7 @@ from isochrone.wire.flood import FloodGuard
 from isochrone.wire.frames import frame_header
 from isochrone.wire.hpack import EMPTY_TABLE_UPDATE
 from isochrone.wire.http2_stream import Stream
+from isochrone.wire.progress import Progress
 
 #: Output up to this many bytes is joined into one write; larger goes out as a list of buffers.
 _JOIN_LIMIT = 256 * 1024
@@ -71,12 +72,11 @@ class FrameSender(asyncio.Protocol):
         #: This connection's part of the process's memory.
         self.share = Share(budget)
         self.flood = FloodGuard(limits.max_control_frames_per_second)
-        #: Tick at which something that waited last went out.
+        #: What becomes of the bytes written.
+        self.progress = Progress()
+        #: Tick at which something that waited last went out, and what was written by then.
         self.progressed = 0
-        #: Bytes handed to the transport, and how many of them it had passed on at ``drained_at``.
-        self.written = 0
-        self.drained = 0
-        self.drained_at = 0
+        self.sent_until = 0
         #: Bytes that no window governs, written since the transport has had enough.
         self.unread = 0
         self.out: list[Buffer] = []
@@ -163,7 +163,7 @@ class FrameSender(asyncio.Protocol):
             return
         self.out = []
         size, self.out_size = self.out_size, 0
-        self.written += size
+        self.progress.written += size
         if size <= _JOIN_LIMIT:
             self.transport.write(b"".join(out))
         else:
@@ -256,6 +256,7 @@ class FrameSender(asyncio.Protocol):
         stream.progressed = self.progressed = self.tick_now()
         self._no_longer_unsent(stream, length)
         self.put_data(stream.id, payload, end)
+        stream.sent_until = self.sent_until = self.progress.written + self.out_size
 
     def _no_longer_unsent(self, stream: Stream, length: int) -> None:
         stream.unsent -= length
@@ -264,19 +265,23 @@ class FrameSender(asyncio.Protocol):
 
     def note_progress(self, tick: int) -> None:
         """Called about once a second: has the peer's side taken anything since?"""
-        buffered = self.transport.get_write_buffer_size()
-        drained = self.written - buffered
-        if drained != self.drained:
-            self.drained, self.drained_at = drained, tick
-            if buffered:
-                self.progressed = tick
-        elif not buffered:
-            self.drained_at = tick
+        if not self.unsent and not self.transport.get_write_buffer_size():
+            self.progress.rest(tick)
+            return
+        before = self.progress.passed
+        if not self.progress.look(self.transport, tick):
+            return
+        if before < self.sent_until or self.transport.get_write_buffer_size():
+            self.progressed = tick
+        for stream in self.streams.values():
+            # A window can be opened only for what has arrived: until then, what arrives is progress.
+            if stream.pending is not None and before < stream.sent_until:
+                stream.progressed = tick
 
     def is_stalled(self, tick: int, seconds: float) -> bool:
         """Whether bytes wait here and none has gone for so long. ``note_progress`` comes first."""
         if self.transport.get_write_buffer_size():
-            return tick - self.drained_at > seconds
+            return tick - self.progress.at > seconds
         return self.unsent > 0 and tick - self.progressed > seconds
 
     def stalled_streams(self, tick: int, seconds: float) -> list[Stream]:

@@ -36,6 +36,7 @@ class Stream:
         "remote_done",
         "reserved",
         "send_window",
+        "sent_until",
         "unacknowledged",
         "unsent",
     )
@@ -61,8 +62,10 @@ class Stream:
         self.queued = False
         #: The receiver has enough: the peer gets no window back until it is released.
         self.held = False
-        #: Tick at which something of ``pending`` last went out, or began to wait.
+        #: Tick at which something of ``pending`` last went out, arrived, or began to wait.
         self.progressed = 0
+        #: What the connection had written by then; of no meaning without ``pending``.
+        self.sent_until = 0
         #: Bytes of the memory budget held for what was received on this stream.
         self.reserved = 0
 
@@ -143,6 +146,7 @@ class Stream:
         if self.pending is None:
             self.pending = deque()
             self.progressed = connection.tick_now()
+            self.sent_until = connection.progress.written + connection.out_size
         self.pending.append((frames.DATA, payload, end))
         self.unsent += length
         connection.waits(self, length)
