@@ -32,5 +32,5 @@ def read_varint(message: Buffer, position: int) -> tuple[int, int]:
                 return value, position
             shift += 7
     except IndexError:
-        raise MalformedRequest("malformed protobuf message: a varint is cut short") from None
-    raise MalformedRequest("malformed protobuf message: a varint is longer than ten bytes")
+        raise MalformedRequest("failed to parse the protobuf message: a varint is cut short") from None
+    raise MalformedRequest("failed to parse the protobuf message: a varint is longer than ten bytes")
