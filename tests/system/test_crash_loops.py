@@ -92,18 +92,18 @@ def test_a_version_that_crashes_at_load(tmp_path: Path) -> None:
             load.more(20)
         assert not load.failures
         assert fleet.deaths() == []
-        # In the worker's own process: both workers once, then one of them to be sure, and no more.
+        # In the worker's own process: one worker loads it first, and once more to be sure; the other never does.
         ended = fleet.command("rollout", "start", "inside=2")
         assert ended.returncode == 1
         said = " ".join((ended.stdout + ended.stderr).split())
         assert "processes ended while they loaded version" in said
         assert "isolation" in said
-        wait_for(lambda: len(fleet.deaths()) == 3, 30)
+        wait_for(lambda: len(fleet.deaths()) >= 2, 30)
         assert all("SIGSEGV" in each["detail"] and "isolation" in each["detail"] for each in fleet.deaths())
         with closing(StockClient("http", gateway)) as client:
             for model in ("identity_int32", "inside", "isolated"):
                 wait_for(lambda model=model: _answers(client, model), 60)  # type: ignore[misc]
-        assert len(fleet.deaths()) == 3
+        assert [each["about"] for each in fleet.deaths()] == ["cpu-1", "cpu-1"]
 
 
 def _answers(client: StockClient, model: str) -> bool:

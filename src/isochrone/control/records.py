@@ -255,6 +255,8 @@ class RolloutRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     at: float = 0.0
     since: dict[str, float] = {}
     workers: dict[str, Progress] = {}
+    #: By pool: the worker that loads it before the others do; "": all do.
+    first_loads: dict[str, str] = {}
     #: Place in the canary's weights, and what was last said of it.
     step: int = 0
     note: str = ""
@@ -272,6 +274,11 @@ class RolloutRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def is_over(self) -> bool:
         return self.state in OVER
+
+    def goes_after(self, worker: WorkerRecord) -> str:
+        """The worker that has to have loaded it before this one does; "": none."""
+        first = self.first_loads.get(worker.pool, "") if self.state == PREPARING else ""
+        return first if first != worker.name else ""
 
 
 class KeptPool(msgspec.Struct, frozen=True, omit_defaults=True):

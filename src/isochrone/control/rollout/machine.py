@@ -30,6 +30,7 @@ from isochrone.control.records import (
     VerdictRecord,
 )
 from isochrone.control.rollout.decision import Decision, enter
+from isochrone.control.rollout.first_loads import FIRST_LOADED, with_first_loads
 from isochrone.control.rollout.switching import switch
 from isochrone.control.rollout.wanted import WITHDRAWN, lack_of_memory, needed
 from isochrone.control.rollout.world import WorkerView, World
@@ -83,13 +84,15 @@ def _begin(record: RolloutRecord, world: World) -> Decision:
         name: change if change.stages else msgspec.structs.replace(change, stages=world.stages.get(name, ()))
         for name, change in record.changes.items()
     }
-    return Decision(enter(record, PREPARING, world.now, note="", changes=changes), event="prepares")
+    begun = enter(record, PREPARING, world.now, note="", changes=changes)
+    return Decision(with_first_loads(begun, world), event="prepares")
 
 
 # Prepare.
 
 
 def _prepare(record: RolloutRecord, world: World) -> Decision:
+    record = with_first_loads(record, world)
     workers = {
         name: worker for change in record.changes.values() for name, worker in world.of_pools(change.pools).items()
     }
@@ -112,7 +115,9 @@ def _prepare(record: RolloutRecord, world: World) -> Decision:
     unserved = [name for name, change in record.changes.items() if not world.of_pools(change.pools)]
     waiting = [name for name, each in progress.items() if each.state != "ready"]
     if unserved or waiting:
-        if world.now - record.since.get(PREPARING, world.now) > record.prepare_seconds:
+        # For the first load, and once more for the others.
+        began = max(record.since.get(PREPARING, world.now), record.since.get(FIRST_LOADED, 0.0))
+        if world.now - began > record.prepare_seconds:
             what = f"no worker is registered for {', '.join(unserved)}" if unserved else ""
             what = what or f"worker {', '.join(waiting)} did not get ready"
             return _abort(record, world, f"{what} within {record.prepare_seconds:g} s")
@@ -150,6 +155,8 @@ def _progress(record: RolloutRecord, worker: WorkerView) -> Progress:
         details.append(f"{name} {change.version} {loaded.state.lower() if loaded is not None else ''}".strip())
     if not details:
         return Progress("ready")
+    if first := record.goes_after(worker.record):
+        return Progress("waiting", f"until worker {first} has loaded it")
     return Progress("waiting" if worker.models is None else "loading", ", ".join(details))
 
 

@@ -105,6 +105,8 @@ def needed(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutR
         for model, change in rollout.changes.items():
             serves = worker.pool in change.pools
             if serves and (rollout.state in _LOADED_IN or _is_being_withdrawn(rollout)):
+                if rollout.goes_after(worker):
+                    continue
                 add(model, change.version, change.memory)
             elif rollout.state == DRAINING and (serves or worker.pool in change.left):
                 # Gateways that have yet to see the commit send requests there: not spare until the rollout is done.

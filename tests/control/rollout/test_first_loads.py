@@ -1,0 +1,118 @@
+"""A version that a pool has not had is loaded by one worker first: if that ends its process, the others are spared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from worlds import POOL, assignment, rollout, settle, worker, world
+
+from isochrone.control.records import ABORTING, DRAINING, PREPARING, Change, EpochRecord, RolloutRecord
+from isochrone.control.rollout.machine import advance
+from isochrone.control.rollout.wanted import wanted
+from isochrone.control.rollout.world import Failure, World
+
+ONE = {"m": {"1": "old"}}
+BOTH = {"m": {"1": "old", "2": "new"}}
+
+
+def loading(record: RolloutRecord, seen: World) -> set[str]:
+    """The workers that are to have version 2."""
+    return {
+        name
+        for name, view in seen.workers.items()
+        if "2" in wanted(view.record, seen.epoch, (record,)).get("m", frozenset())
+    }
+
+
+def test_one_worker_loads_it_and_the_others_follow_when_it_is_ready() -> None:
+    seen = world(worker("w1", ONE), worker("w2", ONE), worker("w3", ONE))
+    begun = advance(rollout(), seen).record
+    assert loading(begun, seen) == {"w1"}, "from the first moment on"
+    record = settle(rollout(), seen)
+    assert (record.state, loading(record, seen)) == (PREPARING, {"w1"})
+    assert record.workers["w1"].state == "loading"
+    assert record.workers["w2"].state == "waiting"
+    assert record.workers["w2"].detail == "until worker w1 has loaded it"
+    ready = world(worker("w1", BOTH), worker("w2", ONE), worker("w3", ONE))
+    record = settle(record, ready)
+    assert (record.state, loading(record, ready)) == (PREPARING, {"w1", "w2", "w3"})
+    # Restarted, it loads it again as the others do.
+    assert loading(settle(record, seen), seen) == {"w1", "w2", "w3"}
+    assert settle(record, world(*(worker(name, BOTH) for name in ("w1", "w2", "w3")))).state == DRAINING
+
+
+def test_a_load_that_is_refused_after_it_ended_a_process_aborts_and_nobody_else_has_tried() -> None:
+    record = settle(rollout(), world(worker("w1", ONE), worker("w2", ONE)))
+    refused = worker("w1", {}, failures={"m": Failure(frozenset({"2"}), 'use parameters { key: "isolation" }')})
+    decision = advance(record, world(refused, worker("w2", ONE)))
+    assert decision.record.state == ABORTING
+    assert decision.record.reason == 'not every worker could load it: worker w1: use parameters { key: "isolation" }'
+    assert loading(decision.record, world(refused, worker("w2", ONE))) == set()
+
+
+def test_the_same_worker_tries_again_while_it_is_registered_and_another_one_when_it_is_gone() -> None:
+    record = settle(rollout(), world(worker("w1", ONE), worker("w2", ONE)))
+    seen = world(worker("w1", None), worker("w2", ONE), worker("w0", ONE))
+    record = settle(record, seen)
+    assert loading(record, seen) == {"w1"}
+    seen = world(worker("w2", ONE), worker("w3", ONE))
+    record = settle(record, seen)
+    assert loading(record, seen) == {"w2"}
+    alone = world(worker("w3", ONE))
+    assert loading(settle(record, alone), alone) == {"w3"}
+
+
+@pytest.mark.parametrize(
+    ("record", "seen"),
+    [
+        (rollout(), world(worker("w1", ONE), worker("w2", BOTH))),
+        (rollout(kind="rollback"), world(worker("w1", ONE), worker("w2", ONE))),
+        (rollout(), world(worker("w1", ONE), worker("w2", ONE), epoch=EpochRecord(0))),
+        (
+            rollout(),
+            world(worker("w1", ONE), worker("w2", ONE), epoch=EpochRecord(1, {"m": assignment(pools=("gpu",))})),
+        ),
+    ],
+    ids=["a worker has it", "it was served before", "nothing is committed", "the pool serves nothing"],
+)
+def test_all_load_it_at_once_where_nothing_is_to_be_feared_or_lost(record: RolloutRecord, seen: World) -> None:
+    assert loading(settle(record, seen), seen) == {"w1", "w2"}
+
+
+def test_a_worker_that_joins_meanwhile_waits_for_the_one_that_loads_it() -> None:
+    alone = world(worker("w1", ONE))
+    record = settle(rollout(), alone)
+    assert loading(record, alone) == {"w1"}
+    seen = world(worker("w1", ONE), worker("w0", ONE))
+    assert loading(settle(record, seen), seen) == {"w1"}
+
+
+def test_each_pool_has_a_first_worker_of_its_own() -> None:
+    change = Change("2", "1", pools=(POOL, "gpu"))
+    epoch = EpochRecord(1, {"m": assignment(pools=(POOL, "gpu"))})
+    gpus = worker("g1", ONE, pool="gpu"), worker("g2", ONE, pool="gpu")
+    seen = world(worker("w1", ONE), worker("w2", ONE), *gpus, epoch=epoch)
+    record = settle(rollout(changes={"m": change}), seen)
+    assert loading(record, seen) == {"w1", "g1"}
+    seen = world(worker("w1", BOTH), worker("w2", ONE), *gpus, epoch=epoch)
+    assert loading(settle(record, seen), seen) == {"w1", "w2", "g1"}
+
+
+def test_an_ensemble_and_its_stages_are_ready_together_before_others_follow() -> None:
+    changes = {"m": Change("2", "1", pools=(POOL,)), "n": Change("2", "1", pools=(POOL,))}
+    seen = world(worker("w1", BOTH), worker("w2", ONE))
+    record = settle(rollout(changes=changes), seen)
+    assert loading(record, seen) == {"w1"}
+    seen = world(worker("w1", {**BOTH, "n": {"2": "x"}}), worker("w2", ONE))
+    assert loading(settle(record, seen), seen) == {"w1", "w2"}
+
+
+def test_the_limit_counts_for_the_first_load_and_for_the_others() -> None:
+    seen = world(worker("w1", ONE), worker("w2", ONE))
+    record = settle(rollout(prepare_seconds=10.0), seen)
+    assert "worker w1, w2 did not get ready" in advance(record, replace(seen, now=111.0)).record.reason
+    ready = world(worker("w1", BOTH), worker("w2", ONE), now=109.0)
+    record = settle(record, ready)
+    assert advance(record, replace(ready, now=118.0)).record.state == PREPARING
+    assert "worker w2 did not get ready" in advance(record, replace(ready, now=120.0)).record.reason
