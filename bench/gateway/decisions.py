@@ -20,7 +20,7 @@ from bench.worker.machine import RESULTS, describe
 from isochrone.gateway import policies
 from isochrone.gateway.balancer import Balancer
 from isochrone.gateway.policies.base import Demand
-from isochrone.gateway.targets import Endpoint, LoadReport, Target
+from isochrone.gateway.replicas import Endpoint, LoadReport, Replica
 
 FLEETS = (10, 100, 1000)
 #: No decision may cost more at 1,000 endpoints, in µs.
@@ -54,14 +54,14 @@ class Course:
 
     def __init__(self, name: str, endpoints: int, seed: int) -> None:
         self._random = Random(seed)
-        self.targets = [
-            Target(Endpoint(f"10.0.{number >> 8}.{number & 255}:8000", now=-(10**12))) for number in range(endpoints)
+        self.replicas = [
+            Replica(Endpoint(f"10.0.{number >> 8}.{number & 255}:8000", now=-(10**12))) for number in range(endpoints)
         ]
         self.balancer = Balancer(policies.make(name, Random(seed + 1)), Random(seed + 2))
         self.now = 10**12
-        self.balancer.update(self.targets, self.now)
-        #: Sent and not ended: target, the load it was sent at, and when.
-        self._under_way: deque[tuple[Target, int, int]] = deque()
+        self.balancer.update(self.replicas, self.now)
+        #: Sent and not ended: replica, the load it was sent at, and when.
+        self._under_way: deque[tuple[Replica, int, int]] = deque()
         self._demands = [Demand(key=b"agent-%d" % number) for number in range(997)]
         for _ in range(endpoints * IN_FLIGHT_EACH):
             self.begin()
@@ -75,10 +75,10 @@ class Course:
         balancer, now = self.balancer, self.now
         demand = self._demands[now // STEP_NS % len(self._demands)]
         started = time.perf_counter_ns()
-        target = balancer.choose(demand, now)
+        replica = balancer.choose(demand, now)
         cost = time.perf_counter_ns() - started
-        assert target is not None
-        self._under_way.append((target, balancer.sent(target, now), now))
+        assert replica is not None
+        self._under_way.append((replica, balancer.sent(replica, now), now))
         for asked in balancer.policy.probes(now):
             # The answer of a probe: apart from the decision, as its request is apart from the query.
             balancer.reported(asked, self._report(asked), now)
@@ -86,21 +86,21 @@ class Course:
 
     def end(self) -> None:
         """The oldest request is answered."""
-        target, load, sent_at = self._under_way.popleft()
-        self.balancer.reported(target, self._report(target), self.now)
-        self.balancer.ended(target, load, self.now - sent_at, False, self.now)
+        replica, load, sent_at = self._under_way.popleft()
+        self.balancer.reported(replica, self._report(replica), self.now)
+        self.balancer.ended(replica, load, self.now - sent_at, False, self.now)
 
-    def _report(self, target: Target) -> LoadReport:
-        waiting = max(0, target.in_flight - 1)
+    def _report(self, replica: Replica) -> LoadReport:
+        waiting = max(0, replica.in_flight - 1)
         run_ns = 900_000 + int(self._random.random() * 200_000)
-        return LoadReport(target.in_flight, waiting, waiting * 1_000_000, run_ns)
+        return LoadReport(replica.in_flight, waiting, waiting * 1_000_000, run_ns)
 
     def decision(self) -> tuple[int, int, int]:
         """One whole decision; what the choice cost, what all of it cost, and that by the thread's own time, in ns."""
         balancer = self.balancer
-        target, load, sent_at = self._under_way.popleft()
+        replica, load, sent_at = self._under_way.popleft()
         # Made before the clock runs: the report comes off the wire, not from the policy.
-        report = self._report(target)
+        report = self._report(replica)
         self.now += STEP_NS
         now = self.now
         demand = self._demands[now // STEP_NS % len(self._demands)]
@@ -111,8 +111,8 @@ class Course:
         assert chosen is not None
         load_now = balancer.sent(chosen, now)
         asked = balancer.policy.probes(now)
-        balancer.reported(target, report, now)
-        balancer.ended(target, load, now - sent_at, False, now)
+        balancer.reported(replica, report, now)
+        balancer.ended(replica, load, now - sent_at, False, now)
         ended = time.perf_counter_ns()
         thread_ended = time.thread_time_ns()
         self._under_way.append((chosen, load_now, now))
@@ -124,8 +124,8 @@ class Course:
         """One member leaves and comes back; the mean cost of the two changes, in ns."""
         policy = self.balancer.policy
         started = time.perf_counter_ns()
-        policy.members(self.targets[:-1])
-        policy.members(self.targets)
+        policy.members(self.replicas[:-1])
+        policy.members(self.replicas)
         return (time.perf_counter_ns() - started) // 2
 
 

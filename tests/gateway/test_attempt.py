@@ -17,13 +17,13 @@ def test_an_endpoint_lost_with_many_requests_is_tried_again_after_the_first_paus
     add_members(fleet, {"m": {"1": ""}}, {"m": {"1": ""}})
     model = fleet.group("m")
     request: Any = SimpleNamespace(group=model, is_copy=False)
-    lane, target = model.current, model.current.targets["a:1"]
+    lane, replica = model.current, model.current.replicas["a:1"]
     now = now_ns()
-    attempts = [Attempt(cast("Forward", request), lane, target, now) for _ in range(120)]
+    attempts = [Attempt(cast("Forward", request), lane, replica, now) for _ in range(120)]
     for attempt in attempts:
         attempt.end(True, now)
-    assert target.in_flight == 0
+    assert replica.in_flight == 0
     pause = model.rules.breaker.open_ns
     assert pause == SECOND
-    assert "open" in target.breaker.refusal(now + pause - 1)
-    assert target.breaker.refusal(now + pause) == ""
+    assert "open" in replica.breaker.refusal(now + pause - 1)
+    assert replica.breaker.refusal(now + pause) == ""

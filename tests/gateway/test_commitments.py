@@ -76,15 +76,15 @@ class TestVersions:
         fleet.lead()
         fleet.commit(1, committed("1"))
         lane = fleet.group("m").current
-        assert [target.endpoint.address for target in lane.balancer.eligible] == ["a:1"]
-        assert "is not the committed" in lane.balancer.refusal(lane.targets["b:1"])
+        assert [replica.endpoint.address for replica in lane.balancer.eligible] == ["a:1"]
+        assert "is not the committed" in lane.balancer.refusal(lane.replicas["b:1"])
 
     def test_a_worker_without_the_version_gets_nothing(self) -> None:
         fleet = make_fleet()
         add_members(fleet, ONE, {"m": {"2": "two"}})
         fleet.lead()
         fleet.commit(1, committed("2"))
-        assert list(fleet.group("m").current.targets) == ["b:1"]
+        assert list(fleet.group("m").current.replicas) == ["b:1"]
 
     def test_a_version_that_is_only_prepared_cannot_be_asked_for(self) -> None:
         fleet = make_fleet()
@@ -120,14 +120,14 @@ class TestVersions:
         with pytest.raises(NotFound, match="unknown model"):
             group.choose_lane(Request())
 
-    def test_targets_keep_what_is_known_of_them_over_an_epoch(self) -> None:
+    def test_replicas_keep_what_is_known_of_them_over_an_epoch(self) -> None:
         fleet = make_fleet()
         add_members(fleet, BOTH)
         fleet.lead()
         fleet.commit(1, committed("1"))
-        target = fleet.group("m").current.targets["a:1"]
+        replica = fleet.group("m").current.replicas["a:1"]
         fleet.commit(2, committed("1", 2))
-        assert fleet.group("m").current.targets["a:1"] is target
+        assert fleet.group("m").current.replicas["a:1"] is replica
 
     def test_lanes_of_epochs_that_are_gone_go(self) -> None:
         fleet = make_fleet()
@@ -256,7 +256,7 @@ class TestStages:
         fleet.lead()
         chain = Commitment(1, "1", {"1": ""}, stages={"1": stages_value({"s": "2"})})
         fleet.commit(1, {"m": chain, "s": Commitment(1, "2", {"2": "two"})})
-        assert list(fleet.group("m").current.targets) == ["a:1"]
+        assert list(fleet.group("m").current.replicas) == ["a:1"]
 
     def test_another_stage_is_another_lane(self) -> None:
         fleet = make_fleet()

@@ -6,7 +6,7 @@ from offline import add_members, make_fleet
 
 from isochrone.gateway.commitment import Commitment
 from isochrone.gateway.gateway import Gateway
-from isochrone.gateway.targets import LoadReport
+from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.traffic.rules import GatewayRules, parse_rules
 from isochrone.gateway.upstreams import Upstream
 from isochrone.protocol.stages import stages_value
@@ -67,11 +67,11 @@ def test_an_endpoint_whose_index_is_unknown_serves_nothing() -> None:
     fleet = make_fleet()
     add_members(fleet, None)
     assert fleet.group("whatever") is fleet.unknown
-    assert fleet.group("whatever").current.targets == {}
+    assert fleet.group("whatever").current.replicas == {}
     # Beside one that is known, nothing goes there either: not what that one serves, nor what nobody does.
     add_members(fleet, None, M)
     for name in ("m", "whatever"):
-        assert list(fleet.group(name).current.targets) == ["b:1"]
+        assert list(fleet.group(name).current.replicas) == ["b:1"]
 
 
 def test_in_a_led_fleet_an_unknown_index_or_digest_gets_nothing() -> None:
@@ -80,7 +80,7 @@ def test_in_a_led_fleet_an_unknown_index_or_digest_gets_nothing() -> None:
     fleet.commit(1, {"m": Commitment(1, "1", {"1": "good"})})
     add_members(fleet, None, {"m": {"1": ""}}, {"m": {"1": "other"}}, {"m": {"1": "good"}})
     eligible = fleet.groups["m"].current.balancer.eligible
-    assert [target.endpoint.address for target in eligible] == ["d:1"]
+    assert [replica.endpoint.address for replica in eligible] == ["d:1"]
 
 
 def test_a_triton_has_no_digest_and_serves_by_that_of_its_configuration() -> None:
@@ -89,20 +89,20 @@ def test_a_triton_has_no_digest_and_serves_by_that_of_its_configuration() -> Non
     fleet.commit(1, {"m": Commitment(1, "1", {"1": "config-abc"})})
     add_members(fleet, {"m": {"1": ""}}, {"m": {"1": "other"}}, None)
     eligible = fleet.groups["m"].current.balancer.eligible
-    assert [target.endpoint.address for target in eligible] == ["a:1"]
+    assert [replica.endpoint.address for replica in eligible] == ["a:1"]
 
 
 def test_a_probe_is_news_for_every_model_of_the_server() -> None:
     fleet = make_fleet()
     add_members(fleet, {"m": {"1": ""}, "n": {"1": ""}}, M)
     lanes = [fleet.group(name).current for name in ("m", "n")]
-    lanes[0].balancer.reported(lanes[0].targets["a:1"], LoadReport(1, 1, wait_ns=7, run_ns=9), 5)
+    lanes[0].balancer.reported(lanes[0].replicas["a:1"], LoadReport(1, 1, wait_ns=7, run_ns=9), 5)
     fleet.reported(fleet.members["a:1"], LoadReport(4, 2), 10)
-    reports = [lane.targets["a:1"].report for lane in lanes]
+    reports = [lane.replicas["a:1"].report for lane in lanes]
     assert [(report.in_flight, report.queue) for report in reports] == [(4, 2), (4, 2)]
     # What only an answer of the model can tell is kept.
     assert (reports[0].wait_ns, reports[0].run_ns) == (7, 9)
-    assert lanes[0].targets["b:1"].reported_at == 0
+    assert lanes[0].replicas["b:1"].reported_at == 0
 
 
 def test_a_worker_that_says_it_drains_gets_nothing_new() -> None:
@@ -110,7 +110,7 @@ def test_a_worker_that_says_it_drains_gets_nothing_new() -> None:
     add_members(fleet, M, M)
     lane = fleet.group("m").current
     fleet.reported(fleet.members["a:1"], LoadReport(0, 0, draining=True), 10)
-    assert [target.endpoint.address for target in lane.balancer.eligible] == ["b:1"]
+    assert [replica.endpoint.address for replica in lane.balancer.eligible] == ["b:1"]
     fleet.reported(fleet.members["a:1"], LoadReport(0, 0), 20)
     assert len(lane.balancer.eligible) == 2
 

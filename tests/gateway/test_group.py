@@ -19,8 +19,8 @@ class TestVersions:
         add_members(fleet, BOTH, BOTH, ONE)
         group = fleet.group("m")
         assert group.current.version == "1"
-        assert set(group.current.targets) == {"a:1", "b:1", "c:1"}
-        assert set(group.lane("2").targets) == {"a:1", "b:1"}
+        assert set(group.current.replicas) == {"a:1", "b:1", "c:1"}
+        assert set(group.lane("2").replicas) == {"a:1", "b:1"}
 
     def test_numbers_not_words(self) -> None:
         fleet = make_fleet()
@@ -55,14 +55,14 @@ class TestVersions:
         fleet.rebuild()
         assert group.current.version == "1"
 
-    def test_what_is_known_of_a_target_outlives_a_rebuild(self) -> None:
+    def test_what_is_known_of_a_replica_outlives_a_rebuild(self) -> None:
         fleet = make_fleet()
         add_members(fleet, ONE, ONE)
         lane = fleet.group("m").current
-        target = lane.targets["a:1"]
+        replica = lane.replicas["a:1"]
         fleet.rebuild()
-        assert lane.targets["a:1"] is target
-        assert target.digest == "x"
+        assert lane.replicas["a:1"] is replica
+        assert replica.digest == "x"
 
     def test_guessed_versions_are_bounded_and_keep_their_name(self) -> None:
         fleet = make_fleet()
@@ -83,7 +83,7 @@ class TestSequences:
         home = group.sequences.home(b"s7", group.current)
         assert home is not None
         for _ in range(50):
-            group.current.balancer.sent(home.target, 0)
+            group.current.balancer.sent(home.replica, 0)
         again = group.sequences.home(b"s7", group.current)
         assert again is home
         assert not group.sequences.may_move(b"s7")
@@ -96,11 +96,11 @@ class TestSequences:
             add_members(fleet, ONE, ONE, ONE, ONE)
             group = fleet.group("m")
             fleet.members = dict(list(fleet.members.items())[::order])
-            group.current.targets = {}
+            group.current.replicas = {}
             fleet.rebuild()
             keys = [b"s%d" % number for number in range(200)]
             found = [group.sequences.home(key, group.current) for key in keys]
-            homes.append([home.target.endpoint.address for home in found if home is not None])
+            homes.append([home.replica.endpoint.address for home in found if home is not None])
         assert homes[0] == homes[1]
         assert min(Counter(homes[0]).values()) > 20, "each has about a quarter"
 
@@ -115,8 +115,8 @@ class TestSequences:
             now = group.sequences.home(key, group.current)
             assert home is not None
             assert now is not None
-            if home.target.endpoint.address == "a:1":
-                assert now.target.endpoint.address != "a:1"
+            if home.replica.endpoint.address == "a:1":
+                assert now.replica.endpoint.address != "a:1"
             else:
                 assert now is home
 
@@ -151,5 +151,5 @@ class TestSequences:
         for step in steps:
             home = group.sequences.home(b"s%d" % step, group.current)
             assert home is not None
-            assert seen.setdefault(step, home.target.endpoint.address) == home.target.endpoint.address
+            assert seen.setdefault(step, home.replica.endpoint.address) == home.replica.endpoint.address
         assert len(group.sequences) == len(seen)

@@ -15,7 +15,7 @@ from isochrone.gateway.load_reports import (
     report_of_header,
     report_of_message,
 )
-from isochrone.gateway.targets import LoadReport
+from isochrone.gateway.replicas import LoadReport
 from isochrone.protocol import timing
 
 NAMES = (

@@ -108,7 +108,7 @@ class Scene:
         found: dict[str, list[Forward]] = {}
         for forward in self.gateway.forwards:
             for attempt in forward.attempts:
-                found.setdefault(attempt.target.endpoint.address[0], []).append(forward)
+                found.setdefault(attempt.replica.endpoint.address[0], []).append(forward)
         return found
 
     async def answer(self, host: str) -> None:
@@ -117,7 +117,7 @@ class Scene:
             for attempt in list(forward.attempts):
                 sent: Any = attempt.sent
                 call = getattr(sent, "launched", None) or sent
-                if attempt.target.endpoint.address[0] == host:
+                if attempt.replica.endpoint.address[0] == host:
                     call.connection.data_received(_ANSWER)
         await turns(10)
 
@@ -258,7 +258,7 @@ def test_a_hedge_counts() -> None:
         (caller,) = await fleet.send(1)
         fleet.only("a", "b", "c")
         (forward,) = fleet.gateway.forwards
-        forward._send(forward.lane.targets["b:1"], now_ns())
+        forward._send(forward.lane.replicas["b:1"], now_ns())
         await turns(10)
         await fleet.end("a")
         assert set(fleet.under_way()) == {"b"}

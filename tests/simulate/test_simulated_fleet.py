@@ -72,8 +72,8 @@ def test_every_request_has_exactly_one_outcome(
     assert total.latency.total == total.in_time + total.late
     for gateway in fleet.gateways:
         assert gateway.open == 0
-        assert [target.in_flight for target in gateway.targets] == [0] * 4
-        assert [target.endpoint.in_flight for target in gateway.targets] == [0] * 4
+        assert [replica.in_flight for replica in gateway.replicas] == [0] * 4
+        assert [replica.endpoint.in_flight for replica in gateway.replicas] == [0] * 4
 
 
 def test_workers_are_empty_when_everything_is_over() -> None:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from isochrone.gateway.policies.base import NEVER, Demand
 from isochrone.gateway.ranges import Amount, Duration, Positive
-from isochrone.gateway.targets import NEWS_NS, Target
+from isochrone.gateway.replicas import NEWS_NS, Replica
 
 #: No worker's word: not an estimate.
 UNTOLD = -1.0
@@ -42,7 +42,7 @@ class Refusal(NamedTuple):
     """Nobody that was looked at would be in time."""
 
     #: Who would have been least late.
-    best: Target
+    best: Replica
     #: When its answer would have been there, the way included, from now on.
     expected_ns: int
     missed_by_ns: int
@@ -72,7 +72,7 @@ class Admission:
         self._known = 0
         self._probed_at = -NEVER
 
-    def check(self, eligible: Sequence[Target], chosen: Target, demand: Demand, now: int) -> Target | Refusal:
+    def check(self, eligible: Sequence[Replica], chosen: Replica, demand: Demand, now: int) -> Replica | Refusal:
         """Whom the request goes to: the chosen one, a better one, or nobody.
 
         Where a request must not move, as in a sequence that has begun, ``eligible`` is empty.
@@ -92,13 +92,13 @@ class Admission:
         return self._search(eligible, chosen, least, limit, demand, now)
 
     def _search(
-        self, eligible: Sequence[Target], chosen: Target, least: float, limit: int, demand: Demand, now: int
-    ) -> Target | Refusal:
+        self, eligible: Sequence[Replica], chosen: Replica, least: float, limit: int, demand: Demand, now: int
+    ) -> Replica | Refusal:
         """The chosen one is late: a better one, a silent one, a probe, or a refusal."""
         rules, avoid = self.rules, demand.avoid
         best = oldest = chosen
         oldest_at = chosen.reported_at
-        silent: Target | None = None
+        silent: Replica | None = None
         count, start = len(eligible), 0
         looks = eligible
         if count > rules.sample:
@@ -109,23 +109,23 @@ class Admission:
             self._cursor = start + few
             looks = [*eligible[start : start + few], eligible[self._known if self._known < count else 0]]
         found = -1
-        for place, target in enumerate(looks):
-            if target is chosen or (avoid and target in avoid):
+        for place, replica in enumerate(looks):
+            if replica is chosen or (avoid and replica in avoid):
                 continue
-            heard = target.reported_at
+            heard = replica.reported_at
             if heard < oldest_at and now - heard <= NEWS_NS:
-                oldest, oldest_at = target, heard
+                oldest, oldest_at = replica, heard
             # At best all its waiting work of then is gone by now: most need no closer look, and a look costs 1 µs.
-            report = target.report
+            report = replica.report
             if report.run_ns + report.wait_ns - now + heard >= least and now - heard <= NEWS_NS:
                 continue
-            expected = self.expected_ns(target, now)
+            expected = self.expected_ns(replica, now)
             if expected == UNTOLD:
-                if self._worth_asking(target, limit, now) and (silent is None or target.in_flight < silent.in_flight):
-                    silent = target
+                if self._worth_asking(replica, limit, now) and (silent is None or replica.in_flight < silent.in_flight):
+                    silent = replica
                 continue
             if expected < least:
-                best, least, found = target, expected, place
+                best, least, found = replica, expected, place
         if 0 <= found < len(looks) - 1:
             self._known = start + found
         if least <= limit:
@@ -141,14 +141,14 @@ class Admission:
         self.refusals += 1
         return Refusal(best, int(least) + rules.margin_ns, int(least) - limit)
 
-    def expected_ns(self, target: Target, now: int) -> float:
+    def expected_ns(self, replica: Replica, now: int) -> float:
         """How long a request would take there by the worker's own fresh word; ``UNTOLD``: there is none.
 
         Failures do not count here as they do for policies: a worker that failed is not for that late.
         """
-        report = target.report
+        report = replica.report
         # Alone, where that is told: who would fit only by themselves is for the worker to judge, which knows its queue.
-        run, age = report.alone_ns or report.run_ns, now - target.reported_at
+        run, age = report.alone_ns or report.run_ns, now - replica.reported_at
         if not run or age > NEWS_NS:
             return UNTOLD
         wait = float(report.wait_ns)
@@ -156,19 +156,19 @@ class Admission:
         each = run * self.rules.sent_share
         if wait:
             # What waited is being worked off. Others send there too, unseen: only our part of the load counts as gone.
-            ours = target.endpoint.in_flight
+            ours = replica.endpoint.in_flight
             if everybody > 0:
                 each = min(wait / everybody, float(run))
             wait -= age if ours >= everybody else age * ours / everybody
             if wait < 0:
                 wait = 0.0
-        return wait + run + target.sent_since * each
+        return wait + run + replica.sent_since * each
 
-    def _worth_asking(self, target: Target, limit: int, now: int) -> bool:
+    def _worth_asking(self, replica: Replica, limit: int, now: int) -> bool:
         """A worker without fresh word: idle as far as is seen here, or one that never tells and has been fast enough.
 
         One that does tell and still owes an answer is left alone: it may have stopped.
         """
-        if target.in_flight == 0:
+        if replica.in_flight == 0:
             return True
-        return not target.endpoint.reports and target.expected_ns(now) <= limit
+        return not replica.endpoint.reports and replica.expected_ns(now) <= limit

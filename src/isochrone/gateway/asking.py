@@ -22,7 +22,7 @@ _MAX_ANSWER = 64 << 20
 async def ask_http(
     connections: Connections,
     method: bytes,
-    target: bytes,
+    replica: bytes,
     headers: Headers = (),
     body: Sequence[Buffer] = (),
     seconds: float = 5.0,
@@ -30,7 +30,7 @@ async def ask_http(
     """Raises ``ConnectionLost`` or ``DeadlineExceeded``."""
     receiver = Gathering(asyncio.get_running_loop(), _MAX_ANSWER)
     length = sum(len(part) for part in body)
-    head = request_head(method, target, ((b"host", connections.upstream.address.encode()), *headers), length)
+    head = request_head(method, replica, ((b"host", connections.upstream.address.encode()), *headers), length)
     sent = connections.send(head, body, receiver)
     response = await _await(receiver, sent, connections.upstream.address, seconds)
     connections.release(sent)

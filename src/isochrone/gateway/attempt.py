@@ -1,6 +1,6 @@
-"""One sending of a request to one target, and the receiver of its answer.
+"""One sending of a request to one replica, and the receiver of its answer.
 
-Keeps what the target, its policy and its circuit breaker are to know; what the answer means is the request's affair.
+Keeps what the replica, its policy and its circuit breaker are to know; what the answer means is the request's affair.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError
+from isochrone.gateway.replicas import Replica
 from isochrone.gateway.resilience.breaker import FIRST_ROUND
-from isochrone.gateway.targets import Target
 from isochrone.wire.exchange import Buffer, Headers
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from isochrone.gateway.forwarding import Forward
     from isochrone.gateway.lane import Lane
 
-#: A target is asked for its load this often: asking every time would make every answer's
+#: A replica is asked for its load this often: asking every time would make every answer's
 #: head a new one, to be parsed.
 ASK_NS = 2_000_000
 #: An answer larger than this is passed on as it comes; from then on it cannot be replaced by another attempt's.
@@ -44,51 +44,51 @@ class Attempt:
     lost = False
     #: Why its answer was not the protocol's; "": it was, or there is none.
     foreign = ""
-    #: Of the target's circuit breaker, where it has one.
+    #: Of the replica's circuit breaker, where it has one.
     breaker_round = FIRST_ROUND
 
-    def __init__(self, forward: Forward, lane: Lane, target: Target, now: int) -> None:
+    def __init__(self, forward: Forward, lane: Lane, replica: Replica, now: int) -> None:
         self.forward = forward
         self.lane = lane
-        self.target = target
+        self.replica = replica
         self.sent_at = now
         #: Its load is asked for with this request.
-        self.asks = now - target.asked_at > ASK_NS
+        self.asks = now - replica.asked_at > ASK_NS
         if self.asks:
-            target.asked_at = now
-        self.load = target.sent()
+            replica.asked_at = now
+        self.load = replica.sent()
         if len(lane.balancer.eligible) > 1:
             # With nobody to choose between, a policy need not know.
-            lane.balancer.policy.sent(target, now)
-        if target.breaker is not None:
-            self.breaker_round = target.breaker.sent()
+            lane.balancer.policy.sent(replica, now)
+        if replica.breaker is not None:
+            self.breaker_round = replica.breaker.sent()
         self.body: list[Buffer] = []
 
     def end(self, failed: bool, now: int) -> None:
-        """It is over, and says something of the target."""
+        """It is over, and says something of the replica."""
         if self.forward.is_copy:
             self.drop(now)
             return
-        target = self.target
+        replica = self.replica
         latency = now - self.sent_at
-        target.ended(self.load, latency, failed, now)
+        replica.ended(self.load, latency, failed, now)
         if len(self.lane.balancer.eligible) > 1:
-            self.lane.balancer.policy.ended(target, latency, failed, now)
+            self.lane.balancer.policy.ended(replica, latency, failed, now)
         if failed:
             # An answer that says the model failed is the model's affair; no answer is the worker's.
-            self.forward.group.failed(target, now, lost=not self.status)
+            self.forward.group.failed(replica, now, lost=not self.status)
         else:
-            target.well += 1
-            target.well_ns += latency
-        breaker = target.breaker
+            replica.well += 1
+            replica.well_ns += latency
+        breaker = replica.breaker
         if breaker is not None:
             breaker.ended(self.breaker_round, failed, now)
 
     def drop(self, now: int) -> None:
-        """It is over, and says nothing of the target."""
-        self.lane.balancer.dropped(self.target, now)
-        if self.target.breaker is not None:
-            self.target.breaker.dropped(self.breaker_round)
+        """It is over, and says nothing of the replica."""
+        self.lane.balancer.dropped(self.replica, now)
+        if self.replica.breaker is not None:
+            self.replica.breaker.dropped(self.breaker_round)
 
     def give_up(self, now: int, silent: bool = False) -> None:
         """Nobody waits for it any more; the worker is told. ``silent``: it should have answered, and did not."""
@@ -108,7 +108,7 @@ class Attempt:
 
     def data(self, data: Buffer) -> None:
         if self.streaming:
-            self.target.endpoint.handle.heard_at = now_ns()
+            self.replica.endpoint.handle.heard_at = now_ns()
             self.forward.pass_on(self, data)
             return
         self.body.append(data)

@@ -15,8 +15,8 @@ from isochrone.gateway.connections import Connections
 from isochrone.gateway.group import Group
 from isochrone.gateway.holding import Held
 from isochrone.gateway.probing import Probe
+from isochrone.gateway.replicas import Endpoint, LoadReport
 from isochrone.gateway.resilience.outliers import Ejection, Outliers
-from isochrone.gateway.targets import Endpoint, LoadReport
 from isochrone.gateway.traffic.affinity import AGENT_HEADER
 from isochrone.gateway.traffic.quotas import Quotas
 from isochrone.gateway.traffic.rules import GatewayRules
@@ -286,15 +286,15 @@ class Fleet:
         was_draining = member.endpoint.draining
         for group in self.groups.values():
             for lane in group.lanes.values():
-                target = lane.targets.get(address)
-                if target is not None:
+                replica = lane.replicas.get(address)
+                if replica is not None:
                     # What a probe cannot tell of a model is kept from the last answer.
-                    known = target.report
+                    known = replica.report
                     wait_ns = known.wait_ns if report.queue else 0
                     kept = report._replace(wait_ns=wait_ns, run_ns=known.run_ns, alone_ns=known.alone_ns)
-                    lane.balancer.reported(target, kept, now)
+                    lane.balancer.reported(replica, kept, now)
                     for part in lane.tiers:
-                        part.balancer.policy.reported(target, now)
+                        part.balancer.policy.reported(replica, now)
         if member.endpoint.draining != was_draining:
             # A lane sees a change only if it was the first to be told.
             self.refresh(now)
@@ -305,11 +305,11 @@ class Fleet:
         everybody = sum(pending.values())
         for model, group in self.groups.items():
             for lane in group.lanes.values():
-                target = lane.targets.get(address)
-                if target is not None:
+                replica = lane.replicas.get(address)
+                if replica is not None:
                     waiting = pending.get(model, 0)
-                    in_flight = max(target.endpoint.in_flight, everybody)
-                    lane.balancer.reported(target, LoadReport(in_flight, waiting), now)
+                    in_flight = max(replica.endpoint.in_flight, everybody)
+                    lane.balancer.reported(replica, LoadReport(in_flight, waiting), now)
 
     @property
     def healthy(self) -> list[Member]:

@@ -1,6 +1,6 @@
 """One request on its way through the gateway: placed, sent, perhaps sent again, answered once.
 
-An ``Attempt`` is one sending of it to one target, and receives that target's answer. What the two protocols do
+An ``Attempt`` is one sending of it to one replica, and receives that replica's answer. What the two protocols do
 differently (heads, statuses, how an answer is written) is in ``http_forward`` and ``grpc_forward``. All callbacks on
 the loop's thread: no task and no future per request.
 """
@@ -19,10 +19,10 @@ from isochrone.gateway.group import ANSWERED, BROKEN, FOREIGN, REFUSED
 from isochrone.gateway.lost_workers import Loss, was_cut
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.probing import ask
+from isochrone.gateway.replicas import Endpoint, Replica
 from isochrone.gateway.resilience.conformance import ForeignAnswer
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.shadowing import DiscardingExchange
-from isochrone.gateway.targets import Endpoint, Target
 from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
 from isochrone.wire.exchange import Buffer, Headers
 
@@ -61,7 +61,7 @@ class Forward(ABC):
     deadline = NEVER
     #: May run twice: inference of a model without state.
     idempotent = True
-    tried: tuple[Target, ...] = ()
+    tried: tuple[Replica, ...] = ()
     over = False
     #: Shadow traffic: never tried again, and says nothing of a worker that live traffic goes by.
     is_copy = False
@@ -160,20 +160,20 @@ class Forward(ABC):
         if not self.idempotent and self.demand.key.startswith(SEQUENCE_MARK):
             self._place_at_home(lane, now)
             return
-        target = lane.balancer.choose(self.demand, now)
-        if target is None:
+        replica = lane.balancer.choose(self.demand, now)
+        if replica is None:
             raise self.group.nobody(lane)
         if len(lane.balancer.eligible) > _KNOWN_BY_ANSWERS:
             ask(self.gateway.fleet, lane.balancer.policy.probes(now), now)
         if self.deadline != NEVER and self.demand.priority != _HIGHEST:
-            verdict = self.group.admission.check(lane.balancer.eligible, target, self.demand, now)
+            verdict = self.group.admission.check(lane.balancer.eligible, replica, self.demand, now)
             if isinstance(verdict, Refusal):
                 raise DeadlineExceeded(f"Request timeout expired: model '{self.group.name}': {verdict.message}")
-            target = verdict
+            replica = verdict
         limit = self.group.max_in_flight
-        if target.breaker is not None or (limit and target.in_flight >= limit):
-            target = self._beside_breakers(target, now)
-        self._send(target, now)
+        if replica.breaker is not None or (limit and replica.in_flight >= limit):
+            replica = self._beside_breakers(replica, now)
+        self._send(replica, now)
 
     def _place_suspect(self, now: int) -> None:
         """Like one that cost a worker its process. A sequence has one home, where its turn cannot be chosen."""
@@ -191,12 +191,12 @@ class Forward(ABC):
         except IsochroneError as error:
             self.give_up(error)
 
-    def send_alone(self, target: Target, now: int) -> str:
+    def send_alone(self, replica: Replica, now: int) -> str:
         """Sends a suspect; the endpoint's address."""
         if self.tried:
             self.group.retries += 1
-        self._send(target, now)
-        return target.endpoint.address
+        self._send(replica, now)
+        return replica.endpoint.address
 
     def _place_at_home(self, lane: Lane, now: int) -> None:
         """A request of a sequence: it goes where the sequence lives, or nowhere."""
@@ -204,47 +204,47 @@ class Forward(ABC):
         if home is None:
             raise self.group.nobody(lane)
         self.lane = home.lane
-        verdict = self.group.admission.check((), home.target, self.demand, now)
+        verdict = self.group.admission.check((), home.replica, self.demand, now)
         if isinstance(verdict, Refusal):
             raise DeadlineExceeded(f"Request timeout expired: model '{self.group.name}': {verdict.message}")
-        self._send(home.target, now)
+        self._send(home.replica, now)
 
-    def _beside_breakers(self, target: Target, now: int) -> Target:
-        """A target whose circuit breaker lets one more request through; raises when all that were asked refuse."""
-        refused: dict[Target, str] = {}
+    def _beside_breakers(self, replica: Replica, now: int) -> Replica:
+        """A replica whose circuit breaker lets one more request through; raises when all that were asked refuse."""
+        refused: dict[Replica, str] = {}
         demand = self.demand
         for _ in range(min(8, len(self.lane.balancer.eligible))):
-            reason = self.breaker_refusal(target, now)
+            reason = self.breaker_refusal(replica, now)
             if not reason:
-                return target
-            refused[target] = reason
+                return replica
+            refused[replica] = reason
             again = Demand(demand.key, demand.deadline, demand.rows, demand.priority, tuple(refused))
             other = self.lane.balancer.choose(again, now)
             if other is None or other in refused:
                 break
-            target = other
+            replica = other
         reasons = "; ".join(f"{one.endpoint.address}: {reason}" for one, reason in refused.items())
         raise Unavailable(f"no worker may take a request for model '{self.group.name}' now ({reasons})")
 
-    def breaker_refusal(self, target: Target, now: int) -> str:
+    def breaker_refusal(self, replica: Replica, now: int) -> str:
         limit = self.group.max_in_flight
-        if limit and target.in_flight >= limit:
+        if limit and replica.in_flight >= limit:
             return f"circuit breaker: max_in_flight ({limit})"
-        return target.breaker.refusal(now) if target.breaker is not None else ""
+        return replica.breaker.refusal(now) if replica.breaker is not None else ""
 
-    def _send(self, target: Target, now: int) -> None:
-        attempt = Attempt(self, self.lane, target, now)
+    def _send(self, replica: Replica, now: int) -> None:
+        attempt = Attempt(self, self.lane, replica, now)
         self.attempts.append(attempt)
-        self.tried = (*self.tried, target) if self.tried else (target,)
+        self.tried = (*self.tried, replica) if self.tried else (replica,)
         self.transmit(attempt, now)
 
     # The way back.
 
     def answered(self, attempt: Attempt, trailers: Headers) -> None:
-        """A target's answer is whole."""
+        """A replica's answer is whole."""
         now = now_ns()
         attempt.over = True
-        target = attempt.target
+        replica = attempt.replica
         outcome = self.outcome(attempt, trailers)
         if outcome == FOREIGN:
             self.answered_by_another(attempt)
@@ -254,14 +254,14 @@ class Forward(ABC):
         if attempt.asks:
             self.take_report(attempt, trailers, now)
         if outcome == REFUSED:
-            # Says nothing of how fast the target is, nor that it is broken.
+            # Says nothing of how fast the replica is, nor that it is broken.
             attempt.drop(now)
-            if not target.endpoint.reports:
+            if not replica.endpoint.reports:
                 # Its load is not told, so that who refuses quickly would look idle and be sent ever more.
-                target.error_rate += (1.0 - target.error_rate) / 16
+                replica.error_rate += (1.0 - replica.error_rate) / 16
         else:
             attempt.end(outcome == BROKEN, now)
-        target.endpoint.handle.heard_at = now
+        replica.endpoint.handle.heard_at = now
         self.attempts.remove(attempt)
         if self.over:
             return
@@ -284,7 +284,7 @@ class Forward(ABC):
             group.hedging.ended(now - self.arrived)
         if self.granted is not None:
             # What the worker says a run takes: the wait is not the caller's fault.
-            self.compute_ns = min(now - attempt.sent_at, target.report.run_ns or NEVER)
+            self.compute_ns = min(now - attempt.sent_at, replica.report.run_ns or NEVER)
         self._finish()
         if attempt.streaming:
             self.end_streaming(attempt, trailers)
@@ -294,7 +294,7 @@ class Forward(ABC):
     def answered_by_another(self, attempt: Attempt) -> None:
         """The answer is not the protocol's: it counts as none, against the endpoint too, and is never passed on."""
         attempt.status = 0
-        self.gateway.foreign_answer(attempt.target.endpoint, attempt.foreign, now_ns())
+        self.gateway.foreign_answer(attempt.replica.endpoint, attempt.foreign, now_ns())
         reason = f"its answer is not the Open Inference Protocol's: {attempt.foreign}"
         self.attempt_failed(attempt, ForeignAnswer(reason))
 
@@ -321,7 +321,7 @@ class Forward(ABC):
         attempt.lost = isinstance(error, ConnectionLost)
         if attempt.lost:
             # Another server may have its port by now.
-            self.gateway.look_at(attempt.target.endpoint.address, now)
+            self.gateway.look_at(attempt.replica.endpoint.address, now)
         if self._try_again(attempt, REFUSED if unprocessed else BROKEN, now):
             return
         self.give_up(_as_told(attempt, error))
@@ -365,7 +365,7 @@ class Forward(ABC):
         if sequence and not self.group.sequences.may_move(self.demand.key):
             return False
         lane = self.lane
-        if len(lane.balancer.eligible) < 2 and attempt.target in lane.balancer.eligible:
+        if len(lane.balancer.eligible) < 2 and attempt.replica in lane.balancer.eligible:
             if lane.whole is None:
                 return False
             # Nobody else in this tier: any other will do now.
@@ -380,13 +380,13 @@ class Forward(ABC):
             self.gateway.lost_workers.wait(self)
             return True
         demand = Demand(self.demand.key, self.deadline, self.demand.rows, self.demand.priority, self.tried)
-        target = lane.balancer.choose(demand, now)
-        if target is None or target in self.tried or self.breaker_refusal(target, now):
+        replica = lane.balancer.choose(demand, now)
+        if replica is None or replica in self.tried or self.breaker_refusal(replica, now):
             return False
         self.group.retries += 1
         if sequence:
-            self.group.sequences.settle(self.demand.key, lane, target)
-        self._send(target, now)
+            self.group.sequences.settle(self.demand.key, lane, replica)
+        self._send(replica, now)
         return True
 
     def _unpin(self, attempt: Attempt, trailers: Headers, now: int) -> bool:
@@ -395,17 +395,17 @@ class Forward(ABC):
             return False
         if self.gateway.fleet.is_led:
             # What is committed is served, or nothing: "the newest there" may be what is only being prepared.
-            self.gateway.look_at(attempt.target.endpoint.address, now)
+            self.gateway.look_at(attempt.replica.endpoint.address, now)
             return False
         if self.is_copy or not self.group.budget.take(now):
             return False
-        address = attempt.target.endpoint.address
+        address = attempt.replica.endpoint.address
         self.gateway.look_at(address, now)
         self.lane = self.group.lane("")
-        target = self.lane.targets.get(address)
-        if target is None:
+        replica = self.lane.replicas.get(address)
+        if replica is None:
             return False
-        self._send(target, now)
+        self._send(replica, now)
         return True
 
     def epoch_told(self, asked: bytes) -> bytes:
@@ -437,10 +437,10 @@ class Forward(ABC):
         attempts, self.attempts = self.attempts, []
         for attempt in attempts:
             # Not a word since it was sent: that says something of the worker, and not of its queue alone.
-            attempt.give_up(now, silent=attempt.target.endpoint.handle.heard_at < attempt.sent_at)
+            attempt.give_up(now, silent=attempt.replica.endpoint.handle.heard_at < attempt.sent_at)
         self._finish()
         waited = (now - self.arrived) / 1e6
-        tried = ", ".join(target.endpoint.address for target in self.tried)
+        tried = ", ".join(replica.endpoint.address for replica in self.tried)
         error = DeadlineExceeded(f"Request timeout expired: no answer within {waited:.1f} ms (sent to {tried})")
         if begun:
             self.cut_off(error)
@@ -451,18 +451,18 @@ class Forward(ABC):
         if len(self.attempts) != 1 or self.attempts[0].streaming:
             return
         demand = Demand(self.demand.key, self.deadline, self.demand.rows, self.demand.priority, self.tried)
-        target = self.lane.balancer.choose(demand, now)
+        replica = self.lane.balancer.choose(demand, now)
         eligible = self.lane.balancer.eligible
-        if target is None or target in self.tried or self.breaker_refusal(target, now):
+        if replica is None or replica in self.tried or self.breaker_refusal(replica, now):
             return
-        if self.group.hedging.may_send(eligible, target, now):
+        if self.group.hedging.may_send(eligible, replica, now):
             self.group.hedges += 1
-            self._send(target, now)
+            self._send(replica, now)
 
     def endpoint_lost(self, endpoint: Endpoint) -> None:
         """The endpoint does not answer any more: attempts there are given up, and tried elsewhere if they may be."""
         for attempt in list(self.attempts):
-            if attempt.target.endpoint is endpoint and attempt.sent is not None:
+            if attempt.replica.endpoint is endpoint and attempt.sent is not None:
                 attempt.sent.cancel()
                 error = ConnectionLost("the worker does not answer health checks")
                 self.attempt_failed(attempt, error, silent=True)
@@ -541,4 +541,4 @@ class Forward(ABC):
 def _as_told(attempt: Attempt, error: IsochroneError) -> ConnectionLost:
     """Whatever it was, an answer that is too large included, it was not the caller's fault."""
     unprocessed = isinstance(error, ConnectionLost) and error.unprocessed
-    return ConnectionLost(f"worker {attempt.target.endpoint.address}: {error}", unprocessed=unprocessed)
+    return ConnectionLost(f"worker {attempt.replica.endpoint.address}: {error}", unprocessed=unprocessed)

@@ -17,9 +17,9 @@ from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.gateway.fleet import Fleet, Member
 from isochrone.gateway.lost_workers import LostWorkers
 from isochrone.gateway.monitor import Monitor, MonitorRules
+from isochrone.gateway.replicas import Endpoint
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.sampling import SampleReport, Sampling
-from isochrone.gateway.targets import Endpoint
 from isochrone.gateway.traffic.rules import GatewayRules
 from isochrone.gateway.trials import TrialReport
 from isochrone.gateway.upstreams import Upstream

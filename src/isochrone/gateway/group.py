@@ -23,13 +23,13 @@ from isochrone.gateway.holding import Held
 from isochrone.gateway.lane import Lane
 from isochrone.gateway.policies import make
 from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.replicas import Replica
 from isochrone.gateway.resilience.breaker import Breaker
 from isochrone.gateway.resilience.hedging import Hedging
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.resilience.retry_budget import Kind, retry_budget
 from isochrone.gateway.sequences import Sequences
 from isochrone.gateway.serving import serving
-from isochrone.gateway.targets import Target
 from isochrone.gateway.traffic.affinity import Affinity
 from isochrone.gateway.traffic.canary import Canary
 from isochrone.gateway.traffic.quotas import Quotas
@@ -115,7 +115,7 @@ class Group:
         #: Of one model on one worker from here; 0: no limit.
         self.max_in_flight = rules.breaker.max_in_flight if rules.breaker.enabled else 0
         if self.lanes:
-            # Policies are made anew, under the same targets.
+            # Policies are made anew, under the same replicas.
             self.lanes.clear()
             self.rebuild(now_ns())
 
@@ -210,7 +210,7 @@ class Group:
         eligible = lane.balancer.eligible
         if not eligible:
             return NOBODY
-        known = [self.admission.expected_ns(target, now) for target in eligible[:_TIER_SAMPLE]]
+        known = [self.admission.expected_ns(replica, now) for replica in eligible[:_TIER_SAMPLE]]
         return min((expected for expected in known if expected != UNTOLD), default=UNKNOWN)
 
     def choose_lane(self, head: Head, epoch: bytes | None = None) -> Lane:
@@ -262,7 +262,7 @@ class Group:
             if version and lane is not self.current and not served:
                 del self.lanes[version, stages]
                 # Sequences that began on it have lost their home.
-                lane.targets = {}
+                lane.replicas = {}
             else:
                 self._place_lane(lane)
                 lane.update(members, self.name, now)
@@ -312,25 +312,25 @@ class Group:
         for quotas, key in granted or ():
             quotas.ended(key, forward.compute_ns, now)
 
-    def failed(self, target: Target, now: int, *, lost: bool) -> None:
+    def failed(self, replica: Replica, now: int, *, lost: bool) -> None:
         """An attempt broke. What is kept for trouble alone begins here: good answers cost nothing extra.
 
         ``lost``: no answer came. Only that is counted against the endpoint: a model that fails on some input must not
         take its worker from all other models.
         """
         self.failures += 1
-        if target.breaker is None and self.rules.breaker.enabled:
-            target.breaker = Breaker(self.rules.breaker)
-        self._book(target)
+        if replica.breaker is None and self.rules.breaker.enabled:
+            replica.breaker = Breaker(self.rules.breaker)
+        self._book(replica)
         if not lost:
             return
-        ejection = self._outliers.ended(target.endpoint, self.name, 0, True, now)
+        ejection = self._outliers.ended(replica.endpoint, self.name, 0, True, now)
         if ejection is not None:
             self._fleet.ejected(ejection)
 
-    def _book(self, target: Target) -> None:
-        self._outliers.succeeded(target.endpoint, self.name, target.well, target.well_ns)
-        target.well = target.well_ns = 0
+    def _book(self, replica: Replica) -> None:
+        self._outliers.succeeded(replica.endpoint, self.name, replica.well, replica.well_ns)
+        replica.well = replica.well_ns = 0
 
     def tick(self, now: int) -> None:
         """Ten times a second: what was gathered since goes where it belongs."""
@@ -341,15 +341,15 @@ class Group:
             self.hedge_delay_ns = self.hedging.delay_ns(Kind.STATELESS, NEVER, now) or 0
         for lane in self.lanes.values():
             lane.refresh(now)
-            for target in lane.targets.values():
-                if target.well:
-                    self._book(target)
-                if target.breaker is not None and target.breaker.is_idle(now):
-                    target.breaker = None
+            for replica in lane.replicas.values():
+                if replica.well:
+                    self._book(replica)
+                if replica.breaker is not None and replica.breaker.is_idle(now):
+                    replica.breaker = None
 
     def unserved(self, lane: Lane) -> str:
         """Why a request for this lane would not be answered now; "": it would."""
-        if any(target.endpoint.healthy for target in lane.balancer.eligible):
+        if any(replica.endpoint.healthy for replica in lane.balancer.eligible):
             return ""
         return self.nobody(lane).message
 
@@ -360,13 +360,13 @@ class Group:
         if not self._fleet.members:
             return Unavailable("the gateway has no upstream; name one with --upstream host:port")
         states = [
-            f"{target.endpoint.address}: {lane.balancer.refusal(target) or target.endpoint.handle.fault or 'unhealthy'}"
-            for target in lane.balancer.targets
+            f"{one.endpoint.address}: {lane.balancer.refusal(one) or one.endpoint.handle.fault or 'unhealthy'}"
+            for one in lane.balancer.replicas
         ]
         states += [
             f"{address}: {member.fault or 'it has not answered yet'}"
             for address, member in self._fleet.members.items()
-            if not member.endpoint.healthy and address not in lane.targets
+            if not member.endpoint.healthy and address not in lane.replicas
         ]
         reason = "; ".join(states[:8]) or "none serves what is asked for"
         return Unavailable(f"no worker can take a request for model '{self.name}' now ({reason})")
@@ -379,12 +379,12 @@ class Group:
             "model": self.name,
             "version": lane.version,
             "policy": lane.balancer.policy.name,
-            "worker": attempt.target.endpoint.address,
-            "attempts": [target.endpoint.address for target in forward.tried],
+            "worker": attempt.replica.endpoint.address,
+            "attempts": [replica.endpoint.address for replica in forward.tried],
             "time_left_ms": None if forward.deadline == NEVER else round((forward.deadline - now) / 1e6, 3),
             "panicking": lane.balancer.panicking,
-            "workers": len(lane.balancer.targets),
-            "candidates": _shown(lane.balancer.explain(forward.demand, attempt.target, now)),
+            "workers": len(lane.balancer.replicas),
+            "candidates": _shown(lane.balancer.explain(forward.demand, attempt.replica, now)),
         }
 
 

@@ -249,7 +249,7 @@ class GrpcForward(Forward):
         body, start = self.body, self.start
         length = len(body) - start
         stamp = attempt.lane.stamp
-        connections = attempt.target.endpoint.handle.connections
+        connections = attempt.replica.endpoint.handle.connections
         if stamp or not start:
             prefix = _prefix.pack(0, length + len(stamp))
             if length >= _JOIN_LIMIT:
@@ -295,7 +295,7 @@ class GrpcForward(Forward):
                     report = report_of_message(b64decode(value + b"=" * (-len(value) % 4)))
                 except (IsochroneError, Base64Error):
                     return
-                attempt.lane.balancer.reported(attempt.target, report, now)
+                attempt.lane.balancer.reported(attempt.replica, report, now)
                 return
 
     def deliver(self, attempt: Attempt, trailers: Headers) -> None:

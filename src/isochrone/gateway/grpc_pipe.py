@@ -24,7 +24,7 @@ from isochrone.gateway.connections import Waiting
 from isochrone.gateway.grpc_forward import GrpcRoute, has_status, returned_block, timeout_field
 from isochrone.gateway.grpc_messages import read_opening
 from isochrone.gateway.policies.base import Demand
-from isochrone.gateway.targets import Endpoint, Target
+from isochrone.gateway.replicas import Endpoint, Replica
 from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
 from isochrone.protocol.grpc import error_block, fail, unpack
 from isochrone.protocol.inflating import inflate
@@ -64,8 +64,8 @@ class GrpcPipe:
         timeout = route.call.timeout_ns
         self.deadline = stream.arrived + timeout if timeout else NEVER
         self._lane: Lane | None = None
-        self._target: Target | None = None
-        self._tried: tuple[Target, ...] = ()
+        self._replica: Replica | None = None
+        self._tried: tuple[Replica, ...] = ()
         self._load = 0
         self._group: Group | None = None
         self._key = b""
@@ -160,7 +160,7 @@ class GrpcPipe:
             return
         if not self._reader.is_empty:
             self._refuse(MalformedRequest("the stream ends inside a message"))
-        elif self._target is None:
+        elif self._replica is None:
             try:
                 self._place(b"", b"")
             except IsochroneError as error:
@@ -227,7 +227,7 @@ class GrpcPipe:
         stamp = b""
         payload = unpack(flag, payload, self._route.call.encoding, self._gateway.limits.max_body_bytes)
         opening = read_opening(payload, 0)
-        if self._target is None:
+        if self._replica is None:
             self._place(opening.model, opening.sequence, opening.version)
         if not opening.version or self._gateway.fleet.is_led:
             stamp = self._stamp(opening.model, opening.version)
@@ -256,26 +256,26 @@ class GrpcPipe:
         key = self._key = group.affinity.key(sequence) or group.affinity_key(self._stream.head)
         if key.startswith(SEQUENCE_MARK):
             home = group.sequences.home(key, lane)
-            target = home.target if home is not None else None
+            replica = home.replica if home is not None else None
             lane = self._lane = home.lane if home is not None else lane
         else:
-            target = lane.balancer.choose(Demand(key, self.deadline), now)
-        if target is None:
+            replica = lane.balancer.choose(Demand(key, self.deadline), now)
+        if replica is None:
             raise group.nobody(lane)
         self._stamps[model, version] = b"" if version else lane.stamp
-        self._open(lane, target, now)
+        self._open(lane, replica, now)
 
-    def _open(self, lane: Lane, target: Target, now: int) -> None:
-        self._target = target
-        self._tried = (*self._tried, target)
-        self._load = lane.balancer.sent(target, now)
+    def _open(self, lane: Lane, replica: Replica, now: int) -> None:
+        self._replica = replica
+        self._tried = (*self._tried, replica)
+        self._load = lane.balancer.sent(replica, now)
         self._sent_at = now
         self._upstream = None
         block = self._route.plain
         if self.deadline != NEVER:
             block += timeout_field(self.deadline - now)
         block += lane.stage_field
-        sent = target.endpoint.handle.connections.open_stream(block, (), self, end=False)
+        sent = replica.endpoint.handle.connections.open_stream(block, (), self, end=False)
         if isinstance(sent, Waiting):
             sent.on_launched = self.connected
         else:
@@ -289,7 +289,7 @@ class GrpcPipe:
             if self._gateway.fleet.is_led:
                 stamp = self._committed_stamp(group, version)
             else:
-                serves = self._target is not None and self._target.endpoint.address in group.current.targets
+                serves = self._replica is not None and self._replica.endpoint.address in group.current.replicas
                 stamp = group.current.stamp if serves else b""
             if len(self._stamps) < 64:
                 self._stamps[model, version] = stamp
@@ -396,14 +396,14 @@ class GrpcPipe:
             return
         if isinstance(error, ConnectionLost) and error.unprocessed and self._move():
             return
-        address = self._target.endpoint.address if self._target is not None else "?"
+        address = self._replica.endpoint.address if self._replica is not None else "?"
         self._settle(True)
         self._fail(ConnectionLost(f"worker {address}: {error}"))
 
     def _move(self) -> bool:
         """The worker never began the call: another one gets all that came of it."""
-        group, lane, target, now = self._group, self._lane, self._target, now_ns()
-        if group is None or lane is None or target is None or self._kept is None or now >= self.deadline:
+        group, lane, replica, now = self._group, self._lane, self._replica, now_ns()
+        if group is None or lane is None or replica is None or self._kept is None or now >= self.deadline:
             return False
         retries = group.rules.retries
         sequence = self._key.startswith(SEQUENCE_MARK)
@@ -417,7 +417,7 @@ class GrpcPipe:
         if not group.budget.take(now):
             group.retries_denied += 1
             return False
-        self._leave(lane, target, now)
+        self._leave(lane, replica, now)
         group.retries += 1
         if sequence:
             group.sequences.settle(self._key, lane, other)
@@ -436,7 +436,7 @@ class GrpcPipe:
 
     def endpoint_lost(self, endpoint: Endpoint) -> None:
         """The worker does not answer any more."""
-        if self._target is not None and self._target.endpoint is endpoint and not self._over:
+        if self._replica is not None and self._replica.endpoint is endpoint and not self._over:
             if self._upstream is not None:
                 self._upstream.cancel()
             self.failed(ConnectionLost("it does not answer health checks"))
@@ -458,21 +458,21 @@ class GrpcPipe:
         self._over = True
         self._stream.owner = None
         self._gateway.pipes.discard(self)
-        target, lane = self._target, self._lane
-        if target is None or lane is None:
+        replica, lane = self._replica, self._lane
+        if replica is None or lane is None:
             return
         now = now_ns()
         if failed:
-            self._leave(lane, target, now)
+            self._leave(lane, replica, now)
         elif failed is None:
-            lane.balancer.dropped(target, now)
+            lane.balancer.dropped(replica, now)
         else:
             # It answered: that much is known of it.
-            target.dropped()
-            lane.balancer.policy.ended(target, int(target.latency_ns), False, now)
+            replica.dropped()
+            lane.balancer.policy.ended(replica, int(replica.latency_ns), False, now)
 
-    def _leave(self, lane: Lane, target: Target, now: int) -> None:
+    def _leave(self, lane: Lane, replica: Replica, now: int) -> None:
         """A worker has failed the call."""
-        lane.balancer.ended(target, self._load, now - self._sent_at, True, now)
+        lane.balancer.ended(replica, self._load, now - self._sent_at, True, now)
         if self._group is not None:
-            self._group.failed(target, now, lost=True)
+            self._group.failed(replica, now, lost=True)

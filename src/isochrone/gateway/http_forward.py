@@ -287,7 +287,7 @@ class HttpForward(Forward):
     def transmit(self, attempt: Attempt, now: int) -> None:
         body = self.exchange.body
         length = len(body)
-        endpoint = attempt.target.endpoint
+        endpoint = attempt.replica.endpoint
         if endpoint.reports and endpoint.in_flight > _SHARED_FROM and self.route.shareable:
             attempt.shared = True
             block = self.route.outgoing_block(attempt.lane, attempt.asks)
@@ -309,7 +309,7 @@ class HttpForward(Forward):
     def outcome(self, attempt: Attempt, trailers: Headers) -> int:
         if not attempt.shared and attempt.sent is not None:
             # Its connection takes the next request.
-            attempt.target.endpoint.handle.connections.release(attempt.sent)
+            attempt.replica.endpoint.handle.connections.release(attempt.sent)
         status = attempt.status
         known = _returned.get(id(attempt.headers))
         if (known is None or known[0] is not attempt.headers) and not attempt.streaming and self._is_foreign(attempt):
@@ -335,7 +335,7 @@ class HttpForward(Forward):
                     report = report_of_header(value)
                 except IsochroneError:
                     return
-                attempt.lane.balancer.reported(attempt.target, report, now)
+                attempt.lane.balancer.reported(attempt.replica, report, now)
                 return
 
     def deliver(self, attempt: Attempt, trailers: Headers) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from isochrone.gateway.balancer import Balancer
 from isochrone.gateway.grpc_messages import version_field
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 from isochrone.protocol.stages import STAGES_HEADER
 from isochrone.wire.hpack import encode_literal
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Lane:
     """One version of one model, and who serves it."""
 
-    __slots__ = ("balancer", "stage_field", "stages", "stamp", "tag", "targets", "tiers", "version", "whole")
+    __slots__ = ("balancer", "replicas", "stage_field", "stages", "stamp", "tag", "tiers", "version", "whole")
 
     def __init__(self, version: str, balancer: Balancer, stages: bytes = b"") -> None:
         #: Stamped on every request that goes this way; "": nothing is stamped.
@@ -32,30 +32,30 @@ class Lane:
         #: What of a request's head differs from lane to lane.
         self.tag = version, stages
         self.balancer = balancer
-        self.targets: dict[str, Target] = {}
+        self.replicas: dict[str, Replica] = {}
         #: Its parts by tier, nearest first, where tiers matter; and of a part, the whole.
         self.tiers: tuple[Lane, ...] = ()
         self.whole: Lane | None = None
 
     def update(self, members: Iterable[Member], model: str, now: int) -> None:
-        """These members serve it; targets that stay keep what is known of them."""
-        targets: dict[str, Target] = {}
+        """These members serve it; replicas that stay keep what is known of them."""
+        replicas: dict[str, Replica] = {}
         for member in members:
             address = member.upstream.address
-            target = self.targets.get(address)
-            if target is None or target.endpoint is not member.endpoint:
-                target = Target(member.endpoint)
-            target.digest = (member.serves or {}).get(model, {}).get(self.version, "")
-            targets[address] = target
-        if targets == self.targets:
+            replica = self.replicas.get(address)
+            if replica is None or replica.endpoint is not member.endpoint:
+                replica = Replica(member.endpoint)
+            replica.digest = (member.serves or {}).get(model, {}).get(self.version, "")
+            replicas[address] = replica
+        if replicas == self.replicas:
             self.balancer.refresh(now)
         else:
-            self.targets = targets
-            self.balancer.update(list(targets.values()), now)
+            self.replicas = replicas
+            self.balancer.update(list(replicas.values()), now)
         for part in self.tiers:
-            # The same targets: what is known of them is known in every part.
-            part.targets = targets
-            part.balancer.update(list(targets.values()), now)
+            # The same replicas: what is known of them is known in every part.
+            part.replicas = replicas
+            part.balancer.update(list(replicas.values()), now)
 
     def refresh(self, now: int) -> None:
         """Health, ejections and slow start have moved on."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from struct import Struct
 
 from isochrone.errors import IsochroneError, MalformedRequest
-from isochrone.gateway.targets import LoadReport
+from isochrone.gateway.replicas import LoadReport
 from isochrone.protocol.timing import (
     orca_binary,
     orca_json,

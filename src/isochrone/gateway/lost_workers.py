@@ -74,7 +74,7 @@ class LostWorkers:
 
     def ask_after(self, loss: Loss) -> bool:
         """Whether the request waits for what has become of its worker: ``settled`` or ``suspected`` goes on with it."""
-        endpoint = loss.attempt.target.endpoint
+        endpoint = loss.attempt.replica.endpoint
         member: Member = endpoint.handle
         if not loss.forward.group.rules.quarantine.enabled:
             return False
@@ -133,14 +133,14 @@ class LostWorkers:
                 forward.give_up(self._refusal(forward.suspect))
             else:
                 for other in forward.attempts:
-                    where = other.target.endpoint.address
+                    where = other.replica.endpoint.address
                     self._retrials.mark(forward, forward.suspect, where, self._at_once(forward.suspect))
                 forward.suspected(loss.attempt, loss.error, now)
 
     def _quarantined(self, key: Key, forwards: list[Forward]) -> None:
         group = self._gateway.fleet.group(key.model)
         group.quarantines += 1
-        workers = sorted({target.endpoint.address for forward in forwards for target in forward.tried})
+        workers = sorted({replica.endpoint.address for forward in forwards for replica in forward.tried})
         seconds = group.rules.quarantine.duration_ns / 1e9
         fingerprint = key.fingerprint.hex()
         log.warning(
@@ -226,16 +226,16 @@ class LostWorkers:
             return Placed.ENDED
         now = now_ns()
         lane = forward.lane
-        targets = lane.targets
-        taken = tuple(targets[address] for address in occupied if address in targets)
+        replicas = lane.replicas
+        taken = tuple(replicas[address] for address in occupied if address in replicas)
         avoid = (*forward.tried, *taken)
         demand = Demand(forward.demand.key, forward.deadline, forward.demand.rows, forward.demand.priority, avoid)
-        target = lane.balancer.choose(demand, now)
-        if target is None or target in avoid:
+        replica = lane.balancer.choose(demand, now)
+        if replica is None or replica in avoid:
             # A policy that goes by a key may insist on its own choice.
-            target = next((each for each in lane.balancer.eligible if each not in avoid), None)
-        if target is not None and not forward.breaker_refusal(target, now):
-            return forward.send_alone(target, now)
+            replica = next((each for each in lane.balancer.eligible if each not in avoid), None)
+        if replica is not None and not forward.breaker_refusal(replica, now):
+            return forward.send_alone(replica, now)
         if any(each not in forward.tried for each in lane.balancer.eligible):
             return Placed.WAITS
         if lane.whole is not None:

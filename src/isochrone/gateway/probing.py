@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.gateway.load_reports import report_of_header
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 from isochrone.protocol.timing import ORCA_HEADER
 from isochrone.wire.exchange import Buffer, Headers
 
@@ -66,10 +66,10 @@ class Probe:
         self._member.probe = None
 
 
-def ask(fleet: Fleet, targets: Sequence[Target], now: int) -> None:
-    """Asks those of the targets that were not asked a moment ago."""
-    for target in targets:
-        member: Member = target.endpoint.handle
+def ask(fleet: Fleet, replicas: Sequence[Replica], now: int) -> None:
+    """Asks those of the replicas that were not asked a moment ago."""
+    for replica in replicas:
+        member: Member = replica.endpoint.handle
         if now - member.probed_at < (_PATIENCE_NS if member.probe is not None else _PAUSE_NS):
             continue
         member.probed_at = now

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isochrone.gateway.policies import hashing
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 if TYPE_CHECKING:
     from isochrone.gateway.lane import Lane
@@ -28,11 +28,11 @@ _MOST = 65_536
 class Home:
     """One sequence: its worker, and the version it began with."""
 
-    __slots__ = ("lane", "target", "uses")
+    __slots__ = ("lane", "replica", "uses")
 
-    def __init__(self, lane: Lane, target: Target) -> None:
+    def __init__(self, lane: Lane, replica: Replica) -> None:
         self.lane = lane
-        self.target = target
+        self.replica = replica
         self.uses = 1
 
 
@@ -44,7 +44,7 @@ class Sequences:
     def __init__(self) -> None:
         self._homes: OrderedDict[bytes, Home] = OrderedDict()
         #: Hashes of the addresses of the last eligible set asked for; a balancer makes a new list when it changes.
-        self._eligible: Sequence[Target] = ()
+        self._eligible: Sequence[Replica] = ()
         self._addresses = np.zeros(0, np.uint64)
 
     def __len__(self) -> int:
@@ -55,8 +55,8 @@ class Sequences:
         there is gone, and whoever gets the sequence now says so."""
         home = self._homes.get(key)
         if home is not None:
-            target = home.target
-            if target.endpoint.healthy and home.lane.targets.get(target.endpoint.address) is target:
+            replica = home.replica
+            if replica.endpoint.healthy and home.lane.replicas.get(replica.endpoint.address) is replica:
                 home.uses += 1
                 self._homes.move_to_end(key)
                 return home
@@ -65,9 +65,9 @@ class Sequences:
             return None
         return self.settle(key, lane, self._hashed(key, eligible))
 
-    def settle(self, key: bytes, lane: Lane, target: Target) -> Home:
+    def settle(self, key: bytes, lane: Lane, replica: Replica) -> Home:
         """The sequence lives there from now on."""
-        home = self._homes[key] = Home(lane, target)
+        home = self._homes[key] = Home(lane, replica)
         self._homes.move_to_end(key)
         if len(self._homes) > _MOST:
             self._homes.popitem(last=False)
@@ -78,10 +78,10 @@ class Sequences:
         home = self._homes.get(key)
         return home is None or home.uses == 1
 
-    def _hashed(self, key: bytes, eligible: Sequence[Target]) -> Target:
+    def _hashed(self, key: bytes, eligible: Sequence[Replica]) -> Replica:
         if eligible is not self._eligible:
             self._eligible = eligible
-            seeds = [hashing.of_address(target.endpoint.address, _PURPOSE) for target in eligible]
+            seeds = [hashing.of_address(replica.endpoint.address, _PURPOSE) for replica in eligible]
             self._addresses = np.array(seeds, np.uint64)
         mixed = hashing.points((self._addresses ^ np.uint64(hashing.of_bytes(key))).tolist(), 1)
         return eligible[int(mixed.argmax())]

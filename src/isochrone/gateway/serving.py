@@ -23,7 +23,7 @@ def serving(
     """Members that serve it. ``version`` "": any.
 
     An ensemble runs where all its stages are, in the versions it is to run. The model's own digest is looked at where a
-    target is chosen.
+    replica is chosen.
     """
     needs = parse_stages(stages) if stages else {}
     return [

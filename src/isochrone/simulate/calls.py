@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isochrone.gateway.policies.base import NEVER, Demand
-from isochrone.gateway.targets import LoadReport, Target
+from isochrone.gateway.replicas import LoadReport, Replica
 
 if TYPE_CHECKING:
     from isochrone.simulate.gateways import Gateway
@@ -33,11 +33,11 @@ class Call:
         "over",
         "place",
         "priority",
+        "replica",
         "report",
         "rows",
         "sent_at",
         "tally",
-        "target",
         "work",
     )
 
@@ -56,7 +56,7 @@ class Call:
         self.priority = 0
         #: Kept for a second attempt.
         self.demand: Demand | None = None
-        self.target: Target | None = None
+        self.replica: Replica | None = None
         #: What the balancer wants back at the end.
         self.load = 0
         self.sent_at = 0

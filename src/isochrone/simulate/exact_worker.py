@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from isochrone.errors import IsochroneError
-from isochrone.gateway.targets import LoadReport
+from isochrone.gateway.replicas import LoadReport
 from isochrone.protocol.messages import InferRequest, Plan
 from isochrone.simulate.calls import ANSWERED, ELSEWHERE, QUEUED, REFUSED, RUNNING, TOO_LATE, Call
 from isochrone.simulate.engine import Engine

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from isochrone.gateway.targets import LoadReport
+from isochrone.gateway.replicas import LoadReport
 from isochrone.simulate.calls import ANSWERED, ELSEWHERE, QUEUED, RUNNING, TOO_LATE, Call
 from isochrone.simulate.engine import Engine
 from isochrone.simulate.workers import Worker

@@ -134,13 +134,13 @@ class Fleet:
         for gateway in self.gateways:
             utilised: Any = getattr(gateway.policy, "utilised", None)
             if utilised is not None:
-                for target, new, old, allotted in zip(gateway.targets, used, before, self._allotted, strict=True):
-                    utilised(target, (new - old) / SECOND / allotted)
+                for replica, new, old, allotted in zip(gateway.replicas, used, before, self._allotted, strict=True):
+                    utilised(replica, (new - old) / SECOND / allotted)
         self.engine.at(now + SECOND, self._utilisation, used)
 
     def run(self, progress: Progress | None = None) -> None:
         """Lets all requests arrive, and all of them end."""
-        # Nothing here dies in a cycle, and looking for cycles among a hundred thousand targets took a quarter of a run.
+        # No object here dies in a cycle, and the search for cycles among 100,000 replicas took a quarter of a run.
         collecting = gc.isenabled()
         gc.disable()
         try:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Sequence
 from isochrone.gateway.admission import Admission
 from isochrone.gateway.balancer import Balancer
 from isochrone.gateway.policies.base import NEVER, Demand
+from isochrone.gateway.replicas import Endpoint, LoadReport, Replica
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.resilience.retry_budget import Budget
-from isochrone.gateway.targets import Endpoint, LoadReport, Target
 from isochrone.simulate.calls import ANSWERED, FAILED, REFUSED, TOO_LATE, Call
 from isochrone.simulate.engine import Engine
 from isochrone.simulate.results import Tally
@@ -70,15 +70,15 @@ class Gateway:
         self._admission = admission
         self._budget = budget
         self._outliers = outliers
-        self.targets: list[Target] = []
+        self.replicas: list[Replica] = []
         for worker in workers:
             endpoint = Endpoint(f"worker-{worker.number}:8001")
             endpoint.handle = worker
             endpoint.reports = True
-            self.targets.append(Target(endpoint))
+            self.replicas.append(Replica(endpoint))
         if outliers is not None:
-            outliers.members([target.endpoint for target in self.targets], engine.now)
-        balancer.update(self.targets, engine.now)
+            outliers.members([replica.endpoint for replica in self.replicas], engine.now)
+        balancer.update(self.replicas, engine.now)
         #: Requests with a deadline by kind, in the order they came: of one kind, the first is due first.
         self._waiting: dict[int, deque[Call]] = {}
         self._armed: set[int] = set()
@@ -101,18 +101,18 @@ class Gateway:
         if self._budget is not None:
             self._budget.request(now)
         balancer = self.balancer
-        target = balancer.choose(demand, now)
-        if target is None:
+        replica = balancer.choose(demand, now)
+        if replica is None:
             tally.failed += 1
             return
         if self._admission is not None and deadline != NEVER and demand.priority != _HIGHEST:
-            verdict = self._admission.check(balancer.eligible, target, demand, now)
-            if not isinstance(verdict, Target):
+            verdict = self._admission.check(balancer.eligible, replica, demand, now)
+            if not isinstance(verdict, Replica):
                 tally.refused += 1
                 return
-            target = verdict
+            replica = verdict
         self.open += 1
-        self._send(now, call, target)
+        self._send(now, call, replica)
         if deadline != NEVER:
             waiting = self._waiting.get(kind.index)
             if waiting is None:
@@ -125,35 +125,35 @@ class Gateway:
                 self._armed.add(kind.index)
                 self.engine.at(deadline, self._due, kind.index)
 
-    def _send(self, now: int, call: Call, target: Target) -> None:
-        call.target = target
-        call.load = self.balancer.sent(target, now)
+    def _send(self, now: int, call: Call, replica: Replica) -> None:
+        call.replica = replica
+        call.load = self.balancer.sent(replica, now)
         call.sent_at = now
         call.attempts += 1
         if self._under_way is not None:
             self._under_way[call] = None
         at, delay = self.engine.at, self._delay
-        at(now + delay(), target.endpoint.handle.arrive, call)
+        at(now + delay(), replica.endpoint.handle.arrive, call)
         asked = self.policy.probes(now)
         if asked:
             # Probes of one request travel together: one event there and one back, not six.
             self.probes += len(asked)
             at(now + delay(), self._probe, tuple(asked))
 
-    def _probe(self, now: int, asked: tuple[Target, ...]) -> None:
+    def _probe(self, now: int, asked: tuple[Replica, ...]) -> None:
         """Probes are at their workers' doors. Who stopped or stalls does not answer."""
-        news: list[tuple[Target, LoadReport]] = []
-        for target in asked:
-            worker: Worker = target.endpoint.handle
+        news: list[tuple[Replica, LoadReport]] = []
+        for replica in asked:
+            worker: Worker = replica.endpoint.handle
             if worker.state in (SERVING, ERRING):
-                news.append((target, worker.report(now)))
+                news.append((replica, worker.report(now)))
         if news:
             self.engine.at(now + self._delay(), self._told, news)
 
-    def _told(self, now: int, news: list[tuple[Target, LoadReport]]) -> None:
+    def _told(self, now: int, news: list[tuple[Replica, LoadReport]]) -> None:
         reported = self.balancer.reported
-        for target, report in news:
-            reported(target, report, now)
+        for replica, report in news:
+            reported(replica, report, now)
 
     # The way back.
 
@@ -161,24 +161,24 @@ class Gateway:
         """The worker's answer, or the news that its connection broke."""
         if call.over:
             return
-        target, outcome, balancer = call.target, call.outcome, self.balancer
-        assert target is not None
+        replica, outcome, balancer = call.replica, call.outcome, self.balancer
+        assert replica is not None
         if call.report is not None:
-            balancer.reported(target, call.report, now)
+            balancer.reported(replica, call.report, now)
         latency = now - call.sent_at
         if outcome in (ANSWERED, FAILED):
             failed = outcome == FAILED
-            balancer.ended(target, call.load, latency, failed, now)
-            if self._outliers is not None and self._outliers.ended(target.endpoint, _MODEL, latency, failed, now):
+            balancer.ended(replica, call.load, latency, failed, now)
+            if self._outliers is not None and self._outliers.ended(replica.endpoint, _MODEL, latency, failed, now):
                 balancer.refresh(now)
         else:
-            # A refusal says nothing of how fast the target is, nor that it is broken.
-            balancer.dropped(target, now)
-        if outcome != ANSWERED and outcome != TOO_LATE and self._try_again(now, call, target):
+            # A refusal says nothing of how fast the replica is, nor that it is broken.
+            balancer.dropped(replica, now)
+        if outcome != ANSWERED and outcome != TOO_LATE and self._try_again(now, call, replica):
             return
         self._settle(now, call, outcome)
 
-    def _try_again(self, now: int, call: Call, tried: Target) -> bool:
+    def _try_again(self, now: int, call: Call, tried: Replica) -> bool:
         if self._budget is None or call.attempts >= MAX_ATTEMPTS or now >= call.deadline:
             return False
         balancer, demand = self.balancer, call.demand
@@ -187,11 +187,11 @@ class Gateway:
             return False
         avoid = (*demand.avoid, tried)
         call.demand = demand = Demand(demand.key, demand.deadline, demand.rows, demand.priority, avoid)
-        target = balancer.choose(demand, now)
-        if target is None or target in avoid:
+        replica = balancer.choose(demand, now)
+        if replica is None or replica in avoid:
             return False
         call.tally.retried += 1
-        self._send(now, call, target)
+        self._send(now, call, replica)
         return True
 
     def _settle(self, now: int, call: Call, outcome: int) -> None:
@@ -225,22 +225,22 @@ class Gateway:
             self._armed.discard(kind)
 
     def _give_up(self, now: int, call: Call) -> None:
-        target = call.target
-        assert target is not None
-        self.balancer.dropped(target, now)
-        if target.reported_at < call.sent_at:
+        replica = call.replica
+        assert replica is not None
+        self.balancer.dropped(replica, now)
+        if replica.reported_at < call.sent_at:
             # Not a word since it was sent: that says something of the worker, and not of its queue alone.
-            target.error_rate += (1.0 - target.error_rate) / 16
-            if self._outliers is not None and self._outliers.ended(target.endpoint, _MODEL, 0, True, now):
+            replica.error_rate += (1.0 - replica.error_rate) / 16
+            if self._outliers is not None and self._outliers.ended(replica.endpoint, _MODEL, 0, True, now):
                 self.balancer.refresh(now)
         self._settle(now, call, TOO_LATE)
-        self.engine.at(now + self._delay(), target.endpoint.handle.abandoned, call)
+        self.engine.at(now + self._delay(), replica.endpoint.handle.abandoned, call)
 
     # What is found out beside requests.
 
     def health(self, now: int, worker: Worker, well: bool) -> None:
         """Active checks found a change. What a lost worker still has is given up there and tried elsewhere."""
-        endpoint = self.targets[worker.number].endpoint
+        endpoint = self.replicas[worker.number].endpoint
         if endpoint.healthy == well:
             return
         endpoint.healthy = well
@@ -249,11 +249,11 @@ class Gateway:
         self.balancer.refresh(now)
         if not well:
             for call in list(self._under_way or ()):
-                if call.target is not None and call.target.endpoint is endpoint:
-                    self._lost(now, call, call.target)
+                if call.replica is not None and call.replica.endpoint is endpoint:
+                    self._lost(now, call, call.replica)
 
-    def _lost(self, now: int, call: Call, target: Target) -> None:
-        self.balancer.ended(target, call.load, now - call.sent_at, True, now)
+    def _lost(self, now: int, call: Call, replica: Replica) -> None:
+        self.balancer.ended(replica, call.load, now - call.sent_at, True, now)
         # The worker may still hold the call, so what goes on is another one with the same past.
         again = Call(call.arrived, call.work, self, call.tally, call.deadline, call.rows)
         again.priority, again.demand, again.attempts = call.priority, call.demand, call.attempts
@@ -261,8 +261,8 @@ class Gateway:
         if self._under_way is not None:
             del self._under_way[call]
             self._under_way[again] = None
-        self.engine.at(now + self._delay(), target.endpoint.handle.abandoned, call)
-        if not self._try_again(now, again, target):
+        self.engine.at(now + self._delay(), replica.endpoint.handle.abandoned, call)
+        if not self._try_again(now, again, replica):
             self._settle(now, again, FAILED)
         elif again.deadline != NEVER:
             self.engine.at(again.deadline, self._due_alone, again)
@@ -274,15 +274,15 @@ class Gateway:
     def close(self, now: int) -> None:
         """The run is over: who is still waited for has failed."""
         for call in list(self._under_way or ()):
-            assert call.target is not None
-            self.balancer.dropped(call.target, now)
+            assert call.replica is not None
+            self.balancer.dropped(call.replica, now)
             self._settle(now, call, FAILED)
 
     def unsettled(self, now: int) -> bool:
         """Whether who is eligible changes with time alone: somebody is ejected, or a newcomer grows."""
         # An ejected one joins anew when its time is over, so this is one look.
         limit = now - self.balancer.rules.slow_start_ns
-        return any(target.endpoint.joined_at > limit for target in self.targets)
+        return any(replica.endpoint.joined_at > limit for replica in self.replicas)
 
     def judge(self, now: int) -> None:
         """Once a second: who is an outlier."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from math import ceil
 
-from isochrone.gateway.targets import LoadReport
+from isochrone.gateway.replicas import LoadReport
 from isochrone.simulate.calls import ANSWERED, ELSEWHERE, RUNNING, Call
 from isochrone.simulate.engine import Engine
 from isochrone.simulate.workers import STALLED, Worker

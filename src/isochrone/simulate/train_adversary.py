@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from isochrone.clock import SECOND
-from isochrone.gateway.targets import LoadReport
+from isochrone.gateway.replicas import LoadReport
 from isochrone.simulate.costs import Lognormal
 from isochrone.simulate.engine import START_NS
 from isochrone.simulate.fleet import Fleet, PolicyFactory

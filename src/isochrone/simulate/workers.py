@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from isochrone.gateway.targets import LoadReport
+from isochrone.gateway.replicas import LoadReport
 from isochrone.simulate.calls import ANSWERED, ELSEWHERE, FAILED, Call
 from isochrone.simulate.engine import Engine, Handler
 

@@ -11,7 +11,7 @@ from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.policies.learned import Learned
 from isochrone.gateway.policies.learned_features import NAMES
 from isochrone.gateway.policies.learned_model import Weights
-from isochrone.gateway.targets import LoadReport, Target
+from isochrone.gateway.replicas import LoadReport, Replica
 
 START = 1_000 * MS
 
@@ -23,7 +23,7 @@ def weights(margin: float = 0.05, **given: float) -> Weights:
 
 
 class Stage:
-    """A policy and its targets at an instant. All have answered once, in 2 ms, and told a run of 2 ms."""
+    """A policy and its replicas at an instant. All have answered once, in 2 ms, and told a run of 2 ms."""
 
     def __init__(self, size: int = 4, seed: int = 1, **options: Any) -> None:
         options.setdefault("weights", weights())
@@ -31,29 +31,29 @@ class Stage:
         options.setdefault("floor", 0.0)
         self.policy = Learned(Random(seed), **options)
         self.now = START
-        self.targets = fleet(size)
-        self.policy.members(self.targets)
-        for target in self.targets:
-            target.ended(target.sent(), 2 * MS, False, self.now)
-        for target in self.targets:
-            self.tell(target)
+        self.replicas = fleet(size)
+        self.policy.members(self.replicas)
+        for replica in self.replicas:
+            replica.ended(replica.sent(), 2 * MS, False, self.now)
+        for replica in self.replicas:
+            self.tell(replica)
 
-    def tell(self, target: Target, load: int = 0, wait_ms: float = 0.0, run_ms: float = 2.0) -> None:
-        target.reported(LoadReport(load, load, int(wait_ms * MS), int(run_ms * MS)), self.now)
-        self.policy.reported(target, self.now)
+    def tell(self, replica: Replica, load: int = 0, wait_ms: float = 0.0, run_ms: float = 2.0) -> None:
+        replica.reported(LoadReport(load, load, int(wait_ms * MS), int(run_ms * MS)), self.now)
+        self.policy.reported(replica, self.now)
 
-    def choose(self, **demand: Any) -> Target:
+    def choose(self, **demand: Any) -> Replica:
         """A choice that is not sent."""
         return self.policy.choose(Demand(**demand), self.now)
 
-    def place(self, latency_ns: int = 2 * MS, failed: bool = False, fails_at: Target | None = None) -> Target:
+    def place(self, latency_ns: int = 2 * MS, failed: bool = False, fails_at: Replica | None = None) -> Replica:
         """A whole request: chosen, sent, and answered at once as far as the fleet's figures go."""
         self.now += MS // 10
-        target = self.policy.choose(Demand(), self.now)
-        load = target.sent()
-        self.policy.sent(target, self.now)
+        replica = self.policy.choose(Demand(), self.now)
+        load = replica.sent()
+        self.policy.sent(replica, self.now)
         ended = self.now + latency_ns
-        lost = failed or target is fails_at
-        target.ended(load, latency_ns, lost, ended)
-        self.policy.ended(target, latency_ns, lost, ended)
-        return target
+        lost = failed or replica is fails_at
+        replica.ended(load, latency_ns, lost, ended)
+        self.policy.ended(replica, latency_ns, lost, ended)
+        return replica

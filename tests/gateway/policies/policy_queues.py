@@ -12,7 +12,7 @@ from itertools import count
 from random import Random
 
 from isochrone.gateway.policies.base import Demand, Policy
-from isochrone.gateway.targets import Endpoint, LoadReport, Target
+from isochrone.gateway.replicas import Endpoint, LoadReport, Replica
 
 MS = 1_000_000
 NEVER = 1 << 60
@@ -21,8 +21,8 @@ NEVER = 1 << 60
 Service = Callable[[Random, int], int]
 
 
-def fleet(size: int) -> list[Target]:
-    return [Target(Endpoint(f"10.0.{number >> 8}.{number & 255}:8000")) for number in range(size)]
+def fleet(size: int) -> list[Replica]:
+    return [Replica(Endpoint(f"10.0.{number >> 8}.{number & 255}:8000")) for number in range(size)]
 
 
 def steady(mean_ns: int) -> Service:
@@ -44,7 +44,7 @@ def stopping(service: Service, at: int) -> Service:
 class Outcome:
     """What a run found."""
 
-    targets: list[Target]
+    replicas: list[Replica]
     latencies: list[int] = field(default_factory=list)
     #: By worker: when requests were sent to it.
     sent: list[list[int]] = field(default_factory=list)
@@ -64,21 +64,21 @@ def run(
 ) -> Outcome:
     """Requests through one gateway to one worker per service."""
     random = Random(f"arrivals {seed}")
-    targets = fleet(len(services))
-    slots = {id(target): slot for slot, target in enumerate(targets)}
-    outcome = Outcome(targets, sent=[[] for _ in targets])
-    free_at = [0] * len(targets)
-    policy.members(targets)
+    replicas = fleet(len(services))
+    slots = {id(replica): slot for slot, replica in enumerate(replicas)}
+    outcome = Outcome(replicas, sent=[[] for _ in replicas])
+    free_at = [0] * len(replicas)
+    policy.members(replicas)
     demand, order = Demand(), count()
     arrival, events = 1_000_000_000, list[tuple[int, int, int, int, int]]()
     for _ in range(requests):
         arrival += int(random.expovariate(per_second) * 1e9)
         while events and events[0][0] <= arrival:
-            _end(policy, targets, outcome, heapq.heappop(events), reports)
-        target = policy.choose(demand, arrival)
-        slot = slots[id(target)]
-        load = target.sent()
-        policy.sent(target, arrival)
+            _end(policy, replicas, outcome, heapq.heappop(events), reports)
+        replica = policy.choose(demand, arrival)
+        slot = slots[id(replica)]
+        load = replica.sent()
+        policy.sent(replica, arrival)
         for asked in policy.probes(arrival):
             if reports and free_at[slots[id(asked)]] < NEVER:
                 _report(policy, asked, arrival)
@@ -88,22 +88,22 @@ def run(
         if free_at[slot] < NEVER:
             heapq.heappush(events, (free_at[slot], next(order), slot, load, arrival))
     while events:
-        _end(policy, targets, outcome, heapq.heappop(events), reports)
+        _end(policy, replicas, outcome, heapq.heappop(events), reports)
     return outcome
 
 
 def _end(
-    policy: Policy, targets: list[Target], outcome: Outcome, event: tuple[int, int, int, int, int], reports: bool
+    policy: Policy, replicas: list[Replica], outcome: Outcome, event: tuple[int, int, int, int, int], reports: bool
 ) -> None:
     now, _, slot, load, arrival = event
-    target = targets[slot]
-    target.ended(load, now - arrival, False, now)
-    policy.ended(target, now - arrival, False, now)
+    replica = replicas[slot]
+    replica.ended(load, now - arrival, False, now)
+    policy.ended(replica, now - arrival, False, now)
     outcome.latencies.append(now - arrival)
     if reports:
-        _report(policy, target, now)
+        _report(policy, replica, now)
 
 
-def _report(policy: Policy, target: Target, now: int) -> None:
-    target.reported(LoadReport(target.in_flight, max(0, target.in_flight - 1)), now)
-    policy.reported(target, now)
+def _report(policy: Policy, replica: Replica, now: int) -> None:
+    replica.reported(LoadReport(replica.in_flight, max(0, replica.in_flight - 1)), now)
+    policy.reported(replica, now)

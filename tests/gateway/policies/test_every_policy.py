@@ -13,7 +13,7 @@ from policy_queues import fleet
 
 from isochrone.gateway import policies
 from isochrone.gateway.policies.base import Demand, Policy
-from isochrone.gateway.targets import LoadReport, Target
+from isochrone.gateway.replicas import LoadReport, Replica
 
 #: ``learned`` has guard rails and tests of its own.
 NAMES = [name for name in policies.NAMES if name != "learned"]
@@ -34,7 +34,7 @@ class Drive:
         self.policy = policy
         self.all = fleet(size)
         self.now = 5_000_000_000
-        self.under_way: list[tuple[Target, int, int]] = []
+        self.under_way: list[tuple[Replica, int, int]] = []
         self.chosen: list[int] = []
         self.members = list(self.all)
         policy.members(self.members)
@@ -47,32 +47,32 @@ class Drive:
         elif event == "send avoiding":
             self.send(Demand(key=b"k" if number % 2 else b"", avoid=tuple(self.all[: 1 + number % len(self.all)])))
         elif event in ("end", "fail", "drop") and self.under_way:
-            target, load, sent_at = self.under_way.pop(number % len(self.under_way))
+            replica, load, sent_at = self.under_way.pop(number % len(self.under_way))
             if event == "drop":
-                target.dropped()
-                policy.dropped(target, now)
+                replica.dropped()
+                policy.dropped(replica, now)
             else:
-                target.ended(load, now - sent_at, event == "fail", now)
-                policy.ended(target, now - sent_at, event == "fail", now)
+                replica.ended(load, now - sent_at, event == "fail", now)
+                policy.ended(replica, now - sent_at, event == "fail", now)
         elif event == "report":
-            target = self.all[number % len(self.all)]
-            target.reported(LoadReport(number % 9, number % 5, number % 3 * 1_000_000, number % 2 * 900_000), now)
-            policy.reported(target, now)
+            replica = self.all[number % len(self.all)]
+            replica.reported(LoadReport(number % 9, number % 5, number % 3 * 1_000_000, number % 2 * 900_000), now)
+            policy.reported(replica, now)
         elif event == "members":
             random = Random(number)
             self.members = random.sample(self.all, 1 + number % len(self.all))
             policy.members(self.members)
 
     def send(self, demand: Demand) -> None:
-        target = self.policy.choose(demand, self.now)
-        assert target in self.members
+        replica = self.policy.choose(demand, self.now)
+        assert replica in self.members
         if any(member not in demand.avoid for member in self.members):
-            assert target not in demand.avoid
-        load = target.sent()
-        self.policy.sent(target, self.now)
+            assert replica not in demand.avoid
+        load = replica.sent()
+        self.policy.sent(replica, self.now)
         assert all(asked in self.members for asked in self.policy.probes(self.now))
-        self.under_way.append((target, load, self.now))
-        self.chosen.append(self.all.index(target))
+        self.under_way.append((replica, load, self.now))
+        self.chosen.append(self.all.index(replica))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -116,15 +116,15 @@ def test_requests_of_a_member_that_left_still_end(name: str) -> None:
         drive.play("end", 1_000_003)
         drive.play("send", 7)
         drive.play("end", 5)
-    assert all(target.in_flight == 0 for target in drive.all)
+    assert all(replica.in_flight == 0 for replica in drive.all)
     assert drive.policy.choose(Demand(), drive.now) in drive.members
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_members_may_go_away_and_come_back(name: str) -> None:
     policy = policies.make(name, Random(4))
-    targets = fleet(20)
-    for members in (targets, [], targets[:1], targets[5:], [], targets):
+    replicas = fleet(20)
+    for members in (replicas, [], replicas[:1], replicas[5:], [], replicas):
         policy.members(members)
         if members:
             assert policy.choose(Demand(key=b"k"), 10) in members
@@ -138,9 +138,9 @@ def test_every_member_of_an_equal_fleet_gets_work(name: str) -> None:
         drive.now += 1_000_000
         drive.send(Demand(key=b"agent %d" % number))
         if len(drive.under_way) > 2:
-            target, load, sent_at = drive.under_way.pop(0)
-            target.ended(load, drive.now - sent_at, False, drive.now)
-            drive.policy.ended(target, drive.now - sent_at, False, drive.now)
+            replica, load, sent_at = drive.under_way.pop(0)
+            replica.ended(load, drive.now - sent_at, False, drive.now)
+            drive.policy.ended(replica, drive.now - sent_at, False, drive.now)
     shares = [drive.chosen.count(slot) / len(drive.chosen) for slot in range(4)]
     assert min(shares) > 0.15
     assert max(shares) < 0.4

@@ -14,60 +14,60 @@ from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.policies.consistent_hash import ConsistentHash
 from isochrone.gateway.policies.hashing import of_address
 from isochrone.gateway.policies.maglev import TABLE_SIZES, claim
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 KEYS = [b"agent-%d" % number for number in range(4000)]
 NAMES = ("consistent_hash", "maglev")
 
 
-def owners(name: str, targets: list[Target], seed: int = 1) -> list[Target]:
+def owners(name: str, replicas: list[Replica], seed: int = 1) -> list[Replica]:
     policy = policies.make(name, Random(seed))
-    policy.members(targets)
+    policy.members(replicas)
     return [policy.choose(Demand(key=key), 1) for key in KEYS]
 
 
-def moved(before: list[Target], after: list[Target]) -> float:
+def moved(before: list[Replica], after: list[Replica]) -> float:
     return sum(one is not other for one, other in zip(before, after, strict=True)) / len(before)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_gateways_agree_whatever_order_they_learned_of_workers_in(name: str) -> None:
-    targets = fleet(12)
-    shuffled = list(targets)
+    replicas = fleet(12)
+    shuffled = list(replicas)
     Random(2).shuffle(shuffled)
-    assert owners(name, targets) == owners(name, shuffled, seed=99)
+    assert owners(name, replicas) == owners(name, shuffled, seed=99)
 
 
 @pytest.mark.parametrize("size", [4, 10, 100])
 def test_a_ring_moves_the_keys_of_the_worker_that_went_and_no_others(size: int) -> None:
-    targets = fleet(size)
-    before, after = owners("consistent_hash", targets), owners("consistent_hash", targets[:-1])
+    replicas = fleet(size)
+    before, after = owners("consistent_hash", replicas), owners("consistent_hash", replicas[:-1])
     share = moved(before, after)
     # 128 points: a worker's share of the ring deviates by 9 % (one σ); sampling adds √(1/(4000 n)).
     assert 0 < share < 1.4 / size + 0.01
-    assert all(old is new for old, new in zip(before, after, strict=True) if old is not targets[-1])
+    assert all(old is new for old, new in zip(before, after, strict=True) if old is not replicas[-1])
 
 
 @pytest.mark.parametrize("size", [4, 10, 100])
 def test_a_ring_moves_keys_to_the_newcomer_only(size: int) -> None:
-    targets = fleet(size + 1)
-    before, after = owners("consistent_hash", targets[:-1]), owners("consistent_hash", targets)
-    assert all(new is targets[-1] for old, new in zip(before, after, strict=True) if old is not new)
+    replicas = fleet(size + 1)
+    before, after = owners("consistent_hash", replicas[:-1]), owners("consistent_hash", replicas)
+    assert all(new is replicas[-1] for old, new in zip(before, after, strict=True) if old is not new)
     assert 0 < moved(before, after) < 1.4 / (size + 1) + 0.01
 
 
 @pytest.mark.parametrize("size", [4, 10, 100])
 def test_maglev_moves_little_more_than_it_must(size: int) -> None:
-    targets = fleet(size)
-    before, after = owners("maglev", targets), owners("maglev", targets[:-1])
-    must = sum(owner is targets[-1] for owner in before) / len(before)
+    replicas = fleet(size)
+    before, after = owners("maglev", replicas), owners("maglev", replicas[:-1])
+    must = sum(owner is replicas[-1] for owner in before) / len(before)
     # Some of the rest move too, since turns shift: up to 3 % were measured with 50,000 keys.
     assert must <= moved(before, after) < must + 0.06
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 40])
 def test_maglev_gives_everybody_the_same_number_of_entries_within_one(size: int) -> None:
-    counts = Counter(claim([target.endpoint.address for target in fleet(size)], 4093))
+    counts = Counter(claim([replica.endpoint.address for replica in fleet(size)], 4093))
     assert sum(counts.values()) == 4093
     assert len(counts) == size
     assert max(counts.values()) - min(counts.values()) <= 1
@@ -75,7 +75,7 @@ def test_maglev_gives_everybody_the_same_number_of_entries_within_one(size: int)
 
 @pytest.mark.parametrize(("size", "entries"), [(1, 1021), (5, 1021), (60, 4093), (500, 4093)])
 def test_the_quick_way_to_claim_makes_the_papers_table(size: int, entries: int) -> None:
-    addresses = [target.endpoint.address for target in fleet(size)]
+    addresses = [replica.endpoint.address for replica in fleet(size)]
     places = [of_address(address, b"offset") % entries for address in addresses]
     skips = [of_address(address, b"skip") % (entries - 1) + 1 for address in addresses]
     table = [-1] * entries
@@ -101,9 +101,9 @@ def test_keys_spread_over_everybody(name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_an_avoided_worker_is_passed_over_always_to_the_same_other(name: str) -> None:
-    targets = fleet(5)
+    replicas = fleet(5)
     policy = policies.make(name, Random(1))
-    policy.members(targets)
+    policy.members(replicas)
     first = policy.choose(Demand(key=b"agent"), 1)
     others = {policy.choose(Demand(key=b"agent", avoid=(first,)), 1) for _ in range(20)}
     assert len(others) == 1
@@ -112,11 +112,11 @@ def test_an_avoided_worker_is_passed_over_always_to_the_same_other(name: str) ->
 
 @pytest.mark.parametrize("name", NAMES)
 def test_without_a_key_the_less_busy_of_two_is_taken(name: str) -> None:
-    targets = fleet(2)
-    targets[1].in_flight = 5
+    replicas = fleet(2)
+    replicas[1].in_flight = 5
     policy = policies.make(name, Random(1))
-    policy.members(targets)
-    assert {policy.choose(Demand(), 1) for _ in range(20)} == {targets[0]}
+    policy.members(replicas)
+    assert {policy.choose(Demand(), 1) for _ in range(20)} == {replicas[0]}
 
 
 @pytest.mark.parametrize("load_factor", [1.0, 1.25, 2.0])
@@ -124,56 +124,56 @@ def test_without_a_key_the_less_busy_of_two_is_taken(name: str) -> None:
 def test_no_worker_holds_more_than_its_bound(load_factor: float, hot: float) -> None:
     random = Random(f"{load_factor} {hot}")
     policy = ConsistentHash(random, load_factor=load_factor)
-    targets = fleet(10)
-    policy.members(targets)
-    under_way: list[tuple[Target, int]] = []
+    replicas = fleet(10)
+    policy.members(replicas)
+    under_way: list[tuple[Replica, int]] = []
     for now in range(1, 3000):
         if under_way and (random.random() < 0.45 or len(under_way) > 300):
-            target, load = under_way.pop(int(random.random() * len(under_way)))
-            target.ended(load, 1000, False, now)
-            policy.ended(target, 1000, False, now)
+            replica, load = under_way.pop(int(random.random() * len(under_way)))
+            replica.ended(load, 1000, False, now)
+            policy.ended(replica, 1000, False, now)
             continue
         key = b"everybody's" if random.random() < hot else random.choice(KEYS)
-        target = policy.choose(Demand(key=key), now)
-        load = target.sent()
-        policy.sent(target, now)
-        under_way.append((target, load))
+        replica = policy.choose(Demand(key=key), now)
+        load = replica.sent()
+        policy.sent(replica, now)
+        under_way.append((replica, load))
         # The bound is on the one that is given something: others may be above it only because requests ended since.
-        assert target.in_flight <= ceil(load_factor * len(under_way) / len(targets))
+        assert replica.in_flight <= ceil(load_factor * len(under_way) / len(replicas))
     assert (policy.moved_on > 100) if hot else True
 
 
 def test_a_large_factor_keeps_a_hot_key_where_it_is() -> None:
     policy = ConsistentHash(Random(1), load_factor=1e9)
-    targets = fleet(10)
-    policy.members(targets)
+    replicas = fleet(10)
+    policy.members(replicas)
     chosen = set()
     for _ in range(200):
-        target = policy.choose(Demand(key=b"hot"), 1)
-        target.sent()
-        policy.sent(target, 1)
-        chosen.add(target)
+        replica = policy.choose(Demand(key=b"hot"), 1)
+        replica.sent()
+        policy.sent(replica, 1)
+        chosen.add(replica)
     assert len(chosen) == 1
     assert policy.moved_on == 0
 
 
 def test_the_same_members_again_rebuild_nothing() -> None:
     policy = ConsistentHash(Random(1))
-    targets = fleet(10)
-    policy.members(targets)
+    replicas = fleet(10)
+    policy.members(replicas)
     ring = policy._ring
-    policy.members(list(reversed(targets)))
+    policy.members(list(reversed(replicas)))
     assert policy._ring is ring
-    policy.members(targets[1:])
+    policy.members(replicas[1:])
     assert policy._ring is not ring
 
 
 def test_requests_in_flight_count_when_members_change() -> None:
     policy = ConsistentHash(Random(1), load_factor=1.0)
-    targets = fleet(4)
-    for target in targets:
-        target.in_flight = 5
-    policy.members(targets[:2])
+    replicas = fleet(4)
+    for replica in replicas:
+        replica.in_flight = 5
+    policy.members(replicas[:2])
     assert policy.capacity() == ceil(11 / 2)
-    policy.members(targets)
+    policy.members(replicas)
     assert policy.capacity() == ceil(21 / 4)

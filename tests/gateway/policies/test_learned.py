@@ -18,7 +18,7 @@ from isochrone.gateway import policies
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.policies.learned import Learned
 from isochrone.gateway.policies.prequal import Prequal
-from isochrone.gateway.targets import LoadReport, Target
+from isochrone.gateway.replicas import LoadReport, Replica
 
 
 def never_control(stage: Stage) -> Stage:
@@ -29,28 +29,28 @@ def never_control(stage: Stage) -> Stage:
 
 def test_it_moves_to_who_answers_soonest_inside_the_safe_set() -> None:
     stage = never_control(Stage())
-    for target, wait_ms in zip(stage.targets, (1.5, 0.8, 1.9, 1.0), strict=True):
-        stage.tell(target, load=1, wait_ms=wait_ms)
-    assert stage.choose() is stage.targets[1]
+    for replica, wait_ms in zip(stage.replicas, (1.5, 0.8, 1.9, 1.0), strict=True):
+        stage.tell(replica, load=1, wait_ms=wait_ms)
+    assert stage.choose() is stage.replicas[1]
     assert stage.policy.moved + stage.policy.agreed == 1
 
 
 def test_who_is_outside_the_safe_set_is_never_taken_however_good_its_score() -> None:
     # The model likes load, which is absurd; Prequal calls the loaded one unsafe: it would take four times as long.
     stage = never_control(Stage(weights=weights(speed=1.0)))
-    stage.tell(stage.targets[0], load=9, wait_ms=18.0, run_ms=1.0)
-    assert all(stage.choose() is not stage.targets[0] for _ in range(8))
+    stage.tell(stage.replicas[0], load=9, wait_ms=18.0, run_ms=1.0)
+    assert all(stage.choose() is not stage.replicas[0] for _ in range(8))
 
 
 def test_prequals_choice_stands_when_the_gain_is_small() -> None:
     stage = never_control(Stage(weights=weights(margin=0.2, outlook=1.0)))
-    stage.tell(stage.targets[0], load=0, run_ms=1.8)
-    for target in stage.targets[1:]:
-        stage.tell(target, load=0, run_ms=2.0)
+    stage.tell(stage.replicas[0], load=0, run_ms=1.8)
+    for replica in stage.replicas[1:]:
+        stage.tell(replica, load=0, run_ms=2.0)
     chosen = stage.choose()
     assert stage.policy.moved == 0
     assert stage.policy.unsure + stage.policy.agreed == 1
-    assert chosen in stage.targets
+    assert chosen in stage.replicas
 
 
 def test_figures_beyond_those_of_training_leave_the_choice_to_prequal() -> None:
@@ -58,20 +58,20 @@ def test_figures_beyond_those_of_training_leave_the_choice_to_prequal() -> None:
     narrow.ranges["speed"] = (-0.1, 0.1)
     stage = never_control(Stage(weights=narrow))
     # Everybody's word is far from the 2 ms that were seen.
-    for number, target in enumerate(stage.targets):
-        stage.tell(target, load=0, run_ms=0.4 + 0.02 * number)
+    for number, replica in enumerate(stage.replicas):
+        stage.tell(replica, load=0, run_ms=0.4 + 0.02 * number)
     stage.choose()
     assert stage.policy.moved == 0
 
 
-def test_a_target_that_never_answered_is_never_moved_to() -> None:
+def test_a_replica_that_never_answered_is_never_moved_to() -> None:
     stage = never_control(Stage())
     newcomer = fleet(5)[4]
-    stage.policy.members([*stage.targets, newcomer])
+    stage.policy.members([*stage.replicas, newcomer])
     newcomer.reported(LoadReport(0, 0, 0, 1 * MS), stage.now)
     stage.policy.reported(newcomer, stage.now)
-    for target in stage.targets:
-        stage.tell(target, load=0)
+    for replica in stage.replicas:
+        stage.tell(replica, load=0)
     before = stage.policy.moved
     taken = [stage.choose() for _ in range(4)]
     # Prequal may try it. The model has no figures of it and must not.
@@ -81,7 +81,7 @@ def test_a_target_that_never_answered_is_never_moved_to() -> None:
 def test_retries_are_left_to_prequal_and_avoid_what_was_tried() -> None:
     stage = Stage()
     for _ in range(20):
-        assert stage.choose(avoid=(stage.targets[0],)) is not stage.targets[0]
+        assert stage.choose(avoid=(stage.replicas[0],)) is not stage.replicas[0]
     assert stage.policy.moved == stage.policy.agreed == stage.policy.unsure == 0
 
 
@@ -100,7 +100,7 @@ def test_a_slow_decision_is_thrown_away_and_the_model_rests() -> None:
     stage = never_control(Stage(budget_us=50))
     ticks = iter(range(0, 10**12, 60_000))
     stage.policy.timer = lambda: next(ticks)
-    stage.tell(stage.targets[3], load=5, wait_ms=1.0)
+    stage.tell(stage.replicas[3], load=5, wait_ms=1.0)
     chosen = stage.choose()
     assert stage.policy.over_budget == 1
     assert chosen.load(stage.now) == 0
@@ -124,13 +124,13 @@ def test_a_worse_p99_switches_it_off_and_raises_one_alert() -> None:
         # One request in twenty of the learned slice takes ten times as long; none of the control slice.
         slow = number % 20 == 0
         stage.now += MS // 10
-        target = stage.policy.choose(Demand(), stage.now)
+        replica = stage.policy.choose(Demand(), stage.now)
         learned = stage.policy._tag == 1
-        load = target.sent()
-        stage.policy.sent(target, stage.now)
+        load = replica.sent()
+        stage.policy.sent(replica, stage.now)
         latency = 20 * MS if slow and learned else 2 * MS
-        target.ended(load, latency, False, stage.now + latency)
-        stage.policy.ended(target, latency, False, stage.now + latency)
+        replica.ended(load, latency, False, stage.now + latency)
+        stage.policy.ended(replica, latency, False, stage.now + latency)
         if stage.policy.alert:
             break
     assert alerts == [stage.policy.alert]
@@ -148,12 +148,12 @@ def test_failures_of_the_learned_slice_switch_it_off() -> None:
     stage = Stage(seed=4)
     for number in range(30_000):
         stage.now += MS // 10
-        target = stage.policy.choose(Demand(), stage.now)
+        replica = stage.policy.choose(Demand(), stage.now)
         failed = stage.policy._tag == 1 and number % 25 == 0
-        load = target.sent()
-        stage.policy.sent(target, stage.now)
-        target.ended(load, 2 * MS, failed, stage.now + 2 * MS)
-        stage.policy.ended(target, 2 * MS, failed, stage.now + 2 * MS)
+        load = replica.sent()
+        stage.policy.sent(replica, stage.now)
+        replica.ended(load, 2 * MS, failed, stage.now + 2 * MS)
+        stage.policy.ended(replica, 2 * MS, failed, stage.now + 2 * MS)
         if stage.policy.alert:
             break
     assert "failed" in stage.policy.alert
@@ -181,14 +181,14 @@ def test_shadow_changes_nothing_and_logs_with_propensities() -> None:
 def test_no_endpoint_gets_more_than_its_ceiling_by_re_ranking() -> None:
     # One looks four times as quick by its word, and stays inside the safe set by Prequal's slack.
     stage = never_control(Stage(size=8, ceiling=2.0))
-    counts: Counter[Target] = Counter()
+    counts: Counter[Replica] = Counter()
     for _ in range(4000):
-        for target in stage.targets:
-            stage.tell(target, run_ms=0.25 if target is stage.targets[0] else 0.6)
+        for replica in stage.replicas:
+            stage.tell(replica, run_ms=0.25 if replica is stage.replicas[0] else 0.6)
         counts[stage.place()] += 1
     assert stage.policy.capped > 100
     # An even share is an eighth; the ceiling twice that, and Prequal's own choices come on top.
-    assert 0.2 < counts[stage.targets[0]] / 4000 < 0.36
+    assert 0.2 < counts[stage.replicas[0]] / 4000 < 0.36
 
 
 def test_a_forgotten_endpoint_is_given_its_floor() -> None:
@@ -196,12 +196,12 @@ def test_a_forgotten_endpoint_is_given_its_floor() -> None:
     floors = {}
     for floor in (0.0, 0.4):
         stage = never_control(Stage(size=4, floor=floor, weights=weights(margin=0.0, speed=1.0)))
-        counts: Counter[Target] = Counter()
+        counts: Counter[Replica] = Counter()
         for _ in range(3000):
-            for target in stage.targets:
-                stage.tell(target, run_ms=3.0 if target is stage.targets[3] else 2.0)
+            for replica in stage.replicas:
+                stage.tell(replica, run_ms=3.0 if replica is stage.replicas[3] else 2.0)
             counts[stage.place()] += 1
-        floors[floor] = counts[stage.targets[3]]
+        floors[floor] = counts[stage.replicas[3]]
     assert floors[0.4] > 3000 * 0.4 / 4 * 0.7
     assert floors[0.4] > floors[0.0]
 
@@ -210,8 +210,8 @@ def test_a_little_traffic_is_placed_by_lot_and_refines_within_bounds() -> None:
     given = weights(margin=0.0, outlook=0.5, load=0.2)
     stage = never_control(Stage(weights=given, explore=0.1, step=0.1, drift=0.2, seed=6))
     for _ in range(4000):
-        for number, target in enumerate(stage.targets):
-            stage.tell(target, load=number, wait_ms=0.3 * number)
+        for number, replica in enumerate(stage.replicas):
+            stage.tell(replica, load=number, wait_ms=0.3 * number)
         stage.place(latency_ns=int((2 + stage.policy._random.random()) * MS))
     policy = stage.policy
     assert 200 < policy.explored < 600
@@ -239,9 +239,9 @@ def test_an_end_that_was_put_off_is_accounted_for_at_the_next_event(event: str) 
     if event == "choice":
         stage.choose()
     elif event == "end":
-        stage.targets[0].sent()
-        stage.targets[0].ended(1, MS, False, stage.now)
-        policy.ended(stage.targets[0], MS, False, stage.now)
+        stage.replicas[0].sent()
+        stage.replicas[0].ended(1, MS, False, stage.now)
+        policy.ended(stage.replicas[0], MS, False, stage.now)
     else:
         (asked, *_) = policy.probes(stage.now)
         stage.tell(asked)
@@ -261,13 +261,13 @@ def test_an_end_that_never_comes_costs_no_memory(monkeypatch: pytest.MonkeyPatch
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1 << 20)), max_size=150), st.sampled_from([1, 2, 4, 24]))
 def test_whatever_happens_it_chooses_a_member(events: list[tuple[int, int]], size: int) -> None:
     policy = Learned(Random(7), explore=0.1)
-    targets, now = fleet(size), START
-    members = list(targets)
+    replicas, now = fleet(size), START
+    members = list(replicas)
     policy.members(members)
-    under_way: list[tuple[Target, int, int]] = []
+    under_way: list[tuple[Replica, int, int]] = []
     for event, number in events:
         now += number * 100
-        target = targets[number % size]
+        replica = replicas[number % size]
         if event <= 2:
             chosen = policy.choose(Demand(rows=number % 9, deadline=now + number * 50), now)
             assert chosen in members
@@ -283,10 +283,10 @@ def test_whatever_happens_it_chooses_a_member(events: list[tuple[int, int]], siz
                 ended.dropped()
                 policy.dropped(ended, now)
         elif event == 4:
-            target.reported(LoadReport(number % 7, number % 3, number % 4 * MS, number % 2 * MS), now)
-            policy.reported(target, now)
+            replica.reported(LoadReport(number % 7, number % 3, number % 4 * MS, number % 2 * MS), now)
+            policy.reported(replica, now)
         elif event == 5:
-            members = targets[: 1 + number % size]
+            members = replicas[: 1 + number % size]
             policy.members(members)
 
 

@@ -16,7 +16,7 @@ from policy_queues import MS, fleet
 from isochrone.errors import ConfigError
 from isochrone.gateway.policies.learned_features import KEPT, NAMES, View, figures, seen
 from isochrone.gateway.policies.learned_model import SHIPPED, UNKNOWN, Lot, Model, read, write
-from isochrone.gateway.targets import LoadReport
+from isochrone.gateway.replicas import LoadReport
 
 
 def test_the_shipped_weights_are_inside_the_package_and_name_their_training() -> None:
@@ -69,23 +69,23 @@ def test_a_look_scores_what_the_figures_say(values: list[float], state: tuple[in
     in_flight, wait_ms, load, age_ms = state
     wide = weights(**dict(zip(NAMES, values, strict=True)))
     wide = msgspec.structs.replace(wide, ranges=dict.fromkeys(NAMES, (-1e9, 1e9)))
-    model, view, target = Model(wide), View(), fleet(1)[0]
-    target.ended(target.sent(), 3 * MS, False, START)
+    model, view, replica = Model(wide), View(), fleet(1)[0]
+    replica.ended(replica.sent(), 3 * MS, False, START)
     for _ in range(in_flight):
-        target.sent()
-    target.endpoint.free_memory = 1 << 30
-    target.reported(LoadReport(load, 0, wait_ms * MS, 2 * MS), START)
+        replica.sent()
+    replica.endpoint.free_memory = 1 << 30
+    replica.reported(LoadReport(load, 0, wait_ms * MS, 2 * MS), START)
     now = START + age_ms * MS
-    model.look(view, target, now)
-    assert view.base == pytest.approx(sum(map(mul, values[: len(KEPT)], figures(seen(target, view, now), 0.0, 0.0))))
+    model.look(view, replica, now)
+    assert view.base == pytest.approx(sum(map(mul, values[: len(KEPT)], figures(seen(replica, view, now), 0.0, 0.0))))
 
 
 def test_time_that_passes_shortens_the_outlook() -> None:
-    model, view, target = Model(weights()), View(), fleet(1)[0]
-    target.ended(target.sent(), 2 * MS, False, START)
-    target.reported(LoadReport(3, 2, 4 * MS, 2 * MS), START)
-    target.sent()
-    model.look(view, target, START)
+    model, view, replica = Model(weights()), View(), fleet(1)[0]
+    replica.ended(replica.sent(), 2 * MS, False, START)
+    replica.reported(LoadReport(3, 2, 4 * MS, 2 * MS), START)
+    replica.sent()
+    model.look(view, replica, START)
     # Four ms of waiting, one request sent since, and its own run.
     assert view.outlook(START) == pytest.approx(log(8 * MS))
     assert view.outlook(START + 3 * MS) == pytest.approx(log(5 * MS))
@@ -93,17 +93,17 @@ def test_time_that_passes_shortens_the_outlook() -> None:
 
 
 def test_who_never_answered_or_fails_is_unknown() -> None:
-    model, view, target = Model(weights()), View(), fleet(1)[0]
-    model.look(view, target, START)
+    model, view, replica = Model(weights()), View(), fleet(1)[0]
+    model.look(view, replica, START)
     assert view.base == UNKNOWN
-    target.ended(target.sent(), 2 * MS, False, START)
-    target.reported(LoadReport(0, 0, 0, 2 * MS), START)
-    model.look(view, target, START)
+    replica.ended(replica.sent(), 2 * MS, False, START)
+    replica.reported(LoadReport(0, 0, 0, 2 * MS), START)
+    model.look(view, replica, START)
     assert view.base != UNKNOWN
     narrow = msgspec.structs.replace(weights(), ranges={**weights().ranges, "errors": (-0.05, 0.05)})
-    target.ended(target.sent(), 2 * MS, True, START)
+    replica.ended(replica.sent(), 2 * MS, True, START)
     model = Model(narrow)
-    model.look(view, target, START)
+    model.look(view, replica, START)
     assert view.base == UNKNOWN
 
 

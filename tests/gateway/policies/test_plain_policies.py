@@ -10,13 +10,13 @@ from policy_queues import fleet
 
 from isochrone.gateway import policies
 from isochrone.gateway.policies.base import Demand
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 
-def choices(name: str, targets: list[Target], count: int) -> list[int]:
+def choices(name: str, replicas: list[Replica], count: int) -> list[int]:
     policy = policies.make(name, Random(11))
-    policy.members(targets)
-    return [targets.index(policy.choose(Demand(), 1)) for _ in range(count)]
+    policy.members(replicas)
+    return [replicas.index(policy.choose(Demand(), 1)) for _ in range(count)]
 
 
 def test_round_robin_takes_everybody_in_turn() -> None:
@@ -26,23 +26,23 @@ def test_round_robin_takes_everybody_in_turn() -> None:
 
 
 def test_gateways_do_not_walk_in_step() -> None:
-    targets = fleet(10)
+    replicas = fleet(10)
     firsts = set()
     for seed in range(40):
         policy = policies.make("round_robin", Random(seed))
-        policy.members(targets)
+        policy.members(replicas)
         firsts.add(policy.choose(Demand(), 1))
     assert len(firsts) > 5
 
 
 def test_round_robin_keeps_its_place_when_members_change() -> None:
-    targets = fleet(6)
+    replicas = fleet(6)
     policy = policies.make("round_robin", Random(0))
-    policy.members(targets)
-    while policy.choose(Demand(), 1) is not targets[2]:
+    policy.members(replicas)
+    while policy.choose(Demand(), 1) is not replicas[2]:
         pass
-    policy.members(targets[:5])
-    assert policy.choose(Demand(), 1) is targets[3]
+    policy.members(replicas[:5])
+    assert policy.choose(Demand(), 1) is replicas[3]
 
 
 def test_random_gives_everybody_the_same_chance() -> None:
@@ -52,16 +52,16 @@ def test_random_gives_everybody_the_same_chance() -> None:
 
 
 def test_of_two_the_less_busy_is_taken() -> None:
-    targets = fleet(2)
-    targets[0].in_flight = 3
-    assert set(choices("power_of_two", targets, 50)) == {1}
+    replicas = fleet(2)
+    replicas[0].in_flight = 3
+    assert set(choices("power_of_two", replicas, 50)) == {1}
 
 
 def test_power_of_two_never_takes_the_busiest_of_many() -> None:
-    targets = fleet(20)
-    for number, target in enumerate(targets):
-        target.in_flight = number
-    counts = Counter(choices("power_of_two", targets, 20_000))
+    replicas = fleet(20)
+    for number, replica in enumerate(replicas):
+        replica.in_flight = number
+    counts = Counter(choices("power_of_two", replicas, 20_000))
     assert counts[19] == 0
     # The least busy is in 2/20 of the pairs, and wins each.
     assert counts[0] / 20_000 == pytest.approx(0.1, abs=0.01)
@@ -71,55 +71,55 @@ def test_power_of_two_never_takes_the_busiest_of_many() -> None:
 def test_power_of_two_keeps_loads_closer_than_random() -> None:
     spreads = {}
     for name in ("random", "power_of_two"):
-        targets = fleet(50)
+        replicas = fleet(50)
         policy = policies.make(name, Random(3))
-        policy.members(targets)
+        policy.members(replicas)
         for _ in range(5000):
             policy.choose(Demand(), 1).sent()
-        spreads[name] = max(target.in_flight for target in targets) - 100
+        spreads[name] = max(replica.in_flight for replica in replicas) - 100
     # ln ln n against √: a handful against some thirty.
     assert spreads["power_of_two"] <= 4 < spreads["random"]
 
 
 @pytest.mark.parametrize("size", [5, 100])
 def test_least_connections_fills_up_evenly_and_in_turn(size: int) -> None:
-    targets = fleet(size)
+    replicas = fleet(size)
     policy = policies.make("least_connections", Random(4))
-    policy.members(targets)
+    policy.members(replicas)
     for _ in range(3 * size):
-        target = policy.choose(Demand(), 1)
-        target.sent()
-        policy.sent(target, 1)
-    assert {target.in_flight for target in targets} == {3}
-    freed = targets[size // 2]
+        replica = policy.choose(Demand(), 1)
+        replica.sent()
+        policy.sent(replica, 1)
+    assert {replica.in_flight for replica in replicas} == {3}
+    freed = replicas[size // 2]
     freed.ended(3, 1000, False, 2)
     policy.ended(freed, 1000, False, 2)
     assert policy.choose(Demand(), 3) is freed
 
 
 def test_idle_workers_take_turns() -> None:
-    targets = fleet(8)
+    replicas = fleet(8)
     policy = policies.make("least_connections", Random(5))
-    policy.members(targets)
+    policy.members(replicas)
     chosen = []
     for now in range(1, 65):
-        target = policy.choose(Demand(), now)
-        load = target.sent()
-        policy.sent(target, now)
-        target.ended(load, 1000, False, now)
-        policy.ended(target, 1000, False, now)
-        chosen.append(target)
-    assert all(set(chosen[begin : begin + 8]) == set(targets) for begin in range(0, 64, 8))
+        replica = policy.choose(Demand(), now)
+        load = replica.sent()
+        policy.sent(replica, now)
+        replica.ended(load, 1000, False, now)
+        policy.ended(replica, 1000, False, now)
+        chosen.append(replica)
+    assert all(set(chosen[begin : begin + 8]) == set(replicas) for begin in range(0, 64, 8))
 
 
 def test_a_drop_nobody_told_of_is_noticed() -> None:
-    targets = fleet(4)
+    replicas = fleet(4)
     policy = policies.make("least_connections", Random(6))
-    policy.members(targets)
+    policy.members(replicas)
     for _ in range(8):
-        target = policy.choose(Demand(), 1)
-        target.sent()
-        policy.sent(target, 1)
-    targets[1].dropped()
+        replica = policy.choose(Demand(), 1)
+        replica.sent()
+        policy.sent(replica, 1)
+    replicas[1].dropped()
     chosen = [policy.choose(Demand(), 2) for _ in range(8)]
-    assert targets[1] in chosen
+    assert replicas[1] in chosen

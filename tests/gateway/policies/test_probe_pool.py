@@ -10,43 +10,43 @@ from policy_queues import MS, fleet
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.policies.prequal import Prequal
 from isochrone.gateway.policies.probe_pool import ProbePool, reuse
-from isochrone.gateway.targets import LoadReport, Target
+from isochrone.gateway.replicas import LoadReport, Replica
 
 SECOND = 1_000_000_000
 
 
 def pool(
     probes: list[tuple[int, int]], quantile: float = 0.84, tolerance: float = 1.0, uses: float = 1.0
-) -> tuple[ProbePool, list[Target]]:
+) -> tuple[ProbePool, list[Replica]]:
     """A pool of (in flight, latency) in the order they came, one ns apart."""
     made = ProbePool(Random(1), 16, SECOND, quantile, 1.0, tolerance)
     made.uses = uses
-    targets = fleet(len(probes))
-    for number, (target, (in_flight, latency)) in enumerate(zip(targets, probes, strict=True)):
-        made.add(target, in_flight, latency, number)
-    return made, targets
+    replicas = fleet(len(probes))
+    for number, (replica, (in_flight, latency)) in enumerate(zip(replicas, probes, strict=True)):
+        made.add(replica, in_flight, latency, number)
+    return made, replicas
 
 
-def best(made: ProbePool, targets: list[Target], *avoid: int) -> int:
-    probe = made.best([targets[slot] for slot in avoid])
+def best(made: ProbePool, replicas: list[Replica], *avoid: int) -> int:
+    probe = made.best([replicas[slot] for slot in avoid])
     assert probe is not None
-    return targets.index(probe.target)
+    return replicas.index(probe.replica)
 
 
 def test_of_the_cold_ones_the_quickest() -> None:
-    made, targets = pool([(1, 30), (2, 20), (3, 25), (2, 40), (3, 28), (9, 5), (2, 50)])
+    made, replicas = pool([(1, 30), (2, 20), (3, 25), (2, 40), (3, 28), (9, 5), (2, 50)])
     assert made.hot_above() == 3
     # The quickest of all is hot.
-    assert best(made, targets) == 1
+    assert best(made, replicas) == 1
 
 
 def test_all_hot_the_one_with_the_fewest_in_flight() -> None:
-    made, targets = pool([(1, 10)] * 10, uses=9)
+    made, replicas = pool([(1, 10)] * 10, uses=9)
     for probe in list(made.probes):
-        for _ in range(3 if probe.target is targets[4] else 5):
+        for _ in range(3 if probe.replica is replicas[4] else 5):
             made.use(probe)
     assert all(probe.in_flight > made.hot_above() for probe in made.probes)
-    assert best(made, targets) == 4
+    assert best(made, replicas) == 4
 
 
 def test_quantile_zero_goes_by_requests_in_flight_and_one_by_latency() -> None:
@@ -62,9 +62,9 @@ def test_hot_is_above_the_quantile_of_recent_probes(quantile: float, limit: int)
 
 
 def test_the_distribution_forgets() -> None:
-    made, targets = pool([(100, 10)] * 10)
+    made, replicas = pool([(100, 10)] * 10)
     for number in range(64):
-        made.add(targets[number % 10], 2, 10, SECOND)
+        made.add(replicas[number % 10], 2, 10, SECOND)
     assert made.hot_above() == 2
 
 
@@ -76,83 +76,83 @@ def test_latencies_within_the_tolerance_are_equal() -> None:
 
 
 def test_avoided_ones_are_left_out() -> None:
-    made, targets = pool([(1, 10), (1, 20), (1, 30)])
-    assert best(made, targets, 0) == 1
-    assert best(made, targets, 0, 1) == 2
-    assert made.best(targets) is None
+    made, replicas = pool([(1, 10), (1, 20), (1, 30)])
+    assert best(made, replicas, 0) == 1
+    assert best(made, replicas, 0, 1) == 2
+    assert made.best(replicas) is None
 
 
 def test_choosing_adds_to_its_requests_in_flight() -> None:
-    made, targets = pool([(1, 10), (1, 20), (2, 30), (2, 30)], quantile=0.5, uses=5)
+    made, replicas = pool([(1, 10), (1, 20), (2, 30), (2, 30)], quantile=0.5, uses=5)
     probe = made.best(())
     assert probe is not None
-    assert probe.target is targets[0]
+    assert probe.replica is replicas[0]
     made.use(probe)
     assert made.probes[0].in_flight == 2
     # Above the limit now: the next one is taken.
     assert made.hot_above() == 1
-    assert best(made, targets) == 1
+    assert best(made, replicas) == 1
 
 
 def test_a_probe_serves_so_many_queries_and_is_gone() -> None:
-    made, targets = pool([(1, 10), (1, 20)], uses=3)
+    made, replicas = pool([(1, 10), (1, 20)], uses=3)
     for left in (2, 1, 0):
         probe = made.probes[0]
-        assert probe.target is targets[0]
+        assert probe.replica is replicas[0]
         made.use(probe)
-        assert (targets[0] in made.by_target) == (left > 0)
+        assert (replicas[0] in made.by_replica) == (left > 0)
 
 
 def test_uses_are_rounded_at_random_to_the_right_mean() -> None:
     made = ProbePool(Random(3), 16, SECOND, 0.84, 1.0)
     made.uses = 1.3
-    target = fleet(1)[0]
+    replica = fleet(1)[0]
     drawn = []
     for number in range(4000):
-        made.add(target, 1, 1.0, number)
+        made.add(replica, 1, 1.0, number)
         drawn.append(made.probes[0].uses)
     assert set(drawn) == {1, 2}
     assert sum(drawn) / len(drawn) == pytest.approx(1.3, abs=0.03)
 
 
 def test_the_worst_and_the_oldest_leave_in_turn() -> None:
-    made, targets = pool([(1, 10), (2, 50), (1, 20), (9, 5), (1, 30), (1, 15), (2, 17)])
+    made, replicas = pool([(1, 10), (2, 50), (1, 20), (9, 5), (1, 30), (1, 15), (2, 17)])
     left = []
     for _ in range(4):
-        before = {probe.target for probe in made.probes}
+        before = {probe.replica for probe in made.probes}
         made.thin()
-        (gone,) = before - {probe.target for probe in made.probes}
-        left.append(targets.index(gone))
+        (gone,) = before - {probe.replica for probe in made.probes}
+        left.append(replicas.index(gone))
     # The hottest; the oldest; none is hot: the slowest; the oldest.
     assert left == [3, 0, 1, 2]
 
 
 def test_a_fraction_leaves_per_query() -> None:
     made = ProbePool(Random(1), 16, SECOND, 0.84, 0.25)
-    for number, target in enumerate(fleet(10)):
-        made.add(target, 1, 1.0, number)
+    for number, replica in enumerate(fleet(10)):
+        made.add(replica, 1, 1.0, number)
     for _ in range(8):
         made.thin()
     assert len(made.probes) == 8
 
 
 def test_a_probe_grows_old() -> None:
-    made, targets = pool([(1, 10), (1, 20), (1, 30)])
+    made, replicas = pool([(1, 10), (1, 20), (1, 30)])
     made.expire(SECOND)
     assert len(made.probes) == 3
     made.expire(SECOND + 2)
-    assert [probe.target for probe in made.probes] == [targets[2]]
+    assert [probe.replica for probe in made.probes] == [replicas[2]]
 
 
 def test_a_full_pool_forgets_the_oldest() -> None:
-    made, targets = pool([(1, number) for number in range(20)])
-    assert [probe.target for probe in made.probes] == targets[4:]
+    made, replicas = pool([(1, number) for number in range(20)])
+    assert [probe.replica for probe in made.probes] == replicas[4:]
 
 
 def test_one_probe_of_each_worker_the_newest() -> None:
-    made, targets = pool([(1, 10), (1, 20)])
-    made.add(targets[0], 7, 70, 100)
-    assert [(probe.target, probe.in_flight) for probe in made.probes] == [(targets[1], 1), (targets[0], 7)]
+    made, replicas = pool([(1, 10), (1, 20)])
+    made.add(replicas[0], 7, 70, 100)
+    assert [(probe.replica, probe.in_flight) for probe in made.probes] == [(replicas[1], 1), (replicas[0], 7)]
 
 
 def test_reuse_is_the_papers_formula() -> None:
@@ -163,85 +163,85 @@ def test_reuse_is_the_papers_formula() -> None:
     assert reuse(17, 16, 3, 1) == reuse(100, 16, 1, 1) == 8.0
 
 
-def make(size: int = 40, **options: float) -> tuple[Prequal, list[Target]]:
-    policy, targets = Prequal(Random(5), **options), fleet(size)  # type: ignore[arg-type]
-    policy.members(targets)
-    return policy, targets
+def make(size: int = 40, **options: float) -> tuple[Prequal, list[Replica]]:
+    policy, replicas = Prequal(Random(5), **options), fleet(size)  # type: ignore[arg-type]
+    policy.members(replicas)
+    return policy, replicas
 
 
-def answer(policy: Prequal, target: Target, in_flight: int, latency_ns: int, now: int) -> None:
-    target.reported(LoadReport(in_flight, 0, 0, latency_ns), now)
-    policy.reported(target, now)
+def answer(policy: Prequal, replica: Replica, in_flight: int, latency_ns: int, now: int) -> None:
+    replica.reported(LoadReport(in_flight, 0, 0, latency_ns), now)
+    policy.reported(replica, now)
 
 
 def test_without_probes_a_few_at_random_are_compared_and_counted() -> None:
-    policy, targets = make()
+    policy, replicas = make()
     chosen = {policy.choose(Demand(), SECOND) for _ in range(200)}
     assert len(chosen) > 20
     assert policy.random_fallback == 200
-    targets[0].in_flight = 5
-    assert all(policy.choose(Demand(), SECOND) is not targets[0] for _ in range(200))
+    replicas[0].in_flight = 5
+    assert all(policy.choose(Demand(), SECOND) is not replicas[0] for _ in range(200))
 
 
 def test_about_three_probes_a_query_to_members_at_random() -> None:
-    policy, targets = make()
-    asked: list[Target] = []
+    policy, replicas = make()
+    asked: list[Replica] = []
     for _ in range(1000):
         policy.choose(Demand(), SECOND)
         asked += policy.probes(SECOND)
     # Less what was drawn twice at once.
     assert 2800 < len(asked) <= 3000
-    assert set(asked) == set(targets)
+    assert set(asked) == set(replicas)
     half, _ = make(probes_per_query=0.5)
     assert sum(len(half.probes(SECOND)) for _ in range(100)) == 50
 
 
 def test_answers_to_probes_make_the_choice() -> None:
     policy, _ = make()
-    asked: list[Target] = []
+    asked: list[Replica] = []
     while len(set(asked)) < 6:
         asked += policy.probes(SECOND)
-    for number, target in enumerate(dict.fromkeys(asked)):
-        answer(policy, target, 1, (50 - number) * MS if number != 3 else MS, SECOND)
+    for number, replica in enumerate(dict.fromkeys(asked)):
+        answer(policy, replica, 1, (50 - number) * MS if number != 3 else MS, SECOND)
     assert policy.choose(Demand(), SECOND) is list(dict.fromkeys(asked))[3]
     assert policy.random_fallback == 0
 
 
 def test_news_nobody_asked_for_does_not_crowd_out_probes() -> None:
-    policy, targets = make()
+    policy, replicas = make()
     asked = list(dict.fromkeys(policy.probes(SECOND)))
-    for target in asked:
-        answer(policy, target, 1, 10 * MS, SECOND)
-    stranger = next(target for target in targets if target not in asked)
+    for replica in asked:
+        answer(policy, replica, 1, 10 * MS, SECOND)
+    stranger = next(replica for replica in replicas if replica not in asked)
     answer(policy, stranger, 0, MS, SECOND)
     assert policy.choose(Demand(), SECOND) in asked
 
 
 def test_who_never_answered_but_failed_does_not_look_quick() -> None:
     policy, _ = make(tolerance=1.0, slack_us=0)
-    asked: list[Target] = []
+    asked: list[Replica] = []
     while len(set(asked)) < 4:
         asked += policy.probes(SECOND)
     failing, *others = dict.fromkeys(asked)
     for _ in range(10):
         load = failing.sent()
         failing.ended(load, 1000, True, SECOND)
-    for target in others:
-        answer(policy, target, 1, 10 * MS, SECOND)
+    for replica in others:
+        answer(policy, replica, 1, 10 * MS, SECOND)
     answer(policy, failing, 0, 0, SECOND)
     assert policy.choose(Demand(), SECOND) is not failing
 
 
 def test_a_member_that_left_is_not_chosen_from_the_pool() -> None:
-    policy, targets = make()
+    policy, replicas = make()
     for _ in range(10):
-        for target in policy.probes(SECOND):
-            answer(policy, target, 1, 10 * MS, SECOND)
-    policy.members(targets[:20])
+        for replica in policy.probes(SECOND):
+            answer(policy, replica, 1, 10 * MS, SECOND)
+    policy.members(replicas[:20])
     for _ in range(50):
         chosen = policy.choose(Demand(), SECOND)
-        assert chosen in targets[:20]
-        for target in policy.probes(SECOND):
-            answer(policy, target, 1, 10 * MS, SECOND)
-    answer(policy, targets[30], 0, MS, SECOND)
-    assert all(policy.choose(Demand(), SECOND) in targets[:20] for _ in range(10))
+        assert chosen in replicas[:20]
+        for replica in policy.probes(SECOND):
+            answer(policy, replica, 1, 10 * MS, SECOND)
+    answer(policy, replicas[30], 0, MS, SECOND)
+    assert all(policy.choose(Demand(), SECOND) in replicas[:20] for _ in range(10))

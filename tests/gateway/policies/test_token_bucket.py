@@ -11,29 +11,29 @@ from policy_queues import MS, fleet
 from isochrone.errors import QueueFull
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.policies.token_bucket import TokenBucket
-from isochrone.gateway.targets import LoadReport
+from isochrone.gateway.replicas import LoadReport
 
 SECOND = 1_000_000_000
 
 
 def test_a_bucket_is_worth_its_burst_and_then_nothing() -> None:
-    policy, targets = TokenBucket(Random(1), burst_s=0.1, rate=100, when_empty="refuse"), fleet(2)
-    policy.members(targets)
+    policy, replicas = TokenBucket(Random(1), burst_s=0.1, rate=100, when_empty="refuse"), fleet(2)
+    policy.members(replicas)
     taken: Counter[int] = Counter()
     # At 100 a second, 0.1 s: ten tokens each, and one that leaves the bucket worth nothing.
     for _ in range(22):
-        taken[targets.index(policy.choose(Demand(), SECOND))] += 1
+        taken[replicas.index(policy.choose(Demand(), SECOND))] += 1
     assert taken == {0: 11, 1: 11}
     with pytest.raises(QueueFull, match="token_bucket"):
         policy.choose(Demand(), SECOND)
     assert policy.empty == 1
     # A token takes 10 ms.
-    assert {policy.choose(Demand(), SECOND + 21 * MS) for _ in range(2)} == set(targets)
+    assert {policy.choose(Demand(), SECOND + 21 * MS) for _ in range(2)} == set(replicas)
 
 
 def test_over_time_no_more_goes_than_is_refilled() -> None:
-    policy, targets = TokenBucket(Random(1), burst_s=0.1, rate=100, when_empty="refuse"), fleet(1)
-    policy.members(targets)
+    policy, replicas = TokenBucket(Random(1), burst_s=0.1, rate=100, when_empty="refuse"), fleet(1)
+    policy.members(replicas)
     taken = 0
     for step in range(10_000):
         try:
@@ -46,77 +46,77 @@ def test_over_time_no_more_goes_than_is_refilled() -> None:
 
 
 def test_a_large_request_takes_as_many_tokens_as_it_has_rows() -> None:
-    policy, targets = TokenBucket(Random(1), burst_s=1.0, rate=100), fleet(2)
-    policy.members(targets)
+    policy, replicas = TokenBucket(Random(1), burst_s=1.0, rate=100), fleet(2)
+    policy.members(replicas)
     first = policy.choose(Demand(rows=50), SECOND)
     others = [policy.choose(Demand(rows=1), SECOND + 1) for _ in range(49)]
     assert first not in others
 
 
 def test_all_empty_means_the_least_loaded() -> None:
-    policy, targets = TokenBucket(Random(1), burst_s=0.001, rate=1), fleet(3)
-    targets[0].in_flight, targets[1].in_flight, targets[2].in_flight = 3, 1, 2
-    policy.members(targets)
+    policy, replicas = TokenBucket(Random(1), burst_s=0.001, rate=1), fleet(3)
+    replicas[0].in_flight, replicas[1].in_flight, replicas[2].in_flight = 3, 1, 2
+    policy.members(replicas)
     for _ in range(3):
         policy.choose(Demand(), SECOND)
     assert policy.empty == 0
-    assert policy.choose(Demand(), SECOND) is targets[1]
+    assert policy.choose(Demand(), SECOND) is replicas[1]
     assert policy.empty == 1
 
 
 def test_refill_follows_the_queue_the_worker_tells_of() -> None:
-    policy, targets = TokenBucket(Random(1), rate=1000, queue=2), fleet(2)
-    policy.members(targets)
+    policy, replicas = TokenBucket(Random(1), rate=1000, queue=2), fleet(2)
+    policy.members(replicas)
     now = SECOND
     for _ in range(100):
         now += 10 * MS
         for _ in range(40):
             policy.choose(Demand(), now)
-        targets[0].reported(LoadReport(1, 0), now)
-        targets[1].reported(LoadReport(9, 8), now)
-        for target in targets:
-            policy.reported(target, now)
-    assert policy.rate(targets[0]) > 2000
-    assert policy.rate(targets[1]) < 100
+        replicas[0].reported(LoadReport(1, 0), now)
+        replicas[1].reported(LoadReport(9, 8), now)
+        for replica in replicas:
+            policy.reported(replica, now)
+    assert policy.rate(replicas[0]) > 2000
+    assert policy.rate(replicas[1]) < 100
 
 
 def test_a_full_bucket_does_not_grow_further() -> None:
-    policy, targets = TokenBucket(Random(1), rate=1000), fleet(1)
-    policy.members(targets)
+    policy, replicas = TokenBucket(Random(1), rate=1000), fleet(1)
+    policy.members(replicas)
     policy.choose(Demand(), SECOND)
     for step in range(1, 100):
         now = SECOND + step * SECOND
-        targets[0].reported(LoadReport(0, 0), now)
-        policy.reported(targets[0], now)
-    assert policy.rate(targets[0]) == pytest.approx(1000)
+        replicas[0].reported(LoadReport(0, 0), now)
+        policy.reported(replicas[0], now)
+    assert policy.rate(replicas[0]) == pytest.approx(1000)
 
 
 def test_a_worker_that_answers_nothing_is_refilled_less_and_less() -> None:
-    policy, targets = TokenBucket(Random(1)), fleet(2)
-    policy.members(targets)
+    policy, replicas = TokenBucket(Random(1)), fleet(2)
+    policy.members(replicas)
     sent = [0, 0]
     for step in range(400):
         now = SECOND + step * 10 * MS
-        target = policy.choose(Demand(), now)
-        slot = targets.index(target)
-        load = target.sent()
-        policy.sent(target, now)
+        replica = policy.choose(Demand(), now)
+        slot = replicas.index(replica)
+        load = replica.sent()
+        policy.sent(replica, now)
         sent[slot] += 1
         if slot == 0:
-            target.ended(load, 5 * MS, False, now)
-            policy.ended(target, 5 * MS, False, now)
+            replica.ended(load, 5 * MS, False, now)
+            policy.ended(replica, 5 * MS, False, now)
     assert sent[1] < 0.15 * sent[0]
 
 
 def test_what_is_left_in_a_bucket_outlives_a_change_of_members() -> None:
-    policy, targets = TokenBucket(Random(1), burst_s=0.01, rate=100, when_empty="refuse"), fleet(3)
-    policy.members(targets[:2])
+    policy, replicas = TokenBucket(Random(1), burst_s=0.01, rate=100, when_empty="refuse"), fleet(3)
+    policy.members(replicas[:2])
     for _ in range(2):
         policy.choose(Demand(rows=100), SECOND)
-    policy.members(targets)
+    policy.members(replicas)
     # The newcomer is no richer than they are.
     with pytest.raises(QueueFull):
         policy.choose(Demand(), SECOND)
-    policy.members(targets[2:])
+    policy.members(replicas[2:])
     with pytest.raises(QueueFull):
         policy.choose(Demand(), SECOND)

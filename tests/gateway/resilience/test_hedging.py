@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.gateway.policies.base import NEVER
+from isochrone.gateway.replicas import Endpoint, LoadReport, Replica
 from isochrone.gateway.resilience.hedging import HedgeRules, Hedging
 from isochrone.gateway.resilience.latency_quantile import LatencyQuantile
 from isochrone.gateway.resilience.retry_budget import Kind
-from isochrone.gateway.targets import Endpoint, LoadReport, Target
 
 MS = 1_000_000
 SECOND = 1_000 * MS
 ON = HedgeRules(enabled=True)
 
 
-def fleet_of(count: int, queue: int = 0, now: int = SECOND) -> list[Target]:
-    fleet = [Target(Endpoint(f"worker{number}:8000")) for number in range(count)]
-    for target in fleet:
-        target.reported(LoadReport(queue, queue), now)
+def fleet_of(count: int, queue: int = 0, now: int = SECOND) -> list[Replica]:
+    fleet = [Replica(Endpoint(f"worker{number}:8000")) for number in range(count)]
+    for replica in fleet:
+        replica.reported(LoadReport(queue, queue), now)
     return fleet
 
 
@@ -110,7 +110,7 @@ def test_a_busy_worker_gets_no_copy_even_in_an_idle_fleet() -> None:
 
 def test_servers_that_tell_nothing_are_busy_by_what_is_in_flight_from_here() -> None:
     hedging = warm()
-    silent = [Target(Endpoint(f"triton{number}:8000")) for number in range(2)]
+    silent = [Replica(Endpoint(f"triton{number}:8000")) for number in range(2)]
     assert hedging.may_send(silent, silent[1], SECOND)
     for _ in range(ON.busy_in_flight):
         silent[1].sent()

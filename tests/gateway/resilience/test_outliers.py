@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from isochrone.gateway.balancer import Balancer
 from isochrone.gateway.policies.base import Demand, Policy
+from isochrone.gateway.replicas import Endpoint, Replica
 from isochrone.gateway.resilience.outliers import OutlierRules, Outliers
-from isochrone.gateway.targets import Endpoint, Target
 
 MS = 1_000_000
 SECOND = 1_000 * MS
@@ -172,14 +172,14 @@ class First(Policy):
 
     name = "first"
 
-    def choose(self, demand: Demand, now: int) -> Target:
-        return self.targets[0]
+    def choose(self, demand: Demand, now: int) -> Replica:
+        return self.replicas[0]
 
 
 def test_the_balancer_leaves_out_who_is_ejected_until_too_few_are_left() -> None:
     outliers, endpoints = fleet_of(4, OutlierRules(max_share=1))
     balancer = Balancer(First(Random(1)), Random(1))
-    balancer.update([Target(endpoint) for endpoint in endpoints], SECOND)
+    balancer.update([Replica(endpoint) for endpoint in endpoints], SECOND)
     for out, endpoint in enumerate(endpoints[:3], 1):
         fail(outliers, endpoint, 5, SECOND)
         balancer.refresh(SECOND)

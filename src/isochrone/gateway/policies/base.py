@@ -1,6 +1,6 @@
-"""What every policy is: an object that chooses one of the eligible targets. No I/O, no clock, little allocation.
+"""What every policy is: an object that chooses one of the eligible replicas. No I/O, no clock, little allocation.
 
-One policy object serves one model on one gateway. The shell, gateway or simulator, keeps the targets' own figures and
+One policy object serves one model on one gateway. The shell, gateway or simulator, keeps the replicas' own figures and
 tells the policy what happens: ``members`` when the eligible set changes, ``sent`` and ``ended`` around each request,
 ``reported`` when a worker's own word came. Time is handed in, in ns of a clock that never goes back; randomness comes
 from the ``Random`` it was made with.
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import ClassVar
 
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 NEVER = 1 << 62
 
@@ -28,7 +28,7 @@ class Demand:
         deadline: int = NEVER,
         rows: int = 1,
         priority: int = 0,
-        avoid: tuple[Target, ...] = (),
+        avoid: tuple[Replica, ...] = (),
     ) -> None:
         #: What affinity goes by: agent, sequence or a header's value; empty: none.
         self.key = key
@@ -47,33 +47,33 @@ class Policy:
 
     def __init__(self, random: Random) -> None:
         self._random = random
-        self.targets: Sequence[Target] = ()
+        self.replicas: Sequence[Replica] = ()
 
-    def members(self, targets: Sequence[Target]) -> None:
-        """The eligible targets are these from now on; may be empty."""
-        self.targets = targets
+    def members(self, replicas: Sequence[Replica]) -> None:
+        """The eligible replicas are these from now on; may be empty."""
+        self.replicas = replicas
 
-    def choose(self, demand: Demand, now: int) -> Target:
+    def choose(self, demand: Demand, now: int) -> Replica:
         """One of the members, of which there is at least one; not one of ``demand.avoid`` while there is another."""
         raise NotImplementedError
 
-    def sent(self, target: Target, now: int) -> None:
+    def sent(self, replica: Replica, now: int) -> None:
         """A request was sent to it; its own figures are up to date."""
 
-    def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
+    def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
         """A request ended."""
 
-    def dropped(self, target: Target, now: int) -> None:
-        """A request is over and says nothing of the target: its caller has gone, or a hedge won."""
+    def dropped(self, replica: Replica, now: int) -> None:
+        """A request is over and says nothing of the replica: its caller has gone, or a hedge won."""
 
-    def reported(self, target: Target, now: int) -> None:
+    def reported(self, replica: Replica, now: int) -> None:
         """Its own word came."""
 
-    def probes(self, now: int) -> Sequence[Target]:
+    def probes(self, now: int) -> Sequence[Replica]:
         """Whom to ask for news now; called after each choice. The shell may leave some out."""
         return ()
 
-    def other_than(self, avoid: Sequence[Target]) -> Target:
+    def other_than(self, avoid: Sequence[Replica]) -> Replica:
         """A member at random that was not tried yet, if there is one."""
-        left = [target for target in self.targets if target not in avoid]
-        return self._random.choice(left or self.targets)
+        left = [replica for replica in self.replicas if replica not in avoid]
+        return self._random.choice(left or self.replicas)

@@ -19,7 +19,7 @@ from isochrone.gateway.policies import hashing
 from isochrone.gateway.policies.affinity import AffinityPolicy
 from isochrone.gateway.policies.options import number, whole
 from isochrone.gateway.policies.sampling import one
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 _PURPOSE = b"ring"
 
@@ -37,52 +37,52 @@ class ConsistentHash(AffinityPolicy):
         self._ring: list[int] = []
         #: Of each point of the ring: the place of its worker in the order of addresses.
         self._owners: list[int] = []
-        self._by_address: Sequence[Target] = ()
+        self._by_address: Sequence[Replica] = ()
         #: What each member has in flight, as it was last seen, and the sum.
-        self._seen: dict[Target, int] = {}
+        self._seen: dict[Replica, int] = {}
         self._in_flight = 0
         #: Choices that left a worker for having its share already.
         self.moved_on = 0
 
-    def sent(self, target: Target, now: int) -> None:
-        self._count(target)
+    def sent(self, replica: Replica, now: int) -> None:
+        self._count(replica)
 
-    def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
-        self._count(target)
+    def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
+        self._count(replica)
 
-    def dropped(self, target: Target, now: int) -> None:
-        self._count(target)
+    def dropped(self, replica: Replica, now: int) -> None:
+        self._count(replica)
 
     def capacity(self) -> int:
         """Requests in flight that a member may have, the one to be placed included."""
-        return ceil(self._load_factor * (self._in_flight + 1) / len(self.targets))
+        return ceil(self._load_factor * (self._in_flight + 1) / len(self.replicas))
 
-    def _count(self, target: Target) -> None:
-        seen = self._seen.get(target)
+    def _count(self, replica: Replica) -> None:
+        seen = self._seen.get(replica)
         if seen is not None:
-            self._in_flight += target.in_flight - seen
-            self._seen[target] = target.in_flight
+            self._in_flight += replica.in_flight - seen
+            self._seen[replica] = replica.in_flight
 
-    def _build(self, targets: Sequence[Target]) -> None:
-        self._seen = {target: target.in_flight for target in targets}
+    def _build(self, replicas: Sequence[Replica]) -> None:
+        self._seen = {replica: replica.in_flight for replica in replicas}
         self._in_flight = sum(self._seen.values())
-        self._by_address = targets
-        seeds = [hashing.of_address(target.endpoint.address, _PURPOSE) for target in targets]
+        self._by_address = replicas
+        seeds = [hashing.of_address(replica.endpoint.address, _PURPOSE) for replica in replicas]
         ring = hashing.points(seeds, self._points).ravel()
         order = np.argsort(ring)
         # Lists: bisect in C over ints takes half a microsecond, numpy's search of one key several.
         self._ring = ring[order].tolist()
         self._owners = (order // self._points).tolist()
 
-    def _look_up(self, key: int, avoid: Sequence[Target]) -> Target:
-        owners, targets = self._owners, self._by_address
+    def _look_up(self, key: int, avoid: Sequence[Replica]) -> Replica:
+        owners, replicas = self._owners, self._by_address
         length = len(owners)
         place = bisect_left(self._ring, key)
         capacity = self.capacity()
         spare = None
         # Not everybody can be above the mean, so this ends early: after some 1/(load_factor - 1)² points.
         for step in range(place, place + length):
-            owner = targets[owners[step if step < length else step - length]]
+            owner = replicas[owners[step if step < length else step - length]]
             if owner in avoid:
                 continue
             if owner.in_flight < capacity:
@@ -92,4 +92,4 @@ class ConsistentHash(AffinityPolicy):
             if spare is None:
                 spare = owner
         # Everybody but the avoided ones has its share already: then the key's own.
-        return spare or one(self._random, self.targets, avoid)
+        return spare or one(self._random, self.replicas, avoid)

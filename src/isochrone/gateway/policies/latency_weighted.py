@@ -14,7 +14,7 @@ from random import Random
 
 from isochrone.gateway.policies.options import number
 from isochrone.gateway.policies.stride import WeightedTurns
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 _QUANTILE = 0.95
 #: Step of the estimate: up by 3.8 % after a slower answer, down by 0.2 % after a faster one.
@@ -37,23 +37,23 @@ class LatencyWeighted(WeightedTurns):
         super().__init__(random)
         self._floor = number(self.name, "floor", floor, 0.001, 1)
         self._smoothing = number(self.name, "smoothing", smoothing, 0.001, 1)
-        self._p95: dict[Target, float] = {}
+        self._p95: dict[Replica, float] = {}
         #: Mean logarithm of everybody's: the p95 that a weight of 1 stands for.
         self._typical = 0.0
 
-    def members(self, targets: Sequence[Target]) -> None:
-        self._p95 = {target: self._p95[target] for target in targets if target in self._p95}
-        super().members(targets)
+    def members(self, replicas: Sequence[Replica]) -> None:
+        self._p95 = {replica: self._p95[replica] for replica in replicas if replica in self._p95}
+        super().members(replicas)
 
-    def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
-        slot = self._slots.get(target)
+    def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
+        slot = self._slots.get(replica)
         if slot is None:
             return
         if failed:
-            self._follow(slot, target, self._p95.get(target, 0.0))
+            self._follow(slot, replica, self._p95.get(replica, 0.0))
             return
         latency = float(latency_ns) or 1.0
-        p95 = self._p95.get(target)
+        p95 = self._p95.get(replica)
         if p95 is None:
             # Like the others, until it has shown otherwise: one answer says little of a p95.
             p95 = exp(self._typical) if self._typical else latency
@@ -62,17 +62,17 @@ class LatencyWeighted(WeightedTurns):
             p95 += max(_STEP * _QUANTILE * p95, (latency - p95) / 16)
         else:
             p95 -= _STEP * (1 - _QUANTILE) * p95
-        self._p95[target] = p95
+        self._p95[replica] = p95
         self._typical = self._typical + (log(p95) - self._typical) * _GAIN if self._typical else log(p95)
-        self._follow(slot, target, p95)
+        self._follow(slot, replica, p95)
 
-    def _follow(self, slot: int, target: Target, p95: float) -> None:
+    def _follow(self, slot: int, replica: Replica, p95: float) -> None:
         goal = exp((self._typical - log(p95)) * _EXPONENT) if p95 else 1.0
-        goal *= 1 - target.error_rate
+        goal *= 1 - replica.error_rate
         weight = 1 / self._strides[slot]
         weight += (goal - weight) * self._smoothing
         self._strides[slot] = 1 / min(max(weight, self._floor), _CEILING)
 
-    def p95_ns(self, target: Target) -> float:
+    def p95_ns(self, replica: Replica) -> float:
         """Its recent p95; 0: not known."""
-        return self._p95.get(target, 0.0)
+        return self._p95.get(replica, 0.0)

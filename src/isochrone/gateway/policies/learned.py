@@ -31,7 +31,7 @@ from isochrone.gateway.policies.learned_shares import Shares
 from isochrone.gateway.policies.learned_slices import CONTROL, LEARNED, NEITHER, Slices
 from isochrone.gateway.policies.options import flag, number
 from isochrone.gateway.policies.prequal import FEWEST_PROBES, Prequal
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 #: Of a pool of probes, so many of the newest are looked at. A whole fleet has at most 16 members.
 _NEWEST = 3
@@ -89,15 +89,15 @@ class Learned(Prequal):
         # Counters: how requests were placed, and how often the model was switched off.
         self.moved = self.agreed = self.unsure = self.out_of_range = self.explored = 0
         self.floored = self.capped = self.over_budget = self.switched_off = 0
-        self._views: dict[Target, View] = {}
+        self._views: dict[Replica, View] = {}
         #: Requests of a slice, by the instant they were sent: whom to, and which slice or record they belong to. Those
         #: of the learned slice are most, and need no more than whom to.
-        self._under_way: dict[int, Target | tuple[Target, int | Draw | ShadowChoice]] = {}
+        self._under_way: dict[int, Replica | tuple[Replica, int | Draw | ShadowChoice]] = {}
         #: An end that is not accounted for yet: what it belongs to, its latency, whether it failed, and when.
         self._put_off: tuple[int | Draw | ShadowChoice, int, bool, int] | None = None
         self._rest = 0
         #: The last choice: whom it fell on, and which slice it belongs to, or its record.
-        self._chosen: Target | None = None
+        self._chosen: Replica | None = None
         self._tag: int | Draw | ShadowChoice = NEITHER
 
     def switch_on(self) -> None:
@@ -106,16 +106,16 @@ class Learned(Prequal):
         self.alert = ""
         self.slices = Slices()
 
-    def members(self, targets: Sequence[Target]) -> None:
-        super().members(targets)
+    def members(self, replicas: Sequence[Replica]) -> None:
+        super().members(replicas)
         before = self._views
-        self._views = {target: before.get(target) or View() for target in targets}
-        kept = [view for target, view in self._views.items() if target in before]
-        self._shares.members(kept, [view for target, view in self._views.items() if target not in before])
+        self._views = {replica: before.get(replica) or View() for replica in replicas}
+        kept = [view for replica, view in self._views.items() if replica in before]
+        self._shares.members(kept, [view for replica, view in self._views.items() if replica not in before])
 
     # The choice.
 
-    def choose(self, demand: Demand, now: int) -> Target:
+    def choose(self, demand: Demand, now: int) -> Replica:
         if self._put_off is not None:
             self.catch_up()
         if self.alert or demand.avoid:
@@ -138,7 +138,7 @@ class Learned(Prequal):
         self._chosen = chosen
         return chosen
 
-    def _of_probes(self, demand: Demand, now: int) -> Target:
+    def _of_probes(self, demand: Demand, now: int) -> Replica:
         pool = self._pool
         probes = pool.probes
         if probes and now - probes[0].received > pool.max_age_ns:
@@ -146,23 +146,23 @@ class Learned(Prequal):
         probe = pool.best(()) if len(probes) >= FEWEST_PROBES else None
         if probe is None:
             return super().choose(demand, now)
-        target, in_flight, latency = probe.target, pool.safe_in_flight, pool.safe_latency
+        replica, in_flight, latency = probe.replica, pool.safe_in_flight, pool.safe_latency
         # The newest few: their news is the best there is, and the rest would cost more than they bring.
         safe = []
         for one in probes[-_NEWEST:]:
             if one.in_flight <= in_flight and one.latency <= latency and one is not probe:
-                safe.append(one.target)  # noqa: PERF401 - of three, a comprehension's own call costs more than it saves
+                safe.append(one.replica)  # noqa: PERF401 - of three, a comprehension's own call costs more than it saves
         if safe:
-            safe.append(target)
-            better = self._rerank(target, safe, demand, now)
-            if better is not target:
-                target, probe = better, pool.by_target[better]
+            safe.append(replica)
+            better = self._rerank(replica, safe, demand, now)
+            if better is not replica:
+                replica, probe = better, pool.by_replica[better]
         pool.use(probe)
         if len(probes) > FEWEST_PROBES:
             pool.thin()
-        return target
+        return replica
 
-    def _rerank(self, usual: Target, safe: Sequence[Target], demand: Demand, now: int) -> Target:
+    def _rerank(self, usual: Replica, safe: Sequence[Replica], demand: Demand, now: int) -> Replica:
         """The model's choice among the safe ones, inside the budget."""
         if self._rest:
             self._rest -= 1
@@ -177,20 +177,20 @@ class Learned(Prequal):
         if demand.rows > 1:
             large = model.speed_when_large * log(demand.rows)
         best, lowest = usual, UNKNOWN
-        forgotten: Target | None = None
-        for target in safe:
-            view = views[target]
+        forgotten: Replica | None = None
+        for replica in safe:
+            view = views[replica]
             if now >= view.due:
-                model.look(view, target, now)
+                model.look(view, replica, now)
                 if view.share < self._shares.floor:
-                    forgotten = target
+                    forgotten = replica
             base = view.base
             if base == UNKNOWN:
                 continue
             left, speed = view.free_at - now, view.speed
             score = base + slope * (log(left + view.run_ns) if left > 0 else speed) + large * speed
             if score < lowest:
-                lowest, best = score, target
+                lowest, best = score, replica
         gain = 0.0
         if best is usual:
             self.agreed += 1
@@ -231,28 +231,28 @@ class Learned(Prequal):
         """How near the deadline is: the fleet's typical latency as a share of the time left, at most 1."""
         return min(1.0, self.model.typical_ns / slack_ns) if slack_ns > 0 else 1.0
 
-    def _by_lot(self, best: Target, safe: Sequence[Target], demand: Demand, now: int) -> Target:
+    def _by_lot(self, best: Replica, safe: Sequence[Replica], demand: Demand, now: int) -> Replica:
         views = self._views
-        known = [target for target in safe if views[target].base != UNKNOWN]
+        known = [replica for replica in safe if views[replica].base != UNKNOWN]
         if len(known) < 2:
             return best
         self.explored += 1
         place = int(self._random.random() * len(known))
         tightness = self._tightness(demand.deadline - now) if demand.deadline != NEVER else 0.0
-        candidates = [seen(target, views[target], now) for target in known]
+        candidates = [seen(replica, views[replica], now) for replica in known]
         self._tag = Draw(candidates, place, demand.deadline, tightness, log(demand.rows) if demand.rows > 1 else 0.0)
         return known[place]
 
     # What happens to requests.
 
-    def sent(self, target: Target, now: int) -> None:
+    def sent(self, replica: Replica, now: int) -> None:
         if self._whole:
-            self._fleet.sent(target, now)
-        view = self._views.get(target)
+            self._fleet.sent(replica, now)
+        view = self._views.get(replica)
         if view is not None:
             view.due = 0
             self._shares.sent(view)
-        if target is self._chosen:
+        if replica is self._chosen:
             # Admission may have sent it elsewhere: then it is of no slice.
             self._chosen = None
             tag, under_way = self._tag, self._under_way
@@ -260,40 +260,40 @@ class Learned(Prequal):
                 if len(under_way) >= _MOST_UNDER_WAY:
                     # Ends that never came: a shell at fault must not cost memory.
                     under_way.clear()
-                under_way[now] = target if tag is LEARNED else (target, tag)
+                under_way[now] = replica if tag is LEARNED else (replica, tag)
 
-    def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
+    def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
         if self._whole:
-            # By probes, what is known of a target is as of its probe.
-            self._fleet.ended(target, latency_ns, failed, now)
-            view = self._views.get(target)
+            # By probes, what is known of a replica is as of its probe.
+            self._fleet.ended(replica, latency_ns, failed, now)
+            view = self._views.get(replica)
             if view is not None:
                 view.due = 0
         if self._put_off is not None:
             self.catch_up()
         # What was sent at one instant is one request: that is how an end finds its beginning.
         found = self._under_way.pop(now - latency_ns, None)
-        if found is target:
+        if found is replica:
             if failed:
                 self._count(LEARNED, latency_ns, True)
             else:
                 self.slices.learned.pending.append(latency_ns)
-        elif isinstance(found, tuple) and found[0] is target:
+        elif isinstance(found, tuple) and found[0] is replica:
             if self._whole:
                 self._over(found[1], latency_ns, failed, now)
             else:
                 self._put_off = (found[1], latency_ns, failed, now)
 
-    def dropped(self, target: Target, now: int) -> None:
+    def dropped(self, replica: Replica, now: int) -> None:
         self.catch_up()
-        super().dropped(target, now)
-        view = self._views.get(target)
+        super().dropped(replica, now)
+        view = self._views.get(replica)
         if view is not None:
             view.due = 0
         # Which one is not told. The oldest there, most likely.
         for sent_at, found in self._under_way.items():
             other, tag = found if isinstance(found, tuple) else (found, LEARNED)
-            if other is target:
+            if other is replica:
                 del self._under_way[sent_at]
                 if isinstance(tag, Draw):
                     # Given up at its deadline, most likely: that is a miss.
@@ -302,20 +302,20 @@ class Learned(Prequal):
                 self._over(tag, now - sent_at, True, now)
                 return
 
-    def reported(self, target: Target, now: int) -> None:
+    def reported(self, replica: Replica, now: int) -> None:
         if self._whole:
-            self._fleet.reported(target, now)
-            view = self._views.get(target)
+            self._fleet.reported(replica, now)
+            view = self._views.get(replica)
             if view is not None:
                 view.due = 0
             return
-        asked = target in self._asked
-        if self._heard(target, now):
+        asked = replica in self._asked
+        if self._heard(replica, now):
             # A probe's answer comes apart from any decision: what can be computed here is not computed there.
             if self._put_off is not None:
                 self.catch_up()
             if not self.alert:
-                self.model.look(self._views[target], target, now)
+                self.model.look(self._views[replica], replica, now)
                 if asked and self.slices.learned.pending:
                     self.slices.settle()
 

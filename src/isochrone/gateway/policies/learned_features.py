@@ -2,7 +2,7 @@
 
 Sums of logarithms are products, so a linear score over these can be any rule of the table: latency times requests in
 flight (peak_ewma), pending requests over speed (least_pending), the soonest answer. What changes with events is kept in
-a ``View`` per target and looked at again after an event; only what changes with time or with the request is computed
+a ``View`` per replica and looked at again after an event; only what changes with time or with the request is computed
 at the choice. Must never read anything that a real gateway does not know.
 """
 
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import log
 
-from isochrone.gateway.targets import NEWS_NS, Target
+from isochrone.gateway.replicas import NEWS_NS, Replica
 
 #: Of the candidate: how long one more request would take by its own word or as seen; requests in flight on it, from
 #: everybody and from here; latency seen, mean and peak; its speed class (one request alone); share of failures; age of
@@ -29,7 +29,7 @@ Seen = tuple[float, int, int, float, float, int, float, int, int, float, float, 
 
 
 class View:
-    """One target as of its last event."""
+    """One replica as of its last event."""
 
     __slots__ = ("base", "due", "free_at", "run_ns", "share", "speed")
 
@@ -52,19 +52,19 @@ class View:
         return log(left + self.run_ns) if left > 0 else self.speed
 
 
-def seen(target: Target, view: View, now: int) -> Seen:
+def seen(replica: Replica, view: View, now: int) -> Seen:
     """All that the figures are made of, as of now: they can be made of it later."""
     # Raw values in one tuple: a choice that is placed by lot pays for this, and is rare enough to run on cold caches.
     return (
-        target.expected_ns(now),
-        target.load(now),
-        target.in_flight,
-        target.latency_ns,
-        target.peak_ns,
-        target.report.run_ns,
-        target.error_rate,
-        now - target.reported_at,
-        target.endpoint.free_memory,
+        replica.expected_ns(now),
+        replica.load(now),
+        replica.in_flight,
+        replica.latency_ns,
+        replica.peak_ns,
+        replica.report.run_ns,
+        replica.error_rate,
+        now - replica.reported_at,
+        replica.endpoint.free_memory,
         view.free_at - now,
         view.run_ns,
         view.speed,
@@ -72,7 +72,7 @@ def seen(target: Target, view: View, now: int) -> Seen:
 
 
 def figures(what: Seen, tightness: float, size: float) -> list[float]:
-    """All of a target that has answered, in the order of ``NAMES``. ``tightness``: how near the deadline is; ``size``:
+    """All of a replica that has answered, in the order of ``NAMES``. ``tightness``: how near the deadline is; ``size``:
     logarithm of the rows. ``Model.look`` computes the same, as far as it needs them."""
     (
         expected_ns,

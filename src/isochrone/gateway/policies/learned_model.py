@@ -16,7 +16,7 @@ import msgspec
 
 from isochrone.errors import ConfigError
 from isochrone.gateway.policies.learned_features import NAMES, Seen, View, figures, lack_of_memory
-from isochrone.gateway.targets import NEWS_NS, Target
+from isochrone.gateway.replicas import NEWS_NS, Replica
 
 #: Trained by ``isochrone simulate train``; docs/learned.md has the command and the figures.
 SHIPPED = Path(__file__).with_name("learned_weights.json")
@@ -26,7 +26,7 @@ MISSED = 1.0
 _CLIPPED = 2.0
 #: A view is looked at again this often: news grows old without an event.
 LOOK_NS = NEWS_NS // 2
-#: The score of a target that has not answered yet, or is unlike all that training met.
+#: The score of a replica that has not answered yet, or is unlike all that training met.
 UNKNOWN = float("inf")
 #: Who fails more often than this is not well, whatever training met: never moved to.
 _MOST_ERRORS = 0.1
@@ -38,7 +38,7 @@ _LOGS = [log(1 + count) for count in range(4096)]
 class Lot(NamedTuple):
     """A request that was placed at random among the safe ones."""
 
-    #: Figures of its target less the mean over all it was drawn from, and that mean.
+    #: Figures of its replica less the mean over all it was drawn from, and that mean.
     centred: list[float]
     means: list[float]
     deadline: int
@@ -128,7 +128,7 @@ class Model:
         #: Together, as are the factors below: one read in place of many.
         self._bounds = (most_load, *ranges["latency"], *ranges["speed"], min(ranges["errors"][1], _MOST_ERRORS))
         self._split()
-        #: The fleet's typical latency, as a logarithm: mean over the targets as they are looked at; 0: nothing yet.
+        #: The fleet's typical latency, as a logarithm: mean over the replicas as they are looked at; 0: nothing yet.
         self.typical = 0.0
         self.refinements = 0
         self._baseline = 0.0
@@ -146,15 +146,15 @@ class Model:
     def typical_ns(self) -> float:
         return exp(self.typical)
 
-    def look(self, view: View, target: Target, now: int) -> None:
-        """Looks at a target anew: its outlook, and the part of its score that does not change with time."""
+    def look(self, view: View, replica: Replica, now: int) -> None:
+        """Looks at a replica anew: its outlook, and the part of its score that does not change with time."""
         view.due = now + LOOK_NS
-        report, in_flight, latency_ns = target.report, target.in_flight, target.latency_ns
+        report, in_flight, latency_ns = replica.report, replica.in_flight, replica.latency_ns
         run_ns: float = report.run_ns
-        reported_at = target.reported_at
+        reported_at = replica.reported_at
         age = now - reported_at
         if run_ns and age <= NEWS_NS:
-            since = target.sent_since
+            since = replica.sent_since
             load = report.in_flight + since
             if load < in_flight:
                 load = in_flight
@@ -162,8 +162,8 @@ class Model:
             news = age / NEWS_NS
         else:
             # Seen from here alone, as with servers that tell nothing: no more is known than how long requests take.
-            run_ns = target.expected_ns(now)
-            load = target.load(now)
+            run_ns = replica.expected_ns(now)
+            load = replica.load(now)
             view.free_at, news = 0.0, 1.0
         if not latency_ns or not run_ns:
             view.base = UNKNOWN
@@ -171,7 +171,7 @@ class Model:
         view.run_ns = run_ns
         view.speed = speed = log(run_ns)
         latency = log(latency_ns)
-        errors, typical = target.error_rate, self.typical
+        errors, typical = replica.error_rate, self.typical
         self.typical = typical = typical + (latency - typical) * _GAIN if typical else latency
         most_load, quickest, longest, fastest, slowest, most_errors = self._bounds
         if (
@@ -183,18 +183,18 @@ class Model:
             by_load, by_in_flight, by_latency, by_speed, by_errors, by_age = self._factors
             base = by_load * _LOGS[load] + by_in_flight * _LOGS[in_flight]
             base += by_latency * latency + by_speed * speed + by_errors * errors + by_age * news
-            view.base = base + self._seldom_used(target, now) if self._seldom else base
+            view.base = base + self._seldom_used(replica, now) if self._seldom else base
         else:
             view.base = UNKNOWN
 
-    def _seldom_used(self, target: Target, now: int) -> float:
+    def _seldom_used(self, replica: Replica, now: int) -> float:
         """The figures that training may find useless, and then cost nothing."""
-        expected, peak = log(target.expected_ns(now)), log(target.peak_ns)
+        expected, peak = log(replica.expected_ns(now)), log(replica.peak_ns)
         (low, high), (lowest, highest) = self._expected_range, self._peak_range
         if not (low <= expected - self.typical <= high and lowest <= peak - self.typical <= highest):
             return UNKNOWN
         return (
-            self._expected * expected + self._peak * peak + self._memory * lack_of_memory(target.endpoint.free_memory)
+            self._expected * expected + self._peak * peak + self._memory * lack_of_memory(replica.endpoint.free_memory)
         )
 
     def refine(self, lot: Lot, latency_ns: int, now: int) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 
 class ShadowChoice:
@@ -17,7 +17,7 @@ class ShadowChoice:
 
     __slots__ = ("at", "candidates", "failed", "gain", "latency_ns", "made", "made_propensity", "own", "own_propensity")
 
-    def __init__(self, at: int, made: Target, own: Target, candidates: int, gain: float, explore: float) -> None:
+    def __init__(self, at: int, made: Replica, own: Replica, candidates: int, gain: float, explore: float) -> None:
         self.at = at
         #: The heuristic's choice, which the request went to, and the learned policy's.
         self.made = made.endpoint.address

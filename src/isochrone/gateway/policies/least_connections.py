@@ -7,11 +7,11 @@ gateways send, and a worker that fails fast looks idle to it: outlier ejection m
 from __future__ import annotations
 
 from isochrone.gateway.policies.scores import ScoredPolicy
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 
 class LeastConnections(ScoredPolicy):
     name = "least_connections"
 
-    def _score(self, target: Target, now: int) -> float:
-        return target.in_flight
+    def _score(self, replica: Replica, now: int) -> float:
+        return replica.in_flight

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from random import Random
 
 from isochrone.gateway.policies.scores import ScoredPolicy
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 #: Share of what was measured that is kept with each answer: the last hundred or so count.
 _KEPT = 0.99
@@ -35,30 +35,30 @@ class LeastPending(ScoredPolicy):
 
     def __init__(self, random: Random) -> None:
         super().__init__(random)
-        self._speeds: dict[Target, _Speed] = {}
+        self._speeds: dict[Replica, _Speed] = {}
         #: Seconds per request of a member like any other; 0: nothing measured yet.
         self._typical = 0.0
 
-    def members(self, targets: Sequence[Target]) -> None:
-        self._speeds = {target: self._speeds.get(target) or _Speed() for target in targets}
-        super().members(targets)
+    def members(self, replicas: Sequence[Replica]) -> None:
+        self._speeds = {replica: self._speeds.get(replica) or _Speed() for replica in replicas}
+        super().members(replicas)
 
-    def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
-        speed = self._speeds.get(target)
+    def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
+        speed = self._speeds.get(replica)
         if speed is not None and not failed:
-            seconds, present = latency_ns * 1e-9, target.load(now) + 1.0
+            seconds, present = latency_ns * 1e-9, replica.load(now) + 1.0
             speed.answers = speed.answers * _KEPT + 1
             speed.seconds = speed.seconds * _KEPT + seconds
             speed.present = speed.present * _KEPT + present
             typical = self._typical
             self._typical = typical + (seconds / present - typical) * _GAIN if typical else seconds / present
-        self._update(target, now)
+        self._update(replica, now)
 
-    def seconds_each(self, target: Target) -> float:
+    def seconds_each(self, replica: Replica) -> float:
         """Seconds from one answer to the next while it has something to do."""
-        speed = self._speeds[target]
+        speed = self._speeds[replica]
         doubt = _DOUBT * self._typical
         return (doubt + speed.seconds) / (_DOUBT + speed.present) if doubt else 1e-3
 
-    def _score(self, target: Target, now: int) -> float:
-        return (target.load(now) + 1) * self.seconds_each(target) * (1 + 8 * target.error_rate)
+    def _score(self, replica: Replica, now: int) -> float:
+        return (replica.load(now) + 1) * self.seconds_each(replica) * (1 + 8 * replica.error_rate)

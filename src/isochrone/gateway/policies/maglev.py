@@ -16,7 +16,7 @@ from isochrone.errors import ConfigError
 from isochrone.gateway.policies import hashing
 from isochrone.gateway.policies.affinity import AffinityPolicy
 from isochrone.gateway.policies.sampling import one
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 #: Primes, so that every stride visits every entry.
 TABLE_SIZES = (1021, 4093, 16381, 65537, 655373)
@@ -37,27 +37,27 @@ class Maglev(AffinityPolicy):
             known = ", ".join(map(str, (0, *TABLE_SIZES)))
             raise ConfigError(f"policy {self.name}", "table_size", f"one of {known}", repr(table_size))
         self._table_size = table_size
-        self._table: list[Target] = []
+        self._table: list[Replica] = []
 
-    def _build(self, targets: Sequence[Target]) -> None:
-        wanted = len(targets) * _ENTRIES_PER_WORKER
+    def _build(self, replicas: Sequence[Replica]) -> None:
+        wanted = len(replicas) * _ENTRIES_PER_WORKER
         size = self._table_size or next((size for size in TABLE_SIZES if size >= wanted), TABLE_SIZES[-1])
-        claims = claim([target.endpoint.address for target in targets], size) if targets else []
-        self._table = [targets[slot] for slot in claims]
+        claims = claim([replica.endpoint.address for replica in replicas], size) if replicas else []
+        self._table = [replicas[slot] for slot in claims]
 
-    def _look_up(self, key: int, avoid: Sequence[Target]) -> Target:
+    def _look_up(self, key: int, avoid: Sequence[Replica]) -> Replica:
         table = self._table
         size = len(table)
         entry = key % size
-        target = table[entry]
-        if target not in avoid:
-            return target
+        replica = table[entry]
+        if replica not in avoid:
+            return replica
         for step in range(entry + 1, entry + size):
-            target = table[step if step < size else step - size]
-            if target not in avoid:
-                return target
+            replica = table[step if step < size else step - size]
+            if replica not in avoid:
+                return replica
         # A table smaller than the fleet has no entry for some.
-        return one(self._random, self.targets, avoid)
+        return one(self._random, self.replicas, avoid)
 
 
 def claim(addresses: Sequence[str], size: int) -> list[int]:

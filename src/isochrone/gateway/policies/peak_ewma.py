@@ -14,7 +14,7 @@ from random import Random
 from isochrone.gateway.policies.base import Demand, Policy
 from isochrone.gateway.policies.options import number
 from isochrone.gateway.policies.sampling import one, two
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 #: Latency taken for a member that has something in flight and never answered: worse than any real one, in ns.
 _SILENT_NS = 1e12
@@ -38,27 +38,27 @@ class PeakEwma(Policy):
     def __init__(self, random: Random, *, decay_s: float = 10.0) -> None:
         super().__init__(random)
         self._per_ns = 1e-9 / number(self.name, "decay_s", decay_s, 0.001)
-        self._peaks: dict[Target, _Peak] = {}
+        self._peaks: dict[Replica, _Peak] = {}
 
-    def members(self, targets: Sequence[Target]) -> None:
-        self._peaks = {target: self._peaks[target] for target in targets if target in self._peaks}
-        super().members(targets)
+    def members(self, replicas: Sequence[Replica]) -> None:
+        self._peaks = {replica: self._peaks[replica] for replica in replicas if replica in self._peaks}
+        super().members(replicas)
 
-    def choose(self, demand: Demand, now: int) -> Target:
+    def choose(self, demand: Demand, now: int) -> Replica:
         if demand.avoid:
-            first = one(self._random, self.targets, demand.avoid)
-            second = one(self._random, self.targets, demand.avoid)
+            first = one(self._random, self.replicas, demand.avoid)
+            second = one(self._random, self.replicas, demand.avoid)
         else:
-            first, second = two(self._random, self.targets)
+            first, second = two(self._random, self.replicas)
         return second if self._cost(second, now) < self._cost(first, now) else first
 
-    def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
+    def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
         if failed:
             # A failure's latency is not believed: who fails fast must not look fast.
             return
-        peak = self._peaks.get(target)
+        peak = self._peaks.get(replica)
         if peak is None:
-            self._peaks[target] = _Peak(latency_ns, now)
+            self._peaks[replica] = _Peak(latency_ns, now)
             return
         if latency_ns > peak.latency:
             peak.latency = latency_ns
@@ -67,10 +67,10 @@ class PeakEwma(Policy):
             peak.latency = peak.latency * kept + latency_ns * (1 - kept)
         peak.at = now
 
-    def _cost(self, target: Target, now: int) -> float:
-        peak = self._peaks.get(target)
+    def _cost(self, replica: Replica, now: int) -> float:
+        peak = self._peaks.get(replica)
         if peak is None:
             # Not known: tried once, and left alone until it has answered.
-            return _SILENT_NS * (target.in_flight + 8 * target.error_rate)
+            return _SILENT_NS * (replica.in_flight + 8 * replica.error_rate)
         latency = peak.latency * exp((peak.at - now) * self._per_ns)
-        return latency * (target.in_flight + 1) * (1 + 8 * target.error_rate)
+        return latency * (replica.in_flight + 1) * (1 + 8 * replica.error_rate)

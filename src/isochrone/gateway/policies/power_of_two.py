@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from isochrone.gateway.policies.base import Demand, Policy
 from isochrone.gateway.policies.sampling import less_busy
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 
 class PowerOfTwo(Policy):
     name = "power_of_two"
 
-    def choose(self, demand: Demand, now: int) -> Target:
-        return less_busy(self._random, self.targets, demand.avoid)
+    def choose(self, demand: Demand, now: int) -> Replica:
+        return less_busy(self._random, self.replicas, demand.avoid)

@@ -17,7 +17,7 @@ from isochrone.gateway.policies.options import number, whole
 from isochrone.gateway.policies.probe_pool import Probe, ProbePool, reuse
 from isochrone.gateway.policies.sampling import one
 from isochrone.gateway.policies.whole_fleet import WholeFleet
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 #: With fewer probes than this there is no choice to speak of.
 FEWEST_PROBES = 2
@@ -59,9 +59,9 @@ class Prequal(Policy):
         )
         self._fleet = WholeFleet(equal_within, slack_ns)
         self._whole = True
-        self._members: set[Target] = set()
+        self._members: set[Replica] = set()
         #: Asked, and not heard of since.
-        self._asked: set[Target] = set()
+        self._asked: set[Replica] = set()
         self._owed = 0.0
         #: Mean latency told by probes.
         self._typical = 0.0
@@ -73,22 +73,22 @@ class Prequal(Policy):
         """Requests sent to see whether a passed-over worker is well again."""
         return self._fleet.trials
 
-    def members(self, targets: Sequence[Target]) -> None:
-        super().members(targets)
-        self._whole = len(targets) <= self._size
+    def members(self, replicas: Sequence[Replica]) -> None:
+        super().members(replicas)
+        self._whole = len(replicas) <= self._size
         if self._whole:
-            order = list(range(len(targets)))
+            order = list(range(len(replicas)))
             self._random.shuffle(order)
-            self._fleet.members(targets, order)
+            self._fleet.members(replicas, order)
             self._asked.clear()
             self._pool.keep_only(set())
         else:
-            self._members = set(targets)
+            self._members = set(replicas)
             self._asked &= self._members
             self._pool.keep_only(self._members)
-            self._pool.uses = reuse(len(targets), self._size, self._probes_per_query, self._removals_per_query)
+            self._pool.uses = reuse(len(replicas), self._size, self._probes_per_query, self._removals_per_query)
 
-    def choose(self, demand: Demand, now: int) -> Target:
+    def choose(self, demand: Demand, now: int) -> Replica:
         if self._whole:
             return self._fleet.choose(demand.avoid, now)
         pool = self._pool
@@ -99,75 +99,75 @@ class Prequal(Policy):
             return self._of_a_few(demand.avoid, now)
         return self._take(probe)
 
-    def _take(self, probe: Probe) -> Target:
+    def _take(self, probe: Probe) -> Replica:
         """The probe serves a query, and the pool is thinned for it."""
-        target, pool = probe.target, self._pool
+        replica, pool = probe.replica, self._pool
         pool.use(probe)
         if len(pool.probes) > FEWEST_PROBES:
             pool.thin()
-        return target
+        return replica
 
-    def _of_a_few(self, avoid: Sequence[Target], now: int) -> Target:
+    def _of_a_few(self, avoid: Sequence[Replica], now: int) -> Replica:
         """No probes to go by: of three at random the least loaded as seen from here, the quicker of equals."""
-        few = [one(self._random, self.targets, avoid) for _ in range(3)]
+        few = [one(self._random, self.replicas, avoid) for _ in range(3)]
         return min(
-            few, key=lambda target: ((target.load(now) + 1) * (1 + 8 * target.error_rate), target.expected_ns(now))
+            few, key=lambda replica: ((replica.load(now) + 1) * (1 + 8 * replica.error_rate), replica.expected_ns(now))
         )
 
-    def sent(self, target: Target, now: int) -> None:
+    def sent(self, replica: Replica, now: int) -> None:
         if self._whole:
-            self._fleet.sent(target, now)
+            self._fleet.sent(replica, now)
 
-    def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
+    def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
         if self._whole:
-            self._fleet.ended(target, latency_ns, failed, now)
+            self._fleet.ended(replica, latency_ns, failed, now)
 
-    def dropped(self, target: Target, now: int) -> None:
+    def dropped(self, replica: Replica, now: int) -> None:
         if self._whole:
-            self._fleet.dropped(target, now)
+            self._fleet.dropped(replica, now)
 
-    def reported(self, target: Target, now: int) -> None:
+    def reported(self, replica: Replica, now: int) -> None:
         if self._whole:
-            self._fleet.reported(target, now)
+            self._fleet.reported(replica, now)
         else:
-            self._heard(target, now)
+            self._heard(replica, now)
 
-    def _heard(self, target: Target, now: int) -> bool:
+    def _heard(self, replica: Replica, now: int) -> bool:
         """Its word came; whether the pool has it now."""
-        if target in self._asked:
-            self._asked.discard(target)
-        elif target not in self._pool.by_target and (
-            len(self._pool.probes) >= FEWEST_PROBES or target not in self._members
+        if replica in self._asked:
+            self._asked.discard(replica)
+        elif replica not in self._pool.by_replica and (
+            len(self._pool.probes) >= FEWEST_PROBES or replica not in self._members
         ):
             # News that comes with an answer is of a worker that was chosen: in a full pool it would crowd out the
             # random ones, and the choice would go round among a few.
             return False
-        # Errors make the latency look longer (``Target.expected_ns``): who fails fast must not look fast.
-        latency = target.expected_ns(now)
+        # Errors make the latency look longer (``Replica.expected_ns``): who fails fast must not look fast.
+        latency = replica.expected_ns(now)
         if latency:
             self._typical += (latency - self._typical) / 16
         else:
             # Never answered: like the others, unless it failed.
-            latency = self._typical * (1 + 8 * target.error_rate)
-        self._pool.add(target, target.load(now), latency, now)
+            latency = self._typical * (1 + 8 * replica.error_rate)
+        self._pool.add(replica, replica.load(now), latency, now)
         return True
 
-    def probes(self, now: int) -> Sequence[Target]:
+    def probes(self, now: int) -> Sequence[Replica]:
         if self._whole:
             silent = self._fleet.silent
             if silent:
                 self._fleet.silent = []
             return silent
         owed = self._owed + self._probes_per_query
-        asked: list[Target] = []
-        targets, random, waiting = self.targets, self._random.random, self._asked
-        members = len(targets)
+        asked: list[Replica] = []
+        replicas, random, waiting = self.replicas, self._random.random, self._asked
+        members = len(replicas)
         while owed >= 1:
             owed -= 1
-            target = targets[floor(random() * members)]
+            replica = replicas[floor(random() * members)]
             # The set is quicker to look into than the list, and nearly always enough.
-            if target not in waiting or target not in asked:
-                asked.append(target)
-                waiting.add(target)
+            if replica not in waiting or replica not in asked:
+                asked.append(replica)
+                waiting.add(replica)
         self._owed = owed
         return asked

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from math import floor
 from random import Random
 
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 #: Requests in flight of so many last probes make the distribution that the hot-cold quantile is taken of.
 _RECENT = 64
@@ -25,17 +25,17 @@ _MANY = 1 << 62
 class Probe:
     """A worker's word as of an instant, and how often it may still be used."""
 
-    __slots__ = ("in_flight", "latency", "received", "target", "uses")
+    __slots__ = ("in_flight", "latency", "received", "replica", "uses")
 
-    def __init__(self, target: Target, in_flight: int, latency: float, received: int, uses: int) -> None:
-        self.target = target
+    def __init__(self, replica: Replica, in_flight: int, latency: float, received: int, uses: int) -> None:
+        self.replica = replica
         self.in_flight = in_flight
         self.latency = latency
         self.received = received
         self.uses = uses
 
     def __repr__(self) -> str:
-        return f"<Probe {self.target.endpoint.address} in_flight={self.in_flight} latency={self.latency:.0f}>"
+        return f"<Probe {self.replica.endpoint.address} in_flight={self.in_flight} latency={self.latency:.0f}>"
 
 
 def reuse(members: int, pool: int, probes_per_query: float, removals_per_query: float, delta: float = 1.0) -> float:
@@ -75,7 +75,7 @@ class ProbePool:
         #: Up to here a probe was cold and quick enough for the last ``best``; -1 in flight: none was.
         self.safe_in_flight = -1
         self.safe_latency = 0.0
-        self.by_target: dict[Target, Probe] = {}
+        self.by_replica: dict[Replica, Probe] = {}
         self._recent: deque[int] = deque()
         self._sorted: list[int] = []
         #: Kept as probes come, which is apart from any request.
@@ -86,18 +86,18 @@ class ProbePool:
     def __len__(self) -> int:
         return len(self.probes)
 
-    def add(self, target: Target, in_flight: int, latency: float, now: int) -> None:
+    def add(self, replica: Replica, in_flight: int, latency: float, now: int) -> None:
         """A probe came back. It takes the place of an older one of the same worker, or of the oldest of all."""
-        probes, by_target = self.probes, self.by_target
+        probes, by_replica = self.probes, self.by_replica
         uses = floor(self.uses + self._random.random())
-        probe = by_target.get(target)
+        probe = by_replica.get(replica)
         if probe is not None:
             probes.remove(probe)
             probe.in_flight, probe.latency, probe.received, probe.uses = in_flight, latency, now, uses
         else:
             if len(probes) >= self._size:
-                del by_target[probes.pop(0).target]
-            by_target[target] = probe = Probe(target, in_flight, latency, now, uses)
+                del by_replica[probes.pop(0).replica]
+            by_replica[replica] = probe = Probe(replica, in_flight, latency, now, uses)
         probes.append(probe)
         recent, in_order = self._recent, self._sorted
         recent.append(in_flight)
@@ -106,9 +106,9 @@ class ProbePool:
             del in_order[bisect_left(in_order, recent.popleft())]
         self._hot_above = in_order[floor(self._quantile * (len(in_order) - 1))]
 
-    def keep_only(self, members: set[Target]) -> None:
+    def keep_only(self, members: set[Replica]) -> None:
         """Others are no members any more."""
-        for probe in [probe for probe in self.probes if probe.target not in members]:
+        for probe in [probe for probe in self.probes if probe.replica not in members]:
             self._remove(probe)
 
     def expire(self, now: int) -> None:
@@ -121,11 +121,11 @@ class ProbePool:
         """Requests in flight above which a worker is hot."""
         return self._hot_above
 
-    def best(self, avoid: Sequence[Target]) -> Probe | None:
+    def best(self, avoid: Sequence[Replica]) -> Probe | None:
         """Of the cold ones about as quick as the quickest, the one with the fewest in flight; all hot: the one with the
         fewest in flight. None: nobody is left."""
         limit = self._hot_above
-        probes = [probe for probe in self.probes if probe.target not in avoid] if avoid else self.probes
+        probes = [probe for probe in self.probes if probe.replica not in avoid] if avoid else self.probes
         # One round finds the lowest latency of the cold ones and the fewest in flight of all: the answer, mostly.
         best, fewest, lowest = None, _MANY, _NEVER
         for probe in probes:
@@ -169,7 +169,7 @@ class ProbePool:
         probe.uses -= 1
         if probe.uses <= 0:
             self.probes.remove(probe)
-            del self.by_target[probe.target]
+            del self.by_replica[probe.replica]
 
     def thin(self) -> None:
         """Once per query: the worst and the oldest leave in turn, so that what is left is neither stale nor picked
@@ -181,13 +181,13 @@ class ProbePool:
                 if self._worst_next:
                     worst = self.worst()
                     probes.remove(worst)
-                    del self.by_target[worst.target]
+                    del self.by_replica[worst.replica]
                     self._worst_next = False
                 else:
-                    del self.by_target[probes.pop(0).target]
+                    del self.by_replica[probes.pop(0).replica]
                     self._worst_next = True
         self._owed = owed
 
     def _remove(self, probe: Probe) -> None:
         self.probes.remove(probe)
-        del self.by_target[probe.target]
+        del self.by_replica[probe.replica]

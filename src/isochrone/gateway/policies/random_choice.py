@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from isochrone.gateway.policies.base import Demand, Policy
 from isochrone.gateway.policies.sampling import one
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 
 class RandomChoice(Policy):
     name = "random"
 
-    def choose(self, demand: Demand, now: int) -> Target:
-        return one(self._random, self.targets, demand.avoid)
+    def choose(self, demand: Demand, now: int) -> Replica:
+        return one(self._random, self.replicas, demand.avoid)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from random import Random
 
 from isochrone.gateway.policies.base import Demand, Policy
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 
 class RoundRobin(Policy):
@@ -20,20 +20,20 @@ class RoundRobin(Policy):
         # Gateways that start together must not walk in step.
         self._next = random.randrange(1 << 16)
 
-    def members(self, targets: Sequence[Target]) -> None:
-        super().members(targets)
-        self._next %= len(targets) or 1
+    def members(self, replicas: Sequence[Replica]) -> None:
+        super().members(replicas)
+        self._next %= len(replicas) or 1
 
-    def choose(self, demand: Demand, now: int) -> Target:
-        targets, slot = self.targets, self._next
-        if slot >= len(targets):
+    def choose(self, demand: Demand, now: int) -> Replica:
+        replicas, slot = self.replicas, self._next
+        if slot >= len(replicas):
             slot = 0
-        target = targets[slot]
-        if target in demand.avoid:
-            for _ in range(min(len(targets) - 1, len(demand.avoid))):
-                slot = slot + 1 if slot + 1 < len(targets) else 0
-                if targets[slot] not in demand.avoid:
-                    target = targets[slot]
+        replica = replicas[slot]
+        if replica in demand.avoid:
+            for _ in range(min(len(replicas) - 1, len(demand.avoid))):
+                slot = slot + 1 if slot + 1 < len(replicas) else 0
+                if replicas[slot] not in demand.avoid:
+                    replica = replicas[slot]
                     break
         self._next = slot + 1
-        return target
+        return replica

@@ -5,40 +5,40 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 
-def one(random: Random, targets: Sequence[Target], avoid: Sequence[Target]) -> Target:
+def one(random: Random, replicas: Sequence[Replica], avoid: Sequence[Replica]) -> Replica:
     """A member at random that is not among ``avoid``, if there is one."""
-    count = len(targets)
+    count = len(replicas)
     slot = int(random.random() * count)
-    target = targets[slot]
-    if target not in avoid:
-        return target
+    replica = replicas[slot]
+    if replica not in avoid:
+        return replica
     # From there on the next one: past every avoided member there is another, or there is none at all.
     for step in range(1, min(count, len(avoid) + 1)):
-        other = targets[(slot + step) % count]
+        other = replicas[(slot + step) % count]
         if other not in avoid:
             return other
-    return target
+    return replica
 
 
-def two(random: Random, targets: Sequence[Target]) -> tuple[Target, Target]:
+def two(random: Random, replicas: Sequence[Replica]) -> tuple[Replica, Replica]:
     """Two different members at random; of one alone, that one twice."""
-    count = len(targets)
+    count = len(replicas)
     if count == 1:
-        return targets[0], targets[0]
+        return replicas[0], replicas[0]
     first = int(random.random() * count)
     second = int(random.random() * (count - 1))
     if second >= first:
         second += 1
-    return targets[first], targets[second]
+    return replicas[first], replicas[second]
 
 
-def less_busy(random: Random, targets: Sequence[Target], avoid: Sequence[Target]) -> Target:
+def less_busy(random: Random, replicas: Sequence[Replica], avoid: Sequence[Replica]) -> Replica:
     """Of two members at random the one with fewer requests in flight from here."""
     if avoid:
-        first, second = one(random, targets, avoid), one(random, targets, avoid)
+        first, second = one(random, replicas, avoid), one(random, replicas, avoid)
     else:
-        first, second = two(random, targets)
+        first, second = two(random, replicas)
     return second if second.in_flight < first.in_flight else first

@@ -18,7 +18,7 @@ from isochrone.errors import QueueFull
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.policies.options import number, one_of
 from isochrone.gateway.policies.scores import ScoreBoard, ScoredPolicy
-from isochrone.gateway.targets import NEWS_NS, Target
+from isochrone.gateway.replicas import NEWS_NS, Replica
 
 #: A refill at most doubles in this time, and is at most halved four times.
 _PERIOD_NS = 100_000_000
@@ -57,8 +57,8 @@ class TokenBucket(ScoredPolicy):
         #: Choices that found every bucket empty.
         self.empty = 0
 
-    def members(self, targets: Sequence[Target]) -> None:
-        kept = [self._slots.get(target) for target in targets]
+    def members(self, replicas: Sequence[Replica]) -> None:
+        kept = [self._slots.get(replica) for replica in replicas]
         rates, looked_at, worth_from = self._rates, self._looked_at, self._worth_from.values
         self._rates = [self._first_rate if slot is None else rates[slot] for slot in kept]
         self._looked_at = [0 if slot is None else looked_at[slot] for slot in kept]
@@ -68,16 +68,16 @@ class TokenBucket(ScoredPolicy):
         self._worth_from = ScoreBoard(
             [poorest + self._random.random() if slot is None else float(worth_from[slot]) for slot in kept]
         )
-        super().members(targets)
+        super().members(replicas)
 
-    def choose(self, demand: Demand, now: int) -> Target:
+    def choose(self, demand: Demand, now: int) -> Replica:
         if not self._begin:
             # Instants are counted from the first one: as floats they then stay exact to the ns for three months.
             self._begin = now - 1
         board, since = self._worth_from, now - self._begin
         if demand.avoid:
             slots = self._slots
-            slot = board.lowest_but([slots[target] for target in demand.avoid if target in slots])
+            slot = board.lowest_but([slots[replica] for replica in demand.avoid if replica in slots])
             if slot < 0:
                 return self.other_than(demand.avoid)
         else:
@@ -87,8 +87,8 @@ class TokenBucket(ScoredPolicy):
             self.empty += 1
             if self._refuse:
                 raise QueueFull("every worker's token bucket is empty; policy token_bucket, when_empty: refuse")
-            target = super().choose(demand, now)
-            slot = self._slots[target]
+            replica = super().choose(demand, now)
+            slot = self._slots[replica]
             worth_from = float(board.values[slot])
         # Never fuller than full, nor deeper in debt than a full bucket is rich.
         full_from = since - self._burst_ns
@@ -96,28 +96,28 @@ class TokenBucket(ScoredPolicy):
             worth_from = full_from
         worth_from += (demand.rows or 1) / self._rates[slot]
         board.values[slot] = min(worth_from, since + self._burst_ns)
-        return self.targets[slot]
+        return self.replicas[slot]
 
-    def sent(self, target: Target, now: int) -> None:
+    def sent(self, replica: Replica, now: int) -> None:
         # Here too: a worker that has stopped answers nothing, and what it was sent is its queue.
-        self._look(target, now)
-        super().sent(target, now)
+        self._look(replica, now)
+        super().sent(replica, now)
 
-    def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
-        self._look(target, now)
-        super().ended(target, latency_ns, failed, now)
+    def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
+        self._look(replica, now)
+        super().ended(replica, latency_ns, failed, now)
 
-    def reported(self, target: Target, now: int) -> None:
+    def reported(self, replica: Replica, now: int) -> None:
         # The load it tells is looked at when the answer it came with has ended: twice would cost twice.
-        self._look(target, now)
+        self._look(replica, now)
 
-    def rate(self, target: Target) -> float:
+    def rate(self, replica: Replica) -> float:
         """Tokens per second its bucket is refilled with."""
-        return self._rates[self._slots[target]] * 1e9
+        return self._rates[self._slots[replica]] * 1e9
 
-    def _look(self, target: Target, now: int) -> None:
+    def _look(self, replica: Replica, now: int) -> None:
         """The refill goes up while the queue is short and the tokens are wanted, and down while it is long."""
-        slot = self._slots.get(target)
+        slot = self._slots.get(replica)
         if slot is None or not self._begin:
             return
         elapsed = now - self._looked_at[slot]
@@ -126,9 +126,9 @@ class TokenBucket(ScoredPolicy):
         if elapsed > _PERIOD_NS:
             elapsed = _PERIOD_NS
         self._looked_at[slot] = now
-        fresh = target.reported_at and now - target.reported_at <= NEWS_NS
+        fresh = replica.reported_at and now - replica.reported_at <= NEWS_NS
         # Without its word: all but one of those in flight are taken to wait.
-        queue = target.report.queue if fresh else max(target.in_flight - 1, 0)
+        queue = replica.report.queue if fresh else max(replica.in_flight - 1, 0)
         short = max(-4.0, (self._queue - queue) / self._queue)
         worth_from = float(self._worth_from.values[slot]) - (now - self._begin)
         if short > 0 and worth_from < -self._burst_ns / 2:
@@ -137,5 +137,5 @@ class TokenBucket(ScoredPolicy):
         rate = self._rates[slot] * 2 ** (short * elapsed / _PERIOD_NS)
         self._rates[slot] = min(max(rate, _LOWEST_RATE), _HIGHEST_RATE)
 
-    def _score(self, target: Target, now: int) -> float:
-        return target.load(now)
+    def _score(self, replica: Replica, now: int) -> float:
+        return replica.load(now)

@@ -17,7 +17,7 @@ from random import Random
 
 from isochrone.gateway.policies.options import number
 from isochrone.gateway.policies.stride import WeightedTurns
-from isochrone.gateway.targets import Target
+from isochrone.gateway.replicas import Replica
 
 #: Weight of one worker's rate in the mean of all.
 _GAIN = 1 / 16
@@ -51,70 +51,70 @@ class WeightedRoundRobin(WeightedTurns):
         self._period_ns = int(number(self.name, "period_s", period_s, 0.001) * 1e9)
         self._smoothing = number(self.name, "smoothing", smoothing, 0.01, 1)
         self._error_penalty = number(self.name, "error_penalty", error_penalty, 0)
-        self._tallies: dict[Target, _Tally] = {}
+        self._tallies: dict[Replica, _Tally] = {}
         #: Goodput over utilisation, in queries per second of a whole processor.
-        self._rates: dict[Target, float] = {}
+        self._rates: dict[Replica, float] = {}
         #: The first one found: a weight of 1.
         self._unit = 0.0
         #: The mean, which newcomers get (gRFC A58).
         self._typical = 0.0
 
-    def members(self, targets: Sequence[Target]) -> None:
-        self._tallies = {target: self._tallies[target] for target in targets if target in self._tallies}
-        self._rates = {target: self._rates[target] for target in targets if target in self._rates}
-        super().members(targets)
+    def members(self, replicas: Sequence[Replica]) -> None:
+        self._tallies = {replica: self._tallies[replica] for replica in replicas if replica in self._tallies}
+        self._rates = {replica: self._rates[replica] for replica in replicas if replica in self._rates}
+        super().members(replicas)
 
-    def sent(self, target: Target, now: int) -> None:
-        tally = self._tallies.get(target)
+    def sent(self, replica: Replica, now: int) -> None:
+        tally = self._tallies.get(replica)
         if tally is None:
-            tally = self._tallies[target] = _Tally(now)
-        if target.in_flight == 1:
+            tally = self._tallies[replica] = _Tally(now)
+        if replica.in_flight == 1:
             tally.busy_since = now
 
-    def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
-        tally = self._tallies.get(target)
+    def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
+        tally = self._tallies.get(replica)
         if tally is None:
             return
         tally.answers += 1
         if failed:
             tally.failures += 1
-        self._rest(tally, target, now)
+        self._rest(tally, replica, now)
         if now - tally.began >= self._period_ns:
-            self._weigh(tally, target, now)
+            self._weigh(tally, replica, now)
 
-    def dropped(self, target: Target, now: int) -> None:
-        tally = self._tallies.get(target)
+    def dropped(self, replica: Replica, now: int) -> None:
+        tally = self._tallies.get(replica)
         if tally is not None:
-            self._rest(tally, target, now)
+            self._rest(tally, replica, now)
 
-    def utilised(self, target: Target, utilisation: float) -> None:
+    def utilised(self, replica: Replica, utilisation: float) -> None:
         """The worker's own word: the share of its processor in use, 1 being all it was given."""
-        tally = self._tallies.get(target)
+        tally = self._tallies.get(replica)
         if tally is not None:
             tally.told = utilisation
 
     @staticmethod
-    def _rest(tally: _Tally, target: Target, now: int) -> None:
-        if target.in_flight == 0:
+    def _rest(tally: _Tally, replica: Replica, now: int) -> None:
+        if replica.in_flight == 0:
             tally.busy_ns += now - tally.busy_since
             tally.busy_since = now
 
-    def _weigh(self, tally: _Tally, target: Target, now: int) -> None:
+    def _weigh(self, tally: _Tally, replica: Replica, now: int) -> None:
         span = now - tally.began
-        if target.in_flight:
+        if replica.in_flight:
             tally.busy_ns += now - tally.busy_since
         use = tally.told if tally.told >= 0 else tally.busy_ns / span
         use += self._error_penalty * tally.failures / tally.answers
         good = (tally.answers - tally.failures) * 1e9 / span
         # Nothing but failures still has a weight: somebody has to find out when that is over.
         found = max(good, 0.01) / max(use, 0.01)
-        before = self._rates.get(target, found)
-        rate = self._rates[target] = before + (found - before) * self._smoothing
+        before = self._rates.get(replica, found)
+        rate = self._rates[replica] = before + (found - before) * self._smoothing
         if not self._unit:
             self._unit = self._typical = rate
         self._typical += (rate - self._typical) * _GAIN
         self._weight_of_newcomers = self._typical / self._unit
-        self._set_weight(target, rate / self._unit)
+        self._set_weight(replica, rate / self._unit)
         told = tally.told
-        tally = self._tallies[target] = _Tally(now)
+        tally = self._tallies[replica] = _Tally(now)
         tally.told = told

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from isochrone.gateway.targets import NEWS_NS, Target
+from isochrone.gateway.replicas import NEWS_NS, Replica
 
 _NEVER = 1 << 62
 #: Everything is looked at again this often: news grows old without an event.
@@ -43,8 +43,8 @@ class WholeFleet:
     def __init__(self, tolerance: float, slack_ns: float) -> None:
         self._tolerance = tolerance
         self._slack_ns = slack_ns
-        self._targets: Sequence[Target] = ()
-        self._slots: dict[Target, int] = {}
+        self._replicas: Sequence[Replica] = ()
+        self._slots: dict[Replica, int] = {}
         #: How long one more request would take, by figures alone.
         self._expected: list[float] = []
         #: Load and turn in one: the lowest is the next of the least loaded.
@@ -75,15 +75,15 @@ class WholeFleet:
         #: The last choice was among all: nobody was late, and all about as quick.
         self._all_safe = False
         #: Whose news is old, for the shell to ask.
-        self.silent: list[Target] = []
+        self.silent: list[Replica] = []
         #: Requests sent to see whether a passed-over worker is well again.
         self.trials = 0
 
-    def members(self, targets: Sequence[Target], order: Sequence[int]) -> None:
+    def members(self, replicas: Sequence[Replica], order: Sequence[int]) -> None:
         """The members are these; ``order``: the places of newcomers among equals."""
-        kept = [self._slots.get(target, -1) for target in targets]
+        kept = [self._slots.get(replica, -1) for replica in replicas]
         self._suspects = {slot for slot, before in enumerate(kept) if before in self._suspects}
-        self._turn += len(targets)
+        self._turn += len(replicas)
 
         def carried(values: list[int], otherwise: int) -> list[int]:
             return [values[slot] if slot >= 0 else otherwise for slot in kept]
@@ -97,59 +97,59 @@ class WholeFleet:
         self._last_sent = carried(self._last_sent, 0)
         self._sent_at_turn = carried(self._sent_at_turn, self._turn)
         self._trial_ns = carried(self._trial_ns, _TRIAL_NS)
-        self._targets = targets
-        self._slots = {target: slot for slot, target in enumerate(targets)}
-        self._expected = [0.0] * len(targets)
-        self._rank = [0] * len(targets)
-        self._late = [float(_NEVER)] * len(targets)
+        self._replicas = replicas
+        self._slots = {replica: slot for slot, replica in enumerate(replicas)}
+        self._expected = [0.0] * len(replicas)
+        self._rank = [0] * len(replicas)
+        self._late = [float(_NEVER)] * len(replicas)
         self._first_late = float(_NEVER)
         self._trial = -1
         self._tried.clear()
         self._changed.clear()
         self._looked_at = -_NEVER
 
-    def choose(self, avoid: Sequence[Target], now: int) -> Target:
+    def choose(self, avoid: Sequence[Replica], now: int) -> Replica:
         """The member a request goes to."""
         if now - self._looked_at >= _LOOK_NS:
             self._look(now)
         elif self._changed:
             for slot in self._changed:
-                self._update(slot, self._targets[slot], now)
+                self._update(slot, self._replicas[slot], now)
             self._changed.clear()
         expected, rank = self._expected, self._rank
         self._all_safe = False
         if avoid or self._trial >= 0 or self._first_late < now:
             self._first_late = min(self._late)
             if avoid or self._trial >= 0 or self._first_late < now:
-                return self._targets[self._choose_with_care(avoid, now)]
+                return self._replicas[self._choose_with_care(avoid, now)]
         limit = min(expected) * self._tolerance + self._slack_ns
         if max(expected) <= limit:
             self._all_safe = True
-            return self._targets[rank.index(min(rank))]
-        return self._targets[self._least_loaded(expected, limit)]
+            return self._replicas[rank.index(min(rank))]
+        return self._replicas[self._least_loaded(expected, limit)]
 
-    def safe(self, now: int) -> Sequence[Target]:
+    def safe(self, now: int) -> Sequence[Replica]:
         """Who else would have done, right after a ``choose`` that had nobody to avoid: not late, and about as quick as
         the quickest. Nobody, where the choice was a trial."""
         if self._all_safe:
-            return self._targets
+            return self._replicas
         if self._trial >= 0:
             return []
-        targets, expected = self._targets, self._expected
+        replicas, expected = self._replicas, self._expected
         limit = min(expected) * self._tolerance + self._slack_ns
         if self._first_late >= now:
-            return [target for target, value in zip(targets, expected, strict=True) if value <= limit]
-        rows = zip(targets, expected, self._late, strict=True)
-        return [target for target, value, late in rows if value <= limit and late >= now]
+            return [replica for replica, value in zip(replicas, expected, strict=True) if value <= limit]
+        rows = zip(replicas, expected, self._late, strict=True)
+        return [replica for replica, value, late in rows if value <= limit and late >= now]
 
-    def sent(self, target: Target, now: int) -> None:
-        slot = self._slots.get(target)
+    def sent(self, replica: Replica, now: int) -> None:
+        slot = self._slots.get(replica)
         if slot is None:
             return
         self._turn += 1
         self._turns[slot] = self._sent_at_turn[slot] = self._turn
         self._last_sent[slot] = now
-        if target.in_flight == 1 and slot not in self._suspects:
+        if replica.in_flight == 1 and slot not in self._suspects:
             self._heard[slot] = now
         if slot == self._trial:
             self._trial = -1
@@ -157,13 +157,13 @@ class WholeFleet:
             self.trials += 1
         self._changed.add(slot)
 
-    def ended(self, target: Target, latency_ns: int, failed: bool, now: int) -> None:
-        slot = self._slots.get(target)
+    def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
+        slot = self._slots.get(replica)
         if slot is None:
             return
         if failed:
             # No sign of life: it may be this gateway that gave up waiting.
-            self._suspect(slot, target, now)
+            self._suspect(slot, replica, now)
         else:
             self._heard[slot] = now
             self._suspects.discard(slot)
@@ -178,44 +178,44 @@ class WholeFleet:
             else:
                 self._trial_ns[slot] = _TRIAL_NS
 
-    def dropped(self, target: Target, now: int) -> None:
-        slot = self._slots.get(target)
+    def dropped(self, replica: Replica, now: int) -> None:
+        slot = self._slots.get(replica)
         if slot is not None:
-            self._suspect(slot, target, now)
+            self._suspect(slot, replica, now)
             self._changed.add(slot)
 
-    def reported(self, target: Target, now: int) -> None:
-        slot = self._slots.get(target)
+    def reported(self, replica: Replica, now: int) -> None:
+        slot = self._slots.get(replica)
         if slot is None:
             return
         self._heard[slot] = now
         self._suspects.discard(slot)
         self._changed.add(slot)
-        others = target.report.in_flight - target.in_flight
+        others = replica.report.in_flight - replica.in_flight
         if now - self._told_at[slot] <= NEWS_NS:
             self._others[slot] += (others - self._others[slot]) * _GAIN
         else:
             self._others[slot] = others
         self._told_at[slot] = now
 
-    def _suspect(self, slot: int, target: Target, now: int) -> None:
+    def _suspect(self, slot: int, replica: Replica, now: int) -> None:
         """A request there came to nothing. With no other word for several times as long as expected, it may have
         stopped, and having nothing in flight any more does not make it well."""
-        expected = target.expected_ns(now) or self._stand_in(target)
+        expected = replica.expected_ns(now) or self._stand_in(replica)
         if now - self._heard[slot] > _SILENCE * expected + self._slack_ns:
             self._suspects.add(slot)
 
-    def _update(self, slot: int, target: Target, now: int) -> None:
-        load = in_flight = target.in_flight
+    def _update(self, slot: int, replica: Replica, now: int) -> None:
+        load = in_flight = replica.in_flight
         if self._others[slot] > 0.5 and now - self._told_at[slot] <= NEWS_NS:
             load += int(self._others[slot] + 0.5)
         self._rank[slot] = load * _LOAD + self._turns[slot]
-        expected = target.expected_ns(now) or self._stand_in(target)
-        since = target.sent_since
-        if since and now - target.reported_at <= NEWS_NS:
+        expected = replica.expected_ns(now) or self._stand_in(replica)
+        since = replica.sent_since
+        if since and now - replica.reported_at <= NEWS_NS:
             # Its word knows nothing of what was sent since, of which no more is there than is in flight.
-            expected += (since if since < in_flight else in_flight) * target.report.run_ns
-        seen = target.latency_ns * _BELIEVED
+            expected += (since if since < in_flight else in_flight) * replica.report.run_ns
+        seen = replica.latency_ns * _BELIEVED
         if seen > expected:
             expected = seen
         self._expected[slot] = expected
@@ -226,42 +226,42 @@ class WholeFleet:
         if late < self._first_late:
             self._first_late = late
 
-    def _stand_in(self, target: Target) -> float:
+    def _stand_in(self, replica: Replica) -> float:
         """For the latency of one that never answered: the quickest's, and more for each failure."""
-        known = [expected for expected in map(_seen_ns, self._targets) if expected]
-        return (min(known) if known else 1.0) * (1 + 8 * target.error_rate) + 8 * self._slack_ns * target.error_rate
+        known = [expected for expected in map(_seen_ns, self._replicas) if expected]
+        return (min(known) if known else 1.0) * (1 + 8 * replica.error_rate) + 8 * self._slack_ns * replica.error_rate
 
     def _look(self, now: int) -> None:
         """At everybody: who is silent, and who has been passed over for long."""
         self._looked_at = now
         self._changed.clear()
-        self.silent = [target for target in self._targets if now - target.reported_at >= _LOOK_NS]
-        for slot, target in enumerate(self._targets):
+        self.silent = [replica for replica in self._replicas if now - replica.reported_at >= _LOOK_NS]
+        for slot, replica in enumerate(self._replicas):
             # A newcomer may have requests already, from before it was last left out.
             self._heard[slot] = self._heard[slot] or now
-            self._update(slot, target, now)
+            self._update(slot, replica, now)
             if (
-                not target.in_flight
+                not replica.in_flight
                 and now - self._last_sent[slot] >= self._trial_ns[slot]
                 and (self._turn - self._sent_at_turn[slot]) * _TRIAL_NS >= _TRIAL_CHOICES * self._trial_ns[slot]
             ):
                 self._trial = slot
 
-    def _choose_with_care(self, avoid: Sequence[Target], now: int) -> int:
+    def _choose_with_care(self, avoid: Sequence[Replica], now: int) -> int:
         """The same rule where some are tried already, late, or due for a trial."""
         expected = [
             float(now - heard) if late < now else value
             for value, late, heard in zip(self._expected, self._late, self._heard, strict=True)
         ]
         if self._trial >= 0:
-            if not self._targets[self._trial].in_flight and self._targets[self._trial] not in avoid:
+            if not self._replicas[self._trial].in_flight and self._replicas[self._trial] not in avoid:
                 return self._trial
             if not avoid:
                 self._trial = -1
-        if avoid and any(target not in avoid for target in self._targets):
+        if avoid and any(replica not in avoid for replica in self._replicas):
             expected = [
-                float(_NEVER) if target in avoid else value
-                for target, value in zip(self._targets, expected, strict=True)
+                float(_NEVER) if replica in avoid else value
+                for replica, value in zip(self._replicas, expected, strict=True)
             ]
         return self._least_loaded(expected, min(expected) * self._tolerance + self._slack_ns)
 
@@ -273,5 +273,5 @@ class WholeFleet:
         return best
 
 
-def _seen_ns(target: Target) -> float:
-    return target.latency_ns or float(target.report.run_ns)
+def _seen_ns(replica: Replica) -> float:
+    return replica.latency_ns or float(replica.report.run_ns)

@@ -13,9 +13,9 @@ from random import Random
 from typing import Annotated
 
 from isochrone.gateway.ranges import Count, Duration, Range, Share
+from isochrone.gateway.replicas import NEWS_NS, Replica
 from isochrone.gateway.resilience.latency_quantile import LatencyQuantile
 from isochrone.gateway.resilience.retry_budget import Budget, Kind
-from isochrone.gateway.targets import NEWS_NS, Target
 
 #: Workers looked at to tell whether the fleet is busy.
 _SAMPLE = 8
@@ -74,7 +74,7 @@ class Hedging:
         delay = max(self._latency.value(), rules.least_delay_ns)
         return delay if now + delay < deadline else None
 
-    def may_send(self, eligible: Sequence[Target], second: Target, now: int) -> bool:
+    def may_send(self, eligible: Sequence[Replica], second: Replica, now: int) -> bool:
         """The delay has passed: whether the copy goes to ``second`` now. Takes it from the budget."""
         rules = self.rules
         if not rules.enabled or self._is_busy(second, now):
@@ -85,7 +85,7 @@ class Hedging:
         busy = sum(self._is_busy(eligible[(start + step) % count], now) for step in range(looks))
         return busy <= rules.busy_share * looks and self._budget.take(now)
 
-    def _is_busy(self, target: Target, now: int) -> bool:
-        if target.reported_at and now - target.reported_at <= NEWS_NS:
-            return target.report.queue > 0 or target.sent_since > self.rules.busy_in_flight
-        return target.in_flight >= self.rules.busy_in_flight
+    def _is_busy(self, replica: Replica, now: int) -> bool:
+        if replica.reported_at and now - replica.reported_at <= NEWS_NS:
+            return replica.report.queue > 0 or replica.sent_since > self.rules.busy_in_flight
+        return replica.in_flight >= self.rules.busy_in_flight

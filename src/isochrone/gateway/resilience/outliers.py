@@ -14,7 +14,7 @@ from statistics import median
 from typing import Annotated, NamedTuple
 
 from isochrone.gateway.ranges import Amount, Count, Duration, Positive, Range, Share
-from isochrone.gateway.targets import Endpoint
+from isochrone.gateway.replicas import Endpoint
 
 #: Weight of one latency in a model's usual one.
 _GAIN = 1 / 256

@@ -1,6 +1,6 @@
 """What is known of each worker: its own word, and what was seen from here. Pure records; the clock is handed in.
 
-An ``Endpoint`` is one server. A ``Target`` is one model on one endpoint: policies choose among those. The gateway and
+An ``Endpoint`` is one server. A ``Replica`` is one model on one endpoint: policies choose among those. The gateway and
 the simulator both keep them, by the same three calls: ``sent``, ``ended``, ``reported``.
 """
 
@@ -75,7 +75,7 @@ class Endpoint:
         return f"<Endpoint {self.address}>"
 
 
-class Target:
+class Replica:
     """One model on one endpoint, as policies see it."""
 
     __slots__ = (
@@ -124,7 +124,7 @@ class Target:
         self._by_load = [0.0] * _LOAD_CLASSES
 
     def __repr__(self) -> str:
-        return f"<Target {self.endpoint.address} in_flight={self.in_flight}>"
+        return f"<Replica {self.endpoint.address} in_flight={self.in_flight}>"
 
     # What the shell tells.
 
@@ -160,7 +160,7 @@ class Target:
         self._by_load[index] = seen + (latency_ns - seen) * _GAIN if seen else float(latency_ns)
 
     def dropped(self) -> None:
-        """A request is over and says nothing of the target: its caller has gone, or a hedge won."""
+        """A request is over and says nothing of the replica: its caller has gone, or a hedge won."""
         self.endpoint.in_flight -= 1
         self.in_flight -= 1
 
@@ -185,7 +185,7 @@ class Target:
     def expected_ns(self, now: int) -> float:
         """How long one more request would take: by its own word, or by what was seen at such a load; 0: unknown.
 
-        A target that fails is expected to take longer, in proportion.
+        A replica that fails is expected to take longer, in proportion.
         """
         report = self.report
         run_ns = report.run_ns
