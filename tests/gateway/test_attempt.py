@@ -15,11 +15,11 @@ from isochrone.gateway.forwarding import Forward
 def test_an_endpoint_lost_with_many_requests_is_tried_again_after_the_first_pause() -> None:
     fleet = make_fleet()
     add_members(fleet, {"m": {"1": ""}}, {"m": {"1": ""}})
-    model = fleet.group("m")
-    request: Any = SimpleNamespace(group=model, is_copy=False)
-    lane, replica = model.current, model.current.replicas["a:1"]
+    model = fleet.model("m")
+    request: Any = SimpleNamespace(served=model, is_copy=False)
+    replica_set, replica = model.current, model.current.replicas["a:1"]
     now = now_ns()
-    attempts = [Attempt(cast("Forward", request), lane, replica, now) for _ in range(120)]
+    attempts = [Attempt(cast("Forward", request), replica_set, replica, now) for _ in range(120)]
     for attempt in attempts:
         attempt.end(True, now)
     assert replica.in_flight == 0

@@ -55,36 +55,36 @@ class TestVersions:
         fleet = make_fleet()
         add_members(fleet, BOTH)
         fleet.lead()
-        group = fleet.group("m")
-        assert not group.plain
+        served = fleet.model("m")
+        assert not served.plain
         with pytest.raises(Unavailable, match="does not know yet"):
-            group.choose_lane(Request())
+            served.choose(Request())
 
     def test_the_committed_version_is_served_though_a_newer_one_is_there(self) -> None:
         fleet = make_fleet()
         add_members(fleet, BOTH, BOTH)
         fleet.lead()
         fleet.commit(1, committed("1"))
-        group = fleet.group("m")
-        assert group.plain
-        assert group.current.version == "1"
-        assert len(group.current.balancer.eligible) == 2
+        served = fleet.model("m")
+        assert served.plain
+        assert served.current.version == "1"
+        assert len(served.current.balancer.eligible) == 2
 
     def test_a_worker_with_another_digest_gets_nothing(self) -> None:
         fleet = make_fleet()
         add_members(fleet, ONE, {"m": {"1": "0ther"}})
         fleet.lead()
         fleet.commit(1, committed("1"))
-        lane = fleet.group("m").current
-        assert [replica.endpoint.address for replica in lane.balancer.eligible] == ["a:1"]
-        assert "is not the committed" in lane.balancer.refusal(lane.replicas["b:1"])
+        replica_set = fleet.model("m").current
+        assert [replica.endpoint.address for replica in replica_set.balancer.eligible] == ["a:1"]
+        assert "is not the committed" in replica_set.balancer.refusal(replica_set.replicas["b:1"])
 
     def test_a_worker_without_the_version_gets_nothing(self) -> None:
         fleet = make_fleet()
         add_members(fleet, ONE, {"m": {"2": "two"}})
         fleet.lead()
         fleet.commit(1, committed("2"))
-        assert list(fleet.group("m").current.replicas) == ["b:1"]
+        assert list(fleet.model("m").current.replicas) == ["b:1"]
 
     def test_a_version_that_is_only_prepared_cannot_be_asked_for(self) -> None:
         fleet = make_fleet()
@@ -92,14 +92,14 @@ class TestVersions:
         fleet.lead()
         fleet.commit(1, committed("1", digests={"1": "one"}))
         with pytest.raises(NotFound, match="version 2 is not found: committed are 1"):
-            fleet.group("m").lane("2")
+            fleet.model("m").replica_set("2")
 
     def test_the_previous_one_can(self) -> None:
         fleet = make_fleet()
         add_members(fleet, BOTH)
         fleet.lead()
         fleet.commit(2, committed("2"))
-        assert fleet.group("m").lane("1").version == "1"
+        assert fleet.model("m").replica_set("1").version == "1"
 
     def test_a_model_nobody_committed_is_unknown(self) -> None:
         fleet = make_fleet()
@@ -107,35 +107,35 @@ class TestVersions:
         fleet.lead()
         fleet.commit(1, committed("1"))
         with pytest.raises(NotFound, match="unknown model"):
-            fleet.group("n").choose_lane(Request())
+            fleet.model("n").choose(Request())
 
     def test_a_model_that_is_no_longer_committed_is_gone(self) -> None:
         fleet = make_fleet()
         add_members(fleet, BOTH)
         fleet.lead()
         fleet.commit(1, committed("1"))
-        group = fleet.group("m")
+        served = fleet.model("m")
         fleet.commit(2, {})
-        assert not group.plain
+        assert not served.plain
         with pytest.raises(NotFound, match="unknown model"):
-            group.choose_lane(Request())
+            served.choose(Request())
 
     def test_replicas_keep_what_is_known_of_them_over_an_epoch(self) -> None:
         fleet = make_fleet()
         add_members(fleet, BOTH)
         fleet.lead()
         fleet.commit(1, committed("1"))
-        replica = fleet.group("m").current.replicas["a:1"]
+        replica = fleet.model("m").current.replicas["a:1"]
         fleet.commit(2, committed("1", 2))
-        assert fleet.group("m").current.replicas["a:1"] is replica
+        assert fleet.model("m").current.replicas["a:1"] is replica
 
-    def test_lanes_of_epochs_that_are_gone_go(self) -> None:
+    def test_replica_sets_of_epochs_that_are_gone_go(self) -> None:
         fleet = make_fleet()
         add_members(fleet, {"m": {"1": "one", "2": "two", "3": "three"}})
         fleet.lead()
         for epoch, version in ((1, "1"), (2, "2"), (3, "3"), (4, "3")):
             fleet.commit(epoch, committed(version, epoch, digests={version: ""}))
-        assert {version for version, _ in fleet.group("m").lanes if version} == {"3"}
+        assert {version for version, _ in fleet.model("m").replica_sets if version} == {"3"}
 
 
 class TestCanary:
@@ -144,13 +144,13 @@ class TestCanary:
         add_members(fleet, BOTH)
         fleet.lead()
         fleet.commit(1, committed("1", canary=CanaryRules("2", "1", 0.5)))
-        group = fleet.group("m")
-        assert not group.plain
+        served = fleet.model("m")
+        assert not served.plain
         versions = {}
         for number in range(200):
             request = Request(x_agent_id=f"agent-{number}")
-            versions[number] = group.choose_lane(request).version
-            assert group.choose_lane(request).version == versions[number]
+            versions[number] = served.choose(request).version
+            assert served.choose(request).version == versions[number]
         assert 60 < sum(version == "2" for version in versions.values()) < 140
 
     def test_what_is_counted_begins_with_the_canary_and_ends_with_it(self) -> None:
@@ -158,14 +158,14 @@ class TestCanary:
         add_members(fleet, BOTH)
         fleet.lead()
         fleet.commit(1, committed("1", canary=CanaryRules("2", "1", 0.1)))
-        group = fleet.group("m")
-        assert group.trial is not None
-        trial = group.trial
+        served = fleet.model("m")
+        assert served.trial is not None
+        trial = served.trial
         fleet.commit(2, committed("1", 2, canary=CanaryRules("2", "1", 0.5)))
-        assert group.trial is trial
+        assert served.trial is trial
         fleet.commit(3, committed("2", 3))
-        assert group.trial is None
-        assert group.plain
+        assert served.trial is None
+        assert served.plain
 
 
 class TestStages:
@@ -256,18 +256,18 @@ class TestStages:
         fleet.lead()
         chain = Commitment(1, "1", {"1": ""}, stages={"1": stages_value({"s": "2"})})
         fleet.commit(1, {"m": chain, "s": Commitment(1, "2", {"2": "two"})})
-        assert list(fleet.group("m").current.replicas) == ["a:1"]
+        assert list(fleet.model("m").current.replicas) == ["a:1"]
 
-    def test_another_stage_is_another_lane(self) -> None:
+    def test_another_stage_is_another_replica_set(self) -> None:
         fleet = make_fleet()
         add_members(fleet, ONE)
         fleet.lead()
         fleet.commit(1, committed("1", stages={"1": stages_value({"s": "1"})}))
-        before = fleet.group("m").current
+        before = fleet.model("m").current
         assert before.stages == b"s=1"
         assert b"x-isochrone-stages" in before.stage_field
         fleet.commit(2, committed("1", 2, stages={"1": stages_value({"s": "2"})}))
-        after = fleet.group("m").current
+        after = fleet.model("m").current
         assert after is not before
         assert after.stages == b"s=2"
 
@@ -279,10 +279,10 @@ class TestEpochs:
         fleet.lead()
         fleet.commit(4, committed("1", 4))
         fleet.commit(5, committed("2", 5))
-        group = fleet.group("m")
-        assert group.choose_lane(Request(), b"4").version == "1"
-        assert group.choose_lane(Request(), b"5").version == "2"
-        assert group.choose_lane(Request(), ANY_EPOCH).version == "2"
+        served = fleet.model("m")
+        assert served.choose(Request(), b"4").version == "1"
+        assert served.choose(Request(), b"5").version == "2"
+        assert served.choose(Request(), ANY_EPOCH).version == "2"
 
     @pytest.mark.parametrize(
         ("asked", "kind", "text"),
@@ -300,7 +300,7 @@ class TestEpochs:
         fleet.commit(4, committed("1", 4))
         fleet.commit(5, committed("2", 5))
         with pytest.raises(kind, match=text):
-            fleet.group("m").choose_lane(Request(), asked)
+            fleet.model("m").choose(Request(), asked)
 
 
 class TestHolding:
@@ -309,19 +309,19 @@ class TestHolding:
         add_members(fleet, BOTH)
         fleet.lead()
         fleet.commit(1, committed("1"))
-        group = fleet.group("m")
+        served = fleet.model("m")
         fleet.hold(["m"])
-        assert not group.plain
-        assert group.held is not None
+        assert not served.plain
+        assert served.held is not None
         route, first, second = Route(), Request(), Request()
-        group.held.wait(route, first)  # type: ignore[arg-type]
-        group.held.wait(route, second)  # type: ignore[arg-type]
+        served.held.wait(route, first)  # type: ignore[arg-type]
+        served.held.wait(route, second)  # type: ignore[arg-type]
         fleet.commit(2, committed("2", 2))
-        assert not group.plain, "the commit alone lets nothing through"
+        assert not served.plain, "the commit alone lets nothing through"
         assert fleet.release() == 2
         assert route.handled == [first, second]
-        assert group.plain
-        assert group.current.version == "2"
+        assert served.plain
+        assert served.current.version == "2"
         assert len(fleet.hold_seconds) == 1
 
     def test_a_caller_that_left_is_forgotten(self) -> None:
@@ -337,12 +337,12 @@ class TestHolding:
         fleet.lead()
         fleet.commit(1, committed("1"))
         fleet.hold(["m"])
-        group, route = fleet.group("m"), Route()
-        assert group.held is not None
-        group.held.wait(route, Request())  # type: ignore[arg-type]
+        served, route = fleet.model("m"), Route()
+        assert served.held is not None
+        served.held.wait(route, Request())  # type: ignore[arg-type]
         fleet.refuse_held("it takes too long")
         assert route.refused == ["it takes too long"]
-        assert group.held is not None
+        assert served.held is not None
 
     def test_no_more_wait_than_there_is_room_for(self) -> None:
         held, route = Held(0), Route()
@@ -357,7 +357,7 @@ class TestHolding:
         fleet.lead()
         fleet.epochs[1] = committed("1")
         fleet.hold(["m"])
-        assert fleet.group("m").held is not None
+        assert fleet.model("m").held is not None
 
     def test_other_models_go_on(self) -> None:
         fleet = make_fleet()
@@ -365,23 +365,23 @@ class TestHolding:
         fleet.lead()
         fleet.commit(1, {**committed("1"), "n": Commitment(1, "1", {"1": ""})})
         fleet.hold(["m"])
-        assert fleet.group("n").plain
+        assert fleet.model("n").plain
 
 
 class TestRules:
-    def test_a_change_reaches_the_groups_that_are_there(self) -> None:
+    def test_a_change_reaches_the_models_that_are_there(self) -> None:
         from isochrone.gateway.traffic.rules import parse_rules
 
         fleet = make_fleet()
         add_members(fleet, BOTH)
         fleet.lead()
         fleet.commit(1, committed("1"))
-        group = fleet.group("m")
+        served = fleet.model("m")
         fleet.configure(parse_rules('{"models": {"m": {"policy": "round_robin", "deadline_ms": 5}}}', "r.json"))
-        assert fleet.group("m") is group
-        assert group.deadline_ns == 5_000_000
-        assert group.current.balancer.policy.name == "round_robin"
-        assert group.current.version == "1"
+        assert fleet.model("m") is served
+        assert served.deadline_ns == 5_000_000
+        assert served.current.balancer.policy.name == "round_robin"
+        assert served.current.version == "1"
 
     def test_outlier_rules_of_a_fleet_yaml_reach_a_gateway_that_runs(self) -> None:
         from isochrone.control.fleet.gateway_rules import SOURCE, gateway_rules

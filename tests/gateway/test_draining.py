@@ -70,4 +70,4 @@ def test_it_lives_and_its_models_are_ready(gateway: Gateway) -> None:
     gateway.draining = True
     assert asked(gateway, Head(b"GET", b"/v2/health/live", ())).status == 200
     assert asked(gateway, Head(b"GET", b"/v2/models/m/ready", ())).status == 200
-    assert gateway.fleet.group("m").plain, "requests are placed as ever"
+    assert gateway.fleet.model("m").plain, "requests are placed as ever"

@@ -48,30 +48,30 @@ def test_a_newcomer_is_not_healthy() -> None:
     assert fleet.healthy == []
 
 
-def test_invented_names_share_one_group() -> None:
+def test_invented_names_share_one_model() -> None:
     fleet = make_fleet()
     add_members(fleet, M, M)
-    groups = {fleet.group(f"invented{number}") for number in range(100)}
-    assert groups == {fleet.unknown}
-    assert fleet.group("m") is fleet.group("m") is not fleet.unknown
-    assert set(fleet.groups) == {"m"}
+    models = {fleet.model(f"invented{number}") for number in range(100)}
+    assert models == {fleet.unknown}
+    assert fleet.model("m") is fleet.model("m") is not fleet.unknown
+    assert set(fleet.models) == {"m"}
 
 
-def test_a_name_in_the_rules_has_a_group_whoever_serves_it() -> None:
+def test_a_name_in_the_rules_is_a_model_whoever_serves_it() -> None:
     fleet = make_fleet(parse_rules("models: {wanted: {policy: round_robin}}", "rules.yaml"))
     add_members(fleet, M)
-    assert fleet.group("wanted").rules.policy == "round_robin"
+    assert fleet.model("wanted").rules.policy == "round_robin"
 
 
 def test_an_endpoint_whose_index_is_unknown_serves_nothing() -> None:
     fleet = make_fleet()
     add_members(fleet, None)
-    assert fleet.group("whatever") is fleet.unknown
-    assert fleet.group("whatever").current.replicas == {}
+    assert fleet.model("whatever") is fleet.unknown
+    assert fleet.model("whatever").current.replicas == {}
     # Beside one that is known, nothing goes there either: not what that one serves, nor what nobody does.
     add_members(fleet, None, M)
     for name in ("m", "whatever"):
-        assert list(fleet.group(name).current.replicas) == ["b:1"]
+        assert list(fleet.model(name).current.replicas) == ["b:1"]
 
 
 def test_in_a_led_fleet_an_unknown_index_or_digest_gets_nothing() -> None:
@@ -79,7 +79,7 @@ def test_in_a_led_fleet_an_unknown_index_or_digest_gets_nothing() -> None:
     fleet.lead()
     fleet.commit(1, {"m": Commitment(1, "1", {"1": "good"})})
     add_members(fleet, None, {"m": {"1": ""}}, {"m": {"1": "other"}}, {"m": {"1": "good"}})
-    eligible = fleet.groups["m"].current.balancer.eligible
+    eligible = fleet.models["m"].current.balancer.eligible
     assert [replica.endpoint.address for replica in eligible] == ["d:1"]
 
 
@@ -88,31 +88,31 @@ def test_a_triton_has_no_digest_and_serves_by_that_of_its_configuration() -> Non
     fleet.lead()
     fleet.commit(1, {"m": Commitment(1, "1", {"1": "config-abc"})})
     add_members(fleet, {"m": {"1": ""}}, {"m": {"1": "other"}}, None)
-    eligible = fleet.groups["m"].current.balancer.eligible
+    eligible = fleet.models["m"].current.balancer.eligible
     assert [replica.endpoint.address for replica in eligible] == ["a:1"]
 
 
 def test_a_probe_is_news_for_every_model_of_the_server() -> None:
     fleet = make_fleet()
     add_members(fleet, {"m": {"1": ""}, "n": {"1": ""}}, M)
-    lanes = [fleet.group(name).current for name in ("m", "n")]
-    lanes[0].balancer.reported(lanes[0].replicas["a:1"], LoadReport(1, 1, wait_ns=7, run_ns=9), 5)
+    replica_sets = [fleet.model(name).current for name in ("m", "n")]
+    replica_sets[0].balancer.reported(replica_sets[0].replicas["a:1"], LoadReport(1, 1, wait_ns=7, run_ns=9), 5)
     fleet.reported(fleet.members["a:1"], LoadReport(4, 2), 10)
-    reports = [lane.replicas["a:1"].report for lane in lanes]
+    reports = [replica_set.replicas["a:1"].report for replica_set in replica_sets]
     assert [(report.in_flight, report.queue) for report in reports] == [(4, 2), (4, 2)]
     # What only an answer of the model can tell is kept.
     assert (reports[0].wait_ns, reports[0].run_ns) == (7, 9)
-    assert lanes[0].replicas["b:1"].reported_at == 0
+    assert replica_sets[0].replicas["b:1"].reported_at == 0
 
 
 def test_a_worker_that_says_it_drains_gets_nothing_new() -> None:
     fleet = make_fleet()
     add_members(fleet, M, M)
-    lane = fleet.group("m").current
+    replica_set = fleet.model("m").current
     fleet.reported(fleet.members["a:1"], LoadReport(0, 0, draining=True), 10)
-    assert [replica.endpoint.address for replica in lane.balancer.eligible] == ["b:1"]
+    assert [replica.endpoint.address for replica in replica_set.balancer.eligible] == ["b:1"]
     fleet.reported(fleet.members["a:1"], LoadReport(0, 0), 20)
-    assert len(lane.balancer.eligible) == 2
+    assert len(replica_set.balancer.eligible) == 2
 
 
 def test_what_would_not_be_answered_is_told_with_the_reason() -> None:

@@ -119,7 +119,7 @@ def test_the_fleet_looks_at_models_that_are_held(model: str) -> None:
     fleet.commit(1, {name: Commitment(1, "1", {"1": ""}) for name in ("m", "n")})
     fleet.expire_held(10**18)
     fleet.hold(["m", "n", "unheard of"])
-    route, waits = Route(), fleet.group(model).held
+    route, waits = Route(), fleet.model(model).held
     assert waits is not None
     route.hold(waits, "hasty", timeout_ns=1)
     fleet.expire_held(1)
@@ -133,7 +133,7 @@ def test_the_sweep_of_a_gateway_does() -> None:
         gateway.fleet.lead()
         gateway.fleet.commit(1, {"m": Commitment(1, "1", {"1": ""})})
         gateway.fleet.hold(["m"])
-        route, waits = Route(), gateway.fleet.group("m").held
+        route, waits = Route(), gateway.fleet.model("m").held
         assert waits is not None
         route.hold(waits, "hasty", timeout_ns=1, arrived=now_ns())
         route.hold(waits, "patient")

@@ -156,8 +156,8 @@ def test_bystanders_go_on_one_at_a_time_on_each_worker() -> None:
             for host in ("b", "c"):
                 await fleet.answer(host)
         assert {caller.status for caller in callers} == {200}
-        assert fleet.gateway.fleet.group("m").suspects == 5
-        assert not fleet.gateway.fleet.group("m").suspected
+        assert fleet.gateway.fleet.model("m").suspects == 5
+        assert not fleet.gateway.fleet.model("m").suspected
 
     play(scene)
 
@@ -184,7 +184,7 @@ def test_rules_may_let_several_share_a_worker() -> None:
                 continue
             await fleet.end(left)
         assert killer.status == 422
-        assert fleet.gateway.fleet.group("m").quarantines == 1
+        assert fleet.gateway.fleet.model("m").quarantines == 1
         assert 422 not in {caller.status for caller in callers[1:]}
 
     rules = replace(ModelRules(), quarantine=QuarantineRules(suspects_at_once=4))
@@ -214,8 +214,8 @@ def test_the_one_that_loses_a_second_process_is_rejected_and_those_like_it_too()
             await fleet.answer(left)
         assert {caller.status for caller in (*others, beside)} == {200}
         assert [(what, about) for what, about, _ in told] == [("request quarantined", "m")]
-        group = fleet.gateway.fleet.group("m")
-        assert (group.quarantines, group.quarantine_rejections) == (1, 1)
+        served = fleet.gateway.fleet.model("m")
+        assert (served.quarantines, served.quarantine_rejections) == (1, 1)
 
     play(scene)
 
@@ -258,7 +258,7 @@ def test_a_hedge_counts() -> None:
         (caller,) = await fleet.send(1)
         fleet.only("a", "b", "c")
         (forward,) = fleet.gateway.forwards
-        forward._send(forward.lane.replicas["b:1"], now_ns())
+        forward._send(forward.replica_set.replicas["b:1"], now_ns())
         await turns(10)
         await fleet.end("a")
         assert set(fleet.under_way()) == {"b"}
@@ -284,7 +284,7 @@ def test_a_connection_that_ends_alone_makes_no_suspect() -> None:
         for host in "abc":
             await fleet.answer(host)
         assert {caller.status for caller in callers} == {200}
-        assert fleet.gateway.fleet.group("m").suspects == 0
+        assert fleet.gateway.fleet.model("m").suspects == 0
 
     play(scene)
 
@@ -299,7 +299,7 @@ def test_a_worker_that_leaves_in_good_order_makes_no_suspect() -> None:
         for host in "bc":
             await fleet.answer(host)
         assert caller.status == 200
-        assert fleet.gateway.fleet.group("m").suspects == 0
+        assert fleet.gateway.fleet.model("m").suspects == 0
 
     play(scene)
 
@@ -352,6 +352,6 @@ def test_switched_off() -> None:
         await fleet.end(next_host)
         assert len(fleet.under_way()) == 1
         assert caller.status == 0
-        assert fleet.gateway.fleet.group("m").suspects == 0
+        assert fleet.gateway.fleet.model("m").suspects == 0
 
     play(scene, replace(ModelRules(), quarantine=QuarantineRules(enabled=False)))

@@ -16,7 +16,7 @@ from isochrone.wire.exchange import Buffer, Headers
 if TYPE_CHECKING:
     from isochrone.gateway.connections import Sent
     from isochrone.gateway.forwarding import Forward
-    from isochrone.gateway.lane import Lane
+    from isochrone.gateway.replica_set import ReplicaSet
 
 #: A replica is asked for its load this often: asking every time would make every answer's
 #: head a new one, to be parsed.
@@ -47,9 +47,9 @@ class Attempt:
     #: Of the replica's circuit breaker, where it has one.
     breaker_round = FIRST_ROUND
 
-    def __init__(self, forward: Forward, lane: Lane, replica: Replica, now: int) -> None:
+    def __init__(self, forward: Forward, replica_set: ReplicaSet, replica: Replica, now: int) -> None:
         self.forward = forward
-        self.lane = lane
+        self.replica_set = replica_set
         self.replica = replica
         self.sent_at = now
         #: Its load is asked for with this request.
@@ -57,9 +57,9 @@ class Attempt:
         if self.asks:
             replica.asked_at = now
         self.load = replica.sent()
-        if len(lane.balancer.eligible) > 1:
+        if len(replica_set.balancer.eligible) > 1:
             # With nobody to choose between, a policy need not know.
-            lane.balancer.policy.sent(replica, now)
+            replica_set.balancer.policy.sent(replica, now)
         if replica.breaker is not None:
             self.breaker_round = replica.breaker.sent()
         self.body: list[Buffer] = []
@@ -72,11 +72,11 @@ class Attempt:
         replica = self.replica
         latency = now - self.sent_at
         replica.ended(self.load, latency, failed, now)
-        if len(self.lane.balancer.eligible) > 1:
-            self.lane.balancer.policy.ended(replica, latency, failed, now)
+        if len(self.replica_set.balancer.eligible) > 1:
+            self.replica_set.balancer.policy.ended(replica, latency, failed, now)
         if failed:
             # An answer that says the model failed is the model's affair; no answer is the worker's.
-            self.forward.group.failed(replica, now, lost=not self.status)
+            self.forward.served.failed(replica, now, lost=not self.status)
         else:
             replica.well += 1
             replica.well_ns += latency
@@ -86,7 +86,7 @@ class Attempt:
 
     def drop(self, now: int) -> None:
         """It is over, and says nothing of the replica."""
-        self.lane.balancer.dropped(self.replica, now)
+        self.replica_set.balancer.dropped(self.replica, now)
         if self.replica.breaker is not None:
             self.replica.breaker.dropped(self.breaker_round)
 

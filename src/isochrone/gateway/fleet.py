@@ -12,11 +12,11 @@ from isochrone.clock import now_ns
 from isochrone.errors import InvalidArgument, NotFound, Unavailable
 from isochrone.gateway.commitment import Commitment
 from isochrone.gateway.connections import Connections
-from isochrone.gateway.group import Group
 from isochrone.gateway.holding import Held
 from isochrone.gateway.probing import Probe
 from isochrone.gateway.replicas import Endpoint, LoadReport
 from isochrone.gateway.resilience.outliers import Ejection, Outliers
+from isochrone.gateway.served_model import ServedModel
 from isochrone.gateway.traffic.affinity import AGENT_HEADER
 from isochrone.gateway.traffic.quotas import Quotas
 from isochrone.gateway.traffic.rules import GatewayRules
@@ -26,11 +26,11 @@ from isochrone.wire.turn import Turn
 
 log = structlog.get_logger()
 
-#: Epochs that callers may ask for, and whose versions keep their lanes.
+#: Epochs that callers may ask for, and whose versions keep their replica sets.
 _EPOCHS_KEPT = 2
 #: Durations of switches that are remembered.
 _HOLDS_KEPT = 1024
-#: Models a gateway keeps lanes for; more are served without a lane of their own.
+#: Models a gateway keeps replica sets for; more are served without a replica set of their own.
 _MAX_GROUPS = 10_000
 
 
@@ -86,7 +86,7 @@ class Fleet:
     def __init__(self, rules: GatewayRules, limits: WireLimits, outliers: Outliers, seed: int | None = None) -> None:
         self.rules = rules
         self.members: dict[str, Member] = {}
-        self.groups: dict[str, Group] = {}
+        self.models: dict[str, ServedModel] = {}
         self.agent_header = AGENT_HEADER.encode()
         #: Over all models.
         self.quotas = (Quotas(rules.quota),) if rules.quota.enabled else ()
@@ -105,31 +105,31 @@ class Fleet:
         self._outliers = outliers
         self._random = Random(seed)
         #: Serves names nobody has heard of, so that inventing names costs no memory.
-        self.unknown = self._make_group("")
+        self.unknown = self._make_model("")
 
-    def _make_group(self, name: str) -> Group:
-        return Group(self, name, self.rules.of(name), self._outliers, Random(self._random.random()))
+    def _make_model(self, name: str) -> ServedModel:
+        return ServedModel(self, name, self.rules.of(name), self._outliers, Random(self._random.random()))
 
-    def group(self, name: str) -> Group:
-        """A model's group; names nobody serves share one."""
-        group = self.groups.get(name)
-        if group is not None:
-            return group
+    def model(self, name: str) -> ServedModel:
+        """The model of a name; names that nobody serves share one."""
+        served = self.models.get(name)
+        if served is not None:
+            return served
         if self.is_led:
             known = name in self.committed
         else:
             known = name in self.rules.models or any(name in (member.serves or ()) for member in self.members.values())
-        if not known or len(self.groups) >= _MAX_GROUPS:
+        if not known or len(self.models) >= _MAX_GROUPS:
             if self.is_led and self.epoch:
                 # Clients match the first words.
                 raise NotFound(f"Request for unknown model: '{name[:200]}' is not found")
             return self.unknown
-        group = self.groups[name] = self._make_group(name)
-        group.commitment = self.committed.get(name)
+        served = self.models[name] = self._make_model(name)
+        served.commitment = self.committed.get(name)
         if name in self.holding:
-            group.held = Held(now_ns())
-        group.rebuild(now_ns())
-        return group
+            served.held = Held(now_ns())
+        served.rebuild(now_ns())
+        return served
 
     # What a control plane says.
 
@@ -156,9 +156,9 @@ class Fleet:
             del self.epochs[next(iter(self.epochs))]
         now = now_ns()
         for name in committed:
-            self.group(name)
-        for name, group in self.groups.items():
-            group.commit(committed.get(name), now)
+            self.model(name)
+        for name, served in self.models.items():
+            served.commit(committed.get(name), now)
 
     def committed_digest(self, model: str, version: str) -> str:
         """What a worker must serve as a version; "": whatever it does."""
@@ -168,7 +168,7 @@ class Fleet:
                 return commitment.digests[version]
         return ""
 
-    def committed_lanes(self, model: str) -> set[tuple[str, bytes]]:
+    def committed_replica_sets(self, model: str) -> set[tuple[str, bytes]]:
         """Versions, with their stages, that requests may still go by."""
         return {
             (version, commitment.stages.get(version, b""))
@@ -197,16 +197,16 @@ class Fleet:
         """Requests of these models that name no version wait until ``release``."""
         now = now_ns()
         self.holding = frozenset(models)
-        for name, group in self.groups.items():
-            if name in self.holding and group.held is None:
-                group.hold(Held(now))
+        for name, served in self.models.items():
+            if name in self.holding and served.held is None:
+                served.hold(Held(now))
 
     def release(self) -> int:
         """What waited goes on, by what is committed now; how many requests that were."""
         self.holding = frozenset()
-        released = [(group, group.held) for group in self.groups.values() if group.held is not None]
-        for group, _ in released:
-            group.hold(None)
+        released = [(served, served.held) for served in self.models.values() if served.held is not None]
+        for served, _ in released:
+            served.hold(None)
         now = now_ns()
         count = 0
         longest = 0
@@ -221,16 +221,16 @@ class Fleet:
 
     def refuse_held(self, reason: str) -> None:
         """The switch takes too long: what waits is told, and the switch goes on."""
-        for group in self.groups.values():
-            if group.held is not None:
-                group.held.refuse(Unavailable(reason))
+        for served in self.models.values():
+            if served.held is not None:
+                served.held.refuse(Unavailable(reason))
 
     def expire_held(self, now: int) -> None:
         """What waits for a switch longer than its own deadline is told so."""
         for name in self.holding:
-            group = self.groups.get(name)
-            if group is not None and group.held is not None:
-                group.held.expire(now)
+            served = self.models.get(name)
+            if served is not None and served.held is not None:
+                served.held.expire(now)
 
     def configure(self, rules: GatewayRules) -> None:
         """These are the rules from now on; models whose own did not change keep all they have learned."""
@@ -239,9 +239,9 @@ class Fleet:
             self._outliers.configure(rules.outliers, now_ns())
         if rules.quota != before.quota:
             self.quotas = (Quotas(rules.quota),) if rules.quota.enabled else ()
-        for name, group in (("", self.unknown), *self.groups.items()):
+        for name, served in (("", self.unknown), *self.models.items()):
             if rules.of(name) != before.of(name) or rules.quota != before.quota:
-                group.configure(rules.of(name))
+                served.configure(rules.of(name))
 
     # Members.
 
@@ -267,13 +267,13 @@ class Fleet:
     def rebuild(self) -> None:
         """What is served where has changed."""
         now = now_ns()
-        for group in (self.unknown, *self.groups.values()):
-            group.rebuild(now)
+        for served in (self.unknown, *self.models.values()):
+            served.rebuild(now)
 
     def refresh(self, now: int) -> None:
         """Health, ejections and slow start have moved on."""
-        for group in (self.unknown, *self.groups.values()):
-            group.tick(now)
+        for served in (self.unknown, *self.models.values()):
+            served.tick(now)
 
     def ejected(self, ejection: Ejection) -> None:
         """An outlier was found."""
@@ -284,32 +284,32 @@ class Fleet:
         """A probe's answer: news for every model there, of its server's load alone."""
         address = member.upstream.address
         was_draining = member.endpoint.draining
-        for group in self.groups.values():
-            for lane in group.lanes.values():
-                replica = lane.replicas.get(address)
+        for served in self.models.values():
+            for replica_set in served.replica_sets.values():
+                replica = replica_set.replicas.get(address)
                 if replica is not None:
                     # What a probe cannot tell of a model is kept from the last answer.
                     known = replica.report
                     wait_ns = known.wait_ns if report.queue else 0
                     kept = report._replace(wait_ns=wait_ns, run_ns=known.run_ns, alone_ns=known.alone_ns)
-                    lane.balancer.reported(replica, kept, now)
-                    for part in lane.tiers:
+                    replica_set.balancer.reported(replica, kept, now)
+                    for part in replica_set.tiers:
                         part.balancer.policy.reported(replica, now)
         if member.endpoint.draining != was_draining:
-            # A lane sees a change only if it was the first to be told.
+            # A replica set sees a change only if it was the first to be told.
             self.refresh(now)
 
     def pending_told(self, member: Member, pending: Mapping[str, int], now: int) -> None:
         """A server's metrics page was read: how many requests of each model wait there, from everybody."""
         address = member.upstream.address
         everybody = sum(pending.values())
-        for model, group in self.groups.items():
-            for lane in group.lanes.values():
-                replica = lane.replicas.get(address)
+        for model, served in self.models.items():
+            for replica_set in served.replica_sets.values():
+                replica = replica_set.replicas.get(address)
                 if replica is not None:
                     waiting = pending.get(model, 0)
                     in_flight = max(replica.endpoint.in_flight, everybody)
-                    lane.balancer.reported(replica, LoadReport(in_flight, waiting), now)
+                    replica_set.balancer.reported(replica, LoadReport(in_flight, waiting), now)
 
     @property
     def healthy(self) -> list[Member]:

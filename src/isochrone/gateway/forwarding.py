@@ -15,23 +15,23 @@ from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError, Q
 from isochrone.gateway.admission import Refusal
 from isochrone.gateway.attempt import Attempt
 from isochrone.gateway.commitment import ANY_EPOCH
-from isochrone.gateway.group import ANSWERED, BROKEN, FOREIGN, REFUSED
 from isochrone.gateway.lost_workers import Loss, was_cut
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.probing import ask
 from isochrone.gateway.replicas import Endpoint, Replica
 from isochrone.gateway.resilience.conformance import ForeignAnswer
 from isochrone.gateway.resilience.retry_budget import Kind
+from isochrone.gateway.served_model import ANSWERED, BROKEN, FOREIGN, REFUSED
 from isochrone.gateway.shadowing import DiscardingExchange
 from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
 from isochrone.wire.exchange import Buffer, Headers
 
 if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
-    from isochrone.gateway.group import Group
-    from isochrone.gateway.lane import Lane
+    from isochrone.gateway.replica_set import ReplicaSet
     from isochrone.gateway.resilience.suspects import Key
     from isochrone.gateway.sampling import Samples
+    from isochrone.gateway.served_model import ServedModel
     from isochrone.gateway.traffic.quotas import Quotas
     from isochrone.gateway.traffic.shadow import Shadow
     from isochrone.wire.exchange import Exchange
@@ -52,8 +52,8 @@ class Forward(ABC):
 
     gateway: Gateway
     exchange: Exchange
-    group: Group
-    lane: Lane
+    served: ServedModel
+    replica_set: ReplicaSet
     arrived: int
     demand: Demand
     #: Under way now; two when a hedge was sent.
@@ -86,26 +86,26 @@ class Forward(ABC):
 
     def begin(self) -> None:
         """Places the request and sends it, or refuses it."""
-        group = self.group
+        served = self.served
         now = self.arrived
-        group.requests += 1
-        group.budget.unbooked += 1
+        served.requests += 1
+        served.budget.unbooked += 1
         self.gateway.forwards.add(self)
         if self.gateway.resting is not None:
             self.gateway.wake()
-        if group.commitment is not None:
-            self.epoch = group.commitment.epoch
+        if served.commitment is not None:
+            self.epoch = served.commitment.epoch
         sampled = self.gateway.sampling.on
-        if sampled and group.name in sampled and self.idempotent:
-            self.offer(sampled[group.name])
+        if sampled and served.name in sampled and self.idempotent:
+            self.offer(sampled[served.name])
         try:
-            if group.suspected:
+            if served.suspected:
                 self.gateway.lost_workers.examine(self)
-            if group.quotas:
-                group.enter(self, self.exchange.head, now)
+            if served.quotas:
+                served.enter(self, self.exchange.head, now)
             self.look_at = self.deadline
-            if group.hedge_delay_ns and self.idempotent:
-                self.hedge_at = now + group.hedge_delay_ns
+            if served.hedge_delay_ns and self.idempotent:
+                self.hedge_at = now + served.hedge_delay_ns
                 if self.hedge_at < self.deadline:
                     self.look_at = self.hedge_at
             try:
@@ -115,12 +115,12 @@ class Forward(ABC):
                     self._place_suspect(now)
             except IsochroneError:
                 # By what is known of the workers that have this version: one too slow for deadlines is refused here.
-                self._count_failure(self.lane)
+                self._count_failure(self.replica_set)
                 raise
-            if group.shadow is not None and self.suspect is None:
-                self._copy(group.shadow)
+            if served.shadow is not None and self.suspect is None:
+                self._copy(served.shadow)
         except IsochroneError as error:
-            group.refused += 1
+            served.refused += 1
             self._finish()
             self.refuse(error)
 
@@ -131,20 +131,20 @@ class Forward(ABC):
             return
         rules = shadow.rules
         try:
-            group = self.gateway.fleet.group(rules.model or self.group.name)
-            lane = group.lane(rules.version) if rules.version else group.current
+            served = self.gateway.fleet.model(rules.model or self.served.name)
+            replica_set = served.replica_set(rules.version) if rules.version else served.current
         except IsochroneError:
             # What it is to go to is not there: no affair of the request that is under way.
             shadow.ended(size)
             return
         exchange = DiscardingExchange(self.exchange, lambda: shadow.ended(size))
-        copy = self.copy_for(exchange, group, lane)
+        copy = self.copy_for(exchange, served, replica_set)
         copy.is_copy = True
         copy.idempotent = False
         copy.deadline = copy.look_at = min(self.deadline, exchange.arrived + _COPY_NS)
         self.gateway.forwards.add(copy)
         try:
-            if group.suspected:
+            if served.suspected:
                 self.gateway.lost_workers.examine(copy)
                 if copy.suspect is not None:
                     raise Unavailable("a request that may kill its worker is not copied")
@@ -154,23 +154,23 @@ class Forward(ABC):
             copy.refuse(error)
 
     def _place(self, now: int) -> None:
-        lane = self.lane
-        if lane.tiers:
-            lane = self.lane = self.group.in_tier(lane, self.deadline, now)
+        replica_set = self.replica_set
+        if replica_set.tiers:
+            replica_set = self.replica_set = self.served.in_tier(replica_set, self.deadline, now)
         if not self.idempotent and self.demand.key.startswith(SEQUENCE_MARK):
-            self._place_at_home(lane, now)
+            self._place_at_home(replica_set, now)
             return
-        replica = lane.balancer.choose(self.demand, now)
+        replica = replica_set.balancer.choose(self.demand, now)
         if replica is None:
-            raise self.group.nobody(lane)
-        if len(lane.balancer.eligible) > _KNOWN_BY_ANSWERS:
-            ask(self.gateway.fleet, lane.balancer.policy.probes(now), now)
+            raise self.served.nobody(replica_set)
+        if len(replica_set.balancer.eligible) > _KNOWN_BY_ANSWERS:
+            ask(self.gateway.fleet, replica_set.balancer.policy.probes(now), now)
         if self.deadline != NEVER and self.demand.priority != _HIGHEST:
-            verdict = self.group.admission.check(lane.balancer.eligible, replica, self.demand, now)
+            verdict = self.served.admission.check(replica_set.balancer.eligible, replica, self.demand, now)
             if isinstance(verdict, Refusal):
-                raise DeadlineExceeded(f"Request timeout expired: model '{self.group.name}': {verdict.message}")
+                raise DeadlineExceeded(f"Request timeout expired: model '{self.served.name}': {verdict.message}")
             replica = verdict
-        limit = self.group.max_in_flight
+        limit = self.served.max_in_flight
         if replica.breaker is not None or (limit and replica.in_flight >= limit):
             replica = self._beside_breakers(replica, now)
         self._send(replica, now)
@@ -194,46 +194,46 @@ class Forward(ABC):
     def send_alone(self, replica: Replica, now: int) -> str:
         """Sends a suspect; the endpoint's address."""
         if self.tried:
-            self.group.retries += 1
+            self.served.retries += 1
         self._send(replica, now)
         return replica.endpoint.address
 
-    def _place_at_home(self, lane: Lane, now: int) -> None:
+    def _place_at_home(self, replica_set: ReplicaSet, now: int) -> None:
         """A request of a sequence: it goes where the sequence lives, or nowhere."""
-        home = self.group.sequences.home(self.demand.key, lane)
+        home = self.served.sequences.home(self.demand.key, replica_set)
         if home is None:
-            raise self.group.nobody(lane)
-        self.lane = home.lane
-        verdict = self.group.admission.check((), home.replica, self.demand, now)
+            raise self.served.nobody(replica_set)
+        self.replica_set = home.replica_set
+        verdict = self.served.admission.check((), home.replica, self.demand, now)
         if isinstance(verdict, Refusal):
-            raise DeadlineExceeded(f"Request timeout expired: model '{self.group.name}': {verdict.message}")
+            raise DeadlineExceeded(f"Request timeout expired: model '{self.served.name}': {verdict.message}")
         self._send(home.replica, now)
 
     def _beside_breakers(self, replica: Replica, now: int) -> Replica:
         """A replica whose circuit breaker lets one more request through; raises when all that were asked refuse."""
         refused: dict[Replica, str] = {}
         demand = self.demand
-        for _ in range(min(8, len(self.lane.balancer.eligible))):
+        for _ in range(min(8, len(self.replica_set.balancer.eligible))):
             reason = self.breaker_refusal(replica, now)
             if not reason:
                 return replica
             refused[replica] = reason
             again = Demand(demand.key, demand.deadline, demand.rows, demand.priority, tuple(refused))
-            other = self.lane.balancer.choose(again, now)
+            other = self.replica_set.balancer.choose(again, now)
             if other is None or other in refused:
                 break
             replica = other
         reasons = "; ".join(f"{one.endpoint.address}: {reason}" for one, reason in refused.items())
-        raise Unavailable(f"no worker may take a request for model '{self.group.name}' now ({reasons})")
+        raise Unavailable(f"no worker may take a request for model '{self.served.name}' now ({reasons})")
 
     def breaker_refusal(self, replica: Replica, now: int) -> str:
-        limit = self.group.max_in_flight
+        limit = self.served.max_in_flight
         if limit and replica.in_flight >= limit:
             return f"circuit breaker: max_in_flight ({limit})"
         return replica.breaker.refusal(now) if replica.breaker is not None else ""
 
     def _send(self, replica: Replica, now: int) -> None:
-        attempt = Attempt(self, self.lane, replica, now)
+        attempt = Attempt(self, self.replica_set, replica, now)
         self.attempts.append(attempt)
         self.tried = (*self.tried, replica) if self.tried else (replica,)
         self.transmit(attempt, now)
@@ -249,7 +249,7 @@ class Forward(ABC):
         if outcome == FOREIGN:
             self.answered_by_another(attempt)
             return
-        if outcome != REFUSED and self.group.suspected:
+        if outcome != REFUSED and self.served.suspected:
             self.gateway.lost_workers.answered(self, attempt)
         if attempt.asks:
             self.take_report(attempt, trailers, now)
@@ -276,12 +276,12 @@ class Forward(ABC):
             return
         if self.attempts:
             self._cancel_others()
-        group = self.group
-        if group.trial is not None and not self.is_copy:
-            group.trial.ended(attempt.lane.version, now - self.arrived, outcome != ANSWERED)
-        if not group.requests & 7:
+        served = self.served
+        if served.trial is not None and not self.is_copy:
+            served.trial.ended(attempt.replica_set.version, now - self.arrived, outcome != ANSWERED)
+        if not served.requests & 7:
             # One answer in eight tells enough of how long they take.
-            group.hedging.ended(now - self.arrived)
+            served.hedging.ended(now - self.arrived)
         if self.granted is not None:
             # What the worker says a run takes: the wait is not the caller's fault.
             self.compute_ns = min(now - attempt.sent_at, replica.report.run_ns or NEVER)
@@ -339,16 +339,16 @@ class Forward(ABC):
         """Nothing is left to try."""
         self._cancel_others()
         self._finish()
-        self._count_failure(self.lane)
+        self._count_failure(self.replica_set)
         if self.refusal is not None and not isinstance(error, Quarantined):
             self.deliver(self.refusal, ())
         else:
             self.refuse(error)
 
-    def _count_failure(self, lane: Lane) -> None:
+    def _count_failure(self, replica_set: ReplicaSet) -> None:
         """A version that is being tried, or what it is compared with, has cost a caller an answer."""
-        if self.group.trial is not None and not self.is_copy:
-            self.group.trial.ended(lane.version, 0, True)
+        if self.served.trial is not None and not self.is_copy:
+            self.served.trial.ended(replica_set.version, 0, True)
 
     def _try_again(self, attempt: Attempt, outcome: int, now: int, *, process_ended: bool = False) -> bool:
         """Whether the request goes on: another attempt is under way or has been started."""
@@ -356,53 +356,53 @@ class Forward(ABC):
             return True
         if self.is_copy:
             return False
-        retries = self.group.rules.retries
+        retries = self.served.rules.retries
         if len(self.tried) >= retries.attempts or not retries.enabled or now >= self.deadline:
             return False
         if outcome != REFUSED and not (self.idempotent and retries.idempotent):
             return False
         sequence = not self.idempotent and self.demand.key.startswith(SEQUENCE_MARK)
-        if sequence and not self.group.sequences.may_move(self.demand.key):
+        if sequence and not self.served.sequences.may_move(self.demand.key):
             return False
-        lane = self.lane
-        if len(lane.balancer.eligible) < 2 and attempt.replica in lane.balancer.eligible:
-            if lane.whole is None:
+        replica_set = self.replica_set
+        if len(replica_set.balancer.eligible) < 2 and attempt.replica in replica_set.balancer.eligible:
+            if replica_set.whole is None:
                 return False
             # Nobody else in this tier: any other will do now.
-            lane = self.lane = lane.whole
+            replica_set = self.replica_set = replica_set.whole
         # The first move of what was lost with its connection is free: there is no more of it than was under way there,
         # and a worker that dies must not cost what the budget happens not to cover.
         free = process_ended or ((attempt.lost or bool(attempt.foreign)) and len(self.tried) == 1)
-        if not free and not self.group.budget.take(now):
-            self.group.retries_denied += 1
+        if not free and not self.served.budget.take(now):
+            self.served.retries_denied += 1
             return False
         if self.suspect is not None and not sequence:
             self.gateway.lost_workers.wait(self)
             return True
         demand = Demand(self.demand.key, self.deadline, self.demand.rows, self.demand.priority, self.tried)
-        replica = lane.balancer.choose(demand, now)
+        replica = replica_set.balancer.choose(demand, now)
         if replica is None or replica in self.tried or self.breaker_refusal(replica, now):
             return False
-        self.group.retries += 1
+        self.served.retries += 1
         if sequence:
-            self.group.sequences.settle(self.demand.key, lane, replica)
+            self.served.sequences.settle(self.demand.key, replica_set, replica)
         self._send(replica, now)
         return True
 
     def _unpin(self, attempt: Attempt, trailers: Headers, now: int) -> bool:
         """The version it was given here is gone from the worker: sent there again without one, as the caller had it."""
-        if now >= self.deadline or not attempt.lane.version or not self.lost_version(attempt, trailers):
+        if now >= self.deadline or not attempt.replica_set.version or not self.lost_version(attempt, trailers):
             return False
         if self.gateway.fleet.is_led:
             # What is committed is served, or nothing: "the newest there" may be what is only being prepared.
             self.gateway.look_at(attempt.replica.endpoint.address, now)
             return False
-        if self.is_copy or not self.group.budget.take(now):
+        if self.is_copy or not self.served.budget.take(now):
             return False
         address = attempt.replica.endpoint.address
         self.gateway.look_at(address, now)
-        self.lane = self.group.lane("")
-        replica = self.lane.replicas.get(address)
+        self.replica_set = self.served.replica_set("")
+        replica = self.replica_set.replicas.get(address)
         if replica is None:
             return False
         self._send(replica, now)
@@ -432,7 +432,7 @@ class Forward(ABC):
             self._hedge(now)
 
     def _time_is_up(self, now: int) -> None:
-        self._count_failure(self.lane)
+        self._count_failure(self.replica_set)
         begun = any(attempt.streaming for attempt in self.attempts)
         attempts, self.attempts = self.attempts, []
         for attempt in attempts:
@@ -451,12 +451,12 @@ class Forward(ABC):
         if len(self.attempts) != 1 or self.attempts[0].streaming:
             return
         demand = Demand(self.demand.key, self.deadline, self.demand.rows, self.demand.priority, self.tried)
-        replica = self.lane.balancer.choose(demand, now)
-        eligible = self.lane.balancer.eligible
+        replica = self.replica_set.balancer.choose(demand, now)
+        eligible = self.replica_set.balancer.eligible
         if replica is None or replica in self.tried or self.breaker_refusal(replica, now):
             return
-        if self.group.hedging.may_send(eligible, replica, now):
-            self.group.hedges += 1
+        if self.served.hedging.may_send(eligible, replica, now):
+            self.served.hedges += 1
             self._send(replica, now)
 
     def endpoint_lost(self, endpoint: Endpoint) -> None:
@@ -488,12 +488,12 @@ class Forward(ABC):
         if self.suspect is not None:
             self.gateway.lost_workers.over(self)
         if self.granted is not None:
-            self.group.leave(self, now_ns())
+            self.served.leave(self, now_ns())
 
     # What protocols fill in.
 
     @abstractmethod
-    def copy_for(self, exchange: DiscardingExchange, group: Group, lane: Lane) -> Forward: ...
+    def copy_for(self, exchange: DiscardingExchange, served: ServedModel, replica_set: ReplicaSet) -> Forward: ...
 
     @abstractmethod
     def offer(self, samples: Samples) -> None:

@@ -153,8 +153,8 @@ class Gateway:
             committed = self.fleet.committed.get(model)
             if committed is None or (version and version not in committed.digests):
                 return False
-            group = self.fleet.group(model)
-            return not group.unserved(group.lane(version) if version else group.current)
+            served = self.fleet.model(model)
+            return not served.unserved(served.replica_set(version) if version else served.current)
         return any(
             version in served if version else bool(served)
             for member in self.fleet.healthy
@@ -165,8 +165,8 @@ class Gateway:
         """Committed models of which a request would not be answered now, and why."""
         found = {}
         for name in self.fleet.committed:
-            group = self.fleet.groups.get(name)
-            reason = group.unserved(group.current) if group is not None else ""
+            served = self.fleet.models.get(name)
+            reason = served.unserved(served.current) if served is not None else ""
             if reason:
                 found[name] = reason
         return found
@@ -186,11 +186,11 @@ class Gateway:
 
     def trials(self) -> dict[str, TrialReport]:
         """Counts of versions under trial, by model."""
-        return {name: group.trial.report() for name, group in self.fleet.groups.items() if group.trial is not None}
+        return {name: served.trial.report() for name, served in self.fleet.models.items() if served.trial is not None}
 
     def sample(self, model: str) -> SampleReport | None:
         """Live requests of a model; asking keeps sampling on for a while."""
-        return self.sampling.ask(model, now_ns()) if model in self.fleet.groups else None
+        return self.sampling.ask(model, now_ns()) if model in self.fleet.models else None
 
     @property
     def in_flight(self) -> int:

@@ -22,13 +22,13 @@ from isochrone.errors import (
 from isochrone.gateway.attempt import Attempt
 from isochrone.gateway.commitment import EPOCH_HEADER
 from isochrone.gateway.forwarding import Forward
-from isochrone.gateway.group import ANSWERED, BROKEN, FOREIGN, REFUSED
 from isochrone.gateway.grpc_messages import Opening, name_field, only_tensors, read_opening
 from isochrone.gateway.http_forward import EXPLAIN_HEADER
 from isochrone.gateway.load_reports import relayed_message, report_of_message
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.sampling import GRPC
+from isochrone.gateway.served_model import ANSWERED, BROKEN, FOREIGN, REFUSED
 from isochrone.protocol.grpc import CallHead, error_block, fail, message_of
 from isochrone.protocol.stages import STAGES_HEADER
 from isochrone.protocol.timing import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER, through_gateway
@@ -40,9 +40,9 @@ from isochrone.wire.http2_server import response_block
 
 if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
-    from isochrone.gateway.group import Group
-    from isochrone.gateway.lane import Lane
+    from isochrone.gateway.replica_set import ReplicaSet
     from isochrone.gateway.sampling import Samples
+    from isochrone.gateway.served_model import ServedModel
     from isochrone.gateway.shadowing import DiscardingExchange
     from isochrone.wire.http2_client import ClientStream
     from isochrone.wire.http2_server import ServerStream
@@ -126,7 +126,7 @@ class GrpcRoute(Route):
         #: The epoch it asks for; answered with the one it got.
         self.epoch = head.get(EPOCH_HEADER)
         #: First bytes of messages that name a model and go on with its inputs.
-        self._known: dict[bytes, Group] = {}
+        self._known: dict[bytes, ServedModel] = {}
         passed = tuple(field for field in head.headers if field[0] not in _NOT_FORWARDED)
         own = ((b"te", b"trailers"), (b"content-type", b"application/grpc"))
         self.plain = request_block(b"POST", b"http", b"isochrone", head.target, (*own, *passed))
@@ -152,17 +152,17 @@ class GrpcRoute(Route):
             opening = read_opening(body, start)
             model = opening.model.decode("utf-8", "replace")
             fleet = self.gateway.fleet
-            group = fleet.groups.get(model) or fleet.group(model)
+            served = fleet.models.get(model) or fleet.model(model)
             if opening.version:
-                lane = group.lane(opening.version.decode("utf-8", "replace"))
-            elif group.held is not None:
-                group.held.wait(self, exchange, self.timeout_ns or group.deadline_ns)
+                replica_set = served.replica_set(opening.version.decode("utf-8", "replace"))
+            elif served.held is not None:
+                served.held.wait(self, exchange, self.timeout_ns or served.deadline_ns)
                 return
             else:
-                lane = group.choose_lane(exchange.head, self.epoch)
+                replica_set = served.choose(exchange.head, self.epoch)
             if start:
-                self._remember(body, opening, group)
-            GrpcForward(self, stream, group, lane, opening, body, start).begin()
+                self._remember(body, opening, served)
+            GrpcForward(self, stream, served, replica_set, opening, body, start).begin()
         except IsochroneError as error:
             stream.owner = None
             fail(stream, error)
@@ -170,18 +170,18 @@ class GrpcRoute(Route):
     def refuse_held(self, exchange: Exchange, error: IsochroneError) -> None:
         fail(cast("ServerStream", exchange), error)
 
-    def _remember(self, body: Buffer, opening: Opening, group: Group) -> None:
+    def _remember(self, body: Buffer, opening: Opening, served: ServedModel) -> None:
         """Messages with these first bytes name this model, and nothing else before their first input."""
         if len(body) < 8 or body[6] > 0x7F:
             return  # nothing named, or a name so long that its length takes two bytes
         key = bytes(body[5 : 8 + body[6]])
         # The name that stands may be another one than the first.
         named = key[:1] == _FIRST_NAME and key[2:-1] == opening.model
-        named = named and opening == Opening(opening.model) and group is not self.gateway.fleet.unknown
+        named = named and opening == Opening(opening.model) and served is not self.gateway.fleet.unknown
         if key.endswith(_FIRST_INPUT) and named and self.epoch is None:
             if len(self._known) >= 1024:
                 self._known.clear()
-            self._known[key] = group
+            self._known[key] = served
 
 
 class GrpcForward(Forward):
@@ -191,18 +191,18 @@ class GrpcForward(Forward):
         self,
         route: GrpcRoute,
         stream: ServerStream,
-        group: Group,
-        lane: Lane,
+        served: ServedModel,
+        replica_set: ReplicaSet,
         opening: Opening,
         body: Buffer,
         start: int,
     ) -> None:
         self.gateway = route.gateway
         self.exchange = stream
-        self.group = group
-        self.lane = lane
+        self.served = served
+        self.replica_set = replica_set
         self.arrived = stream.arrived
-        self.demand = group.plain_demand
+        self.demand = served.plain_demand
         self.attempts = []
         self.route = route
         stream.owner = self
@@ -211,27 +211,27 @@ class GrpcForward(Forward):
         self.start = start
         if not route.idempotent:
             self.idempotent = False
-        timeout = route.timeout_ns or group.deadline_ns
-        if opening is PLAIN and not timeout and not group.affinity.header:
+        timeout = route.timeout_ns or served.deadline_ns
+        if opening is PLAIN and not timeout and not served.affinity.header:
             return
         if opening.timeout_ns and (not timeout or opening.timeout_ns < timeout):
             timeout = opening.timeout_ns
-        key = group.affinity_key(stream.head) if group.affinity.header else b""
-        if opening.sequence and group.rules.affinity.sequence:
-            key = group.affinity.key(opening.sequence)
+        key = served.affinity_key(stream.head) if served.affinity.header else b""
+        if opening.sequence and served.rules.affinity.sequence:
+            key = served.affinity.key(opening.sequence)
             self.idempotent = False
         if timeout:
             self.deadline = self.arrived + timeout
         if timeout or key or opening.priority:
-            self.demand = Demand(key, self.deadline, 1, opening.priority or group.priority)
+            self.demand = Demand(key, self.deadline, 1, opening.priority or served.priority)
 
-    def copy_for(self, exchange: DiscardingExchange, group: Group, lane: Lane) -> GrpcForward:
+    def copy_for(self, exchange: DiscardingExchange, served: ServedModel, replica_set: ReplicaSet) -> GrpcForward:
         opening = read_opening(self.body, self.start)
         body, start = self.body, self.start
-        if group is not self.group:
+        if served is not self.served:
             # The last field wins: another model's name at the end stands.
-            body, start = b"".join((memoryview(body)[start:], name_field(group.name))), 0
-        return GrpcForward(self.route, cast("ServerStream", exchange), group, lane, opening, body, start)
+            body, start = b"".join((memoryview(body)[start:], name_field(served.name))), 0
+        return GrpcForward(self.route, cast("ServerStream", exchange), served, replica_set, opening, body, start)
 
     def offer(self, samples: Samples) -> None:
         samples.offer(GRPC, self.exchange.head.target, (), self.body, self.start)
@@ -244,11 +244,11 @@ class GrpcForward(Forward):
         block = route.asking if attempt.asks or route.wants_load else route.plain
         if self.deadline != NEVER:
             block += timeout_field(self.deadline - now_ns())
-        if attempt.lane.stages:
-            block += attempt.lane.stage_field
+        if attempt.replica_set.stages:
+            block += attempt.replica_set.stage_field
         body, start = self.body, self.start
         length = len(body) - start
-        stamp = attempt.lane.stamp
+        stamp = attempt.replica_set.stamp
         connections = attempt.replica.endpoint.handle.connections
         if stamp or not start:
             prefix = _prefix.pack(0, length + len(stamp))
@@ -283,7 +283,7 @@ class GrpcForward(Forward):
         return BROKEN if status in _BROKEN else ANSWERED
 
     def lost_version(self, attempt: Attempt, trailers: Headers) -> bool:
-        if not attempt.lane.version or read_opening(self.body, self.start).version:
+        if not attempt.replica_set.version or read_opening(self.body, self.start).version:
             return False
         status = dict(trailers or attempt.headers).get(b"grpc-status")
         return status in (_NOT_FOUND, b"%d" % GRPC_UNAVAILABLE)
@@ -295,7 +295,7 @@ class GrpcForward(Forward):
                     report = report_of_message(b64decode(value + b"=" * (-len(value) % 4)))
                 except (IsochroneError, Base64Error):
                     return
-                attempt.lane.balancer.reported(attempt.replica, report, now)
+                attempt.replica_set.balancer.reported(attempt.replica, report, now)
                 return
 
     def deliver(self, attempt: Attempt, trailers: Headers) -> None:
@@ -312,7 +312,7 @@ class GrpcForward(Forward):
         if timed and trailers:
             trailers = through_gateway(trailers, now_ns() - self.arrived)
         if self.route.explains:
-            explanation = json.dumps(self.group.explain(self, attempt)).encode("ascii")
+            explanation = json.dumps(self.served.explain(self, attempt)).encode("ascii")
             trailers = (*(trailers or attempt.headers), (b"x-isochrone-placement", explanation))
             keep = True
         if self.route.epoch is not None:

@@ -35,8 +35,8 @@ from isochrone.wire.exchange import Buffer, Consumer, Exchange, Head, Headers
 
 if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
-    from isochrone.gateway.group import Group
-    from isochrone.gateway.lane import Lane
+    from isochrone.gateway.replica_set import ReplicaSet
+    from isochrone.gateway.served_model import ServedModel
     from isochrone.wire.http2_client import ClientStream
     from isochrone.wire.http2_server import ServerStream
 
@@ -63,11 +63,11 @@ class GrpcPipe:
         self._reader = MessageReader(route.gateway.limits.max_body_bytes, stream)
         timeout = route.call.timeout_ns
         self.deadline = stream.arrived + timeout if timeout else NEVER
-        self._lane: Lane | None = None
+        self._replica_set: ReplicaSet | None = None
         self._replica: Replica | None = None
         self._tried: tuple[Replica, ...] = ()
         self._load = 0
-        self._group: Group | None = None
+        self._served: ServedModel | None = None
         self._key = b""
         self._sent_at = 0
         self._upstream: ClientStream | None = None
@@ -211,7 +211,7 @@ class GrpcPipe:
             opening = read_opening(
                 unpack(flag, payload, self._route.call.encoding, self._gateway.limits.max_body_bytes), 0
             )
-            held = self._gateway.fleet.group(opening.model.decode("utf-8", "replace")).held
+            held = self._gateway.fleet.model(opening.model.decode("utf-8", "replace")).held
             # A stream stays with the versions it was admitted with.
             if held is None or opening.version or (opening.model, b"") in self._stamps:
                 return False
@@ -247,34 +247,34 @@ class GrpcPipe:
         self._look_after(self._upstream)
 
     def _place(self, model: bytes, sequence: bytes, version: bytes = b"") -> None:
-        group = self._group = self._gateway.fleet.group(model.decode("utf-8", "replace"))
-        group.requests += 1
-        group.budget.unbooked += 1
+        served = self._served = self._gateway.fleet.model(model.decode("utf-8", "replace"))
+        served.requests += 1
+        served.budget.unbooked += 1
         text = version.decode("utf-8", "replace")
-        lane = self._lane = group.lane(text) if text else group.choose_lane(self._stream.head)
+        replica_set = self._replica_set = served.replica_set(text) if text else served.choose(self._stream.head)
         now = now_ns()
-        key = self._key = group.affinity.key(sequence) or group.affinity_key(self._stream.head)
+        key = self._key = served.affinity.key(sequence) or served.affinity_key(self._stream.head)
         if key.startswith(SEQUENCE_MARK):
-            home = group.sequences.home(key, lane)
+            home = served.sequences.home(key, replica_set)
             replica = home.replica if home is not None else None
-            lane = self._lane = home.lane if home is not None else lane
+            replica_set = self._replica_set = home.replica_set if home is not None else replica_set
         else:
-            replica = lane.balancer.choose(Demand(key, self.deadline), now)
+            replica = replica_set.balancer.choose(Demand(key, self.deadline), now)
         if replica is None:
-            raise group.nobody(lane)
-        self._stamps[model, version] = b"" if version else lane.stamp
-        self._open(lane, replica, now)
+            raise served.nobody(replica_set)
+        self._stamps[model, version] = b"" if version else replica_set.stamp
+        self._open(replica_set, replica, now)
 
-    def _open(self, lane: Lane, replica: Replica, now: int) -> None:
+    def _open(self, replica_set: ReplicaSet, replica: Replica, now: int) -> None:
         self._replica = replica
         self._tried = (*self._tried, replica)
-        self._load = lane.balancer.sent(replica, now)
+        self._load = replica_set.balancer.sent(replica, now)
         self._sent_at = now
         self._upstream = None
         block = self._route.plain
         if self.deadline != NEVER:
             block += timeout_field(self.deadline - now)
-        block += lane.stage_field
+        block += replica_set.stage_field
         sent = replica.endpoint.handle.connections.open_stream(block, (), self, end=False)
         if isinstance(sent, Waiting):
             sent.on_launched = self.connected
@@ -285,27 +285,29 @@ class GrpcPipe:
         """The version a message without one gets: of its own model, the same for the whole stream."""
         stamp = self._stamps.get((model, version))
         if stamp is None:
-            group = self._gateway.fleet.group(model.decode("utf-8", "replace"))
+            served = self._gateway.fleet.model(model.decode("utf-8", "replace"))
             if self._gateway.fleet.is_led:
-                stamp = self._committed_stamp(group, version)
+                stamp = self._committed_stamp(served, version)
             else:
-                serves = self._replica is not None and self._replica.endpoint.address in group.current.replicas
-                stamp = group.current.stamp if serves else b""
+                serves = self._replica is not None and self._replica.endpoint.address in served.current.replicas
+                stamp = served.current.stamp if serves else b""
             if len(self._stamps) < 64:
                 self._stamps[model, version] = stamp
         return stamp
 
-    def _committed_stamp(self, group: Group, version: bytes) -> bytes:
+    def _committed_stamp(self, served: ServedModel, version: bytes) -> bytes:
         """Whether the worker has what is committed is for it to say: unstamped it would run whatever is its newest."""
-        lane = group.lane(version.decode("utf-8", "replace")) if version else group.choose_lane(self._stream.head)
-        told = self._lane.stages if self._lane is not None else b""
-        if lane.stages and lane.stages != told:
+        replica_set = (
+            served.replica_set(version.decode("utf-8", "replace")) if version else served.choose(self._stream.head)
+        )
+        told = self._replica_set.stages if self._replica_set is not None else b""
+        if replica_set.stages and replica_set.stages != told:
             # They are told with the head, which has gone out.
             raise InvalidArgument(
-                f"model '{group.name}' is an ensemble, and versions of stages are told once, as a stream begins: "
+                f"model '{served.name}' is an ensemble, and versions of stages are told once, as a stream begins: "
                 "open another stream for it"
             )
-        return b"" if version else lane.stamp
+        return b"" if version else replica_set.stamp
 
     def _writable(self) -> None:
         """The worker's side takes more; what is parked goes on first."""
@@ -402,26 +404,26 @@ class GrpcPipe:
 
     def _move(self) -> bool:
         """The worker never began the call: another one gets all that came of it."""
-        group, lane, replica, now = self._group, self._lane, self._replica, now_ns()
-        if group is None or lane is None or replica is None or self._kept is None or now >= self.deadline:
+        served, replica_set, replica, now = self._served, self._replica_set, self._replica, now_ns()
+        if served is None or replica_set is None or replica is None or self._kept is None or now >= self.deadline:
             return False
-        retries = group.rules.retries
+        retries = served.rules.retries
         sequence = self._key.startswith(SEQUENCE_MARK)
         if not retries.enabled or len(self._tried) >= retries.attempts:
             return False
-        if sequence and not group.sequences.may_move(self._key):
+        if sequence and not served.sequences.may_move(self._key):
             return False
-        other = lane.balancer.choose(Demand(self._key, self.deadline, avoid=self._tried), now)
+        other = replica_set.balancer.choose(Demand(self._key, self.deadline, avoid=self._tried), now)
         if other is None or other in self._tried:
             return False
-        if not group.budget.take(now):
-            group.retries_denied += 1
+        if not served.budget.take(now):
+            served.retries_denied += 1
             return False
-        self._leave(lane, replica, now)
-        group.retries += 1
+        self._leave(replica_set, replica, now)
+        served.retries += 1
         if sequence:
-            group.sequences.settle(self._key, lane, other)
-        self._open(lane, other, now)
+            served.sequences.settle(self._key, replica_set, other)
+        self._open(replica_set, other, now)
         return True
 
     # Both.
@@ -458,21 +460,21 @@ class GrpcPipe:
         self._over = True
         self._stream.owner = None
         self._gateway.pipes.discard(self)
-        replica, lane = self._replica, self._lane
-        if replica is None or lane is None:
+        replica, replica_set = self._replica, self._replica_set
+        if replica is None or replica_set is None:
             return
         now = now_ns()
         if failed:
-            self._leave(lane, replica, now)
+            self._leave(replica_set, replica, now)
         elif failed is None:
-            lane.balancer.dropped(replica, now)
+            replica_set.balancer.dropped(replica, now)
         else:
             # It answered: that much is known of it.
             replica.dropped()
-            lane.balancer.policy.ended(replica, int(replica.latency_ns), False, now)
+            replica_set.balancer.policy.ended(replica, int(replica.latency_ns), False, now)
 
-    def _leave(self, lane: Lane, replica: Replica, now: int) -> None:
+    def _leave(self, replica_set: ReplicaSet, replica: Replica, now: int) -> None:
         """A worker has failed the call."""
-        lane.balancer.ended(replica, self._load, now - self._sent_at, True, now)
-        if self._group is not None:
-            self._group.failed(replica, now, lost=True)
+        replica_set.balancer.ended(replica, self._load, now - self._sent_at, True, now)
+        if self._served is not None:
+            self._served.failed(replica, now, lost=True)

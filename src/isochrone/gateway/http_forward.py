@@ -19,12 +19,12 @@ from isochrone.errors import IsochroneError
 from isochrone.gateway.attempt import Attempt
 from isochrone.gateway.commitment import EPOCH_HEADER
 from isochrone.gateway.forwarding import Forward
-from isochrone.gateway.group import ANSWERED, BROKEN, FOREIGN, REFUSED, QuotaExceeded
 from isochrone.gateway.load_reports import relayed, report_of_header
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.sampling import HTTP
+from isochrone.gateway.served_model import ANSWERED, BROKEN, FOREIGN, REFUSED, QuotaExceeded
 from isochrone.gateway.traffic.parameters import GLANCE, Parameters, both_ends, may_speak, read
 from isochrone.protocol.rest_answers import JSON, respond_error, timeout_header
 from isochrone.protocol.stages import STAGES_HEADER
@@ -34,9 +34,9 @@ from isochrone.wire.http2_client import request_block
 
 if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
-    from isochrone.gateway.group import Group
-    from isochrone.gateway.lane import Lane
+    from isochrone.gateway.replica_set import ReplicaSet
     from isochrone.gateway.sampling import Samples
+    from isochrone.gateway.served_model import ServedModel
     from isochrone.gateway.shadowing import DiscardingExchange
     from isochrone.wire.http1_client import Call
     from isochrone.wire.http2_client import ClientStream
@@ -117,17 +117,17 @@ class ForwardRoute(Route):
     def handle(self, exchange: Exchange) -> None:
         try:
             fleet = self.gateway.fleet
-            group = fleet.groups.get(self.model) or fleet.group(self.model)
+            served = fleet.models.get(self.model) or fleet.model(self.model)
             if self.version:
-                lane = group.lane(self.version)
-            elif group.plain and self.epoch is None:
-                lane = group.current
-            elif group.held is not None:
-                group.held.wait(self, exchange, self.timeout_ns or group.deadline_ns)
+                replica_set = served.replica_set(self.version)
+            elif served.plain and self.epoch is None:
+                replica_set = served.current
+            elif served.held is not None:
+                served.held.wait(self, exchange, self.timeout_ns or served.deadline_ns)
                 return
             else:
-                lane = group.choose_lane(exchange.head, self.epoch)
-            HttpForward(self, exchange, group, lane).begin()
+                replica_set = served.choose(exchange.head, self.epoch)
+            HttpForward(self, exchange, served, replica_set).begin()
         except IsochroneError as error:
             exchange.owner = None
             respond_error(exchange, error)
@@ -151,14 +151,14 @@ class ForwardRoute(Route):
             self._others[model] = route
         return route if self.parameters is None else route.opened(self.parameters)
 
-    def outgoing(self, lane: Lane, asks: bool) -> bytes:
+    def outgoing(self, replica_set: ReplicaSet, asks: bool) -> bytes:
         """The head for a worker, up to what differs from request to request."""
-        key = (lane.tag, asks)
+        key = (replica_set.tag, asks)
         head = self._heads.get(key)
         if head is None:
-            head = b"%s %s HTTP/1.1\r\n%s" % (self._head.method, self._target(lane.version), self._headers)
-            if lane.stages:
-                head += b"%s: %s\r\n" % (STAGES_HEADER, lane.stages)
+            head = b"%s %s HTTP/1.1\r\n%s" % (self._head.method, self._target(replica_set.version), self._headers)
+            if replica_set.stages:
+                head += b"%s: %s\r\n" % (STAGES_HEADER, replica_set.stages)
             if asks or self.wants_load:
                 form = self._head.get(ORCA_FORMAT_HEADER) or b"text"
                 head += b"%s: %s\r\n" % (ORCA_FORMAT_HEADER, form)
@@ -167,9 +167,9 @@ class ForwardRoute(Route):
             self._heads[key] = head
         return head
 
-    def outgoing_block(self, lane: Lane, asks: bool) -> bytes:
+    def outgoing_block(self, replica_set: ReplicaSet, asks: bool) -> bytes:
         """The same as a header block, for a worker whose connection is shared."""
-        key = (lane.tag, asks)
+        key = (replica_set.tag, asks)
         block = self._blocks.get(key)
         if block is None:
             fields = tuple(header for header in self._passed if header[0] != b"host")
@@ -177,8 +177,8 @@ class ForwardRoute(Route):
                 fields = (*fields, (ORCA_FORMAT_HEADER, self._head.get(ORCA_FORMAT_HEADER) or b"text"))
             authority = self._head.get(b"host") or b"isochrone"
             block = (
-                request_block(self._head.method, b"http", authority, self._target(lane.version), fields)
-                + lane.stage_field
+                request_block(self._head.method, b"http", authority, self._target(replica_set.version), fields)
+                + replica_set.stage_field
             )
             if len(self._blocks) > 64:
                 self._blocks.clear()
@@ -227,21 +227,21 @@ def returned(headers: Headers, keep_load: bool) -> Headers:
 class HttpForward(Forward):
     """One HTTP request."""
 
-    def __init__(self, route: ForwardRoute, exchange: Exchange, group: Group, lane: Lane) -> None:
+    def __init__(self, route: ForwardRoute, exchange: Exchange, served: ServedModel, replica_set: ReplicaSet) -> None:
         self.gateway = route.gateway
         self.exchange = exchange
-        self.group = group
-        self.lane = lane
+        self.served = served
+        self.replica_set = replica_set
         self.arrived = exchange.arrived
-        self.demand = group.plain_demand
+        self.demand = served.plain_demand
         self.attempts = []
         self.route = route
         if not route.idempotent:
             self.idempotent = False
         exchange.owner = self
-        timeout = route.timeout_ns or group.deadline_ns
-        key = group.affinity_key(exchange.head) if group.affinity.header else b""
-        priority = group.priority
+        timeout = route.timeout_ns or served.deadline_ns
+        key = served.affinity_key(exchange.head) if served.affinity.header else b""
+        priority = served.priority
         body = exchange.body
         length = route.json_length
         start = bytes(body[:length]) if 0 <= length < GLANCE else None
@@ -252,13 +252,13 @@ class HttpForward(Forward):
                 priority = own_priority or priority
                 if own_timeout and (not timeout or own_timeout < timeout):
                     timeout = own_timeout
-                if sequence and group.rules.affinity.sequence:
+                if sequence and served.rules.affinity.sequence:
                     # A sequence lives on one worker, and none of its requests may run twice.
-                    key = group.affinity.key(sequence)
+                    key = served.affinity.key(sequence)
                     self.idempotent = False
         if timeout:
             self.deadline = self.arrived + timeout
-        if timeout or key or priority != group.priority:
+        if timeout or key or priority != served.priority:
             self.demand = Demand(key, self.deadline, 1, priority)
 
     def _glance(self, start: bytes | None) -> Parameters | None:
@@ -275,8 +275,8 @@ class HttpForward(Forward):
             _remember_plain(start)
         return None
 
-    def copy_for(self, exchange: DiscardingExchange, group: Group, lane: Lane) -> HttpForward:
-        return HttpForward(self.route.for_model(group.name), exchange, group, lane)
+    def copy_for(self, exchange: DiscardingExchange, served: ServedModel, replica_set: ReplicaSet) -> HttpForward:
+        return HttpForward(self.route.for_model(served.name), exchange, served, replica_set)
 
     def offer(self, samples: Samples) -> None:
         samples.offer(HTTP, self.route.path, self.exchange.head.headers, self.exchange.body)
@@ -290,7 +290,7 @@ class HttpForward(Forward):
         endpoint = attempt.replica.endpoint
         if endpoint.reports and endpoint.in_flight > _SHARED_FROM and self.route.shareable:
             attempt.shared = True
-            block = self.route.outgoing_block(attempt.lane, attempt.asks)
+            block = self.route.outgoing_block(attempt.replica_set, attempt.asks)
             if self.deadline != NEVER:
                 block += _timeout_field(self.deadline - now_ns())
             if length < _JOIN_LIMIT:
@@ -298,7 +298,7 @@ class HttpForward(Forward):
             else:
                 attempt.sent = endpoint.handle.connections.open_stream(block, (body,), attempt)
             return
-        head = self.route.outgoing(attempt.lane, attempt.asks)
+        head = self.route.outgoing(attempt.replica_set, attempt.asks)
         if self.deadline == NEVER:
             head = b"%scontent-length: %d\r\n\r\n" % (head, length)
         else:
@@ -326,7 +326,7 @@ class HttpForward(Forward):
         return bool(attempt.foreign)
 
     def lost_version(self, attempt: Attempt, trailers: Headers) -> bool:
-        return attempt.status in (404, 503) and bool(attempt.lane.version) and not self.route.version
+        return attempt.status in (404, 503) and bool(attempt.replica_set.version) and not self.route.version
 
     def take_report(self, attempt: Attempt, trailers: Headers, now: int) -> None:
         for name, value in attempt.headers:
@@ -335,7 +335,7 @@ class HttpForward(Forward):
                     report = report_of_header(value)
                 except IsochroneError:
                     return
-                attempt.lane.balancer.reported(attempt.replica, report, now)
+                attempt.replica_set.balancer.reported(attempt.replica, report, now)
                 return
 
     def deliver(self, attempt: Attempt, trailers: Headers) -> None:
@@ -359,7 +359,7 @@ class HttpForward(Forward):
 
     def explanation(self, attempt: Attempt) -> bytes:
         """The candidates, and why this one."""
-        return json.dumps(self.group.explain(self, attempt)).encode("ascii")
+        return json.dumps(self.served.explain(self, attempt)).encode("ascii")
 
     def refuse(self, error: IsochroneError) -> None:
         if isinstance(error, QuotaExceeded):

@@ -76,7 +76,7 @@ class LostWorkers:
         """Whether the request waits for what has become of its worker: ``settled`` or ``suspected`` goes on with it."""
         endpoint = loss.attempt.replica.endpoint
         member: Member = endpoint.handle
-        if not loss.forward.group.rules.quarantine.enabled:
+        if not loss.forward.served.rules.quarantine.enabled:
             return False
         if self._gateway.fleet.members.get(endpoint.address) is not member:
             return False
@@ -119,7 +119,7 @@ class LostWorkers:
         guilty = self.suspects.lost(((keys[one], was_suspect[one]) for one in keys), now, self._rules)
         self._watch({key.model for key in keys.values()})
         for forward in keys:
-            self._tails.setdefault(forward.group.name, set()).add(_tail(forward))
+            self._tails.setdefault(forward.served.name, set()).add(_tail(forward))
         log.warning("a worker's process is gone", worker=address, requests=len(losses), quarantined=len(guilty))
         for key in guilty:
             self._quarantined(key, [loss.forward for loss in losses if keys[loss.forward] == key])
@@ -128,7 +128,7 @@ class LostWorkers:
             if forward.over:
                 continue
             forward.suspect = keys[forward]
-            forward.group.suspects += 1
+            forward.served.suspects += 1
             if forward.suspect in guilty:
                 forward.give_up(self._refusal(forward.suspect))
             else:
@@ -138,10 +138,10 @@ class LostWorkers:
                 forward.suspected(loss.attempt, loss.error, now)
 
     def _quarantined(self, key: Key, forwards: list[Forward]) -> None:
-        group = self._gateway.fleet.group(key.model)
-        group.quarantines += 1
+        served = self._gateway.fleet.model(key.model)
+        served.quarantines += 1
         workers = sorted({replica.endpoint.address for forward in forwards for replica in forward.tried})
-        seconds = group.rules.quarantine.duration_ns / 1e9
+        seconds = served.rules.quarantine.duration_ns / 1e9
         fingerprint = key.fingerprint.hex()
         log.warning(
             "a request is quarantined",
@@ -167,7 +167,7 @@ class LostWorkers:
         key = self._key(forward)
         standing = self.suspects.standing(key, now_ns())
         if standing is Standing.QUARANTINED:
-            forward.group.quarantine_rejections += 1
+            forward.served.quarantine_rejections += 1
             raise self._refusal(key)
         if standing is Standing.SUSPECT:
             forward.suspect = key
@@ -225,24 +225,24 @@ class LostWorkers:
         if forward.over:
             return Placed.ENDED
         now = now_ns()
-        lane = forward.lane
-        replicas = lane.replicas
+        replica_set = forward.replica_set
+        replicas = replica_set.replicas
         taken = tuple(replicas[address] for address in occupied if address in replicas)
         avoid = (*forward.tried, *taken)
         demand = Demand(forward.demand.key, forward.deadline, forward.demand.rows, forward.demand.priority, avoid)
-        replica = lane.balancer.choose(demand, now)
+        replica = replica_set.balancer.choose(demand, now)
         if replica is None or replica in avoid:
             # A policy that goes by a key may insist on its own choice.
-            replica = next((each for each in lane.balancer.eligible if each not in avoid), None)
+            replica = next((each for each in replica_set.balancer.eligible if each not in avoid), None)
         if replica is not None and not forward.breaker_refusal(replica, now):
             return forward.send_alone(replica, now)
-        if any(each not in forward.tried for each in lane.balancer.eligible):
+        if any(each not in forward.tried for each in replica_set.balancer.eligible):
             return Placed.WAITS
-        if lane.whole is not None:
+        if replica_set.whole is not None:
             # Nobody else in this tier: any other will do now.
-            forward.lane = lane.whole
+            forward.replica_set = replica_set.whole
             return self._place(forward, occupied)
-        forward.give_up(forward.loss or forward.group.nobody(lane))
+        forward.give_up(forward.loss or forward.served.nobody(replica_set))
         return Placed.ENDED
 
     # Small parts.
@@ -250,12 +250,12 @@ class LostWorkers:
     def _key(self, forward: Forward, attempt: Attempt | None = None) -> Key:
         if forward.fingerprint is None:
             forward.fingerprint = forward.take_fingerprint()
-        lane = attempt.lane if attempt is not None else forward.lane
-        return Key(forward.group.name, lane.version, forward.fingerprint)
+        replica_set = attempt.replica_set if attempt is not None else forward.replica_set
+        return Key(forward.served.name, replica_set.version, forward.fingerprint)
 
     def _may_be_known(self, forward: Forward) -> bool:
         """False: it is certainly like none of the suspects."""
-        tails = self._tails.get(forward.group.name, ())
+        tails = self._tails.get(forward.served.name, ())
         return len(forward.exchange.body) <= _SMALL or len(tails) >= _MOST_TAILS or _tail(forward) in tails
 
     def _rules(self, model: str) -> QuarantineRules:
@@ -266,10 +266,10 @@ class LostWorkers:
 
     def _watch(self, models: Iterable[str]) -> None:
         for model in models:
-            group = self._gateway.fleet.groups.get(model)
-            if group is not None:
-                group.suspected = self.suspects.watches(model)
-                if not group.suspected:
+            served = self._gateway.fleet.models.get(model)
+            if served is not None:
+                served.suspected = self.suspects.watches(model)
+                if not served.suspected:
                     self._tails.pop(model, None)
 
     def _refusal(self, key: Key) -> Quarantined:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
 
 _PREFIX = "isochrone_gateway_"
-#: Name, help, attribute of a group.
+#: Name, help, attribute of a served model.
 _COUNTERS = (
     ("requests", "Requests taken", "requests"),
     ("refused", "Requests refused here: no time, no worker, over quota", "refused"),
@@ -49,14 +49,14 @@ class GatewayCollector(Collector):
         gateway = self._gateway
         for name, text, attribute in _COUNTERS:
             family = CounterMetricFamily(_PREFIX + name, text, labels=("model",))
-            for group in gateway.fleet.groups.values():
-                family.add_metric((group.name,), getattr(group, attribute))
+            for served in gateway.fleet.models.values():
+                family.add_metric((served.name,), getattr(served, attribute))
             yield family
         now = now_ns()
         quarantined = GaugeMetricFamily(
             _PREFIX + "quarantined", "Different requests that are rejected now", labels=("model",)
         )
-        for name in gateway.fleet.groups:
+        for name in gateway.fleet.models:
             quarantined.add_metric((name,), gateway.lost_workers.suspects.quarantined(name, now))
         yield quarantined
         yield GaugeMetricFamily(_PREFIX + "in_flight", "Requests and streams under way", gateway.in_flight)

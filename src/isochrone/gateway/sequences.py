@@ -18,7 +18,7 @@ from isochrone.gateway.policies import hashing
 from isochrone.gateway.replicas import Replica
 
 if TYPE_CHECKING:
-    from isochrone.gateway.lane import Lane
+    from isochrone.gateway.replica_set import ReplicaSet
 
 _PURPOSE = b"sequence"
 #: Sequences of one model that are known at once; one costs some 300 bytes.
@@ -28,10 +28,10 @@ _MOST = 65_536
 class Home:
     """One sequence: its worker, and the version it began with."""
 
-    __slots__ = ("lane", "replica", "uses")
+    __slots__ = ("replica", "replica_set", "uses")
 
-    def __init__(self, lane: Lane, replica: Replica) -> None:
-        self.lane = lane
+    def __init__(self, replica_set: ReplicaSet, replica: Replica) -> None:
+        self.replica_set = replica_set
         self.replica = replica
         self.uses = 1
 
@@ -50,24 +50,24 @@ class Sequences:
     def __len__(self) -> int:
         return len(self._homes)
 
-    def home(self, key: bytes, lane: Lane) -> Home | None:
+    def home(self, key: bytes, replica_set: ReplicaSet) -> Home | None:
         """Where a request of the sequence goes; None: nobody is eligible. A home that is lost is given up: what was
         there is gone, and whoever gets the sequence now says so."""
         home = self._homes.get(key)
         if home is not None:
             replica = home.replica
-            if replica.endpoint.healthy and home.lane.replicas.get(replica.endpoint.address) is replica:
+            if replica.endpoint.healthy and home.replica_set.replicas.get(replica.endpoint.address) is replica:
                 home.uses += 1
                 self._homes.move_to_end(key)
                 return home
-        eligible = lane.balancer.eligible
+        eligible = replica_set.balancer.eligible
         if not eligible:
             return None
-        return self.settle(key, lane, self._hashed(key, eligible))
+        return self.settle(key, replica_set, self._hashed(key, eligible))
 
-    def settle(self, key: bytes, lane: Lane, replica: Replica) -> Home:
+    def settle(self, key: bytes, replica_set: ReplicaSet, replica: Replica) -> Home:
         """The sequence lives there from now on."""
-        home = self._homes[key] = Home(lane, replica)
+        home = self._homes[key] = Home(replica_set, replica)
         self._homes.move_to_end(key)
         if len(self._homes) > _MOST:
             self._homes.popitem(last=False)

@@ -1,4 +1,4 @@
-"""One model behind a gateway: its rules, the lanes that lead to its versions, and what guards each request.
+"""One model behind a gateway: its rules, the replica sets that lead to its versions, and what guards each request.
 
 Which version "the model" means now, so that it never means two things: the one a control plane has committed, or, where
 there is none, the newest that most workers have. Beside that admission, retries, hedging, canary, affinity and quotas,
@@ -20,9 +20,9 @@ from isochrone.gateway.admission import UNTOLD, Admission
 from isochrone.gateway.balancer import Balancer, Placement
 from isochrone.gateway.commitment import ANY_EPOCH, Commitment
 from isochrone.gateway.holding import Held
-from isochrone.gateway.lane import Lane
 from isochrone.gateway.policies import make
 from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.replica_set import ReplicaSet
 from isochrone.gateway.replicas import Replica
 from isochrone.gateway.resilience.breaker import Breaker
 from isochrone.gateway.resilience.hedging import Hedging
@@ -64,7 +64,7 @@ class Alerting(Protocol):
     timer: Callable[[], int] | None
 
 
-class Group:
+class ServedModel:
     """One model."""
 
     def __init__(self, fleet: Fleet, name: str, rules: ModelRules, outliers: Outliers, random: Random) -> None:
@@ -86,7 +86,7 @@ class Group:
         #: Counts of a canary and of what it is compared with; None: there is none.
         self.trial: Trial | None = None
         #: By version, and the stages an ensemble is to run.
-        self.lanes: dict[tuple[str, bytes], Lane] = {}
+        self.replica_sets: dict[tuple[str, bytes], ReplicaSet] = {}
         self.configure(rules)
         #: What a request without a version goes by.
         self.current = self._way("")
@@ -114,9 +114,9 @@ class Group:
         self._hedges = rules.hedge.enabled and rules.retries.idempotent
         #: Of one model on one worker from here; 0: no limit.
         self.max_in_flight = rules.breaker.max_in_flight if rules.breaker.enabled else 0
-        if self.lanes:
+        if self.replica_sets:
             # Policies are made anew, under the same replicas.
-            self.lanes.clear()
+            self.replica_sets.clear()
             self.rebuild(now_ns())
 
     def _settle(self) -> None:
@@ -145,7 +145,7 @@ class Group:
         self.held = held
         self._settle()
 
-    def lane(self, version: str) -> Lane:
+    def replica_set(self, version: str) -> ReplicaSet:
         """The way to a version that a caller asks for."""
         if self._fleet.is_led:
             committed = self.commitment
@@ -165,23 +165,23 @@ class Group:
             f"{', '.join(sorted(self.commitment.digests))}"
         )
 
-    def _way(self, version: str, stages: bytes = b"") -> Lane:
+    def _way(self, version: str, stages: bytes = b"") -> ReplicaSet:
         """Made when it is first asked for."""
-        lane = self.lanes.get((version, stages))
-        if lane is None:
+        replica_set = self.replica_sets.get((version, stages))
+        if replica_set is None:
             placement = self._placement(version)
-            lane = self._make_lane(version, placement, stages)
-            if len(self.lanes) > 64:
+            replica_set = self._make(version, placement, stages)
+            if len(self.replica_sets) > 64:
                 # Versions nobody serves, by callers who guess: a way of their own, which is not kept.
-                lane.update(self._members(version, stages), self.name, now_ns())
-                return lane
-            self.lanes[version, stages] = lane
-            parts = [self._make_lane(version, replace(placement, tiers=(tier,)), stages) for tier in self.tiers.names]
+                replica_set.update(self._members(version, stages), self.name, now_ns())
+                return replica_set
+            self.replica_sets[version, stages] = replica_set
+            parts = [self._make(version, replace(placement, tiers=(tier,)), stages) for tier in self.tiers.names]
             for part in parts:
-                part.whole = lane
-            lane.tiers = tuple(parts)
-            lane.update(self._members(version, stages), self.name, now_ns())
-        return lane
+                part.whole = replica_set
+            replica_set.tiers = tuple(parts)
+            replica_set.update(self._members(version, stages), self.name, now_ns())
+        return replica_set
 
     def _placement(self, version: str) -> Placement:
         """The model's row of the routing table; a committed version's digest stands in it."""
@@ -189,31 +189,31 @@ class Group:
         digest = self._fleet.committed_digest(self.name, version)
         return replace(placement, digest=digest) if digest else placement
 
-    def _make_lane(self, version: str, placement: Placement, stages: bytes) -> Lane:
+    def _make(self, version: str, placement: Placement, stages: bytes) -> ReplicaSet:
         rules = self.rules
         policy = make(rules.policy, Random(self._random.random()), **rules.policy_options)
         if isinstance(policy, Alerting):
             policy.on_alert = self._alert
             policy.timer = now_ns
-        return Lane(version, Balancer(policy, self._random, placement, rules.balancer), stages)
+        return ReplicaSet(version, Balancer(policy, self._random, placement, rules.balancer), stages)
 
     def _alert(self, reason: str) -> None:
         log.error("a policy raised an alert", model=self.name, reason=reason)
 
-    def in_tier(self, lane: Lane, deadline: int, now: int) -> Lane:
-        """The part of a lane a request goes by: the nearest tier that is expected to be in time."""
-        index = self.tiers.choose([self._expected(part, now) for part in lane.tiers], deadline, now)
-        return lane.tiers[index] if index >= 0 else lane
+    def in_tier(self, replica_set: ReplicaSet, deadline: int, now: int) -> ReplicaSet:
+        """The part of a replica set a request goes by: the nearest tier that is expected to be in time."""
+        index = self.tiers.choose([self._expected(part, now) for part in replica_set.tiers], deadline, now)
+        return replica_set.tiers[index] if index >= 0 else replica_set
 
-    def _expected(self, lane: Lane, now: int) -> float:
+    def _expected(self, replica_set: ReplicaSet, now: int) -> float:
         """What a request would take in a tier, by a few of its workers."""
-        eligible = lane.balancer.eligible
+        eligible = replica_set.balancer.eligible
         if not eligible:
             return NOBODY
         known = [self.admission.expected_ns(replica, now) for replica in eligible[:_TIER_SAMPLE]]
         return min((expected for expected in known if expected != UNTOLD), default=UNKNOWN)
 
-    def choose_lane(self, head: Head, epoch: bytes | None = None) -> Lane:
+    def choose(self, head: Head, epoch: bytes | None = None) -> ReplicaSet:
         """The version a request without one gets. ``epoch``: the one it asks to be served by."""
         committed = self.commitment
         canary = self.canary
@@ -252,25 +252,25 @@ class Group:
         else:
             self.current = self._way(self._newest())
         self._settle()
-        kept = self._fleet.committed_lanes(self.name)
-        for (version, stages), lane in list(self.lanes.items()):
+        kept = self._fleet.committed_replica_sets(self.name)
+        for (version, stages), replica_set in list(self.replica_sets.items()):
             members = self._members(version, stages)
             if self._fleet.is_led:
                 served = (version, stages) in kept or not version
             else:
                 served = any(version in (member.serves or {}).get(self.name, ()) for member in members)
-            if version and lane is not self.current and not served:
-                del self.lanes[version, stages]
+            if version and replica_set is not self.current and not served:
+                del self.replica_sets[version, stages]
                 # Sequences that began on it have lost their home.
-                lane.replicas = {}
+                replica_set.replicas = {}
             else:
-                self._place_lane(lane)
-                lane.update(members, self.name, now)
+                self._place_replica_set(replica_set)
+                replica_set.update(members, self.name, now)
 
-    def _place_lane(self, lane: Lane) -> None:
-        """A digest that was not known when the lane was made may be committed now."""
-        digest = self._fleet.committed_digest(self.name, lane.version)
-        for one in (lane, *lane.tiers):
+    def _place_replica_set(self, replica_set: ReplicaSet) -> None:
+        """A digest that was not known when the replica set was made may be committed now."""
+        digest = self._fleet.committed_digest(self.name, replica_set.version)
+        for one in (replica_set, *replica_set.tiers):
             if one.balancer.placement.digest != digest and digest:
                 one.balancer.placement = replace(one.balancer.placement, digest=digest)
 
@@ -339,34 +339,34 @@ class Group:
             self.hedging.gathered(self.requests - self._requests_seen, now)
             self._requests_seen = self.requests
             self.hedge_delay_ns = self.hedging.delay_ns(Kind.STATELESS, NEVER, now) or 0
-        for lane in self.lanes.values():
-            lane.refresh(now)
-            for replica in lane.replicas.values():
+        for replica_set in self.replica_sets.values():
+            replica_set.refresh(now)
+            for replica in replica_set.replicas.values():
                 if replica.well:
                     self._book(replica)
                 if replica.breaker is not None and replica.breaker.is_idle(now):
                     replica.breaker = None
 
-    def unserved(self, lane: Lane) -> str:
-        """Why a request for this lane would not be answered now; "": it would."""
-        if any(replica.endpoint.healthy for replica in lane.balancer.eligible):
+    def unserved(self, replica_set: ReplicaSet) -> str:
+        """Why a request for this replica set would not be answered now; "": it would."""
+        if any(replica.endpoint.healthy for replica in replica_set.balancer.eligible):
             return ""
-        return self.nobody(lane).message
+        return self.nobody(replica_set).message
 
-    def nobody(self, lane: Lane) -> IsochroneError:
-        """Why a request for this lane can go nowhere."""
+    def nobody(self, replica_set: ReplicaSet) -> IsochroneError:
+        """Why a request for this replica set can go nowhere."""
         if not self._fleet.members and self._fleet.is_led:
             return Unavailable("no worker of the fleet is registered, or all are drained; see isochrone status")
         if not self._fleet.members:
             return Unavailable("the gateway has no upstream; name one with --upstream host:port")
         states = [
-            f"{one.endpoint.address}: {lane.balancer.refusal(one) or one.endpoint.handle.fault or 'unhealthy'}"
-            for one in lane.balancer.replicas
+            f"{one.endpoint.address}: {replica_set.balancer.refusal(one) or one.endpoint.handle.fault or 'unhealthy'}"
+            for one in replica_set.balancer.replicas
         ]
         states += [
             f"{address}: {member.fault or 'it has not answered yet'}"
             for address, member in self._fleet.members.items()
-            if not member.endpoint.healthy and address not in lane.replicas
+            if not member.endpoint.healthy and address not in replica_set.replicas
         ]
         reason = "; ".join(states[:8]) or "none serves what is asked for"
         return Unavailable(f"no worker can take a request for model '{self.name}' now ({reason})")
@@ -374,17 +374,17 @@ class Group:
     def explain(self, forward: Forward, attempt: Attempt) -> dict[str, Any]:
         """The decision in words, for ``x-isochrone-explain``."""
         now = now_ns()
-        lane = attempt.lane
+        replica_set = attempt.replica_set
         return {
             "model": self.name,
-            "version": lane.version,
-            "policy": lane.balancer.policy.name,
+            "version": replica_set.version,
+            "policy": replica_set.balancer.policy.name,
             "worker": attempt.replica.endpoint.address,
             "attempts": [replica.endpoint.address for replica in forward.tried],
             "time_left_ms": None if forward.deadline == NEVER else round((forward.deadline - now) / 1e6, 3),
-            "panicking": lane.balancer.panicking,
-            "workers": len(lane.balancer.replicas),
-            "candidates": _shown(lane.balancer.explain(forward.demand, attempt.replica, now)),
+            "panicking": replica_set.balancer.panicking,
+            "workers": len(replica_set.balancer.replicas),
+            "candidates": _shown(replica_set.balancer.explain(forward.demand, attempt.replica, now)),
         }
 
 

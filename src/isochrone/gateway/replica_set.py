@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from isochrone.gateway.fleet import Member
 
 
-class Lane:
+class ReplicaSet:
     """One version of one model, and who serves it."""
 
     __slots__ = ("balancer", "replicas", "stage_field", "stages", "stamp", "tag", "tiers", "version", "whole")
@@ -29,13 +29,13 @@ class Lane:
         #: (RFC 7541 §6.2.2, without indexing) that can follow any encoded block. Empty: nothing is told.
         self.stages = stages
         self.stage_field = encode_literal(STAGES_HEADER, stages) if stages else b""
-        #: What of a request's head differs from lane to lane.
+        #: What of a request's head differs from replica set to replica set.
         self.tag = version, stages
         self.balancer = balancer
         self.replicas: dict[str, Replica] = {}
         #: Its parts by tier, nearest first, where tiers matter; and of a part, the whole.
-        self.tiers: tuple[Lane, ...] = ()
-        self.whole: Lane | None = None
+        self.tiers: tuple[ReplicaSet, ...] = ()
+        self.whole: ReplicaSet | None = None
 
     def update(self, members: Iterable[Member], model: str, now: int) -> None:
         """These members serve it; replicas that stay keep what is known of them."""

@@ -1,4 +1,4 @@
-"""What "the model" means: the version most members have; lanes for the others; and sequences that stay at home."""
+"""Which version a request without one gets, replica sets of the others, and sequences that stay at their worker."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ class TestVersions:
     def test_the_newest_that_all_have(self) -> None:
         fleet = make_fleet()
         add_members(fleet, BOTH, BOTH, ONE)
-        group = fleet.group("m")
-        assert group.current.version == "1"
-        assert set(group.current.replicas) == {"a:1", "b:1", "c:1"}
-        assert set(group.lane("2").replicas) == {"a:1", "b:1"}
+        served = fleet.model("m")
+        assert served.current.version == "1"
+        assert set(served.current.replicas) == {"a:1", "b:1", "c:1"}
+        assert set(served.replica_set("2").replicas) == {"a:1", "b:1"}
 
     def test_numbers_not_words(self) -> None:
         fleet = make_fleet()
         add_members(fleet, {"m": {"9": "", "10": ""}})
-        assert fleet.group("m").current.version == "10"
+        assert fleet.model("m").current.version == "10"
 
     def test_a_switch_moves_all_at_once(self) -> None:
         fleet = make_fleet()
         add_members(fleet, ONE, ONE)
-        group = fleet.group("m")
-        before = group.current
+        served = fleet.model("m")
+        before = served.current
         fleet.members["a:1"].serves = BOTH
         fleet.rebuild()
-        assert group.current is before
+        assert served.current is before
         fleet.members["b:1"].serves = BOTH
         fleet.rebuild()
-        assert group.current.version == "2"
+        assert served.current.version == "2"
 
     def test_the_unhealthy_have_no_vote(self) -> None:
         fleet = make_fleet()
@@ -45,61 +45,61 @@ class TestVersions:
         for address in ("b:1", "c:1"):
             fleet.members[address].endpoint.healthy = False
         fleet.rebuild()
-        assert fleet.group("m").current.version == "2"
+        assert fleet.model("m").current.version == "2"
 
     def test_nobody_left_keeps_the_last_word(self) -> None:
         fleet = make_fleet()
         add_members(fleet, ONE)
-        group = fleet.group("m")
+        served = fleet.model("m")
         fleet.members["a:1"].endpoint.healthy = False
         fleet.rebuild()
-        assert group.current.version == "1"
+        assert served.current.version == "1"
 
     def test_what_is_known_of_a_replica_outlives_a_rebuild(self) -> None:
         fleet = make_fleet()
         add_members(fleet, ONE, ONE)
-        lane = fleet.group("m").current
-        replica = lane.replicas["a:1"]
+        replica_set = fleet.model("m").current
+        replica = replica_set.replicas["a:1"]
         fleet.rebuild()
-        assert lane.replicas["a:1"] is replica
+        assert replica_set.replicas["a:1"] is replica
         assert replica.digest == "x"
 
     def test_guessed_versions_are_bounded_and_keep_their_name(self) -> None:
         fleet = make_fleet()
         add_members(fleet, ONE)
-        group = fleet.group("m")
-        lanes = [group.lane(str(number)) for number in range(2, 500)]
-        assert [lane.version for lane in lanes] == [str(number) for number in range(2, 500)]
-        assert len(group.lanes) < 100
+        served = fleet.model("m")
+        replica_sets = [served.replica_set(str(number)) for number in range(2, 500)]
+        assert [replica_set.version for replica_set in replica_sets] == [str(number) for number in range(2, 500)]
+        assert len(served.replica_sets) < 100
         fleet.rebuild()
-        assert {version for version, _ in group.lanes} <= {"", "1"}
+        assert {version for version, _ in served.replica_sets} <= {"", "1"}
 
 
 class TestSequences:
     def test_a_home_is_kept_whatever_the_load(self) -> None:
         fleet = make_fleet()
         add_members(fleet, ONE, ONE, ONE)
-        group = fleet.group("m")
-        home = group.sequences.home(b"s7", group.current)
+        served = fleet.model("m")
+        home = served.sequences.home(b"s7", served.current)
         assert home is not None
         for _ in range(50):
-            group.current.balancer.sent(home.replica, 0)
-        again = group.sequences.home(b"s7", group.current)
+            served.current.balancer.sent(home.replica, 0)
+        again = served.sequences.home(b"s7", served.current)
         assert again is home
-        assert not group.sequences.may_move(b"s7")
-        assert group.sequences.may_move(b"s8")
+        assert not served.sequences.may_move(b"s7")
+        assert served.sequences.may_move(b"s8")
 
     def test_gateways_agree(self) -> None:
         homes = []
         for order in (1, -1):
             fleet = make_fleet()
             add_members(fleet, ONE, ONE, ONE, ONE)
-            group = fleet.group("m")
+            served = fleet.model("m")
             fleet.members = dict(list(fleet.members.items())[::order])
-            group.current.replicas = {}
+            served.current.replicas = {}
             fleet.rebuild()
             keys = [b"s%d" % number for number in range(200)]
-            found = [group.sequences.home(key, group.current) for key in keys]
+            found = [served.sequences.home(key, served.current) for key in keys]
             homes.append([home.replica.endpoint.address for home in found if home is not None])
         assert homes[0] == homes[1]
         assert min(Counter(homes[0]).values()) > 20, "each has about a quarter"
@@ -107,12 +107,12 @@ class TestSequences:
     def test_a_lost_home_is_given_up_and_only_that_one(self) -> None:
         fleet = make_fleet()
         add_members(fleet, ONE, ONE, ONE)
-        group = fleet.group("m")
-        before = {key: group.sequences.home(key, group.current) for key in (b"s%d" % n for n in range(60))}
+        served = fleet.model("m")
+        before = {key: served.sequences.home(key, served.current) for key in (b"s%d" % n for n in range(60))}
         fleet.members["a:1"].endpoint.healthy = False
         fleet.rebuild()
         for key, home in before.items():
-            now = group.sequences.home(key, group.current)
+            now = served.sequences.home(key, served.current)
             assert home is not None
             assert now is not None
             if home.replica.endpoint.address == "a:1":
@@ -123,20 +123,20 @@ class TestSequences:
     def test_the_version_it_began_with_is_kept(self) -> None:
         fleet = make_fleet()
         add_members(fleet, ONE)
-        group = fleet.group("m")
-        home = group.sequences.home(b"s1", group.current)
+        served = fleet.model("m")
+        home = served.sequences.home(b"s1", served.current)
         fleet.members["a:1"].serves = BOTH
         fleet.rebuild()
-        assert group.current.version == "2"
-        again = group.sequences.home(b"s1", group.current)
+        assert served.current.version == "2"
+        again = served.sequences.home(b"s1", served.current)
         assert home is not None
         assert again is not None
-        assert again.lane.version == home.lane.version == "1"
+        assert again.replica_set.version == home.replica_set.version == "1"
         fleet.members["a:1"].serves = {"m": {"2": "y"}}
         fleet.rebuild()
-        moved = group.sequences.home(b"s1", group.current)
+        moved = served.sequences.home(b"s1", served.current)
         assert moved is not None
-        assert moved.lane.version == "2", "its version is gone, and its state with it"
+        assert moved.replica_set.version == "2", "its version is gone, and its state with it"
 
     def test_nobody(self) -> None:
         fleet = make_fleet()
@@ -146,10 +146,10 @@ class TestSequences:
     def test_every_step_of_a_sequence_meets_one_worker(self, steps: list[int]) -> None:
         fleet = make_fleet()
         add_members(fleet, ONE, ONE)
-        group = fleet.group("m")
+        served = fleet.model("m")
         seen: dict[int, str] = {}
         for step in steps:
-            home = group.sequences.home(b"s%d" % step, group.current)
+            home = served.sequences.home(b"s%d" % step, served.current)
             assert home is not None
             assert seen.setdefault(step, home.replica.endpoint.address) == home.replica.endpoint.address
-        assert len(group.sequences) == len(seen)
+        assert len(served.sequences) == len(seen)
