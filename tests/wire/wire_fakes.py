@@ -172,9 +172,12 @@ class ServerEnd:
         answer: Callable[[Exchange], None] | None = echo,
         limits: WireLimits | None = None,
         route: Route | None = None,
+        tick: int = 0,
     ) -> None:
         self.route = HoldingRoute(answer)
         self.listener = UnboundListener(OneRoute(route or self.route), limits)
+        #: How long it has been running when the connection is made.
+        self.listener.tick = tick
         self.connection: Any = kind(self.listener)
         self.listener.connections.add(self.connection)
         self.transport = FakeTransport(self.connection)

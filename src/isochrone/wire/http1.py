@@ -134,7 +134,9 @@ class Http1Exchange:
             # Nobody to share a write with.
             exchanges.clear()
             connection.tick = connection.listener.tick
-            connection.transport.write(b"".join(parts))
+            data = b"".join(parts)
+            connection.progress.written += len(data)
+            connection.transport.write(data)
             if self.reserved:
                 self.give_back(self.reserved)
             return
@@ -236,7 +238,7 @@ class Http1Connection(asyncio.Protocol):
         self.out: list[Buffer] = []
         self.in_callback = False
         self.memory = Http1Memory(listener.budget)
-        self.progress = Progress()
+        self.progress = Progress(listener.tick)
         self.write_paused = False
         self.reading_paused = False
         # Per message being received.
@@ -342,6 +344,8 @@ class Http1Connection(asyncio.Protocol):
         age = tick - self.tick
         if self.write_paused:
             self.progress.look(self.transport, tick)
+        else:
+            self.progress.rest(tick)
         if self.write_paused or self.memory.is_held:
             self.memory.account(self.transport.get_write_buffer_size())
         if self.lingering:
@@ -560,7 +564,7 @@ class Http1Connection(asyncio.Protocol):
             self.out += parts
         else:
             self.flush()
-            self.progress.written += size
+            self.progress.written += sum(len(part) for part in parts)
             self.transport.writelines(parts)
             self.memory.account(self.transport.get_write_buffer_size())
 

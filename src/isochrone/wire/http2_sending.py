@@ -73,8 +73,9 @@ class FrameSender(asyncio.Protocol):
         self.share = Share(budget)
         self.flood = FloodGuard(limits.max_control_frames_per_second)
         #: What becomes of the bytes written.
-        self.progress = Progress()
-        #: Tick at which something that waited last went out, and what was written by then.
+        self.progress = Progress(self.tick_now())
+        #: Tick at which something that waited last went out, or began to wait with nothing before it, and what was
+        #: written by then.
         self.progressed = 0
         self.sent_until = 0
         #: Bytes that no window governs, written since the transport has had enough.
@@ -178,6 +179,8 @@ class FrameSender(asyncio.Protocol):
 
     def waits(self, stream: Stream, length: int) -> None:
         """A stream has ``length`` bytes more to send than it may, or than fit its turn."""
+        if not self.unsent:
+            self.progressed = self.tick_now()
         self.unsent += length
         self.share.add(length)
         self.make_ready(stream)

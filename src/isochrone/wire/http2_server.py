@@ -279,8 +279,9 @@ class Http2ServerConnection(Http2Connection):
     """One client's connection."""
 
     def __init__(self, listener: Listener) -> None:
-        super().__init__(listener.limits, listener.loop, listener.budget)
+        # First: it has the clock.
         self.listener = listener
+        super().__init__(listener.limits, listener.loop, listener.budget)
         self.tick = listener.tick
         #: Tick at which it last had a stream: the time it may be idle begins there.
         self.busy_at = listener.tick
@@ -302,7 +303,9 @@ class Http2ServerConnection(Http2Connection):
             frames.SETTINGS_MAX_HEADER_LIST_SIZE: limits.max_head_bytes,
         }
         increment = limits.connection_window - frames.DEFAULT_WINDOW
-        self.transport.write(frames.settings_frame(settings) + frames.window_update(0, increment))
+        data = frames.settings_frame(settings) + frames.window_update(0, increment)
+        self.progress.written += len(data)
+        self.transport.write(data)
 
     def data_received(self, data: bytes) -> None:
         self.listener.turn.received(self, data)

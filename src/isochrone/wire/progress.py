@@ -1,8 +1,8 @@
 """Whether a peer takes the bytes that wait for it: how many of those written to its connection have gone.
 
 Stands beside a connection, HTTP/1.1's or HTTP/2's, which says what it writes and asks about once a second. A slow
-reader must not be taken for a deaf one. So bytes in the kernel count as waiting, too: it takes more from the transport
-only when a third of its buffer is free, which is a megabyte and more, a minute's worth at 20 KB/s.
+reader must not be taken for a peer that reads nothing. So bytes in the kernel count as waiting, too: it takes more from
+the transport only when a third of its buffer is free, which is a megabyte and more, a minute's worth at 20 KB/s.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class Progress:
 
     __slots__ = ("at", "passed", "waiting", "written")
 
-    def __init__(self) -> None:
+    def __init__(self, tick: int) -> None:
         #: Bytes handed to the transport.
         self.written = 0
         #: How many of them the peer's side had taken when it was last looked, and how many had still to go.
         self.passed = 0
         self.waiting = 0
-        #: Tick at which that last changed, or nothing waited in the transport.
-        self.at = 0
+        #: Tick at which that last changed, or nothing waited in the transport, as when the connection is made.
+        self.at = tick
 
     def look(self, transport: asyncio.Transport, tick: int) -> bool:
         """Whether anything has gone of what waited the last time."""
