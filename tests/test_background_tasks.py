@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import weakref
 
 import pytest
 
@@ -14,16 +15,22 @@ def test_a_task_that_only_waits_is_not_collected() -> None:
     async def run() -> None:
         tasks = BackgroundTasks()
         ended: list[str] = []
+        waited_for: list[weakref.ref[asyncio.Future[None]]] = []
 
         async def work() -> None:
-            await asyncio.sleep(0)
-            # Nothing but the loop's weak set refers to this task and the event it waits for.
-            gc.collect()
-            await asyncio.sleep(0)
+            # Task and future refer to each other, and nothing else refers to either of them strongly.
+            future = asyncio.get_running_loop().create_future()
+            waited_for.append(weakref.ref(future))
+            await future
             ended.append("done")
 
         tasks.start(work())
+        await asyncio.sleep(0)
+        gc.collect()
         assert len(tasks) == 1
+        future = waited_for[0]()
+        assert future is not None
+        future.set_result(None)
         await tasks.wait(60)
         assert (ended, len(tasks)) == (["done"], 0)
         await tasks.wait()

@@ -120,6 +120,72 @@ def test_a_peer_that_reads_is_never_refused() -> None:
     assert end.listener.budget.held == 0
 
 
+def joined(first: ServerEnd) -> ServerEnd:
+    """Another connection of the same process."""
+    other = ServerEnd(Http2ServerConnection, None, LIMITS)
+    other.connection.share = Share(first.listener.budget)
+    other.listener.budget = first.listener.budget
+    other.feed(PREFACE + settings_frame({4: 1 << 30}) + window_update(0, 1 << 30))
+    return other
+
+
+def upload(end: ServerEnd, number: int, size: int) -> None:
+    """A request whose body is held until it is answered."""
+    end.feed(headers(number, [*FIELDS, (b"content-length", str(size).encode())]))
+    for at in range(0, size, 16_000):
+        end.feed(frame(DATA, at + 16_000 >= size, number, bytes(min(16_000, size - at))))
+
+
+def test_bodies_are_no_answers_that_wait_however_little_memory_is_left() -> None:
+    first = opened(LIMITS)
+    first.feed(settings_frame({4: 1 << 30}) + window_update(0, 1 << 30))
+    budget = first.listener.budget
+    ends = [first, *(joined(first) for _ in range(10))]
+    for end in ends:
+        end.feed(headers(1, end=True))
+        number = 3
+        # As much as its share lets it ask for.
+        for size in (1_000_000, 100_000, 20_000):
+            while end.connection.share.held + size <= budget.free - size:
+                upload(end, number, size)
+                number += 2
+    assert budget.free < budget.scarce
+    assert first.connection.share.is_exceeded
+    assert budget.refused == 0
+    requests = sum(len(end.route.exchanges) for end in ends)
+    sent = []
+    for end in ends:
+        # Over 16 KiB: it has its turn, and goes out with it.
+        end.route.exchanges[0].respond(200, (), [bytes(60_000)])
+        sent += statuses(end.turn())
+        assert end.connection.unsent == 0
+    assert sent == [b"200"] * len(ends)
+    assert budget.refused == 0
+    assert sum(len(end.connection.streams) for end in ends) == requests - len(ends)
+    for end in ends:
+        for exchange in end.route.exchanges[1:]:
+            exchange.respond(200, (), [b"done"])
+        assert set(statuses(end.turn())) <= {b"200"}
+    assert budget.held == 0
+
+
+def test_answers_that_were_read_before_their_turn_to_refuse_came_refuse_nobody() -> None:
+    end, owners = asked(60)
+    for number in (121, 123):
+        upload(end, number, 900_000)
+    for exchange in end.route.exchanges[:38]:
+        exchange.respond(200, (), [bytes(400_000)])
+    assert end.connection.shed_planned
+    for number in range(1, 77, 2):
+        end.transport.feed(window_update(number, 1 << 20))
+    end.transport.feed(window_update(0, 1 << 27))
+    assert end.connection.unsent == 0
+    # Others hold the memory now, and this connection two bodies.
+    Share(end.listener.budget).add(end.listener.budget.free)
+    assert statuses(end.turn()).count(b"503") == 0
+    assert not any(owner.gone for owner in owners)
+
+
 def test_small_answers_are_never_refused_however_many_wait() -> None:
     end, owners = asked(1000)
     for exchange in end.route.exchanges:
@@ -170,9 +236,9 @@ def test_requests_of_a_stream_are_answered_with_an_error_and_no_more_are_taken_u
 def test_the_last_sixteenth_is_scarce(held: int, overdrawn: bool) -> None:
     share = Share(MemoryBudget(1000))
     share.add(held)
-    assert share.is_overdrawn == overdrawn
-    other = Share(share.budget)
-    assert not other.is_overdrawn
+    assert share.budget.is_overdrawn_by(held) == overdrawn
+    # A connection whose answers are not what uses it up is spared.
+    assert not share.budget.is_overdrawn_by(min(held, max(0, 1000 - held)))
 
 
 def test_frames_sent_are_of_bounded_size() -> None:

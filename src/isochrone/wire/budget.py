@@ -24,7 +24,7 @@ class MemoryBudget:
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        #: With less than this free, connections over their share get no answer that is not begun.
+        #: With less than this free, connections whose answers use the memory up get none that is not begun.
         self.scarce = limit >> 4
         #: Negative while answers that had to be kept exceed the limit.
         self.free = limit
@@ -36,6 +36,15 @@ class MemoryBudget:
     @property
     def held(self) -> int:
         return self.limit - self.free
+
+    def is_overdrawn_by(self, unsent: int) -> bool:
+        """Whether one connection's ``unsent`` bytes of answers leave hardly anything to the process: its requests that
+        have no answer yet are refused.
+
+        Bodies do not count: a connection has asked for their memory, and holds it within its share. A lone connection
+        that sends none holds 15/16 of the budget then, which only answers to requests that came before them reach.
+        """
+        return self.free < self.scarce and unsent > max(self.free, 0)
 
 
 #: For connections whose bytes somebody else accounts for: what a gateway sends to workers came from its callers.
@@ -58,15 +67,6 @@ class Share:
         One that holds nothing never does, however much others hold.
         """
         return self.held > max(self.budget.free, 0)
-
-    @property
-    def is_overdrawn(self) -> bool:
-        """Whether its answers leave hardly anything to the process: its requests that have none yet are refused.
-
-        A lone connection holds 15/16 of the budget then, which its share never lets it ask for: only answers to
-        requests that came before them grow so far.
-        """
-        return self.budget.free < self.budget.scarce and self.is_exceeded
 
     def reserve(self, size: int) -> bool:
         """Takes ``size`` bytes for something received, unless that is more than the connection's fair part."""

@@ -187,7 +187,8 @@ class FrameSender(asyncio.Protocol):
         # A producer that is called back within the pump only queues: the pump goes on.
         if not self.pumping:
             self.pump()
-        if self.share.budget.free < self.share.budget.scarce and self.share.is_overdrawn:
+        # What the pump has sent is no burden.
+        if self.share.budget.is_overdrawn_by(self.unsent):
             self.overdrawn()
 
     def overdrawn(self) -> None:

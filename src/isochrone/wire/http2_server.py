@@ -498,7 +498,8 @@ class Http2ServerConnection(Http2Connection):
 
     def _shed(self) -> None:
         self.shed_planned = False
-        if self.closed or not self.share.is_overdrawn:
+        # Looked at again: some may have been read since.
+        if self.closed or not self.share.budget.is_overdrawn_by(self.unsent):
             return
         for stream in list(self.streams.values()):
             if stream.consumer is not None:
