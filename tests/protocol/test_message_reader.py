@@ -91,8 +91,84 @@ def test_bytes_that_nobody_takes_and_messages_that_nobody_gives_back_are_held() 
         assert reader.take() is not None
     assert reader.take() is None
     assert 60_000 - SMALL <= stream.reserved <= 60_000
+    reader.feed(bytes(90_000))
     with pytest.raises(Unavailable, match="no memory"):
-        reader.feed(bytes(90_000))
+        reader.take()
+
+
+@given(
+    sizes=st.lists(st.one_of(st.integers(0, 20), st.sampled_from([1000, 16_384, 16_385, 60_000])), max_size=30),
+    steps=st.lists(st.tuples(st.integers(1, 40_000), st.integers(0, 60_000), st.integers(0, 8)), min_size=1),
+)
+def test_whatever_memory_is_left_each_message_is_given_or_refused_in_its_place(
+    sizes: list[int], steps: list[tuple[int, int, int]]
+) -> None:
+    stream = FakeStream()
+    reader = MessageReader(100_000, stream)
+    data = b"".join(framed(PATTERN[:size], index % 2) for index, size in enumerate(sizes))
+    taken: list[tuple[int, bytes] | None] = []
+    kept: list[int] = []
+
+    def take(count: int) -> bool:
+        for _ in range(count):
+            try:
+                message = reader.take()
+            except Unavailable:
+                taken.append(None)
+                continue
+            if message is None:
+                return False
+            taken.append((message[0], bytes(message[1])))
+            kept.append(len(message[1]))
+        return True
+
+    position = index = 0
+    while position < len(data):
+        # Bytes that come, what others leave, and how many messages the consumer has room for.
+        size, stream.limit, count = steps[index % len(steps)]
+        reader.feed(data[position : position + size])
+        position += size
+        index += 1
+        take(count)
+        if kept:
+            reader.give_back(kept.pop(0))
+    while take(1):
+        pass
+    assert reader.is_empty
+    assert len(taken) == len(sizes)
+    for number, (message, size) in enumerate(zip(taken, sizes, strict=True)):
+        assert message is None or message == (number % 2, PATTERN[:size])
+    for size in kept:
+        reader.give_back(size)
+    assert stream.reserved == 0
+    # With memory again, the next one is given.
+    stream.limit = 1 << 30
+    reader.feed(framed(PATTERN))
+    assert reader.take() == (0, PATTERN)
+
+
+def test_messages_that_are_dropped_hold_no_memory_and_those_before_them_stay() -> None:
+    stream = FakeStream(limit=50_000)
+    reader = MessageReader(100_000, stream)
+    for _ in range(200):
+        reader.feed(framed(bytes(995)))
+    assert stream.reserved <= 50_000
+    given, refused = [], 0
+    while not reader.is_empty:
+        try:
+            given.append(reader.take())
+        except Unavailable:
+            refused += 1
+    assert 50 <= len(given) <= 67
+    assert given == [(0, bytes(995))] * (200 - refused)
+    assert reader.take() is None
+    # One that ends within what was dropped is not whole.
+    reader.feed(framed(bytes(60_000))[:100])
+    with pytest.raises(Unavailable):
+        reader.take()
+    assert not reader.is_empty
+    reader.feed(framed(bytes(60_000))[100:] + framed(b"next"))
+    assert reader.take() == (0, b"next")
 
 
 def test_what_is_not_taken_stays() -> None:

@@ -7,17 +7,18 @@ import gzip
 from typing import Any
 
 import numpy as np
+import pytest
 from test_http2_strictness import FIELDS, headers, parse
 from tritonclient.grpc import service_pb2
 from wire_fakes import ServerEnd
 
-from isochrone.protocol.grpc import CallHead
+from isochrone.protocol.grpc import OK_TRAILERS, CallHead
 from isochrone.protocol.grpc_stream import StreamInferRoute
 from isochrone.settings import WireLimits
 from isochrone.wire import frames
 from isochrone.wire.budget import SMALL, Share
 from isochrone.wire.exchange import Consumer, Exchange, Route
-from isochrone.wire.frames import DATA, frame, settings_frame
+from isochrone.wire.frames import DATA, HEADERS, frame, settings_frame, window_update
 from isochrone.wire.http2_server import Http2ServerConnection
 
 LIMITS = WireLimits(max_body_bytes=10_000_000, max_buffered_bytes=40_000_000)
@@ -86,6 +87,10 @@ def message(size: int) -> bytes:
     return bytes(request.SerializeToString())
 
 
+def framed(payload: bytes) -> bytes:
+    return b"\0" + len(payload).to_bytes(4, "big") + payload
+
+
 class Served:
     model_version = "1"
 
@@ -133,13 +138,128 @@ def test_many_small_requests_are_held_together_and_one_costs_nothing() -> None:
     assert call.held == 0
 
 
-def test_a_stream_beyond_its_share_ends_with_a_status() -> None:
+def errors(sent: bytes) -> list[str]:
+    """The errors of responses on the stream."""
+    body = b"".join(payload for kind, _, _, payload in parse(sent) if kind == DATA)
+    found = []
+    while body:
+        end = 5 + int.from_bytes(body[1:5], "big")
+        found.append(service_pb2.ModelStreamInferResponse.FromString(body[5:end]).error_message)
+        body = body[end:]
+    return found
+
+
+def trailers(sent: bytes) -> list[bytes]:
+    return [payload for kind, flags, _, payload in parse(sent) if kind == HEADERS and flags & frames.END_STREAM]
+
+
+def test_a_request_beyond_the_share_gets_an_error_and_the_stream_goes_on() -> None:
     call = Call()
+    call.send(message(1_000_000))
+    others = Share(call.end.listener.budget)
+    others.add(37_500_000)
+    assert call.send(message(1_000_000)) == b""
+    call.send(message(100))
+    # The small one fits.
+    assert [request.cancelled for request in call.requests] == [False, False]
+    others.close()
+    call.send(message(1_000_000))
+    assert len(call.requests) == 3
+    for request in call.requests:
+        request.served_by = Served
+        request.complete({"OUT": np.zeros(1, np.uint8)})
+    sent = call.end.turn()
+    assert ["max_buffered_bytes" in error for error in errors(sent)] == [False, True, False, False]
+    assert call.held == 0
+    assert trailers(call.end.feed(frame(DATA, frames.END_STREAM, 1, b""))) == [OK_TRAILERS]
+
+
+def test_small_requests_there_is_no_memory_for_get_an_error_each_in_their_order() -> None:
+    call = Call()
+    others = Share(call.end.listener.budget)
+    others.add(40_000_000)
+    sent = b"".join(call.send(message(1_000)) for _ in range(20))
+    taken = len(call.requests)
+    assert 14 <= taken <= 16  # up to 16 KiB cost nothing
+    assert (errors(sent), call.end.connection.share.held) == ([], 0)
+    others.close()
+    call.send(message(1_000))
+    for request in call.requests:
+        request.served_by = Served
+        request.complete({"OUT": np.zeros(1, np.uint8)})
+    sent = call.end.turn()
+    assert ["max_buffered_bytes" in error for error in errors(sent)] == [False] * taken + [True] * (20 - taken) + [
+        False
+    ]
+    assert call.held == 0
+
+
+def test_requests_behind_a_full_stream_are_dropped_while_there_is_no_memory_and_refused_in_their_order() -> None:
+    call = Call()
+    others = Share(call.end.listener.budget)
+    for _ in range(260):
+        call.send(message(10))
+    assert len(call.requests) == 256
+    others.add(call.end.listener.budget.free)
+    for _ in range(1000):
+        call.send(message(100))
+    held = call.held - others.held
+    assert held < 40_000
+    # Some of those behind wait as bytes, the others as a number.
+    assert len(call.requests) == 256
+    others.close()
+    call.send(message(10))
+    sent = b""
+    answered = 0
+    while answered < len(call.requests):
+        answer(call.requests[answered])
+        answered += 1
+        sent += call.end.turn()
+        sent += call.end.feed(window_update(0, 1 << 20) + window_update(1, 1 << 20))
+    found = errors(sent)
+    assert len(found) == 260 + 1000 + 1
+    refused = ["max_buffered_bytes" in error for error in found]
+    assert refused.count(False) == answered
+    # One run: whatever comes behind a dropped one is dropped until its turn has come.
+    assert "".join("x" if one else "." for one in refused).strip(".").strip("x") == ""
+    assert call.held == 0
+
+
+def test_a_half_closed_stream_whose_answers_are_not_read_yet_is_not_malformed() -> None:
+    call = Call()
+    call.send(message(100))
+    others = Share(call.end.listener.budget)
+    others.add(39_000_000)
+    first = call.requests[0]
+    first.served_by = Served
+    # Its windows (64 KiB) are shut.
+    first.complete({"OUT": np.zeros(3_000_000, np.uint8)})
+    call.send(message(100))
+    call.end.feed(frame(DATA, frames.END_STREAM, 1, b""))
+    assert len(call.requests) == 1
+    sent = call.end.feed(window_update(0, 1 << 24) + window_update(1, 1 << 24))
+    assert trailers(sent) == []
+    assert len(call.requests) == 2
+    answer(call.requests[1])
+    assert trailers(call.end.turn()) == [OK_TRAILERS]
+
+
+@pytest.mark.parametrize(
+    ("last", "is_whole"),
+    [(framed(message(100))[:-1], False), (framed(b"\xff"), True)],
+    ids=["cut off", "unreadable"],
+)
+def test_a_half_closed_stream_ends_when_its_answers_are_read(last: bytes, is_whole: bool) -> None:
+    call = Call()
+    call.send(message(100))
     Share(call.end.listener.budget).add(39_000_000)
-    sent = call.send(message(600_000))
-    assert b"max_buffered_bytes" in b"".join(payload for *_, payload in parse(sent))
-    assert call.requests == []
-    assert call.end.connection.share.held == 0
+    first = call.requests[0]
+    first.served_by = Served
+    first.complete({"OUT": np.zeros(3_000_000, np.uint8)})
+    assert trailers(call.end.feed(frame(DATA, frames.END_STREAM, 1, last))) == []
+    [block] = trailers(call.end.feed(window_update(0, 1 << 24) + window_update(1, 1 << 24)))
+    assert (block == OK_TRAILERS) == is_whole
+    assert (b"the stream ends inside a message" in block) != is_whole
 
 
 def test_compressed_requests_are_held_by_what_they_grow_to() -> None:

@@ -93,14 +93,9 @@ class InferStream:
     # What the wire calls.
 
     def data_received(self, data: bytes) -> None:
-        if self._over:
-            return
-        try:
+        if not self._over:
             self._reader.feed(data)
-        except IsochroneError as error:
-            self._close(error)
-            return
-        self._read()
+            self._read()
 
     def ended(self) -> None:
         self._half_closed = True
@@ -134,7 +129,11 @@ class InferStream:
         self._reading = True
         try:
             while self._has_room and not self._over:
-                message = self._reader.take()
+                try:
+                    message = self._reader.take()
+                except Unavailable as error:
+                    self._refuse("", error)
+                    continue
                 if message is None:
                     break
                 self._take(*message)
@@ -165,9 +164,9 @@ class InferStream:
         self._producers.add(callback)
 
     def _caught_up(self) -> None:
-        """The client has read its answers: it may ask on."""
+        """The client has read its answers: it may ask on, or all it asked is answered."""
         self._awaits_reader = False
-        self._release_window()
+        self._settle()
 
     # Requests.
 
@@ -262,6 +261,8 @@ class InferStream:
 
     def _end_if_done(self) -> None:
         """Nothing is under way: ends the call if nothing more will be asked."""
+        if not self._has_room and not self._reader.is_empty:
+            return  # until the client has read its answers
         if self._half_closed:
             if not self._reader.is_empty:
                 self._close(MalformedRequest("the stream ends inside a message"))
