@@ -82,6 +82,7 @@ def test_all_of_them_are_listed() -> None:
         (["rollout", "start", "a=1", "a=2"], "a: expected once, given twice"),
         (["status", "--api", "ftp://host"], "--api: expected http://HOST:PORT"),
         (["apply", "/nowhere/fleet.yaml"], "No such file"),
+        (["restore-epoch", "--json"], "--json shows no preview to agree to; add --yes, or --dry-run"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_in_one_sentence(words: list[str], said: str) -> None:
@@ -225,6 +226,13 @@ def test_what_would_not_be_answered_is_shown_with_its_reason() -> None:
     assert "cannot read /epoch: no JSON" in shown
     assert "cpu-2 – cpu isochrone ended with status 1 for the 3. time: ImportError: x" in shown
     assert "the record /rollouts/r1 cannot be read and is skipped: no JSON" in shown
+
+
+def test_what_a_gateway_says_while_the_epoch_is_lost_is_marked() -> None:
+    known = ModelStatus("detector", "1", "d", "", None, (), ("cpu",), "serving", "", according_to="gw-1")
+    status = msgspec.structs.replace(a_status(), models=(known,))
+    shown = " ".join(printed(status_view.picture(status, 100.0)).split())
+    assert "detector 1 – – serving, says gateway gw-1 cpu" in shown
 
 
 # Load.

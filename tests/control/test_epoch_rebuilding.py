@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from fleet_records import ASKING, KEYS, Records
 
@@ -22,7 +23,8 @@ from isochrone.control.records import (
 )
 from isochrone.control.recovery.offering import offer
 from isochrone.control.recovery.rebuilding import restore_epoch
-from isochrone.control.requests import Conflict
+from isochrone.control.requests import Asking, Conflict
+from isochrone.errors import NotFound
 from isochrone.store.base import Put
 
 SERVED = EpochRecord(
@@ -129,12 +131,21 @@ def test_it_is_refused_where_nothing_is_lost() -> None:
 
 def test_what_is_written_is_what_was_shown() -> None:
     records = damaged(("g1", SERVED))
-    seen = {name: model.version for name, model in SERVED.models.items()}
-    assert restore_epoch(records.view, ASKING, seen, 8).operations
+    preview = restore_epoch(records.view, Asking("bob@desk", 0.0, ""))
+    seen = preview.answer.digest
+    assert restore_epoch(records.view, ASKING, seen).operations
+    detector = SERVED.models["detector"]
+    for other in (
+        msgspec.structs.replace(detector, version="1"),
+        msgspec.structs.replace(detector, pools=("cpu", "gpu")),
+        msgspec.structs.replace(detector, canary=Split("3", "d3", 0.1)),
+    ):
+        changed = damaged(("g1", EpochRecord(7, {**SERVED.models, "detector": other})))
+        with pytest.raises(Conflict, match="since the preview"):
+            restore_epoch(changed.view, ASKING, seen)
+    records.put(KEYS.seen_epoch("g9"), b"1 9")
     with pytest.raises(Conflict, match="since the preview"):
-        restore_epoch(records.view, ASKING, {**seen, "detector": "1"}, 8)
-    with pytest.raises(Conflict, match="since the preview"):
-        restore_epoch(records.view, ASKING, seen, 7)
+        restore_epoch(records.view, ASKING, seen)
 
 
 def test_a_switch_that_was_under_way_ends() -> None:
@@ -157,3 +168,19 @@ def test_a_gateway_offers_what_it_serves_only_while_nobody_can_read_the_epoch() 
     assert offer(KEYS, records.entries, "g2", SERVED) is None, "the leader restores it"
     records.put(KEYS.epoch, SERVED)
     assert offer(KEYS, records.entries, "g2", SERVED) is None
+
+
+def test_a_gateway_that_serves_and_has_not_offered_yet_is_waited_for() -> None:
+    older = EpochRecord(6, {"detector": Assignment("1", pools=("cpu",))})
+    for offers in ((), (("g1", older),), (("g2", older),)):
+        records = damaged(*offers)
+        records.put(KEYS.gateway("g1"), GatewayRecord("g1", "h", 1, epoch=7))
+        records.rollout("r7", DONE, {"detector": Change("2", "1", "d2", ("cpu",))}, epoch=7)
+        with pytest.raises(Conflict, match=r"gateway g1 serves by an epoch .* --without g1"):
+            restore_epoch(records.view, ASKING)
+        assert set(restore_epoch(records.view, ASKING, without=("g1",)).answer.epoch.models) == {"detector"}
+        with pytest.raises(NotFound, match="gateway 'g7'"):
+            restore_epoch(records.view, ASKING, without=("g7",))
+        # It has restarted, and knows no epoch.
+        records.put(KEYS.gateway("g1"), GatewayRecord("g1", "h", 1))
+        assert restore_epoch(records.view, ASKING).operations

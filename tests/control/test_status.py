@@ -7,7 +7,15 @@ from fleet_records import KEYS, Records, served
 
 from isochrone.control.api.messages import ModelStatus, Status, StoreState, WorkerStatus
 from isochrone.control.api.status import fleet_status
-from isochrone.control.records import PREPARING, Change, GatewayRecord, ProcessRecord, WorkerRecord
+from isochrone.control.records import (
+    PREPARING,
+    Assignment,
+    Change,
+    EpochRecord,
+    GatewayRecord,
+    ProcessRecord,
+    WorkerRecord,
+)
 from isochrone.control.worker_reports import changes, worker_faults
 
 REASON = "no worker can take a request for model 'detector' now (h:1: Connection refused)"
@@ -102,3 +110,25 @@ def test_events_of_workers_come_once_however_many_gateways_see_it() -> None:
     records.put(KEYS.worker("w1"), WorkerRecord("w1", "h", 1, 2))
     records.put(KEYS.drain("w1"), b"{}")
     assert worker_faults(records.view) == {}
+
+
+def test_where_the_epoch_is_lost_gateways_say_what_they_serve() -> None:
+    records = fleet(gateway("a"), gateway("b"))
+    for key in (KEYS.epoch, KEYS.epoch_copy):
+        records.put(key, b"no JSON")
+    assert detector(records).state == "not served"
+    offered = {"detector": Assignment("2", "d2", pools=("cpu",)), "extra": Assignment("1")}
+    records.put(KEYS.served_epoch("a"), EpochRecord(7, offered))
+    # Of a process that has ended since.
+    records.put(KEYS.served_epoch("gone"), EpochRecord(9, {"detector": Assignment("9")}))
+    records.put(KEYS.gateway("b"), gateway("b", epoch=0))
+    found = status(records)
+    assert (found.epoch, {"detector", "extra"} <= {model.name for model in found.models}) == (0, True)
+    model = detector(records)
+    assert (model.version, model.pools, model.state, model.according_to) == ("2", ("cpu",), "degraded", "a")
+    assert model.fault == "not by gateway b: it does not know what is committed"
+    others = [each for each in found.models if each.name not in offered]
+    assert {(each.state, each.according_to) for each in others} == {("not served", "")}
+    # It can be read again, before the offers are deleted.
+    records.put(KEYS.epoch, EpochRecord(8, served(detector="1")))
+    assert (detector(records).version, detector(records).according_to) == ("1", "")

@@ -52,6 +52,8 @@ def _models(status: Status) -> Table:
     for model in status.models:
         canary = f"{model.canary.version} at {model.canary.weight:.0%}" if model.canary is not None else "–"
         state = f"{model.state} ({model.rollout})" if model.rollout else model.state
+        if model.according_to:
+            state = f"{state}, says gateway {model.according_to}"
         if model.fault:
             state = f"{state}: {model.fault}"
         style = _STYLES.get(model.state, "red" if model.fault else "cyan")

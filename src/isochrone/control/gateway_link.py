@@ -65,7 +65,7 @@ class LinkRules:
     longest_hold: float = 1.0
     #: Held requests are told after so long, when not even that could be written.
     tell_held: float = 3.0
-    #: Seconds in which somebody has to be found who serves what a switch or an epoch brings.
+    #: Seconds to find a worker that serves what a switch or an epoch brings.
     look: float = 2.0
     #: Seconds for every worker to say what it serves. A worker that hangs is not waited for: it gets no request for a
     #: version that it is not known to serve.

@@ -18,7 +18,7 @@ from isochrone.control.events import event
 from isochrone.control.fleet.file import FleetFile
 from isochrone.control.fleet.plan import Step, is_refused, plan, takes_away
 from isochrone.control.fleet.planning.keeping import kept_pools, needed_pools
-from isochrone.control.fleet.planning.steps import IGNORE
+from isochrone.control.fleet.planning.steps import IGNORE, REFUSE
 from isochrone.control.fleet.reading import fleet_of, with_workers
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.keys import PREFIX
@@ -110,6 +110,8 @@ def apply_fleet(
         by = f" (by {before.by})" if before is not None and before.by else ""
         raise Conflict(f"the fleet is at generation {current}{by}, not {generation}; look at the plan again")
     fleet_before = fleet_of(before.spec) if before is not None else None
+    unchanged = before is not None and (before.text, before.directory) == (file.text, file.directory)
+    still_kept = _still_kept(view)
     steps = plan(
         fleet_before,
         file.fleet,
@@ -119,7 +121,8 @@ def apply_fleet(
         resolved=file.versions,
         stages=file.stages,
         committed=view.assignments,
-        kept=_still_kept(view),
+        kept=still_kept,
+        agreed_before=_under_way(view, still_kept, unchanged),
     )
     _possible(steps)
     if lost:
@@ -127,7 +130,6 @@ def apply_fleet(
     _agreed(steps, agreed)
     spec = file.fleet.model_dump(mode="json")
     kept = kept_pools(before, fleet_before, file.fleet, view.epoch, view.open_rollouts)
-    unchanged = before is not None and (before.text, before.directory) == (file.text, file.directory)
     if before is not None and unchanged and all(step.action == IGNORE for step in steps):
         return Decision(Applied(before, tuple(steps)))
     record = FleetRecord(current + 1, file.text, spec, file.directory, asking.who, asking.at, kept)
@@ -142,6 +144,28 @@ def _still_kept(view: View) -> dict[str, KeptPool]:
         return {}
     needed = needed_pools(record, fleet_of(record.spec), view.epoch, view.converged, view.open_rollouts)
     return {pool: kept for pool, kept in record.kept.items() if pool in needed}
+
+
+def _under_way(view: View, kept: Collection[str], unchanged: bool) -> frozenset[str]:
+    """What the applied file takes away as soon as it is carried out: that was agreed to, and is not asked again.
+
+    As ``takes_away`` names it. ``unchanged``: the very file that was agreed to is applied again. A model may also go
+    because its repository holds it no longer, so the same text does not count for models.
+    """
+    record, converged = view.fleet, view.converged
+    if record is None:
+        return frozenset()
+    is_followed = converged.generation >= record.generation
+    moving = {
+        pool
+        for rollout in view.open_rollouts
+        if rollout.state != ABORTING and not rollout.abort_asked
+        for change in rollout.changes.values()
+        for pool in change.left
+    }
+    pools = {pool for pool in kept if unchanged or not is_followed or pool in moving}
+    models = converged.retiring if is_followed else ()
+    return frozenset((*(f"pool {pool}" for pool in pools), *(f"model {model}" for model in models)))
 
 
 def _possible(steps: Sequence[Step]) -> None:
@@ -171,7 +195,9 @@ def scale(view: View, pool: str, workers: int, asking: Asking, agreed: bool = Fa
     if workers == settings.workers:
         return Decision(Applied(record, ()))
     scaled = with_workers(fleet, pool, workers)
-    steps = plan(fleet, scaled, directory=Path(record.directory), committed=view.assignments, kept=_still_kept(view))
+    planned = plan(fleet, scaled, directory=Path(record.directory), committed=view.assignments, kept=_still_kept(view))
+    # Whatever else the plan names comes of the file, or of what is under way: not of this.
+    steps = [step for step in planned if step.action == REFUSE or (step.kind, step.name) == ("pool", pool)]
     _possible(steps)
     _agreed(steps, agreed)
     spec = scaled.model_dump(mode="json")

@@ -236,8 +236,9 @@ def test_an_epoch_that_is_lost_is_restored_on_request(tmp_path: Path) -> None:
             name: model.version for name, model in known.models.items()
         }
         assert api.service.view().epoch is None, "nothing was written"
-        await api.ask("POST", "/v1/epoch/restore", {"epoch": seen["epoch"] + 1}, 409)
-        done = await api.ask("POST", "/v1/epoch/restore", {"epoch": seen["epoch"]})
+        await api.ask("POST", "/v1/epoch/restore", {"digest": "0" * 64}, 409)
+        await api.ask("POST", "/v1/epoch/restore", {"digest": seen["digest"], "without": ["gw-9"]}, 404)
+        done = await api.ask("POST", "/v1/epoch/restore", {"digest": seen["digest"]})
         assert (done["restored"], done["epoch"]) == (True, seen["epoch"])
         restored = api.service.view().epoch
         assert restored is not None

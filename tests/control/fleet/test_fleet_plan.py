@@ -281,3 +281,29 @@ def test_settings_without_effect_are_told() -> None:
         "ignore fleet security.tls: has no effect in this release: the fleet's ports speak plain HTTP and gRPC",
         "ignore fleet observability.log: has no effect in this release",
     ]
+
+
+def test_processes_of_a_kept_pool_that_comes_back_run_already() -> None:
+    fleet = parse("name: a\npools: {new: }")
+    committed = {"m": Assignment("1", pools=("old",))}
+
+    def shown(pool: str) -> list[str]:
+        back = parse(f"name: a\npools: {{new: , old: {pool}}}")
+        return [str(step) for step in plan(fleet, back, committed=committed, kept=_kept(7000)) if step.name == "old"]
+
+    assert shown("{workers: 2, first_port: 7000}") == ["change pool old: keep old-1, old-2, as they run"]
+    assert shown("{workers: 3, first_port: 7000}") == [
+        "change pool old: keep old-1, old-2, as they run",
+        "start pool old: old-3",
+    ]
+    assert shown("{workers: 1, first_port: 7000}") == [
+        "change pool old: keep old-1, as they run",
+        "stop pool old: old-2",
+    ]
+    assert shown("{workers: 2, first_port: 7000, region: eu}") == [
+        "restart pool old: old-1, old-2 (its settings differ from those it runs with)"
+    ]
+    servers = KeptPool(servers=(WorkerRecord("old-g-1", "g", 1, 2, pool="old"),))
+    back = parse("name: a\npools: {new: , old: {addresses: ['g:1', 'h:1']}}")
+    found = plan(fleet, back, committed=committed, kept={"old": servers})
+    assert [step.detail for step in found if step.name == "old"] == ["keep the server at g:1", "use the server at h:1"]

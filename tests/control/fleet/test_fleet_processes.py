@@ -9,7 +9,14 @@ from fleets import DIRECTORY, TEXT, changed, parse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.control.fleet.processes import outside_servers, processes, repositories_of, store_url, surge_of
+from isochrone.control.fleet.processes import (
+    listens_on,
+    outside_servers,
+    processes,
+    repositories_of,
+    store_url,
+    surge_of,
+)
 from isochrone.control.fleet.reading import with_workers
 
 IDENTITY = ("--store", "sqlite:/srv/demo/state/fleet.db", "--fleet", "demo", "--lease-seconds", "5")
@@ -139,3 +146,9 @@ def test_a_surge_worker_has_the_same_command_line_on_free_ports() -> None:
     assert "7000" in worker.arguments
     differing = [(a, b) for a, b in zip(worker.arguments, surge.arguments, strict=True) if a != b]
     assert differing == [("7000", "0"), ("7001", "0"), ("7002", "0"), ("cpu-1", "cpu-surge")]
+
+
+def test_ports_are_read_in_both_spellings_and_nothing_else_is_taken_for_one() -> None:
+    assert listens_on(("serve", "--http-port", "7000", "--grpc-port=7001", "--metrics-port", "0")) == (7000, 7001)
+    odd = parse("name: a\npools: {cpu: {first_port: 7000, region: --http-port, arguments: [--log-json]}}")
+    assert listens_on(processes(odd, Path("/"))["cpu-1"].arguments) == (7000, 7001, 7002)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 from worlds import POOL, assignment, rollout, settle, worker, world
 
 from isochrone.control.records import ABORTING, DRAINING, PREPARING, Change, EpochRecord, RolloutRecord
+from isochrone.control.rollout.first_loads import RETURN_SECONDS
 from isochrone.control.rollout.machine import advance
 from isochrone.control.rollout.wanted import wanted
 from isochrone.control.rollout.world import Failure, World
@@ -51,16 +53,16 @@ def test_a_load_that_is_refused_after_it_ended_a_process_aborts_and_nobody_else_
     assert loading(decision.record, world(refused, worker("w2", ONE))) == set()
 
 
-def test_the_same_worker_tries_again_while_it_is_registered_and_another_one_when_it_is_gone() -> None:
+def test_the_same_worker_tries_again_while_it_is_registered_and_another_one_when_it_stays_away() -> None:
     record = settle(rollout(), world(worker("w1", ONE), worker("w2", ONE)))
     seen = world(worker("w1", None), worker("w2", ONE), worker("w0", ONE))
     record = settle(record, seen)
     assert loading(record, seen) == {"w1"}
     seen = world(worker("w2", ONE), worker("w3", ONE))
     record = settle(record, seen)
+    seen = replace(seen, now=seen.now + RETURN_SECONDS)
+    record = settle(record, seen)
     assert loading(record, seen) == {"w2"}
-    alone = world(worker("w3", ONE))
-    assert loading(settle(record, alone), alone) == {"w3"}
 
 
 @pytest.mark.parametrize(
@@ -116,3 +118,60 @@ def test_the_limit_counts_for_the_first_load_and_for_the_others() -> None:
     record = settle(record, ready)
     assert advance(record, replace(ready, now=118.0)).record.state == PREPARING
     assert "worker w2 did not get ready" in advance(record, replace(ready, now=120.0)).record.reason
+
+
+def test_a_worker_that_vanishes_before_it_is_ready_has_time_to_come_back_for_the_second_try() -> None:
+    record = settle(rollout(), world(worker("w1", ONE), worker("w2", ONE), worker("w3", ONE)))
+    gone = world(worker("w2", ONE), worker("w3", ONE), now=101.0)
+    record = settle(record, gone)
+    later = replace(gone, now=100.9 + RETURN_SECONDS)
+    record = settle(record, later)
+    assert (record.state, loading(record, later)) == (PREPARING, set()), "no other worker is put at risk"
+    # Its process is back after its lease had ended, and takes the second try.
+    back = world(worker("w1", {}), worker("w2", ONE), worker("w3", ONE), now=later.now)
+    record = settle(record, back)
+    assert loading(record, back) == {"w1"}
+    # Gone once more: the time begins again.
+    gone = replace(gone, now=140.0)
+    record = settle(record, gone)
+    later = replace(gone, now=139.9 + RETURN_SECONDS)
+    record = settle(record, later)
+    assert loading(record, later) == set()
+    after = replace(gone, now=140.0 + RETURN_SECONDS)
+    record = settle(record, after)
+    assert loading(record, after) == {"w2"}
+    # Nobody at all, then another one.
+    nobody = world(now=200.0)
+    record = settle(settle(record, nobody), replace(nobody, now=300.0))
+    alone = world(worker("w9", ONE), now=300.0)
+    assert loading(settle(record, alone), alone) == {"w9"}
+
+
+def test_each_try_has_the_whole_time() -> None:
+    seen = world(worker("w1", ONE), worker("w2", ONE))
+    record = settle(rollout(prepare_seconds=100.0), seen)
+    gone = world(worker("w2", ONE), now=199.0)
+    record = settle(record, gone)
+    assert advance(record, replace(gone, now=201.0)).record.state == PREPARING
+    back = replace(seen, now=201.0)
+    came_back = settle(record, back)
+    assert advance(came_back, replace(back, now=300.0)).record.state == PREPARING
+    assert "did not get ready within 100 s" in advance(came_back, replace(back, now=302.0)).record.reason
+    chosen = replace(gone, now=199.0 + RETURN_SECONDS)
+    record = settle(record, chosen)
+    assert loading(record, chosen) == {"w2"}
+    assert advance(record, replace(gone, now=chosen.now + 99.0)).record.state == PREPARING
+    assert "did not get ready within 100 s" in advance(record, replace(gone, now=chosen.now + 101.0)).record.reason
+
+
+def test_a_worker_that_has_answered_goes_first() -> None:
+    seen = world(worker("w1", None), worker("w2", ONE))
+    assert loading(settle(rollout(), seen), seen) == {"w2"}
+
+
+def test_a_worker_that_restarts_with_other_repositories_vouches_for_nothing() -> None:
+    """What it holds is of the old repositories."""
+    old = worker("w1", BOTH)
+    old = replace(old, record=structs.replace(old.record, repositories=("/old",)))
+    seen = world(old, worker("w2", ONE), worker("w3", ONE), repositories={"w1": ("/new",)})
+    assert loading(settle(rollout(), seen), seen) == {"w2"}

@@ -18,9 +18,11 @@ Examples:
   isochrone restore-epoch --dry-run
   isochrone restore-epoch
   isochrone restore-epoch --yes
+  isochrone restore-epoch --without gw-2
 
 What is committed is rebuilt from what the gateways serve and from the rollouts, and is shown first. Requests go on
-meanwhile. Where there is no terminal, nothing is written without --yes.
+meanwhile. Where there is no terminal, or with --json, nothing is written without --yes. A gateway that serves and has
+yet to offer what it serves is waited for, unless --without names it.
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -30,12 +32,19 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def restore_epoch(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and do nothing.")] = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Write it; nothing is asked.")] = False,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GATEWAY", help="Do not wait for what this gateway serves; may be given several times."),
+    ] = None,
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
     """Rebuild what is committed when its records are damaged."""
     with failing_as("restore-epoch"), ApiClient(api) as client:
-        seen = client.send("POST", "/v1/epoch/restore", RestoreAnswer, dry_run=1)
+        if as_json and not (yes or dry_run):
+            raise ApiFailed("nothing was restored: --json shows no preview to agree to; add --yes, or --dry-run")
+        ignored = tuple(without or ())
+        seen = client.send("POST", "/v1/epoch/restore", RestoreAnswer, RestoreRequest(without=ignored), dry_run=1)
         if not as_json:
             _print(seen)
         if dry_run:
@@ -45,7 +54,7 @@ def restore_epoch(
         if not yes:
             _ask()
         # What is written is what was shown, or nothing.
-        request = RestoreRequest(seen.epoch, {model.name: model.version for model in seen.models})
+        request = RestoreRequest(seen.digest, ignored)
         restored = client.send("POST", "/v1/epoch/restore", RestoreAnswer, request)
         print_json(restored) if as_json else typer.echo(f"Restored as epoch {restored.epoch}.")
 

@@ -52,6 +52,8 @@ class ModelStatus(msgspec.Struct, frozen=True):
     rollout: str
     #: Why a request would not be answered now; "": it would.
     fault: str = ""
+    #: The gateway that says so, where what is committed cannot be read; "": it can.
+    according_to: str = ""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
@@ -167,10 +169,10 @@ class ScaleRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class RestoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The epoch as a preview showed it."""
 
-    #: Its number; absent: whatever it is.
-    epoch: int | None = None
-    #: By model; absent: whatever is known.
-    versions: dict[str, str] | None = None
+    #: Of the preview; "": whatever is known.
+    digest: str = ""
+    #: Gateways that need not offer what they serve.
+    without: tuple[str, ...] = ()
 
 
 class RestoredModel(msgspec.Struct, frozen=True):
@@ -193,6 +195,8 @@ class RestoreAnswer(msgspec.Struct, frozen=True):
     models: tuple[RestoredModel, ...]
     #: What may be missing from it.
     notes: tuple[str, ...] = ()
+    #: Of the whole epoch: a request that names it restores this or nothing.
+    digest: str = ""
 
 
 class Rollouts(msgspec.Struct, frozen=True):

@@ -185,7 +185,7 @@ async def _restore_epoch(service: ControlService, request: Request) -> Response:
     body = await body_of(request, RestoreRequest)
 
     def decide(view: View, asking: Asking) -> Decision[Rebuilt]:
-        return restore_epoch(view, asking, body.versions, body.epoch)
+        return restore_epoch(view, asking, body.digest, body.without)
 
     if flag(request, "dry_run"):
         who = who_asks(request)
@@ -199,7 +199,7 @@ def _restored(rebuilt: Rebuilt, written: bool) -> RestoreAnswer:
         RestoredModel(name, model.version, model.previous, model.canary, model.pools)
         for name, model in sorted(rebuilt.epoch.models.items())
     )
-    return RestoreAnswer(rebuilt.epoch.epoch, written, rebuilt.source, models, rebuilt.notes)
+    return RestoreAnswer(rebuilt.epoch.epoch, written, rebuilt.source, models, rebuilt.notes, rebuilt.digest)
 
 
 async def _events(service: ControlService, request: Request) -> Response:
@@ -266,7 +266,7 @@ OPERATIONS: tuple[Operation, ...] = (
         _restore_epoch,
         RestoreAnswer,
         RestoreRequest,
-        query={"dry_run": ("integer", "1: only tell what would be written.")},
+        query={"dry_run": ("integer", "1: report what would be written, write nothing.")},
     ),
     _get(
         "/v1/events",

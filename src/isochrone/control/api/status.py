@@ -1,6 +1,7 @@
 """The whole fleet at one moment, from its records: what ``isochrone status`` shows. Pure.
 
 A model is serving when the gateways themselves say that a request would be answered now, never because it is committed.
+Where what is committed cannot be read, their offers tell what they serve, and the status says whose offer that is.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from isochrone.control.view import View
 def fleet_status(view: View, store: StoreState) -> Status:
     fleet, epoch, drains, rollouts = view.fleet, view.epoch, view.drains, view.open_rollouts
     assignments = epoch.models if epoch is not None else {}
+    said_by, offered = _newest_offer(view)
+    if said_by:
+        assignments = offered
     wanted: dict[str, Any] = fleet.spec.get("models") or {} if fleet is not None else {}
     changing = {model: record for record in rollouts for model in record.changes}
     gateways = view.gateways
@@ -37,7 +41,7 @@ def fleet_status(view: View, store: StoreState) -> Status:
         leader=view.leader,
         store=store,
         models=tuple(
-            _model(name, assignments.get(name), changing.get(name), gateways)
+            _model(name, assignments.get(name), changing.get(name), gateways, said_by)
             for name in sorted({*assignments, *wanted, *changing})
         ),
         workers=tuple(_worker(record, drains.get(name), gateways) for name, record in view.workers.items()),
@@ -47,6 +51,22 @@ def fleet_status(view: View, store: StoreState) -> Status:
         processes=tuple(view.processes.values()),
         faults=tuple(view.faults()),
     )
+
+
+def _newest_offer(view: View) -> tuple[str, Mapping[str, Assignment]]:
+    """Where nobody can read what is committed: what gateways serve all the same, and the gateway that says so. "":
+    none does, or the epoch can be read."""
+    if not view.is_epoch_lost:
+        return "", {}
+    gateways = view.gateways
+    # An offer outlives the process of its gateway.
+    offers = {
+        name: offer
+        for name, offer in view.served_epochs.items()
+        if name in gateways and gateways[name].epoch == offer.epoch
+    }
+    newest = max(offers, key=lambda name: offers[name].epoch, default="")
+    return newest, offers[newest].models if newest else {}
 
 
 def _last_aborted(rollouts: Sequence[RolloutRecord]) -> RolloutRecord | None:
@@ -60,7 +80,11 @@ def _last_aborted(rollouts: Sequence[RolloutRecord]) -> RolloutRecord | None:
 
 
 def _model(
-    name: str, assignment: Assignment | None, rollout: RolloutRecord | None, gateways: Mapping[str, GatewayRecord]
+    name: str,
+    assignment: Assignment | None,
+    rollout: RolloutRecord | None,
+    gateways: Mapping[str, GatewayRecord],
+    said_by: str,
 ) -> ModelStatus:
     served = assignment or Assignment(version="")
     state, fault = _answering(name, gateways) if assignment is not None else ("not served", "")
@@ -75,6 +99,7 @@ def _model(
         state=rollout.state if rollout is not None else state,
         rollout=rollout.identity if rollout is not None else "",
         fault=fault,
+        according_to=said_by if assignment is not None else "",
     )
 
 

@@ -7,7 +7,7 @@ applied at all; ``retire`` and ``interrupt`` need the user's agreement.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from isochrone.control.fleet.planning.differences import differences, listed
@@ -19,6 +19,7 @@ from isochrone.control.fleet.planning.losses import (
     ports_in_use,
     retired_models,
     retired_pools,
+    runs,
 )
 from isochrone.control.fleet.planning.steps import (
     CHANGE,
@@ -56,13 +57,15 @@ def plan(
     stages: Mapping[str, Sequence[str]] | None = None,
     committed: Mapping[str, Assignment] | None = None,
     kept: Mapping[str, KeptPool] | None = None,
+    agreed_before: Collection[str] = (),
 ) -> list[Step]:
     """The steps from one fleet to another, refusals first; none: nothing changes.
 
     ``directory`` is the new file's, ``directory_before`` the old one's. ``served``: the versions served now, by model,
     as far as the file does not leave them as they are; ``resolved``: what ``latest`` means; ``stages``: of ensembles,
     where the file leaves them to their configuration. ``committed``: what is served, and where; left out: what the
-    file before says. ``kept``: pools that the file before had dropped, and that still serve.
+    file before says. ``kept``: pools that the file before had dropped, and that still serve. ``agreed_before``: what
+    goes anyhow, as ``takes_away`` names it: no step of this plan.
     """
     resolved = resolved or {}
     if committed is None:
@@ -74,15 +77,18 @@ def plan(
         refused += ports_in_use(before, after, committed, kept)
     if refused:
         return refused
-    steps = list(_process_steps(before, was_in, after, directory))
+    steps = list(_process_steps(before, was_in, after, directory, kept))
     if before is not None:
-        steps += _pool_steps(before, after)
+        steps += _pool_steps(before, after, kept)
     steps += _version_steps(before, after, served, resolved, stages or {})
     if is_refused(steps):
         return [step for step in steps if step.action == REFUSE]
     if before is not None:
-        steps += retired_models(committed, {**dict.fromkeys(after.models, ""), **resolved})
-        steps += retired_pools(before, after, committed, kept)
+        retired = [
+            *retired_models(committed, {**dict.fromkeys(after.models, ""), **resolved}),
+            *retired_pools(before, after, committed, kept),
+        ]
+        steps += (step for step in retired if f"{step.kind} {step.name}" not in agreed_before)
         steps += lost_addresses(before, was_in, after, directory)
         steps += _rule_steps(before, after, committed)
     return [*steps, *ineffective(after)]
@@ -110,9 +116,18 @@ def _refused(before: Fleet | None, was_in: Path, after: Fleet, directory: Path) 
 # Processes.
 
 
-def _process_steps(before: Fleet | None, was_in: Path, after: Fleet, directory: Path) -> Iterator[Step]:
-    old = processes(before, was_in) if before is not None else {}
+def _process_steps(
+    before: Fleet | None, was_in: Path, after: Fleet, directory: Path, kept: Mapping[str, KeptPool]
+) -> Iterator[Step]:
     new = processes(after, directory)
+    # Those of a pool that comes back run already.
+    returning = {
+        name: ProcessSpec(name, "worker", arguments, pool)
+        for pool, running in kept.items()
+        if runs(after, pool)
+        for name, arguments in running.processes.items()
+    }
+    old = returning | (processes(before, was_in) if before is not None else {})
     retired = dropped_pools(before, after) if before is not None else []
     changes: dict[tuple[str, str, str], list[str]] = {}
     for name in (*old, *(name for name in new if name not in old)):
@@ -121,6 +136,9 @@ def _process_steps(before: Fleet | None, was_in: Path, after: Fleet, directory: 
             action = START if was is None else STOP if wanted is None else RESTART
             group = _group(wanted or was, after if wanted else before)
             changes.setdefault((action, *group), []).append(name)
+    for pool in kept:
+        if names := [name for name, spec in returning.items() if spec.pool == pool and new.get(name) == spec]:
+            yield Step(CHANGE, "pool", pool, f"keep {listed(names)}, as they run")
     order = (START, RESTART, STOP)
     for (action, kind, name), names in sorted(changes.items(), key=lambda item: order.index(item[0][0])):
         detail = listed(names)
@@ -147,6 +165,8 @@ def _why(before: Fleet, was_in: Path, after: Fleet, directory: Path, kind: str, 
         changed += differences(before.control, after.control)
     elif kind == "gateway" and name in before.gateways and name in after.gateways:
         changed += differences(before.gateways[name], after.gateways[name], except_for=("count", "tier"))
+    elif kind == "pool" and name not in before.pools:
+        return "its settings differ from those it runs with"
     elif kind == "pool":
         changed += differences(before.pools[name], after.pools[name], except_for=("workers", *_QUIET))
         if before.repository != after.repository and not after.pools[name].repository:
@@ -154,7 +174,7 @@ def _why(before: Fleet, was_in: Path, after: Fleet, directory: Path, kind: str, 
     return "; ".join(changed) or "model sources"
 
 
-def _pool_steps(before: Fleet, after: Fleet) -> Iterator[Step]:
+def _pool_steps(before: Fleet, after: Fleet, kept: Mapping[str, KeptPool]) -> Iterator[Step]:
     """What changes of a pool without a process being touched."""
     for name, pool in after.pools.items():
         if name in before.pools:
@@ -162,6 +182,7 @@ def _pool_steps(before: Fleet, after: Fleet) -> Iterator[Step]:
             if changed:
                 yield Step(CHANGE, "pool", name, "; ".join(changed))
     old, new = outside_servers(before), outside_servers(after)
+    in_use = {server.name for running in kept.values() for server in running.servers}
     retired = dropped_pools(before, after)
     for action, names in ((START, new.keys() - old.keys()), (STOP, old.keys() - new.keys())):
         for server in sorted(names):
@@ -169,6 +190,8 @@ def _pool_steps(before: Fleet, after: Fleet) -> Iterator[Step]:
             if found.pool in retired:
                 continue
             word = "use the server" if action == START else "no longer use the server"
+            if server in in_use:
+                word = "keep the server"
             yield Step(CHANGE, "pool", found.pool, f"{word} at {found.upstream.address}")
 
 

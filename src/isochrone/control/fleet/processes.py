@@ -117,9 +117,11 @@ def _workers(fleet: Fleet, pool: str, directory: Path, identity: tuple[str, ...]
 
 
 def listens_on(arguments: Sequence[str]) -> tuple[int, ...]:
-    """The fixed ports on a worker's command line."""
+    """The fixed ports on a worker's command line, as ``--http-port 8000`` or ``--http-port=8000``."""
     flags = ("--http-port", "--grpc-port", "--metrics-port")
-    ports = (int(value) for flag, value in pairwise(arguments) if flag in flags)
+    given = [*pairwise(arguments), *(word.split("=", 1) for word in arguments if "=" in word)]
+    # A value that looks like a flag (a region called --http-port) has no number after it.
+    ports = (int(value) for flag, value in given if flag in flags and value.isdecimal())
     return tuple(port for port in ports if port)
 
 

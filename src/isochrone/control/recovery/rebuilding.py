@@ -3,17 +3,22 @@
 It begins with the newest epoch that a gateway serves by and takes in every rollout that was committed since. Where no
 gateway offers one, the rollouts alone tell what is served. The number is higher than any that was seen, so that every
 gateway takes it for what holds now. Only a person may ask for it: a commit that neither a gateway saw nor a rollout
-tells of (a model that a file removed, another amount of memory) is undone by it.
+tells of (a model that a file removed, another amount of memory) is undone by it. While a registered gateway has yet to
+offer what it serves, nothing is rebuilt: models that it serves would be missing.
 """
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
+
+import msgspec
 
 from isochrone.control.events import event
 from isochrone.control.following import REMOVED
 from isochrone.control.records import DONE, DRAINING, EpochRecord, EventRecord, RolloutRecord, encode
-from isochrone.control.requests import Asking, Conflict, Decision
+from isochrone.control.requests import Asking, Conflict, Decision, one_of
 from isochrone.control.rollout.switching import with_changes
 from isochrone.control.view import View
 from isochrone.store.base import Delete, Put
@@ -28,12 +33,16 @@ class Rebuilt:
     #: What may be missing from it.
     notes: tuple[str, ...] = ()
 
+    @property
+    def digest(self) -> str:
+        """Of all that is restored, whoever asks for it and when."""
+        epoch = msgspec.structs.replace(self.epoch, by="", at=0.0)
+        return hashlib.sha256(msgspec.json.encode(epoch, order="deterministic")).hexdigest()
 
-def restore_epoch(
-    view: View, asking: Asking, versions: dict[str, str] | None = None, expected: int | None = None
-) -> Decision[Rebuilt]:
-    """The rebuilt epoch is written. ``versions`` and ``expected``: the versions and the number that the caller saw in a
-    preview."""
+
+def restore_epoch(view: View, asking: Asking, digest: str = "", without: Sequence[str] = ()) -> Decision[Rebuilt]:
+    """The rebuilt epoch is written. ``digest``: of what the caller saw in a preview. ``without``: gateways that need
+    not offer what they serve."""
     keys = view.keys
     if not view.is_unreadable(keys.epoch):
         current = view.epoch
@@ -41,9 +50,12 @@ def restore_epoch(
         raise Conflict(f"the epoch record can be read ({shown}); there is nothing to restore")
     if not view.is_epoch_lost:
         raise Conflict("the copy of the epoch can be read; the leading controller restores the epoch from it by itself")
+    for name in without:
+        one_of(name, sorted(view.gateways), "gateway")
+    _complete(view, without)
     rebuilt = rebuild(view, asking)
     found = {name: model.version for name, model in rebuilt.epoch.models.items()}
-    if (versions is not None and versions != found) or (expected is not None and expected != rebuilt.epoch.epoch):
+    if digest and digest != rebuilt.digest:
         raise Conflict("what is known of the epoch has changed since the preview; look at it again")
     value = encode(rebuilt.epoch)
     detail = f"from {rebuilt.source}: {', '.join(f'{name} {version}' for name, version in sorted(found.items()))}"
@@ -54,6 +66,23 @@ def restore_epoch(
         operations.append(Delete(keys.switch))
     compares = tuple(view.unchanged(key) for key in (keys.epoch, keys.epoch_copy, keys.switch, keys.rollout_number))
     return Decision(rebuilt, compares, (*operations, event(keys, told, asking.unique)))
+
+
+def _complete(view: View, without: Sequence[str]) -> None:
+    """Raises while a gateway serves by an epoch that it has not offered yet."""
+    offers = view.served_epochs
+    missing = [
+        name
+        for name, gateway in view.gateways.items()
+        if name not in without and gateway.epoch > (offers[name].epoch if name in offers else 0)
+    ]
+    if missing:
+        names = ", ".join(missing)
+        flags = " ".join(f"--without {name}" for name in missing)
+        raise Conflict(
+            f"gateway {names} serves by an epoch that it has not offered yet; ask again in a moment. If it never does, "
+            f"stop it, or ignore what it serves with {flags}"
+        )
 
 
 def rebuild(view: View, asking: Asking) -> Rebuilt:

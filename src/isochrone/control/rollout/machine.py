@@ -30,7 +30,7 @@ from isochrone.control.records import (
     VerdictRecord,
 )
 from isochrone.control.rollout.decision import Decision, enter
-from isochrone.control.rollout.first_loads import FIRST_LOADED, with_first_loads
+from isochrone.control.rollout.first_loads import tries_began, with_first_loads
 from isochrone.control.rollout.switching import switch
 from isochrone.control.rollout.wanted import WITHDRAWN, lack_of_memory, needed
 from isochrone.control.rollout.world import WorkerView, World
@@ -115,8 +115,8 @@ def _prepare(record: RolloutRecord, world: World) -> Decision:
     unserved = [name for name, change in record.changes.items() if not world.of_pools(change.pools)]
     waiting = [name for name, each in progress.items() if each.state != "ready"]
     if unserved or waiting:
-        # For the first load, and once more for the others.
-        began = max(record.since.get(PREPARING, world.now), record.since.get(FIRST_LOADED, 0.0))
+        # For each try of the first load, and once more for the others.
+        began = max(record.since.get(PREPARING, world.now), tries_began(record))
         if world.now - began > record.prepare_seconds:
             what = f"no worker is registered for {', '.join(unserved)}" if unserved else ""
             what = what or f"worker {', '.join(waiting)} did not get ready"

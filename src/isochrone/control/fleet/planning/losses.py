@@ -26,10 +26,11 @@ from isochrone.control.records import Assignment, KeptPool
 
 def dropped_pools(before: Fleet, after: Fleet) -> list[str]:
     """Pools that ran something and are to run nothing: gone from the file, or without workers."""
-    return [pool for pool in before.pools if _runs(before, pool) and not _runs(after, pool)]
+    return [pool for pool in before.pools if runs(before, pool) and not runs(after, pool)]
 
 
-def _runs(fleet: Fleet, pool: str) -> bool:
+def runs(fleet: Fleet, pool: str) -> bool:
+    """Whether a fleet has workers or servers in a pool."""
     spec = fleet.pools.get(pool)
     return spec is not None and bool(spec.workers or spec.addresses)
 
@@ -44,7 +45,7 @@ def retired_pools(
         addresses = [server.upstream.address for server in outside_servers(before).values() if server.pool == pool]
         found[pool] = (members[pool], addresses)
     for pool, running in kept.items():
-        if not _runs(after, pool):
+        if not runs(after, pool):
             found[pool] = (list(running.processes), [server.address for server in running.servers])
     for pool, (workers, servers) in found.items():
         detail = f"{listed(workers)} stop" if workers else f"no longer use {listed(servers)}"
@@ -93,7 +94,7 @@ def ports_in_use(
         if path[1] in serving and path[1] in dropped_pools(before, after)
     }
     for pool, running in kept.items():
-        if not _runs(after, pool):
+        if not runs(after, pool):
             held |= {port: pool for arguments in running.processes.values() for port in listens_on(arguments)}
     for path, _, port in (*controller_ports(after), *gateway_ports(after), *worker_ports(after)):
         if port in held:
