@@ -25,10 +25,8 @@ from isochrone.control.view import View
 
 def fleet_status(view: View, store: StoreState) -> Status:
     fleet, epoch, drains, rollouts = view.fleet, view.epoch, view.drains, view.open_rollouts
-    assignments = epoch.models if epoch is not None else {}
     said_by, offered = _newest_offer(view)
-    if said_by:
-        assignments = offered
+    assignments = epoch.models if epoch is not None else offered
     wanted: dict[str, Any] = fleet.spec.get("models") or {} if fleet is not None else {}
     changing = {model: record for record in rollouts for model in record.changes}
     gateways = view.gateways
