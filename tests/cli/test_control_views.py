@@ -110,6 +110,8 @@ def test_each_step_of_a_rollout_is_told_once() -> None:
     assert lines[0].startswith("r1 preparing at 500 ms")
     assert lines[1:] == ["r1 worker w1 loading"]
     assert new_lines(preparing, preparing) == []
+    marked = msgspec.structs.replace(preparing, since={**preparing.since, "first loads": 102.0})
+    assert new_lines(preparing, marked) == ["r1 first loads at 2.0 s"]
 
 
 def test_the_verdicts_of_a_canary_are_shown_when_it_is_over() -> None:

@@ -73,7 +73,7 @@ def new_lines(before: RolloutRecord | None, after: RolloutRecord) -> list[str]:
     known = set() if before is None else set(before.since)
     for state, at in sorted(after.since.items(), key=lambda item: item[1]):
         if state not in known:
-            lines.append(f"{after.identity} {state} at {span(at - after.at)}: {phase_text(after, state)}")
+            lines.append(f"{after.identity} {state} at {span(at - after.at)}{_detail(phase_text(after, state))}")
     seen = before.workers if before is not None else {}
     for name, progress in sorted(after.workers.items()):
         if name not in seen or seen[name] != progress:
