@@ -80,8 +80,8 @@ def _complete(view: View, without: Sequence[str]) -> None:
         names = ", ".join(missing)
         flags = " ".join(f"--without {name}" for name in missing)
         raise Conflict(
-            f"what is served has not been offered yet by gateway {names}; ask again in a moment. If that lasts, stop the "
-            f"gateway, or ignore what it serves with {flags}"
+            f"what is served has not been offered yet by gateway {names}; ask again in a moment. If that lasts, stop "
+            f"it, or ignore what it serves with {flags}"
         )
 
 
