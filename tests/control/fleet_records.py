@@ -108,3 +108,11 @@ def served(**versions: str) -> dict[str, Assignment]:
 
 def read_rollout(records: Records, identity: str) -> RolloutRecord:
     return decode(records.entries[KEYS.rollout(identity)].value, RolloutRecord)
+
+
+def renamed(text: str) -> str:
+    """The same file with pool cpu called metal."""
+    return text.replace("  cpu: {", "  metal: {").replace("pools: [cpu]", "pools: [metal]")
+
+
+ALL = served(detector="1", tracker="1", pipeline="1", embedder="1", reranker="1")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from fleet_records import ASKING, FLEET, KEYS, Records, file_of, read_rollout, served
+from fleet_records import ALL, ASKING, FLEET, KEYS, Records, file_of, read_rollout, renamed, served
 
 from isochrone.control.fleet.planning.keeping import kept_processes, needed_pools
 from isochrone.control.fleet.processes import ProcessSpec, processes
@@ -43,13 +43,6 @@ CHANGES = {"detector": Change("2", "1")}
 # The file.
 
 
-def _renamed(text: str) -> str:
-    return text.replace("  cpu: {", "  metal: {").replace("pools: [cpu]", "pools: [metal]")
-
-
-ALL = served(detector="1", tracker="1", pipeline="1", embedder="1", reranker="1")
-
-
 def test_what_a_file_takes_away_has_to_be_agreed_to() -> None:
     records = Records(versions=ALL)
     smaller = file_of(FLEET.replace(", with: [reranker]", "").replace("  reranker: {version: 1, pools: [cpu]}\n", ""))
@@ -78,12 +71,12 @@ def test_repositories_without_the_served_version_are_refused_whoever_agrees() ->
 
 def test_a_pool_that_is_dropped_is_kept_until_nothing_committed_names_it() -> None:
     records = Records(versions=ALL)
-    decision = apply_fleet(records.view, file_of(_renamed(FLEET)), ASKING, agreed=("pool cpu",))
+    decision = apply_fleet(records.view, file_of(renamed(FLEET)), ASKING, agreed=("pool cpu",))
     assert records.apply(decision)
     record = records.view.fleet
     assert record is not None
     assert set(record.kept["cpu"].processes) == {"cpu-1", "cpu-2"}
-    fleet = file_of(_renamed(FLEET)).fleet
+    fleet = file_of(renamed(FLEET)).fleet
     old = processes(file_of(FLEET).fleet, Path("/fleet"))
 
     def kept() -> dict[str, ProcessSpec]:
@@ -99,8 +92,8 @@ def test_a_pool_that_is_dropped_is_kept_until_nothing_committed_names_it() -> No
     assert kept()
     # The next file keeps it, too, and retires it when it is carried out: that needs agreement as the first time.
     with pytest.raises(NotAgreed, match="takes away pool cpu"):
-        apply_fleet(records.view, file_of(_renamed(FLEET) + "# again"), ASKING)
-    again = apply_fleet(records.view, file_of(_renamed(FLEET) + "# again"), ASKING, agreed=("pool cpu",))
+        apply_fleet(records.view, file_of(renamed(FLEET) + "# again"), ASKING)
+    again = apply_fleet(records.view, file_of(renamed(FLEET) + "# again"), ASKING, agreed=("pool cpu",))
     assert again.answer.record.kept == record.kept
     # Committed, while gateways may still send there.
     moved = {name: msgspec.structs.replace(model, pools=("metal",)) for name, model in ALL.items()}
@@ -108,24 +101,24 @@ def test_a_pool_that_is_dropped_is_kept_until_nothing_committed_names_it() -> No
     change = Change("1", "1", pools=("metal",), left=("cpu",))
     records.rollout("r1", DRAINING, {"tracker": change})
     assert kept()
-    applied = apply_fleet(records.view, file_of(_renamed(FLEET) + "# while it drains"), ASKING, agreed=True)
+    applied = apply_fleet(records.view, file_of(renamed(FLEET) + "# while it drains"), ASKING, agreed=True)
     assert applied.answer.record.kept == record.kept
     records.rollout("r1", DONE, {"tracker": change})
     assert kept() == {}
-    assert apply_fleet(records.view, file_of(_renamed(FLEET) + "# more"), ASKING).answer.record.kept == {}
+    assert apply_fleet(records.view, file_of(renamed(FLEET) + "# more"), ASKING).answer.record.kept == {}
 
 
 def test_ports_of_a_kept_pool_are_refused_to_others() -> None:
     ported = FLEET.replace("workers: 2, min: 1, max: 4", "workers: 2, first_port: 7000")
     records = Records(text=ported, versions=ALL)
-    renamed = _renamed(ported).replace("first_port: 7000", "first_port: 7100")
-    assert records.apply(apply_fleet(records.view, file_of(renamed), ASKING, agreed=True))
+    moved_to = renamed(ported).replace("first_port: 7000", "first_port: 7100")
+    assert records.apply(apply_fleet(records.view, file_of(moved_to), ASKING, agreed=True))
     # The rollout was aborted: nothing has moved.
     records.put(KEYS.converged, ConvergedRecord(2))
-    taken = renamed.replace("first_port: 7100", "first_port: 7003")
+    taken = moved_to.replace("first_port: 7100", "first_port: 7003")
     with pytest.raises(Conflict, match=r"pools\.metal\.first_port: port 7003 is held by pool cpu"):
         apply_fleet(records.view, file_of(taken), ASKING, agreed=True)
-    below = renamed.replace("first_port: 7100", "first_port: 6994")
+    below = moved_to.replace("first_port: 7100", "first_port: 6994")
     assert records.apply(apply_fleet(records.view, file_of(below), ASKING, agreed=True))
     records.put(KEYS.converged, ConvergedRecord(3))
     with pytest.raises(Conflict, match="port 7000 is held by pool cpu"):
@@ -168,7 +161,7 @@ def test_a_version_that_was_rolled_out_by_hand_stands_while_the_file_asks_for_th
 
 def test_a_pool_that_a_rollout_is_preparing_is_kept_by_the_next_file() -> None:
     """It may commit before it is aborted."""
-    records = Records(_renamed(FLEET), versions=ALL)
+    records = Records(renamed(FLEET), versions=ALL)
     records.rollout("r1", PREPARING, {"tracker": Change("1", "1", pools=("metal",), left=("cpu",))})
     decision = apply_fleet(records.view, file_of(FLEET), ASKING, agreed=True)
     assert set(decision.answer.record.kept["metal"].processes) == {"metal-1", "metal-2"}
@@ -362,62 +355,3 @@ def test_a_pool_without_workers_has_to_be_agreed_to() -> None:
         scale(records.view, "cpu", 0, ASKING)
     assert scale(records.view, "cpu", 0, ASKING, agreed=True).operations
     assert scale(records.view, "cpu", 1, ASKING).operations
-
-
-def _renaming() -> Records:
-    """Pool cpu is being renamed, which was agreed to."""
-    records = Records(versions=ALL)
-    assert records.apply(apply_fleet(records.view, file_of(_renamed(FLEET)), ASKING, agreed=("pool cpu",)))
-    return records
-
-
-def test_scaling_beside_a_kept_pool_takes_nothing_away() -> None:
-    records = _renaming()
-    for followed in (1, 2):
-        records.put(KEYS.converged, ConvergedRecord(followed))
-        decision = scale(records.view, "metal", 3, ASKING)
-        assert [str(step) for step in decision.answer.steps] == ["start pool metal: metal-3"]
-        assert set(decision.answer.record.kept) == {"cpu"}
-
-
-def test_scaling_asks_for_agreement_to_an_empty_pool_alone() -> None:
-    records = Records("name: plant\npools: {cpu: {workers: 2}}", versions=served(detector="1"))
-    decision = scale(records.view, "cpu", 3, ASKING)
-    assert [str(step) for step in decision.answer.steps] == ["start pool cpu: cpu-3"], (
-        "all models of the repository stay"
-    )
-    with pytest.raises(NotAgreed, match="takes away pool cpu;"):
-        scale(records.view, "cpu", 0, ASKING)
-    assert scale(records.view, "cpu", 0, ASKING, agreed=True).operations
-
-
-def test_what_was_agreed_to_and_is_under_way_is_not_asked_again() -> None:
-    records = _renaming()
-    again = file_of(_renamed(FLEET) + "# again")
-    # The leader has not seen it yet.
-    for file in (file_of(_renamed(FLEET)), again):
-        assert set(apply_fleet(records.view, file, ASKING).answer.record.kept) == {"cpu"}
-    # Its rollouts move the models.
-    records.put(KEYS.converged, ConvergedRecord(2, dict.fromkeys(ALL, "1")))
-    change = {"tracker": Change("1", "1", pools=("metal",), left=("cpu",))}
-    records.rollout("r1", PREPARING, change)
-    for file in (file_of(_renamed(FLEET)), again):
-        assert not any(step.action == "retire" for step in apply_fleet(records.view, file, ASKING).answer.steps)
-    # On their way back, or aborted: only the file that was agreed to needs no more agreement.
-    for state, asked in ((PREPARING, "stop"), (ABORTING, ""), (ABORTED, "")):
-        records.rollout("r1", state, change, abort_asked=asked)
-        with pytest.raises(NotAgreed, match="takes away pool cpu"):
-            apply_fleet(records.view, again, ASKING)
-        assert apply_fleet(records.view, file_of(_renamed(FLEET)), ASKING).operations
-
-
-def test_a_model_that_goes_after_a_rollout_is_not_asked_about_again() -> None:
-    records = Records(versions=ALL)
-    text = FLEET.replace(", with: [reranker]", "").replace("  reranker: {version: 1, pools: [cpu]}\n", "")
-    assert records.apply(apply_fleet(records.view, file_of(text), ASKING, agreed=True))
-    records.put(KEYS.converged, ConvergedRecord(2, dict.fromkeys(ALL, "1"), retiring=("reranker",), rollouts=("r1",)))
-    assert apply_fleet(records.view, file_of(text), ASKING).operations == ()
-    # The rollout was aborted, and the model stays until somebody agrees again.
-    records.put(KEYS.converged, ConvergedRecord(2, dict.fromkeys(ALL, "1")))
-    with pytest.raises(NotAgreed, match="takes away model reranker"):
-        apply_fleet(records.view, file_of(text), ASKING)
