@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -22,6 +23,10 @@ hypothesis.settings.register_profile(
     "soak", derandomize=True, deadline=None, max_examples=2000, stateful_step_count=110, database=None
 )
 hypothesis.settings.load_profile("isochrone")
+
+# A run under ``nohup`` ignores SIGHUP, and so would every process that a test starts: tests of a closing terminal would
+# wait for an end that does not come.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 #: Names of shared-memory regions a test makes start with this, so that a forgotten one is told from another process's.
 SHARED_MEMORY_PREFIX = f"isochrone_test_{os.getpid()}_"

@@ -10,6 +10,7 @@ from offline import add_members, make_fleet
 from isochrone.clock import SECOND, now_ns
 from isochrone.gateway.attempt import Attempt
 from isochrone.gateway.forwarding import Forward
+from isochrone.gateway.resilience.breaker import State
 
 
 def test_an_endpoint_lost_with_many_requests_is_tried_again_after_the_first_pause() -> None:
@@ -27,3 +28,41 @@ def test_an_endpoint_lost_with_many_requests_is_tried_again_after_the_first_paus
     assert pause == SECOND
     assert "open" in replica.breaker.refusal(now + pause - 1)
     assert replica.breaker.refusal(now + pause) == ""
+
+
+def test_an_attempt_that_outlives_its_circuit_breaker_is_no_evidence_for_the_next_one() -> None:
+    fleet = make_fleet()
+    add_members(fleet, {"m": {"1": ""}}, {"m": {"1": ""}})
+    model = fleet.model("m")
+    request: Any = SimpleNamespace(served=model, is_copy=False)
+    replica_set, replica = model.current, model.current.replicas["a:1"]
+    rules = model.rules.breaker
+    now = now_ns()
+
+    def sent() -> Attempt:
+        return Attempt(cast("Forward", request), replica_set, replica, now)
+
+    def half_open() -> None:
+        nonlocal now
+        for _ in range(rules.least_requests + 1):
+            sent().end(True, now)
+        now += rules.open_ns
+        assert replica.breaker.refusal(now) == ""
+        assert replica.breaker.state is State.HALF_OPEN
+
+    half_open()
+    long_running = [sent(), sent()]
+    for _ in range(rules.trials):
+        sent().end(False, now)
+    assert replica.breaker.state is State.CLOSED
+    now += 2 * rules.window_ns
+    model.tick(now)
+    assert replica.breaker is None
+
+    half_open()
+    long_running[0].end(False, now)
+    long_running[1].drop(now)
+    for _ in range(rules.trials):
+        assert replica.breaker.refusal(now) == ""
+        sent()
+    assert "half-open" in replica.breaker.refusal(now)

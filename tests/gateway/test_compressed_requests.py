@@ -65,6 +65,11 @@ def send(gateway: Gateway, body: bytes, encoding: bytes, memory: int = 1 << 30) 
     return caller
 
 
+def unread(before: bytes, after: bytes) -> bytes:
+    """A large JSON part that cannot be parsed as a whole."""
+    return before + b'"inputs": [' + b"0 " * 200_000 + b"]" + after
+
+
 def play(scene: Callable[[Gateway], Awaitable[None]]) -> None:
     async def run(loop: OfflineLoop) -> None:
         gateway = Gateway(GatewayRules(), WireLimits(), seed=1)
@@ -140,5 +145,49 @@ def test_what_does_not_decompress_is_for_the_worker_to_refuse(encoding: bytes) -
     async def scene(gateway: Gateway) -> None:
         send(gateway, b"nonsense" * 100, encoding)
         assert only(gateway).deadline == NEVER
+
+    play(scene)
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"identity"])
+def test_a_large_json_part_is_not_parsed_as_a_whole(encoding: bytes) -> None:
+    """That would hold up the event loop, for seconds."""
+
+    async def scene(gateway: Gateway) -> None:
+        body = unread(b"{", b', "parameters": {"timeout": 60000000}}')
+        caller = send(gateway, gzip.compress(body) if encoding == b"gzip" else body, encoding)
+        while not gateway.forwards:
+            await turns()
+        assert only(gateway).deadline == caller.arrived + 60_000_000_000
+
+    play(scene)
+
+
+@pytest.mark.parametrize("encoding", [b"gzip", b"identity"])
+def test_a_sequence_that_cannot_be_read_is_rejected(encoding: bytes) -> None:
+    async def scene(gateway: Gateway) -> None:
+        body = unread(b'{"parameters": {"sequence_id": 7, "more": "%b"}, ' % (b"x" * 100_000), b"}")
+        caller = send(gateway, gzip.compress(body) if encoding == b"gzip" else body, encoding)
+        while not caller.status and not gateway.forwards:
+            await turns()
+        assert caller.status == 400
+        assert caller.owner is None
+        assert not gateway.forwards
+
+    play(scene)
+
+
+def test_a_call_without_a_body_is_not_decompressed() -> None:
+    """Some clients announce an encoding with every call."""
+
+    async def scene(gateway: Gateway) -> None:
+        announced = ((b"host", b"gw"), (b"content-encoding", b"gzip"))
+        for target in (b"/v2/health/live", b"/v2/models/m/ready"):
+            caller = Caller(Head(b"GET", target, announced), b"")
+            GatewayApplication(gateway).route(caller.head).handle(caller)  # type: ignore[arg-type]
+            assert caller.status == 200
+        caller = Caller(Head(b"GET", b"/v2/models/m", announced), b"")
+        GatewayApplication(gateway).route(caller.head).handle(caller)  # type: ignore[arg-type]
+        assert only(gateway).exchange is caller
 
     play(scene)

@@ -96,6 +96,14 @@ def test_a_small_body_is_handed_on_at_once() -> None:
     assert exchange.answer == b"tensor" * 100
 
 
+def test_a_call_without_a_body_is_handed_on_as_it_is() -> None:
+    """Some clients announce an encoding with every call; an encoding that is not known is no matter then."""
+    for encoding in (b"gzip", b"br"):
+        exchange = Answered(b"")
+        inflating(Echo(), Head(b"GET", b"/", ((b"content-encoding", encoding),)), LIMIT).handle(exchange)
+        assert (exchange.status, exchange.answer) == (200, b"")
+
+
 def test_the_loop_goes_on_while_a_large_body_is_decompressed() -> None:
     async def scenario() -> None:
         content = bytes(8 * AT_ONCE)

@@ -112,6 +112,23 @@ def test_a_small_body_is_given_at_once_and_any_body_in_the_end(
         assert given_body is None or given_body == bytes(room) + body
 
 
+@pytest.mark.parametrize("kind", ["whole", "start"])
+def test_a_small_body_needs_one_decoder(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A decoder costs several times as much as a small body."""
+    made = []
+    make = zlib.decompressobj
+
+    def counted(window: int) -> object:
+        made.append(window)
+        return make(window)
+
+    body = gzip.compress(b"tensor")
+    monkeypatch.setattr(zlib, "decompressobj", counted)
+    inflation = Inflation(b"gzip", body, 100) if kind == "whole" else _start(body, 100)
+    assert inflation.begin() == b"tensor"
+    assert len(made) == 1
+
+
 def test_a_body_that_is_large_before_it_is_opened_is_not_begun() -> None:
     noise = random.Random(1).randbytes(70_000)
     inflation = Inflation(b"gzip", gzip.compress(noise), 1 << 20)

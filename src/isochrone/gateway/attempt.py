@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError
 from isochrone.gateway.replicas import Replica
-from isochrone.gateway.resilience.breaker import FIRST_ROUND
+from isochrone.gateway.resilience.breaker import FIRST_ROUND, Breaker
 from isochrone.wire.exchange import Buffer, Headers
 
 if TYPE_CHECKING:
@@ -44,7 +44,8 @@ class Attempt:
     lost = False
     #: Why its answer was not the protocol's; "": it was, or there is none.
     foreign = ""
-    #: Of the replica's circuit breaker, where it has one.
+    #: The replica's circuit breaker when it was sent, and its round; None: it had none.
+    breaker: Breaker | None = None
     breaker_round = FIRST_ROUND
 
     def __init__(self, forward: Forward, replica_set: ReplicaSet, replica: Replica, now: int) -> None:
@@ -61,6 +62,7 @@ class Attempt:
             # With nobody to choose between, a policy need not know.
             replica_set.balancer.policy.sent(replica, now)
         if replica.breaker is not None:
+            self.breaker = replica.breaker
             self.breaker_round = replica.breaker.sent()
         self.body: list[Buffer] = []
 
@@ -80,15 +82,21 @@ class Attempt:
         else:
             replica.well += 1
             replica.well_ns += latency
-        breaker = replica.breaker
+        breaker = self._evidence_for()
         if breaker is not None:
             breaker.ended(self.breaker_round, failed, now)
 
     def drop(self, now: int) -> None:
         """It is over, and says nothing of the replica."""
         self.replica_set.balancer.dropped(self.replica, now)
-        if self.replica.breaker is not None:
-            self.replica.breaker.dropped(self.breaker_round)
+        breaker = self._evidence_for()
+        if breaker is not None:
+            breaker.dropped(self.breaker_round)
+
+    def _evidence_for(self) -> Breaker | None:
+        """The replica's circuit breaker, unless it was sent under another: that one's rounds are not comparable."""
+        breaker: Breaker | None = self.replica.breaker
+        return breaker if self.breaker is None or self.breaker is breaker else None
 
     def give_up(self, now: int, silent: bool = False) -> None:
         """Nobody waits for it any more; the worker is told. ``silent``: it should have answered, and did not."""

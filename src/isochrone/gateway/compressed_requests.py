@@ -1,15 +1,15 @@
 """Requests with compressed bodies on their way to a worker: their JSON part is read before they are placed.
 
 Stands before ``http_forward``. The body itself is forwarded as it came, also where it does not decompress: that is for
-the worker to refuse. What takes long is decompressed on a thread, while the request waits: it must never hold up the
-event loop.
+the worker to reject. What takes long is decompressed on a thread, while the request waits; of a large JSON part only
+the ends are read. Must never hold up the event loop.
 """
 
 from __future__ import annotations
 
 from isochrone.errors import IsochroneError, Unavailable
 from isochrone.gateway.http_forward import ForwardRoute
-from isochrone.gateway.traffic.parameters import NONE, read_opened
+from isochrone.gateway.traffic.parameters import NONE, read_bounded
 from isochrone.protocol.inflating import Waiting, inflate
 from isochrone.protocol.rest_answers import respond_error
 from isochrone.wire.compression import StartInflation
@@ -30,6 +30,9 @@ class CompressedRoute(Route):
         self._wanted = min(route.json_length, _MOST) if route.json_length >= 0 else _MOST
 
     def handle(self, exchange: Exchange) -> None:
+        if not exchange.body:
+            self._route.handle(exchange)
+            return
         before = exchange.reserved
         try:
             start = StartInflation(self._encoding, exchange.body, self._limit, self._wanted)
@@ -48,7 +51,11 @@ class CompressedRoute(Route):
         if isinstance(found, Unavailable):
             respond_error(exchange, found)
             return
-        parameters = NONE if isinstance(found, IsochroneError) else read_opened(found)
+        try:
+            parameters = NONE if isinstance(found, IsochroneError) else read_bounded(found, len(found))
+        except IsochroneError as error:
+            respond_error(exchange, error)
+            return
         del found
         if exchange.reserved > before:
             exchange.give_back(exchange.reserved - before)

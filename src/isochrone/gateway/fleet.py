@@ -58,7 +58,7 @@ class Member:
         #: Answers that were not the protocol's, and when the last of them was logged.
         self.foreign_answers = 0
         self.foreign_at = 0
-        #: When it had joined that told its protocol extensions, and those.
+        #: Join time of the process that reported its extensions, and the extensions.
         self.extensions: tuple[int, frozenset[str]] | None = None
         #: When anything at all last came from it: an answer, a probe's answer.
         self.heard_at = 0

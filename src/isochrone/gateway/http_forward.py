@@ -25,7 +25,7 @@ from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.sampling import HTTP
 from isochrone.gateway.served_model import ANSWERED, BROKEN, FOREIGN, REFUSED, QuotaExceeded
-from isochrone.gateway.traffic.parameters import GLANCE, Parameters, both_ends, may_speak, read
+from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_speak, read, read_bounded
 from isochrone.protocol.rest_answers import JSON, respond_error, timeout_header
 from isochrone.protocol.stages import STAGES_HEADER
 from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, TIMING_HEADER, through_gateway
@@ -267,10 +267,9 @@ class HttpForward(Forward):
         if route.parameters is not None:
             return route.parameters
         if start is None:
-            end = len(body) if route.json_length < 0 else route.json_length
-            start = both_ends(body, end)
+            return read_bounded(body, len(body) if route.json_length < 0 else min(route.json_length, len(body)))
         if may_speak(start):
-            return read(bytes(body[: route.json_length]) if route.json_length >= 0 else bytes(body))
+            return read(start)
         if len(start) == route.json_length:
             _remember_plain(start)
         return None

@@ -235,7 +235,7 @@ class Monitor:
             self._is_index_due = True
             return
         except asyncio.CancelledError:
-            # Somebody did not wait for it; its own watch does.
+            # The caller stopped waiting; the index watch reads it again.
             self.look_now()
             raise
         except IsochroneError as error:

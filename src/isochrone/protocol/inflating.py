@@ -123,7 +123,8 @@ class _InflatingRoute(Route):
             self._go_on(exchange, packed, body)
 
     def _inflation(self, exchange: Exchange) -> Inflation | None:
-        return Inflation(self._encoding, exchange.body, self._limit)
+        """None: nothing to decompress. Some clients send the header with every call, also with those without a body."""
+        return Inflation(self._encoding, exchange.body, self._limit) if exchange.body else None
 
     def _finished(self, exchange: Exchange, packed: int, found: bytearray | IsochroneError) -> None:
         exchange.owner = None

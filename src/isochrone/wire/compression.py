@@ -71,15 +71,17 @@ class Inflation:
         self._room = room
         #: Set by another thread: nobody waits for it any more.
         self.abandoned = False
-        self._restart()
+        #: Made for what takes long: a small body never needs it, and it costs several times as much as that body.
+        self._decoder: zlib._Decompress | None = None
 
-    def _restart(self) -> None:
-        self._decoder = zlib.decompressobj(self._window)
+    def _restart(self) -> zlib._Decompress:
+        self._decoder = decoder = zlib.decompressobj(self._window)
         self._whole = bytearray(self._room)
         #: Bytes of the body handed to the decoder; those of them it has not used; whether it may give more without any.
         self._taken = 0
         self._tail: Buffer = b""
         self._has_more = False
+        return decoder
 
     def begin(self) -> bytearray | None:
         """The body, if it is a matter of less than a millisecond; None: ``go_on`` has to be called, on a thread."""
@@ -125,7 +127,8 @@ class Inflation:
         return whole
 
     def _step_by_step(self, most: int) -> bytearray | None:
-        decoder, whole, size = self._decoder, self._whole, len(self._body)
+        decoder = self._decoder or self._restart()
+        whole, size = self._whole, len(self._body)
         while not decoder.eof:
             if self.abandoned:
                 raise Cancelled("the caller has gone")

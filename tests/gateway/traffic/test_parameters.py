@@ -8,7 +8,17 @@ from typing import Any
 
 import pytest
 
-from isochrone.gateway.traffic.parameters import NONE, Parameters, both_ends, may_speak, read, read_opened
+from isochrone.errors import InvalidArgument
+from isochrone.gateway.traffic.parameters import (
+    ENDS,
+    NONE,
+    READ_WHOLE,
+    Parameters,
+    both_ends,
+    may_speak,
+    read,
+    read_bounded,
+)
 
 SPOKEN = {"sequence_id": 7, "timeout": 5000, "priority": 2}
 FOUND = Parameters(b"7", 5_000_000, 2)
@@ -48,6 +58,95 @@ def test_both_ends_of_a_large_part_are_searched() -> None:
     assert both_ends(text, 5000) == text[:5000]
 
 
-def test_of_a_compressed_part_both_ends_count_too() -> None:
-    assert read_opened(bytearray(request(100_000, SPOKEN))) == FOUND
-    assert read_opened(bytearray(request(100_000, None))) == NONE
+class Text(bytes):
+    """Counts the bytes that are taken of it."""
+
+    taken = 0
+
+    def __getitem__(self, key: Any) -> Any:
+        part = super().__getitem__(key)
+        self.taken += len(part)
+        return part
+
+
+def large(before: bytes, after: bytes, size: int = 1_000_000) -> Text:
+    """A JSON part with a tensor of ``size`` bytes between two pieces of text."""
+    return Text(before + b'"inputs": [{"name": "X", "data": [' + b"0," * (size // 2) + b"0]}]" + after)
+
+
+def bounded(text: bytes) -> Parameters:
+    return read_bounded(text, len(text))
+
+
+@pytest.mark.parametrize("size", [1000, 100_000, READ_WHOLE, 2 * READ_WHOLE])
+def test_parameters_behind_tensors_of_any_size(size: int) -> None:
+    text = request(size, SPOKEN)
+    assert read_bounded(bytearray(text) + b"binary", len(text)) == FOUND
+    assert bounded(request(size, None)) == NONE
+
+
+VALUE = json.dumps(SPOKEN).encode()
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"{", b', "parameters": %b}' % VALUE),
+        (b" { ", b' ,\n "parameters" : %b } \n' % VALUE),
+        (b"{", b',"parameters":%b,"outputs":[{"name":"Y","parameters":{"priority":9}}]}' % VALUE),
+        (b"{", b',"outputs":[{"name":"Y","parameters":{"timeout":9}}],"parameters":%b}' % VALUE),
+        (b'{"parameters":{"timeout":9},', b',"parameters":%b}' % VALUE),
+        (b'{"parameters":%b,' % VALUE, b"}"),
+        (b'{"parameters":%b,' % VALUE, b',"outputs":[{"name":"Y","parameters":{"timeout":9}}]}'),
+        ('{"id":"ü\\"}{","parameters":'.encode() + VALUE + b",", b"}"),
+        (b'{"parameters":{"timeout":9},"parameters":%b,' % VALUE, b"}"),
+        (b'{"other":[NaN,{"parameters":{"timeout":9}}],"parameters":%b,' % VALUE, b"}"),
+    ],
+)
+def test_parameters_at_either_end_of_a_large_part_are_found_without_reading_it(before: bytes, after: bytes) -> None:
+    text = large(before, after)
+    assert bounded(text) == FOUND
+    assert text.taken == 2 * ENDS
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b"{", b',"outputs":[{"name":"Y","parameters":%b}]}' % VALUE),
+        (b"{", b',"other":{"parameters":%b}}' % VALUE),
+        (b"{", rb',"other":"\"parameters\":{\"timeout\":5}}"}'),
+        (b'{"other":{"parameters":%b},' % VALUE, b"}"),
+        (b'{"other":[{"parameters":%b},' % VALUE, b"]}"),
+        (b'{"name":"timeout",', b',"name":"sequence_id"}'),
+        (b'{"parameters":3,"name":"timeout",', b"}"),
+        (b'{"parameters":null,"name":"timeout",', b',"parameters":null}'),
+        (b"[" * 100_000 + b'"timeout"', b'"timeout"' + b"]" * 100_000),
+        (b'{"parameters":{"timeout":5,"more":"' + bytes(2 * ENDS) + b'"},', b"}"),
+    ],
+)
+def test_what_is_not_the_requests_own_is_not_taken_for_it(before: bytes, after: bytes) -> None:
+    text = large(before, after)
+    assert bounded(text) == NONE
+    assert text.taken == 2 * ENDS
+
+
+LONG = b'"more":"' + b"x" * 2 * ENDS + b'"'
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (b'{"parameters":{"sequence_id":7,%b},' % LONG, b"}"),
+        (b"{", b',"parameters":{%b,"sequence_id":7}}' % LONG),
+        (b"{", b',"parameters":{%b,"sequence_id":7,"timeout":5},"id":"a"}' % LONG),
+    ],
+)
+def test_a_sequence_that_cannot_be_read_is_rejected(before: bytes, after: bytes) -> None:
+    """Without it the request would go to any worker."""
+    with pytest.raises(InvalidArgument, match="send the tensors as binary data"):
+        bounded(large(before, after))
+
+
+def test_objects_among_the_parameters_are_skipped() -> None:
+    assert read(b'{"parameters":{"more":[{},[{"timeout":9}]],"timeout":5}}') == Parameters(timeout_ns=5000)
+    assert read(b'{"parameters":{"sequence_id":{"a":1}}}') == NONE

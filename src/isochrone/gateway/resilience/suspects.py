@@ -6,9 +6,9 @@ that loses a second process is quarantined: identical requests are rejected for 
 suspect again, so that a request that still kills costs one process more, not two. Must never quarantine a request for
 one lost process, however many others it shared it with.
 
-One at a time is what two processes per killer cost: a process that ends under several suspects says that one of them
-kills and not which, so that all but one have to be condemned unheard, or a third process has to find out. Where the
-rules allow several at once, those that lose a second process together go on alone, and a killer costs three.
+They are sent one at a time so that a killer costs two processes: a process that ends under several suspects does not
+identify the killer; a third attempt, alone, does. Where the rules allow several at once, those that lose a second
+process together go on alone, and a killer costs three.
 """
 
 from __future__ import annotations
