@@ -256,6 +256,9 @@ class Forward(ABC):
         if outcome == REFUSED:
             # Says nothing of how fast the replica is, nor that it is broken.
             attempt.drop(now)
+            if self.lost_version(attempt, trailers):
+                # Perhaps it was unloaded there. Until that is known, such requests use up the retry budget.
+                self.gateway.look_at(replica.endpoint.address, now)
             if not replica.endpoint.reports:
                 # Its load is not told, so that who refuses quickly would look idle and be sent ever more.
                 replica.error_rate += (1.0 - replica.error_rate) / 16
@@ -395,14 +398,11 @@ class Forward(ABC):
             return False
         if self.gateway.fleet.is_led:
             # What is committed is served, or nothing: "the newest there" may be what is only being prepared.
-            self.gateway.look_at(attempt.replica.endpoint.address, now)
             return False
         if self.is_copy or not self.served.budget.take(now):
             return False
-        address = attempt.replica.endpoint.address
-        self.gateway.look_at(address, now)
         self.replica_set = self.served.replica_set("")
-        replica = self.replica_set.replicas.get(address)
+        replica = self.replica_set.replicas.get(attempt.replica.endpoint.address)
         if replica is None:
             return False
         self._send(replica, now)
