@@ -11,9 +11,10 @@ import re
 from collections.abc import Iterator
 from itertools import islice
 
+_MEMBER = re.compile(rb'"parameters"\s*:')
+_SEQUENCE = re.compile(rb'"sequence_id"\s*:')
 #: In JSON, a quote behind one of these opens a string: inside a string it would end it, and a bare word would follow.
-_MEMBER = re.compile(rb'(?<=[,{\s])"parameters"\s*:')
-_SEQUENCE = re.compile(rb'(?<=[,{\s])"sequence_id"\s*:')
+_BEFORE = b",{ \t\r\n"
 _OPENING = re.compile(r"\s*\{\s*")
 _KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:\s*')
 _COMMA = re.compile(r"\s*,\s*")
@@ -41,7 +42,8 @@ def cut_at_end(last: bytes) -> Iterator[bytes]:
 
 
 def _from_the_end(name: re.Pattern[bytes], opening: bytes, last: bytes) -> Iterator[bytes]:
-    starts = [match.start() for match in name.finditer(last)]
+    found = (match.start() for match in name.finditer(last))
+    starts = [start for start in found if start and last[start - 1] in _BEFORE]
     return (opening + last[start:] for start in islice(reversed(starts), _CANDIDATES))
 
 
