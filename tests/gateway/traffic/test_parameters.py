@@ -45,6 +45,17 @@ def test_read(parameters: dict[str, Any] | None, found: Parameters) -> None:
     assert read(request(0, parameters)) == found
 
 
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_numbers_that_are_not_finite_hide_nothing(number: str) -> None:
+    text = b'{"inputs": [{"data": [%s]}], "parameters": %s}' % (number.encode(), json.dumps(SPOKEN).encode())
+    assert read(text) == read_bounded(text, len(text)) == FOUND
+
+
+@pytest.mark.parametrize("text", [b"NaN", b"{NaN", b'[{"parameters": NaN}]', b'{"parameters": {"timeout": NaN}}'])
+def test_nothing_is_made_of_what_makes_no_sense(text: bytes) -> None:
+    assert read(text) == NONE
+
+
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b'{"parameters": 3}'])
 def test_what_does_not_parse_says_nothing(text: bytes) -> None:
     assert read(text) == NONE

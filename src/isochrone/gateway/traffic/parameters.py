@@ -7,6 +7,7 @@ over ``READ_WHOLE`` only the ends are read, and objects and arrays among the par
 
 from __future__ import annotations
 
+import json
 from typing import NamedTuple
 
 import msgspec
@@ -73,7 +74,19 @@ def may_speak(text: bytes) -> bool:
 
 def read(text: Buffer) -> Parameters:
     """Those of a JSON part, which is parsed whole."""
-    return _decoded(text) or NONE
+    found = _decoded(text)
+    return found if found is not None else _read_not_finite(bytes(text))
+
+
+def _read_not_finite(text: bytes) -> Parameters:
+    """Those of a JSON part with NaN or Infinity among its numbers, which workers take and msgspec does not."""
+    if b"NaN" not in text and b"Infinity" not in text:
+        return NONE
+    try:
+        parameters = json.loads(text).get("parameters")
+    except (ValueError, AttributeError, RecursionError):
+        return NONE
+    return (_decoded(msgspec.json.encode({"parameters": parameters})) or NONE) if parameters else NONE
 
 
 def _decoded(text: Buffer) -> Parameters | None:
