@@ -81,7 +81,7 @@ def test_all_of_them_are_listed() -> None:
         (["rollout", "start", "detector"], "expected MODEL=VERSION, given 'detector'"),
         (["rollout", "start", "a=1", "a=2"], "a: expected once, given twice"),
         (["status", "--api", "ftp://host"], "--api: expected http://HOST:PORT"),
-        (["apply", "/nowhere/fleet.yaml"], "No such file"),
+        (["apply", "/nowhere/fleet.yaml"], "no such file; name a fleet.yaml"),
         (["restore-epoch", "--json"], "--json shows no preview to agree to; add --yes, or --dry-run"),
     ],
 )

@@ -154,3 +154,23 @@ def test_the_steps_of_an_ensemble_are_parts_of_its_compute(url: str) -> None:
         "serialise",
     ]
     assert "a step of it" in "".join(shown)
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_models_that_are_not_ready_are_not_offered(scheme: str, server_factory: StartServer, tmp_path: Path) -> None:
+    runpy.run_path(str(EXAMPLES / "build_models.py"))["build"](tmp_path)
+    with server_factory(tmp_path, "--model-control-mode", "explicit", "--load-model", "detector") as server:
+        said = infer(server.http_url if scheme == "http" else f"grpc://{server.grpc_url}", "nowhere").output
+    assert said.endswith("; the server has detector\n")
+
+
+@pytest.mark.parametrize("kind", ["gateway", "worker"])
+def test_the_control_commands_say_what_they_were_pointed_at(
+    kind: str, server: ServerProcess, gateway: GatewayProcess
+) -> None:
+    url = f"http://{gateway.http_url if kind == 'gateway' else server.http_url}"
+    for words in (["status"], ["drain", "cpu-1"]):
+        result = CliRunner().invoke(app, [*words, "--api", url])
+        assert result.exit_code == 1
+        what = "a gateway" if kind == "gateway" else "an inference server"
+        assert f"{url} is {what}; --api wants the controller (http://127.0.0.1:8003 by default)" in result.output

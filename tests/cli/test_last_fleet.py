@@ -72,7 +72,38 @@ def test_a_fleet_whose_controller_picked_its_port_leaves_the_usual_one() -> None
         assert client.url == "http://127.0.0.1:8003"
 
 
+def test_infer_talks_to_the_gateway_of_the_last_fleet_and_names_it() -> None:
+    remember(LastFleet("plant", "http://127.0.0.1:1", "/somewhere/state", "http://127.0.0.1:2"))
+    said = CliRunner().invoke(app, ["infer", "detector"]).output
+    assert "no server answers at http://127.0.0.1:2 " in said
+    assert "the gateway of fleet plant, the last one started here" in said
+    said = CliRunner().invoke(app, ["infer", "detector", "--url", "http://127.0.0.1:3"]).output
+    assert "no server answers at http://127.0.0.1:3 " in said
+    assert "plant" not in said
+
+
+def test_a_file_of_an_earlier_release_names_no_gateway() -> None:
+    remember(FLEET)
+    last_fleet_file().write_text('{"name": "plant", "api": "http://127.0.0.1:1", "state": "/somewhere/state"}')
+    assert last_fleet() == FLEET
+
+
 def test_the_help_says_so() -> None:
     output = " ".join(CliRunner().invoke(app, ["status", "--help"]).output.split())
     assert "env var: ISOCHRONE_API" in output
     assert "the fleet last started here with 'isochrone up', else http://127.0.0.1:8003" in output
+    output = " ".join(CliRunner().invoke(app, ["infer", "--help"]).output.split())
+    assert "the gateway of the fleet last started here with 'isochrone up', else http://localhost:8000" in output
+
+
+def test_a_controller_that_is_away_may_be_back_soon() -> None:
+    remember(FLEET)
+    said = CliRunner().invoke(app, ["status"]).output
+    assert "if 'isochrone up' is running, try again in a few seconds" in said
+
+
+@pytest.mark.parametrize("words", [["apply"], ["up"], ["validate"]], ids=" ".join)
+def test_a_fleet_file_that_is_not_there_is_one_plain_sentence(words: list[str]) -> None:
+    result = CliRunner().invoke(app, [*words, "nofile.yaml"])
+    assert result.exit_code == 1
+    assert "nofile.yaml: no such file; name a fleet.yaml (isochrone init writes one)\n" in result.output

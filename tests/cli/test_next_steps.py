@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from isochrone.cli.fleet.next_steps import next_steps
+from isochrone.cli.fleet.next_steps import last_fleet_of, next_steps
 from isochrone.control.fleet.bundled import write_bundled
 from isochrone.control.fleet.reading import parse_fleet
 from isochrone.control.keys import Keys
@@ -16,7 +16,9 @@ KEYS = Keys("demo")
 STAGES = ("preprocess", "detector")
 
 
-def steps(directory: Path, version: str = "1", port: int = 8000, text: str = "") -> list[str]:
+def steps(
+    directory: Path, version: str = "1", port: int = 8000, text: str = "", is_remembered: bool = True
+) -> list[str]:
     text = text or write_bundled(directory).read_text()
     records = {
         KEYS.epoch: EpochRecord(
@@ -32,7 +34,8 @@ def steps(directory: Path, version: str = "1", port: int = 8000, text: str = "")
     }
     view = View(KEYS, {key: Entry(key, encode(record), 1) for key, record in records.items()})
     fleet = parse_fleet(text, "fleet.yaml", directory)
-    return next_steps(view, FleetRecord(1, text, fleet.model_dump(mode="json"), str(directory)), Path("logs"))
+    record = FleetRecord(1, text, fleet.model_dump(mode="json"), str(directory))
+    return next_steps(view, record, Path("logs"), last_fleet_of(fleet, directory) if is_remembered else None)
 
 
 def commands(lines: list[str]) -> list[str]:
@@ -55,10 +58,26 @@ def test_no_rollout_is_offered_where_there_is_no_newer_version(tmp_path: Path) -
     assert not any("rollout" in command for command in commands(steps(tmp_path, version="2")))
 
 
-def test_unusual_addresses_are_in_the_commands(tmp_path: Path) -> None:
-    text = write_bundled(tmp_path).read_text().replace("127.0.0.1:8003", "0.0.0.0:9003")
-    found = commands(steps(tmp_path, port=9000, text=text))
-    assert found[0] == "isochrone infer pipeline --url http://127.0.0.1:9000"
+def _unusual(directory: Path) -> str:
+    text = write_bundled(directory).read_text()
+    return text.replace("127.0.0.1:8003", "0.0.0.0:9003").replace(":8000", ":9100")
+
+
+def test_unusual_addresses_are_found_by_plain_commands(tmp_path: Path) -> None:
+    lines = steps(tmp_path, port=9100, text=_unusual(tmp_path))
+    assert "Any Triton client can use it: http://127.0.0.1:9100 (HTTP and gRPC)." in lines
+    assert not any("--url" in command or "--api" in command for command in commands(lines))
+    assert {"isochrone infer pipeline", "isochrone status"} < set(commands(lines))
+
+
+def test_a_gateways_picked_port_is_in_the_command(tmp_path: Path) -> None:
+    text = write_bundled(tmp_path).read_text().replace(":8000", ":0")
+    assert commands(steps(tmp_path, port=9100, text=text))[0] == "isochrone infer pipeline --url http://127.0.0.1:9100"
+
+
+def test_unusual_addresses_are_in_the_commands_where_the_fleet_could_not_be_remembered(tmp_path: Path) -> None:
+    found = commands(steps(tmp_path, port=9100, text=_unusual(tmp_path), is_remembered=False))
+    assert found[0] == "isochrone infer pipeline --url http://127.0.0.1:9100"
     assert found[1].endswith(" detector=2 --api http://127.0.0.1:9003")
     assert "isochrone status --api http://127.0.0.1:9003" in found
 

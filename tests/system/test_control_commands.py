@@ -101,7 +101,8 @@ def test_a_file_is_planned_then_applied(control: ControlThread) -> None:
     refused = isochrone(control, "apply", str(path))
     assert refused.exit_code == 1
     assert "start    pool" in refused.output
-    assert "agree to the plan with --yes" in refused.output
+    assert "The plan takes nothing away; it would start controller control, start gateway gw, " in refused.output
+    assert "apply it with --yes" in refused.output
     shown = isochrone(control, "apply", str(path), "--yes", "--no-wait")
     assert shown.exit_code == 0
     assert "start    pool" in shown.output

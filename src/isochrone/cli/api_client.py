@@ -118,10 +118,24 @@ class ApiClient:
 
     def _refusal(self, response: httpx.Response) -> ApiFailed:
         try:
-            said = str(response.json()["error"])
-        except (ValueError, KeyError, TypeError):
+            told = response.json()
+            said, code = str(told["error"]), told.get("code")
+        except (ValueError, KeyError, TypeError, AttributeError):
             said = f"{response.url} answered {response.status_code} without an explanation; is it a controller?"
+            code = None
+        # A controller's refusals have a code; an inference server's have none.
+        if code is None and (what := self._inference_server()):
+            said = f"{self.url} is {what}; --api wants the controller ({_USUAL_API} by default)"
         return ApiFailed(said, response.status_code)
+
+    def _inference_server(self) -> str:
+        """What answers there, if it speaks the inference protocol; "": it does not."""
+        try:
+            metadata = self._client.get("/v2").json()
+            name, _ = str(metadata["name"]), metadata["extensions"]
+        except (httpx.HTTPError, ValueError, KeyError, TypeError):
+            return ""
+        return "a gateway" if "gateway" in name else "an inference server"
 
     def _unreachable(self, error: Exception) -> ApiFailed:
         if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
@@ -129,8 +143,8 @@ class ApiClient:
         if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
             return ApiFailed(f"--api: expected http://HOST:PORT, given '{self.url}'")
         return ApiFailed(
-            f"no controller{self._whose} answers at {self.url} ({error}); start one with 'isochrone up', or name it "
-            "with --api"
+            f"no controller{self._whose} answers at {self.url} ({error}); if 'isochrone up' is running, try again in a "
+            "few seconds; else start it, or name a controller with --api"
         )
 
 

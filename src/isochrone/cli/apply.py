@@ -1,4 +1,4 @@
-"""``isochrone apply``: make the fleet as a file says; what that does is shown first."""
+"""``isochrone apply``: apply a fleet file; the plan is shown first."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from isochrone.cli.api_client import DEFAULT_API, ApiClient, ApiFailed, ApiOptio
 from isochrone.cli.console import make_console, table
 from isochrone.cli.rollouts.applied import starts_rollouts, wait_for_rollouts
 from isochrone.control.api.messages import FleetRequest, PlanAnswer, Rollouts, in_full
+from isochrone.control.fleet.reading import read_text
 from isochrone.control.records import DONE
 
 EPILOG = """
@@ -24,10 +25,10 @@ Examples:
   isochrone apply fleet.yaml --yes --json
   isochrone apply fleet.yaml --yes --no-wait
 
-It waits for the rollouts that the file starts, and ends with status 1 if one is aborted. Ctrl-C stops waiting, nothing
-else. What did not change is not restarted. If somebody else applied a file since the plan was shown, nothing is done.
-What the plan takes away (retire, interrupt) has to be agreed to by a typed word, or by --yes. Where there is no
-terminal, nothing is applied without --yes.
+It waits for the rollouts that the file starts, and ends with status 1 if one is aborted. Ctrl-C only stops the waiting.
+Unchanged processes are not restarted. If somebody else applied a file since the plan was shown, nothing is applied.
+Steps that take something away (retire, interrupt) need a typed word, or --yes. Where there is no terminal, nothing is
+applied without --yes.
 """
 
 _STYLES = {
@@ -42,6 +43,8 @@ _STYLES = {
 }
 #: To be typed where something is taken away.
 _WORD = "retire"
+#: Steps that a refusal names.
+_NAMED = 6
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -49,19 +52,15 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command(epilog=EPILOG)
 def apply(
     file: Annotated[Path, typer.Argument(help="The fleet.yaml.", show_default=False)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would follow, and do nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to the whole plan; nothing is asked.")] = False,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until its rollouts are over.")] = True,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan, and apply nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to the whole plan without being asked.")] = False,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait for its rollouts to finish.")] = True,
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
-    """Make the fleet as a file says."""
+    """Apply a fleet file."""
     with failing_as("apply"), ApiClient(api) as client:
-        try:
-            text = file.read_text(encoding="utf-8")
-        except UnicodeDecodeError:
-            raise ApiFailed(f"{file}: expected UTF-8 text, given bytes that are not") from None
-        request = FleetRequest(text, str(file.resolve().parent), str(file))
+        request = FleetRequest(read_text(file), str(file.resolve().parent), str(file))
         plan = client.send("PUT", "/v1/fleet", PlanAnswer, request, dry_run=1)
         if not as_json:
             _print(plan)
@@ -71,7 +70,7 @@ def apply(
             return
         taken = tuple(f"{step.kind} {step.name}" for step in plan.steps if step.action in ("retire", "interrupt"))
         if not yes and any(step.action != "ignore" for step in plan.steps):
-            _ask(taken)
+            _ask(plan, taken)
         # What is applied is what was shown, or nothing.
         request = FleetRequest(request.text, request.directory, request.file, plan.generation, taken)
         before = [each.identity for each in client.get("/v1/rollouts", Rollouts).rollouts]
@@ -90,10 +89,10 @@ def _finish(client: ApiClient, applied: PlanAnswer, before: list[str], wait: boo
         raise typer.Exit(1)
 
 
-def _ask(taken: Sequence[str]) -> None:
+def _ask(plan: PlanAnswer, taken: Sequence[str]) -> None:
     """Raises unless the user agrees, at a terminal."""
     if not sys.stdin.isatty():
-        raise ApiFailed("nothing was applied: there is no terminal to ask at; agree to the plan with --yes")
+        raise ApiFailed(f"nothing was applied: there is no terminal to ask at. {_without_terminal(plan, taken)}")
     if taken:
         said = typer.prompt(
             f"This takes away {', '.join(taken)}. Type '{_WORD}' to agree", default="", show_default=False
@@ -103,6 +102,14 @@ def _ask(taken: Sequence[str]) -> None:
         agreed = typer.confirm("Apply?", default=False)
     if not agreed:
         raise ApiFailed("nothing was applied")
+
+
+def _without_terminal(plan: PlanAnswer, taken: Sequence[str]) -> str:
+    if taken:
+        return f"The plan takes away {', '.join(taken)}; agree to that with --yes"
+    changes = [f"{step.action} {step.kind} {step.name}" for step in plan.steps if step.action != "ignore"]
+    more = f" and {len(changes) - _NAMED} more" if len(changes) > _NAMED else ""
+    return f"The plan takes nothing away; it would {', '.join(changes[:_NAMED])}{more}; apply it with --yes"
 
 
 def _print(plan: PlanAnswer) -> None:

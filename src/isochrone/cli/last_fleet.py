@@ -1,4 +1,4 @@
-"""The fleet that was started last on this machine: commands that are given no ``--api`` talk to it.
+"""The fleet that was started last on this machine: commands without ``--api`` or ``--url`` talk to it.
 
 ``isochrone up`` writes the file; nothing else does, so that one command for another fleet does not redirect the next.
 A file that cannot be written or read is as good as none: it only saves typing.
@@ -19,6 +19,8 @@ class LastFleet:
     api: str
     #: Directory of its logs and its lock.
     state: str
+    #: URL of its first gateway; "": it has none, or the gateway picks its port.
+    gateway: str = ""
 
 
 def last_fleet_file() -> Path:
@@ -29,7 +31,8 @@ def last_fleet_file() -> Path:
     return base / "isochrone" / "last-fleet.json"
 
 
-def remember(fleet: LastFleet) -> None:
+def remember(fleet: LastFleet) -> bool:
+    """Whether commands will find it."""
     try:
         path = last_fleet_file()
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -38,12 +41,15 @@ def remember(fleet: LastFleet) -> None:
         unfinished.write_text(json.dumps(asdict(fleet)) + "\n", encoding="utf-8")
         unfinished.replace(path)
     except (OSError, RuntimeError):
-        pass  # no home directory, or one that cannot be written to
+        return False  # no home directory, or one that cannot be written to
+    return True
 
 
 def last_fleet() -> LastFleet | None:
     try:
         found = json.loads(last_fleet_file().read_text(encoding="utf-8"))
-        return LastFleet(str(found["name"]), str(found["api"]), str(found["state"]))
-    except (OSError, RuntimeError, ValueError, KeyError, TypeError):
+        # Earlier releases wrote no gateway.
+        gateway = str(found.get("gateway", ""))
+        return LastFleet(str(found["name"]), str(found["api"]), str(found["state"]), gateway)
+    except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -77,7 +77,7 @@ def serve(
     strict_readiness: Annotated[
         bool,
         typer.Option(
-            "--strict-readiness/--no-strict-readiness", help="Ready only if every model is; never so with --store."
+            "--strict-readiness/--no-strict-readiness", help="Ready only if every model is ready; off with --store."
         ),
     ] = True,
     server_name: Annotated[
@@ -137,10 +137,10 @@ def serve(
     pool: Annotated[str, typer.Option(help="With --store: the pool it belongs to.", show_default="none")] = "",
     tier: Annotated[str, typer.Option(help="With --store: its tier, as edge or cloud.", show_default="none")] = "",
     device: Annotated[str, typer.Option(help="With --store: what it computes on, as cpu.", show_default="none")] = "",
-    region: Annotated[str, typer.Option(help="With --store: where it stands.", show_default="none")] = "",
+    region: Annotated[str, typer.Option(help="With --store: its region.", show_default="none")] = "",
     memory: Annotated[int, typer.Option(help="With --store: bytes it may use for models; 0: not known.", min=0)] = 0,
     lease_seconds: Annotated[
-        float, typer.Option(help="With --store: a worker not heard of for so long is gone.", min=0.5)
+        float, typer.Option(help="With --store: seconds without a heartbeat until it counts as lost.", min=0.5)
     ] = 5.0,
     log_verbose: Annotated[
         int, typer.Option(help="More in the log: 1 what happens to models, 2 every request.", min=0)

@@ -1,4 +1,4 @@
-"""``isochrone up``: a whole fleet on this machine, in the foreground, until it is told to stop."""
+"""``isochrone up``: a whole fleet on this machine, in the foreground, until it is stopped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from isochrone.cli.fleet.next_steps import controller_url, next_steps
+from isochrone.cli.fleet.next_steps import last_fleet_of, next_steps
 from isochrone.cli.last_fleet import LastFleet, remember
 from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.keys import Keys
@@ -32,9 +32,9 @@ Examples:
   isochrone up fleet.yaml
   isochrone up --state ./my-first-fleet
 
-Without a file: the fleet in ./isochrone-state as it was left; the bundled one is written there if there is none.
-With a file: the fleet becomes what the file says, as by isochrone apply. Ctrl-C stops everything; the state stays.
-Commands without --api talk to the fleet that was started last on this machine.
+Without a file, the fleet in ./isochrone-state is started as it was left; if there is none, the bundled fleet is written
+there. With a file, the file is applied first, as by isochrone apply. Ctrl-C stops everything; the state stays. Commands
+without --api or --url talk to the fleet that was started last on this machine.
 """
 
 _ENGINES = ("local",)
@@ -60,7 +60,7 @@ def up(
         bool, typer.Option("--yes", "-y", help="Agree to what a changed file takes away: models, pools, addresses.")
     ] = False,
 ) -> None:
-    """Start a whole fleet: controllers, gateways and workers, and keep it as fleet.yaml says."""
+    """Start a whole fleet (controllers, gateways and workers) and keep it running as fleet.yaml describes."""
     try:
         if engine not in _ENGINES:
             raise ConfigError("--engine", "name", f"one of {', '.join(_ENGINES)}", repr(engine))
@@ -81,8 +81,8 @@ async def _run(launch: Launch, agrees: bool) -> None:
         record, before = await record_of(store, launch, agrees)
         _tell_what_is_applied(launch, record, before)
         await check_ports(record, launch.where)
-        api = controller_url(fleet_of(record.spec))
-        remember(LastFleet(launch.fleet.name, api, str(launch.state.resolve())))
+        last = last_fleet_of(fleet_of(record.spec), launch.state)
+        found = last if remember(last) else None
         files = LogFiles(launch.state / "logs")
 
         def ended(exit: Exit) -> None:
@@ -102,7 +102,7 @@ async def _run(launch: Launch, agrees: bool) -> None:
             last_lines=lambda name: files.last_lines(name, 1),
         )
         work = asyncio.create_task(supervisor.run(stopping, hurry))
-        shown = asyncio.create_task(_show_next_steps(supervisor, files))
+        shown = asyncio.create_task(_show_next_steps(supervisor, files, found))
         try:
             await work
         finally:
@@ -113,11 +113,11 @@ async def _run(launch: Launch, agrees: bool) -> None:
         await store.close()
 
 
-async def _show_next_steps(supervisor: Supervisor, files: LogFiles) -> None:
+async def _show_next_steps(supervisor: Supervisor, files: LogFiles, last: LastFleet | None) -> None:
     await supervisor.up.wait()
     record = supervisor.view.fleet
     if record is not None:
-        for line in next_steps(supervisor.view, record, files.directory):
+        for line in next_steps(supervisor.view, record, files.directory, last):
             typer.echo(line)
 
 

@@ -170,7 +170,7 @@ def test_no_text_brings_it_down(text: str) -> None:
 
 
 def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
-    with pytest.raises(FleetError, match=r"none\.yaml: file: expected a fleet.yaml, given No such file"):
+    with pytest.raises(FleetError, match=r"none\.yaml: no such file; name a fleet.yaml \(isochrone init"):
         load_fleet(tmp_path / "none.yaml")
     with pytest.raises(FleetError, match=r"expected a fleet.yaml, given Is a directory"):
         load_fleet(tmp_path)

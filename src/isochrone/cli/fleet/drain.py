@@ -15,8 +15,8 @@ Examples:
   isochrone drain cpu-2
   isochrone drain gw-1 --json
 
-It finishes what it has. A drained gateway says that it is not ready, so that what balances over gateways chooses
-another one, and serves what comes all the same. Give it work again with: isochrone undrain NAME
+It finishes its requests. A drained gateway reports that it is not ready, so that load balancers choose another one; it
+still serves the requests that reach it. Undo it with: isochrone undrain NAME
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)

@@ -23,7 +23,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command(epilog=EPILOG)
 def events(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new ones as they happen.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new ones as they happen.")] = False,
     limit: Annotated[int, typer.Option(help="How many of the latest.", min=0, max=1000)] = 100,
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,

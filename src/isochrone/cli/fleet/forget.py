@@ -14,8 +14,8 @@ EPILOG = """
 Examples:
   isochrone forget gw-2
 
-Only for a gateway whose process or machine is gone for sure: one that still serves could then answer with an old
-version after a strict switch.
+Use it only when the gateway's process or machine is certainly gone: a gateway that still serves could answer with an
+old version after a strict switch.
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -27,7 +27,7 @@ def forget(
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget a gateway that is dead for sure."""
+    """Remove a dead gateway from the fleet's records."""
     with failing_as("forget"), ApiClient(api) as client:
         done = client.send("DELETE", f"/v1/known-gateways/{part(gateway)}", Done)
         print_json(done) if as_json else typer.echo(done.done)

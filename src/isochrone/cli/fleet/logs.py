@@ -39,7 +39,7 @@ def logs(
     process: Annotated[
         str | None, typer.Argument(metavar="[PROCESS]", help="A worker, gateway or controller. [default: all]")
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new lines as they come.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines as they come.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last lines of each.", min=0)] = 20,
     state: Annotated[
         Path | None,

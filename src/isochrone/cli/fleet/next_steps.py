@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from isochrone.cli.console import counted
+from isochrone.cli.last_fleet import LastFleet
 from isochrone.control.fleet.catalog import available_versions
 from isochrone.control.fleet.quantities import split_address
 from isochrone.control.fleet.reading import fleet_of
@@ -18,13 +19,15 @@ _USUAL_GATEWAYS = frozenset(("127.0.0.1:8000", "0.0.0.0:8000", "localhost:8000")
 _USUAL_CONTROLLERS = frozenset(("127.0.0.1:8003", "0.0.0.0:8003", "localhost:8003"))
 
 
-def next_steps(view: View, record: FleetRecord, logs: Path) -> list[str]:
-    """Lines for a terminal."""
+def next_steps(view: View, record: FleetRecord, logs: Path, last: LastFleet | None) -> list[str]:
+    """Lines for a terminal. ``last``: the fleet that commands talk to without ``--api`` and ``--url``."""
     fleet = fleet_of(record.spec)
     gateways = [f"{_reachable(each.host)}:{each.port}" for each in view.gateways.values()]
     gateway = _usual_first(gateways, _USUAL_GATEWAYS)
-    url = f" --url http://{gateway}" if gateway and gateway not in _USUAL_GATEWAYS else ""
-    api = f" --api {controller_url(fleet)}" if fleet.control.listen not in _USUAL_CONTROLLERS else ""
+    is_gateway_found = last.gateway == f"http://{gateway}" if last and last.gateway else gateway in _USUAL_GATEWAYS
+    url = f" --url http://{gateway}" if gateway and not is_gateway_found else ""
+    is_found = last.api == controller_url(fleet) if last and last.api else fleet.control.listen in _USUAL_CONTROLLERS
+    api = f" --api {controller_url(fleet)}" if not is_found else ""
     # A port that a controller picked itself is in its log alone.
     is_known = not fleet.control.listen.endswith(":0")
     lines = ["", f"Fleet {fleet.name} is up: {_count(view)}."]
@@ -42,6 +45,19 @@ def next_steps(view: View, record: FleetRecord, logs: Path) -> list[str]:
         lines.append("  isochrone status --api http://HOST:PORT    (control.listen has port 0: see a controller's log)")
     lines += ["", f"Logs: isochrone logs, or {logs}. Ctrl-C stops everything; the state stays."]
     return lines
+
+
+def last_fleet_of(fleet: Fleet, state: Path) -> LastFleet:
+    """What commands without ``--api`` and ``--url`` need to know. ``state``: of its logs and its lock."""
+    return LastFleet(fleet.name, controller_url(fleet), str(state.resolve()), gateway_url(fleet))
+
+
+def gateway_url(fleet: Fleet) -> str:
+    """Where the first gateway answers; "": there is none, or on a port that it picks itself."""
+    for gateway in fleet.gateways.values():
+        host, port = split_address(gateway.listen)
+        return f"http://{_reachable(host)}:{port}" if port else ""
+    return ""
 
 
 def controller_url(fleet: Fleet) -> str:

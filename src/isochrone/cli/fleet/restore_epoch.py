@@ -20,9 +20,9 @@ Examples:
   isochrone restore-epoch --yes
   isochrone restore-epoch --without gw-2
 
-What is committed is rebuilt from what the gateways serve and from the rollouts, and is shown first. Requests go on
-meanwhile. Where there is no terminal, or with --json, nothing is written without --yes. A gateway that serves and has
-yet to offer what it serves is waited for, unless --without names it.
+The committed versions are rebuilt from what the gateways serve and from the rollouts, and are shown first. Requests are
+served meanwhile. Where there is no terminal, or with --json, nothing is written without --yes. The command waits for
+every gateway that serves and has not yet reported what it serves, unless --without names it.
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -30,8 +30,8 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command(epilog=EPILOG)
 def restore_epoch(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and do nothing.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write it; nothing is asked.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be written, and write nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Write it without being asked.")] = False,
     without: Annotated[
         list[str] | None,
         typer.Option(metavar="GATEWAY", help="Do not wait for what this gateway serves; may be given several times."),
@@ -39,7 +39,7 @@ def restore_epoch(
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
-    """Rebuild what is committed when its records are damaged."""
+    """Rebuild the committed versions when their records are damaged."""
     with failing_as("restore-epoch"), ApiClient(api) as client:
         if as_json and not (yes or dry_run):
             raise ApiFailed("nothing was restored: --json shows no preview to agree to; add --yes, or --dry-run")

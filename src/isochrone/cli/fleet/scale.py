@@ -30,7 +30,7 @@ def scale(
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a pool so many workers."""
+    """Set the number of workers of a pool."""
     with failing_as("scale"), ApiClient(api) as client:
         plan = client.send("POST", f"/v1/pools/{part(pool)}/scale", PlanAnswer, ScaleRequest(workers, yes))
         if as_json:

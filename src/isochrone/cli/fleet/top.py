@@ -32,9 +32,9 @@ Examples:
   isochrone top --interval 5
   isochrone top --count 10 --json
 
-Requests and failures are per second, over the interval; those of a model are what clients asked of the gateways, runs
-are on the workers, with the steps of ensembles. p99 is of the time inside a worker. cpu is in percent of one core. A
-page that does not tell a figure leaves it out. Ctrl-C ends it.
+Requests and failures are per second, over the interval. A model's requests are those that the gateways got from
+clients; its runs are those on the workers, with the steps of ensembles. p99 is of the time inside a worker. cpu is in
+percent of one core. Figures that a metrics page lacks are left out. Ctrl-C ends it.
 """
 
 _COLUMNS = ("req/s", "refused/s", "failed/s", "in flight", "p99 ms", "cpu", "memory")
@@ -47,12 +47,12 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command(epilog=EPILOG)
 def top(
-    interval: Annotated[float, typer.Option(help="Seconds between two looks.", min=0.1)] = 1.0,
-    count: Annotated[int, typer.Option(help="Looks before it ends; 0: it does not.", min=0)] = 0,
+    interval: Annotated[float, typer.Option(help="Seconds between two updates.", min=0.1)] = 1.0,
+    count: Annotated[int, typer.Option(help="Updates before it ends; 0: no end.", min=0)] = 0,
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what every model, gateway and worker does, live. With --json, one object a look."""
+    """Show live figures of models, gateways and workers. With --json, one object per update."""
     console = make_console()
     with failing_as("top"), ApiClient(api) as client, _Pages() as pages:
         status = client.get("/v1/status", Status)

@@ -31,7 +31,7 @@ Examples:
   isochrone control --store sqlite:state/fleet.db --fleet demo
   isochrone control --store etcd:http://10.0.0.1:2379 --fleet plant --name c2 --listen 0.0.0.0:8003
 
-'isochrone up' starts controllers itself. Several share the work of none: one leads, the others wait to.
+'isochrone up' starts controllers itself. Of several controllers, one leads; the others stand by.
 """
 
 log = structlog.get_logger()
@@ -49,7 +49,7 @@ def control(
     name: Annotated[str, typer.Option(help="This controller's name; no other may have it.")] = "c1",
     listen: Annotated[str, typer.Option(help="host:port of the API; port 0 picks a free one.")] = "127.0.0.1:8003",
     lease_seconds: Annotated[
-        float, typer.Option(help="Another one leads when this one is not heard of for so long.", min=1.0)
+        float, typer.Option(help="Seconds without a heartbeat until another controller leads.", min=1.0)
     ] = 5.0,
     allow_host: Annotated[
         list[str] | None,

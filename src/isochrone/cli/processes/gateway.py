@@ -92,7 +92,7 @@ def gateway(
         str, typer.Option(help="With --store: the address others reach it at.", show_default="the listening one")
     ] = "",
     lease_seconds: Annotated[
-        float, typer.Option(help="With --store: a gateway not heard of for so long is taken for lost.", min=0.5)
+        float, typer.Option(help="With --store: seconds without a heartbeat until it counts as lost.", min=0.5)
     ] = 5.0,
     server_name: Annotated[
         str, typer.Option(help="The name in the server metadata; some clients expect 'triton'.")
@@ -120,7 +120,7 @@ def gateway(
     tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
 ) -> None:
-    """Serve in front of workers: each request goes to the one that answers it soonest, or is told that none can."""
+    """Route requests to workers: each goes to the one that answers it soonest, or is rejected if none can."""
     try:
         host, _, port = listen.rpartition(":")
         if not port.isdigit() or int(port) > 65535:

@@ -55,7 +55,7 @@ class GrpcTarget:
     def model_names(self) -> list[str]:
         request = service_pb2.RepositoryIndexRequest()
         response = self._call(lambda: self._stub.RepositoryIndex(request, timeout=self._patience))
-        return sorted({model.name for model in response.models})
+        return sorted({model.name for model in response.models if model.state == "READY"})
 
     def infer(self, question: Question) -> Answer:
         request = service_pb2.ModelInferRequest(model_name=question.model, model_version=question.version)

@@ -65,7 +65,8 @@ class HttpTarget:
 
     def model_names(self) -> list[str]:
         index = self._json("POST", "/v2/repository/index")
-        return sorted({str(row["name"]) for row in index if isinstance(row, dict) and "name" in row})
+        rows = [row for row in index if isinstance(row, dict)] if isinstance(index, list) else []
+        return sorted({str(row["name"]) for row in rows if "name" in row and row.get("state") == "READY"})
 
     def infer(self, question: Question) -> Answer:
         inputs, blobs = [], []

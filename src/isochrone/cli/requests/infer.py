@@ -11,8 +11,17 @@ import numpy as np
 import typer
 from rich.console import Console
 
+from isochrone.cli.last_fleet import last_fleet
 from isochrone.cli.requests.request_inputs import arrange, split_inputs
-from isochrone.cli.requests.target import Answer, Certificates, Question, RequestFailed, Target, open_target
+from isochrone.cli.requests.target import (
+    Answer,
+    Certificates,
+    Question,
+    RequestFailed,
+    Target,
+    Unreachable,
+    open_target,
+)
 from isochrone.cli.requests.waterfall import percentile, render, stages_of
 from isochrone.errors import IsochroneError
 from isochrone.protocol.datatypes import name_of
@@ -34,6 +43,8 @@ Examples:
 Without --input, inputs are random and shaped as the model's metadata says. JSON may leave out the batch dimension.
 """
 
+#: Where a worker or a gateway listens unless it is configured otherwise.
+_USUAL_URL = "http://localhost:8000"
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -42,8 +53,13 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def infer(
     model: Annotated[str, typer.Argument(help="The model's name.", show_default=False)],
     url: Annotated[
-        str, typer.Option(metavar="URL", help="http://HOST:PORT, or https://, grpc://, grpcs:// in place of http://.")
-    ] = "http://localhost:8000",
+        str,
+        typer.Option(
+            metavar="URL",
+            help="http://HOST:PORT, or https://, grpc://, grpcs:// in place of http://.",
+            show_default=f"the gateway of the fleet last started here with 'isochrone up', else {_USUAL_URL}",
+        ),
+    ] = "",
     version: Annotated[str, typer.Option(help="The model's version.", show_default="the server's choice")] = "",
     inputs: Annotated[
         list[str] | None,
@@ -51,9 +67,9 @@ def infer(
     ] = None,
     random: Annotated[bool, typer.Option("--random", help="Random data for inputs that are not given.")] = False,
     batch: Annotated[int, typer.Option(help="Rows of random inputs (their first dimension, where free).", min=1)] = 1,
-    seed: Annotated[int, typer.Option(help="Of the random data.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random data.", min=0)] = 0,
     outputs: Annotated[
-        list[str] | None, typer.Option("--output", metavar="NAME", help="An output wanted. [default: all]")
+        list[str] | None, typer.Option("--output", metavar="NAME", help="An output to return. [default: all]")
     ] = None,
     parameters: Annotated[
         list[str] | None,
@@ -62,7 +78,7 @@ def infer(
     timeout_ms: Annotated[
         float | None, typer.Option(help="The request's deadline, kept by the server.", min=0.001, show_default="none")
     ] = None,
-    repeat: Annotated[int, typer.Option(help="Send it so many times, one after the other.", min=1)] = 1,
+    repeat: Annotated[int, typer.Option(help="Send it this many times, one after the other.", min=1)] = 1,
     ca: Annotated[
         Path | None,
         typer.Option(help="TLS: PEM certificate of the authority to trust.", show_default="the system's authorities"),
@@ -73,7 +89,7 @@ def infer(
 ) -> None:
     """Send one request to a server and print the outputs and the time waterfall."""
     try:
-        target = open_target(url, timeout_ms, Certificates(ca, cert, key))
+        target = _open(url, timeout_ms, Certificates(ca, cert, key))
         try:
             given = split_inputs(inputs or [])
             if batch > 1 and given and not random:
@@ -96,10 +112,21 @@ def infer(
         raise typer.Exit(1) from None
 
 
+def _open(url: str, timeout_ms: float | None, certificates: Certificates) -> Target:
+    """``url`` "": the gateway of the fleet that was started last on this machine, else the usual place."""
+    last = last_fleet() if not url else None
+    if last is None or not last.gateway:
+        return open_target(url or _USUAL_URL, timeout_ms, certificates)
+    try:
+        return open_target(last.gateway, timeout_ms, certificates)
+    except Unreachable as error:
+        raise RequestFailed(f"{error}; that is the gateway of fleet {last.name}, the last one started here") from None
+
+
 def _explained(error: RequestFailed, target: Target) -> RequestFailed:
     """The same with what the server's own sentence cannot know: what to type instead."""
     if error.unknown_model and "' version " not in str(error):
-        names = ", ".join(target.model_names()) or "no models"
+        names = ", ".join(target.model_names()) or "no model that is ready"
         return RequestFailed(f"{error}; the server has {names}")
     if "correlation ID" in str(error):
         return RequestFailed(f"{error}; name a sequence: --parameter sequence_id=1 --parameter sequence_start=true")
@@ -185,4 +212,4 @@ def _print(model: str, answers: list[Answer]) -> None:
         figures = "  ".join(f"{name} {value:.3f}" for name, value in _percentiles(answers).items())
         console.print(f"\nms  {figures}", markup=False)
     if not stages:
-        console.print("The server told no stages: it is not Isochrone, or an older one.", style="dim")
+        console.print("The server reported no stages: it is not Isochrone, or an older release.", style="dim")

@@ -101,7 +101,9 @@ class Certificates:
 class Target(Protocol):
     def inputs(self, model: str, version: str) -> list[TensorDescription]: ...
 
-    def model_names(self) -> list[str]: ...
+    def model_names(self) -> list[str]:
+        """Of the models that are ready."""
+        ...
 
     def infer(self, question: Question) -> Answer: ...
 
@@ -145,8 +147,12 @@ def untrusted(url: str, reason: str) -> RequestFailed:
     return RequestFailed(f"{url} shows a certificate that is not trusted ({reason}); name its authority with --ca")
 
 
+class Unreachable(RequestFailed):
+    """No server listens there."""
+
+
 def unreachable(url: str, reason: str) -> RequestFailed:
-    return RequestFailed(
+    return Unreachable(
         f"no server answers at {url} ({reason}); start a fleet with 'isochrone up' or a worker with "
         "'isochrone serve MODELS', or name another with --url"
     )

@@ -1,4 +1,4 @@
-"""``isochrone canary``: new versions that are being tried on a part of the traffic."""
+"""``isochrone canary``: new versions under evaluation on a part of the traffic."""
 
 from __future__ import annotations
 
@@ -52,13 +52,13 @@ app = typer.Typer(
     rich_markup_mode=None,
     add_completion=False,
     no_args_is_help=True,
-    help="New versions tried on a part of traffic.",
+    help="Evaluate new versions on a part of traffic.",
 )
 
 
 @app.callback()
 def main() -> None:
-    """New versions tried on a part of traffic."""
+    """Evaluate new versions on a part of traffic."""
 
 
 @app.command(epilog=STATUS_EPILOG)
@@ -96,7 +96,7 @@ def abort(
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
-    """Take a new version away again."""
+    """Abort a canary: the new version gets no traffic."""
     with failing_as("canary abort"), ApiClient(api) as client:
         abort_rollout(client, identity or _the_one(client), reason, wait, as_json)
 

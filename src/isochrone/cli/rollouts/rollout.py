@@ -65,13 +65,13 @@ WaitOption = Annotated[bool, typer.Option("--wait/--no-wait", help="Watch it unt
 _LISTED = 20
 
 app = typer.Typer(
-    rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="Change versions: all at once, or not."
+    rich_markup_mode=None, add_completion=False, no_args_is_help=True, help="Change model versions atomically."
 )
 
 
 @app.callback()
 def main() -> None:
-    """Change versions: all at once, or not."""
+    """Change model versions atomically."""
 
 
 @app.command(epilog=START_EPILOG)
@@ -82,7 +82,9 @@ def start(
     ] = None,
     canary: Annotated[
         bool | None,
-        typer.Option("--canary/--no-canary", help="Try it on a part first.", show_default="as fleet.yaml says"),
+        typer.Option(
+            "--canary/--no-canary", help="Evaluate it on a part of traffic.", show_default="as fleet.yaml says"
+        ),
     ] = None,
     compare: Annotated[
         bool | None,
@@ -133,7 +135,7 @@ def abort(
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
-    """Abort a rollout: nothing of the new version stays visible."""
+    """Abort a rollout: the new version gets no traffic."""
     with failing_as("rollout abort"), ApiClient(api) as client:
         abort_rollout(client, identity, reason, wait, as_json)
 
@@ -145,7 +147,7 @@ def rollback(
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
-    """Go back to the version before."""
+    """Go back to the previous version."""
     with failing_as("rollout rollback"), ApiClient(api) as client:
         record = client.send("POST", f"/v1/models/{part(model)}/rollback", RolloutRecord)
         _finish(client, record, DONE if record.kind == "rollback" else ABORTED, wait, as_json)

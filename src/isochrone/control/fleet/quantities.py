@@ -218,7 +218,7 @@ Address = Annotated[
     AfterValidator(_address),
     WithJsonSchema({"type": "string", "pattern": r"^.+:\d{1,5}$"}),
 ]
-#: A server that runs already, in the words of ``isochrone gateway --upstream``.
+#: A server that runs already, written as for ``isochrone gateway --upstream``.
 Upstream = Annotated[str, AfterValidator(_upstream)]
 #: A file or directory; relative to the fleet.yaml.
 FilePath = Annotated[str, AfterValidator(file_path)]

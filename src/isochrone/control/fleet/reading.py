@@ -26,6 +26,14 @@ from isochrone.errors import ConfigError
 _ROUNDS = 6
 
 
+class _NoFile(ConfigError):
+    """The usual slip at a command line: a plain sentence says more than a key."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where, "file", "a fleet.yaml", "no such file")
+        self.args = (f"{where}: no such file; name a fleet.yaml (isochrone init writes one)",)
+
+
 class FleetError(ConfigError):
     """Everything that is wrong with one fleet. As a ``ConfigError`` it is the first of its problems."""
 
@@ -55,7 +63,9 @@ def read_text(path: Path | str) -> str:
     where = str(path)
     try:
         return Path(path).read_text(encoding="utf-8")
-    except (IsADirectoryError, NotADirectoryError, FileNotFoundError) as error:
+    except FileNotFoundError:
+        raise FleetError([_NoFile(where)]) from None
+    except (IsADirectoryError, NotADirectoryError) as error:
         raise FleetError([ConfigError(where, "file", "a fleet.yaml", error.strerror or str(error))]) from None
     except OSError as error:
         raise FleetError([ConfigError(where, "file", "a readable file", error.strerror or str(error))]) from None
