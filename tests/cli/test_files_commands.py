@@ -194,9 +194,35 @@ def test_validate_looks_at_ensembles_among_their_steps(models: Path) -> None:
     assert "expected steps of models that are there, given preprocess, which is not" in result.output
 
 
-@pytest.mark.parametrize("make", [lambda path: None, lambda path: path.mkdir()], ids=["absent", "empty"])
-def test_validate_of_nothing_says_what_was_expected(make: Any, tmp_path: Path) -> None:
-    make(tmp_path / "there")
+def test_validate_of_nothing_says_what_was_expected(tmp_path: Path) -> None:
     result = run("validate", tmp_path / "there")
     assert result.exit_code == 1
-    assert "expected" in result.output
+    assert "there: no such file; name a fleet.yaml" in result.output
+    (tmp_path / "there").mkdir()
+    result = run("validate", tmp_path / "there")
+    assert result.exit_code == 1
+    assert "expected at least one model in Triton's layout" in result.output
+
+
+@pytest.mark.parametrize(("model", "file"), [("detector", "model.onnx"), ("preprocess", "model.py")])
+def test_validate_names_the_file_that_a_version_lacks(model: str, file: str, models: Path, tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text("name: plant\npools:\n  cpu: {workers: 1}\n")
+    assert run("validate", fleet).exit_code == 0
+    (models / model / "6").mkdir()
+    result = run("validate", fleet)
+    assert result.exit_code == 1
+    assert f"expected {file} in {models / model / '6'}, given no such file" in result.output
+    # A version that nobody asks for may be incomplete: it is being copied, perhaps.
+    fleet.write_text(f"name: plant\npools:\n  cpu: {{workers: 1}}\nmodels:\n  {model}: {{version: 1}}\n")
+    assert run("validate", fleet).exit_code == 0
+    result = run("validate", models)
+    assert result.exit_code == 1
+    assert str(models / model / "6") in result.output
+    assert file in result.output
+
+
+def test_validate_of_a_models_own_directory_names_its_parent(models: Path) -> None:
+    result = run("validate", models / "detector")
+    assert result.exit_code == 1
+    assert f"given a model's own directory; give its parent, {models}" in result.output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,7 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from isochrone.cli.main import app
+from isochrone.models.layout import is_model
 from server_process import StartServer
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
@@ -61,3 +65,27 @@ def test_a_port_in_use_is_named_with_the_flag_that_changes_it(samples: Path) -> 
     said = result.stderr.splitlines()[-1]
     assert f"127.0.0.1:{port}" in said
     assert "--http-port" in said
+    assert "stopping" not in result.stdout + result.stderr
+    assert "stopped" not in result.stdout + result.stderr
+
+
+def test_an_empty_repository_is_served_with_a_warning(server_factory: StartServer, tmp_path: Path) -> None:
+    with server_factory(tmp_path) as server:
+        assert "expected models in Triton's layout, such as detector/config.pbtxt and detector/1/" in server.log_text()
+
+
+def test_a_models_own_directory_is_no_repository(samples: Path) -> None:
+    # detector has a file in its version, pipeline, an ensemble, only its configuration.
+    for name in ("detector", "pipeline"):
+        result = CliRunner().invoke(app, ["serve", str(samples / name)])
+        assert result.exit_code == 1
+        assert (
+            f"{samples / name} looks like a model; give its parent directory: isochrone serve {samples}"
+            in result.output
+        )
+
+
+def test_a_model_may_be_called_like_a_version(samples: Path, tmp_path: Path) -> None:
+    shutil.copytree(samples / "detector", tmp_path / "1")
+    assert not is_model(tmp_path)
+    assert is_model(tmp_path / "1")

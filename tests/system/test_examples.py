@@ -218,7 +218,7 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 def test_the_docs_name_real_flags() -> None:
     commands = ["serve", "gateway", "infer", "simulate", "up", "control", "apply", "scale", "events", "top"]
-    commands += ["rollout start", "rollout abort", "canary abort", "init", "logs", ""]
+    commands += ["rollout start", "rollout abort", "canary abort", "init", "logs", "restore-epoch", ""]
     pages = "".join(CliRunner().invoke(app, [*command.split(), "--help"]).output for command in commands)
     # etcd's own, and tritonserver's, which serve takes beside those of its help.
     text = pages.replace("\n", " ") + " --auto-compaction-retention --auto-compaction-mode --quota-backend-bytes"

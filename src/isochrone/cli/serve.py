@@ -17,6 +17,7 @@ from isochrone.cli.triton.command import TritonCommand, flags_of
 from isochrone.cli.triton.command_line import BadFlag
 from isochrone.cli.triton.options import configure_logs, with_triton_flags
 from isochrone.errors import IsochroneError
+from isochrone.models.layout import is_model
 from isochrone.protocol.origins import read_origins
 from isochrone.settings import WireLimits
 from isochrone.stop_signals import stop_signals
@@ -155,6 +156,9 @@ def serve(
         for path in repositories:
             if not path.is_dir():
                 raise StartFailed(f"model repository {path} is not a directory")
+            if is_model(path):
+                parent = Path(os.path.abspath(path)).parent
+                raise StartFailed(f"{path} looks like a model; give its parent directory: isochrone serve {parent}")
         if model_control_mode not in ("none", "explicit", "poll"):
             raise StartFailed(f"--model-control-mode: expected none, explicit or poll, given {model_control_mode!r}")
         if load_model and model_control_mode != "explicit":

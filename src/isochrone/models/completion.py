@@ -24,7 +24,7 @@ ASSUMED_MAX_BATCH_SIZE = 32
 ASSUMED_SEQUENCE_IDLE_MICROSECONDS = 1_000_000
 
 # In order of preference where a directory holds several of one backend: an exported program over TorchScript.
-_FILE_NAMES = {"onnx": ("model.onnx",), "torch": ("model.pt2", "model.pt"), "python": ("model.py",)}
+FILE_NAMES = {"onnx": ("model.onnx",), "torch": ("model.pt2", "model.pt"), "python": ("model.py",)}
 # How the completed configuration spells backends: Triton's own words, so that tools which read it find what
 # they know, and so that two spellings of one backend do not give two digests.
 _TRITON_BACKENDS = {"onnx": "onnxruntime", "torch": "pytorch", "python": "python", "ensemble": "ensemble"}
@@ -83,7 +83,7 @@ def _complete_backend(config: model_config_pb2.ModelConfig, newest: Path | None,
     else:
         backend = _backend_from_files(config, present, newest, where)
     if backend != "ensemble" and not config.default_model_filename:
-        names = _FILE_NAMES[backend]
+        names = FILE_NAMES[backend]
         config.default_model_filename = next((name for name in names if name in present), names[0])
     config.backend = _TRITON_BACKENDS[backend]
     config.platform = config.platform or _TRITON_PLATFORMS[backend]
@@ -106,15 +106,15 @@ def _backend_from_files(
 ) -> str:
     if config.default_model_filename:
         suffix = Path(config.default_model_filename).suffix
-        for backend, names in _FILE_NAMES.items():
+        for backend, names in FILE_NAMES.items():
             if suffix in {Path(name).suffix for name in names}:
                 return backend
-    found = [backend for backend, names in _FILE_NAMES.items() if present.intersection(names)]
+    found = [backend for backend, names in FILE_NAMES.items() if present.intersection(names)]
     if len(found) == 1:
         return found[0]
-    known = ", ".join(name for names in _FILE_NAMES.values() for name in names)
+    known = ", ".join(name for names in FILE_NAMES.values() for name in names)
     if found:
-        files = ", ".join(sorted(present.intersection(name for names in _FILE_NAMES.values() for name in names)))
+        files = ", ".join(sorted(present.intersection(name for names in FILE_NAMES.values() for name in names)))
         raise ConfigError(where, "backend", "to be stated, since the files fit several", f"files {files}")
     files = ", ".join(sorted(present)) or "no files"
     raise ConfigError(where, "backend", f"to be stated, or one of {known} in {newest}", f"none, and {files}")

@@ -20,6 +20,7 @@ import structlog
 
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError, NotFound
+from isochrone.models.layout import EXPECTED
 from isochrone.models.repository import Repository
 from isochrone.observe.logs import Settings as LogSettings
 from isochrone.observe.metrics import Exposition
@@ -155,8 +156,9 @@ class Worker:
         finally:
             for task in (starting, stopping):
                 task.cancel()
-            await asyncio.gather(starting, stopping, return_exceptions=True)
-            await self.stop()
+            ended, _ = await asyncio.gather(starting, stopping, return_exceptions=True)
+            # The reason follows on the terminal; that a server which never served has stopped is no news.
+            await self.stop(quiet=isinstance(ended, StartFailed))
         return 0
 
     async def start(self) -> None:
@@ -212,6 +214,10 @@ class Worker:
             entries = await self.catalog.scan()
         except IsochroneError as error:
             raise StartFailed(str(error)) from None
+        if not entries:
+            log.warning(
+                f"no models in the repository; expected {EXPECTED}", repositories=[*map(str, settings.repositories)]
+            )
         names = list(entries)
         if settings.control_mode == "explicit":
             names = list(entries) if "*" in settings.load_models else list(settings.load_models)
@@ -248,15 +254,16 @@ class Worker:
             await asyncio.sleep(self.settings.poll_seconds)
             await self.catalog.poll()
 
-    async def stop(self) -> None:
-        """Finishes in-flight work within the grace period; what is left after it is cut."""
+    async def stop(self, *, quiet: bool = False) -> None:
+        """Finishes in-flight work within the grace period; what is left after it is cut. ``quiet``: without a log."""
         if self.service.stopping:
             return
         for problem in await asyncio.gather(*(each.stop() for each in self._companions), return_exceptions=True):
             if problem is not None:
                 log.error("a companion of the worker did not stop well", error=str(problem))
         self.service.stopping = True
-        log.info("stopping", in_flight=self.service.in_flight, grace_seconds=self.settings.exit_timeout)
+        if not quiet:
+            log.info("stopping", in_flight=self.service.in_flight, grace_seconds=self.settings.exit_timeout)
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
@@ -267,7 +274,8 @@ class Worker:
         left = max(1.0, self.settings.exit_timeout - (now_ns() - started) / 1e9)
         await self.catalog.close(left)
         self.catalog.watchdog.stop()
-        log.info("stopped")
+        if not quiet:
+            log.info("stopped")
 
 
 def _raise_file_limit() -> None:

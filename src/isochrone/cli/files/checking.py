@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from isochrone.control.fleet.spec import Fleet
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError
 from isochrone.models.ensemble_graph import step_names
 from isochrone.models.ensemble_steps import check_steps
+from isochrone.models.layout import EXPECTED, is_model, missing_model_file
 from isochrone.models.repository import CONFIG_FILE, ModelDescription, Repository
 
 
@@ -59,6 +60,9 @@ def _by_repository(
 
 def _repository(path: Path) -> Checked:
     repository = Repository([path])
+    if is_model(path):
+        given = f"a model's own directory; give its parent, {_parent(path)}"
+        return Checked("repository", str(path), {}, (ConfigError(str(path), "models", EXPECTED, given),))
     try:
         entries = repository.scan()
     except ConfigError as error:
@@ -70,6 +74,10 @@ def _repository(path: Path) -> Checked:
     problems += _of_models(repository, dict.fromkeys(name for name, each in entries.items() if each.problem is None))
     versions = {name: ", ".join(map(str, entry.versions)) for name, entry in entries.items()}
     return Checked("repository", str(path), versions, tuple(_once(problems)))
+
+
+def _parent(path: Path) -> Path:
+    return Path(os.path.abspath(path)).parent
 
 
 def _of_models(repository: Repository, models: dict[str, int] | dict[str, None]) -> list[ConfigError]:
@@ -85,9 +93,17 @@ def _of_models(repository: Repository, models: dict[str, int] | dict[str, None])
             places = ", ".join(map(str, repository.paths))
             problems.append(ConfigError(places, name, "a model that can be read", error.message))
     problems += [problem for each in read.values() if (problem := _of_steps(each, read, models)) is not None]
+    problems += [problem for each in read.values() for problem in _of_files(each)]
     for description in read.values():
         description.release()
     return problems
+
+
+def _of_files(description: ModelDescription) -> Iterator[ConfigError]:
+    for number, place in description.versions.items():
+        problem = missing_model_file(description.of_version(number).config, place)
+        if problem is not None:
+            yield problem
 
 
 def _of_steps(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from isochrone.control.fleet.checks import Path as Path_
 from isochrone.control.fleet.checks import Problem
@@ -23,6 +24,7 @@ from isochrone.errors import ConfigError
 from isochrone.models.config import parse_text
 from isochrone.models.config_keys import suggestion
 from isochrone.models.ensemble_graph import step_names
+from isochrone.models.layout import missing_model_file
 from isochrone.models.repository import CONFIG_FILE
 from isochrone.models.versions import find_versions
 
@@ -98,6 +100,28 @@ def missing_files(fleet: Fleet, directory: Path) -> list[Problem]:
         for path, text in named
         if text is not None and not absolute(text, directory).is_file()
     ]
+
+
+def missing_model_files(fleet: Fleet, directory: Path, models: Mapping[str, CatalogModel]) -> list[Problem]:
+    """Versions that are meant and whose directory lacks the file that the model's backend loads."""
+    problems = []
+    for name, model in models.items():
+        key = ("models", name) if name in fleet.models else ("repository",)
+        for place in _directories(fleet, name, directory):
+            config = _configuration(place)
+            missing = missing_model_file(config, place / model.version) if config is not None else None
+            if missing is not None:
+                problems.append(Problem(key, f"{missing.expected} in {missing.where}", missing.given))
+    return problems
+
+
+def _configuration(place: Path) -> ModelConfig | None:
+    """Of a model's directory; None: there is none, or it is told of elsewhere."""
+    path = place / CONFIG_FILE
+    try:
+        return parse_text(path.read_bytes(), str(path))[0]
+    except (OSError, ConfigError):
+        return None
 
 
 def available_versions(fleet: Fleet, model: str, directory: Path) -> list[int]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from isochrone.control.fleet.catalog import CatalogModel, look_up, missing_files
+from isochrone.control.fleet.catalog import CatalogModel, look_up, missing_files, missing_model_files
 from isochrone.control.fleet.passwords import without_password
 from isochrone.control.fleet.processes import repositories_of
 from isochrone.control.fleet.reading import examine, fleet_error, fleet_of
@@ -45,6 +45,7 @@ def read_file(text: str, where: str, directory: Path, check: Callable[[Fleet], N
         check(fleet)
         models, missing = look_up(fleet, directory)
         missing += missing_files(fleet, directory)
+        missing += missing_model_files(fleet, directory, models)
         problems += [each for each in missing if not examined.is_about_mistakes(each)]
     if problems or fleet is None:
         raise fleet_error(problems, where, examined.lines)
