@@ -32,6 +32,14 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 SHARED_MEMORY_PREFIX = f"isochrone_test_{os.getpid()}_"
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _own_last_fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Commands without ``--api`` talk to the fleet that this process's tests started last, not to another's."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state_home")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def server_factory(tmp_path_factory: pytest.TempPathFactory) -> StartServer:
     """``with server_factory(repository, *arguments) as server``: a real server process; see server_process.py."""

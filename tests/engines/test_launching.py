@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from isochrone.control.fleet.bundled import write_bundled
 from isochrone.control.fleet.reading import FleetError
+from isochrone.control.keys import Keys
 from isochrone.control.records import FleetRecord
+from isochrone.control.view import View
 from isochrone.engines import launching
 from isochrone.engines.launching import Launch, alone, check_ports, launch_of_file, launch_of_state, record_of
 from isochrone.errors import AlreadyExists, ConfigError
@@ -101,3 +104,33 @@ def test_an_address_of_another_machine_is_told_as_such() -> None:
     spec = {"name": "plant", "control": {"listen": "192.0.2.1:8003"}}
     with pytest.raises(ConfigError, match=r"control\.listen: expected an address of this machine, given 192\.0\.2\.1"):
         asyncio.run(check_ports(FleetRecord(1, "", spec), "fleet.yaml"))
+
+
+def test_all_taken_ports_are_told_at_once_and_nothing_is_applied(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launching, "_PORT_SECONDS", 0.0)
+    path = write_bundled(tmp_path)
+    store = open_store(launch_of_file(path).store_url)
+
+    async def refused(text: str) -> str:
+        path.write_text(text)
+        with pytest.raises(FleetError) as caught:
+            await record_of(store, launch_of_file(path), check=check_ports)
+        assert View(Keys("demo"), (await store.list(Keys("demo").prefix)).entries).fleet is None
+        return str(caught.value)
+
+    async def run() -> None:
+        with socket.socket() as one, socket.socket() as other:
+            for each in (one, other):
+                each.bind(("127.0.0.1", 0))
+                each.listen(1)
+            ports = [each.getsockname()[1] for each in (one, other)]
+            text = path.read_text().replace("127.0.0.1:8003", f"127.0.0.1:{ports[0]}")
+            said = await refused(text.replace(":8000", f":{ports[1]}"))
+        assert f"control.listen: expected a free port, given 127.0.0.1:{ports[0]}, which another process has" in said
+        assert f":{ports[1]}, which another process has" in said
+        assert "gateways.gw.listen: expected a free port" in said
+        await store.close()
+
+    asyncio.run(run())

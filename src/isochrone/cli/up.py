@@ -16,6 +16,7 @@ from isochrone.control.keys import Keys
 from isochrone.control.records import FleetRecord
 from isochrone.engines.base import Exit
 from isochrone.engines.launching import Launch, alone, check_ports, launch_of_file, launch_of_state, record_of
+from isochrone.engines.listen_errors import by_fleet_key
 from isochrone.engines.local import LocalEngine
 from isochrone.engines.log_files import LogFiles
 from isochrone.engines.progress import exit_lines
@@ -39,6 +40,8 @@ without --api or --url talk to the fleet that was started last on this machine.
 
 _ENGINES = ("local",)
 _STATE = Path("isochrone-state")
+#: Of the log of a process that dies at its first start.
+_LINES = 5
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -78,18 +81,22 @@ async def _run(launch: Launch, agrees: bool) -> None:
     stopping, hurry = _told_to_stop()
     store = open_store(launch.store_url, launch.directory)
     try:
-        record, before = await record_of(store, launch, agrees)
+        # A fleet that cannot be started is not applied either.
+        record, before = await record_of(store, launch, agrees, check_ports)
         _tell_what_is_applied(launch, record, before)
-        await check_ports(record, launch.where)
         last = last_fleet_of(fleet_of(record.spec), launch.state)
         found = last if remember(last) else None
         files = LogFiles(launch.state / "logs")
+
+        def last_lines(name: str, count: int) -> list[str]:
+            fleet = fleet_of((supervisor.view.fleet or record).spec)
+            return [by_fleet_key(line, name, fleet) for line in files.last_lines(name, count)]
 
         def ended(exit: Exit) -> None:
             # Why a process gave up at its first try is in its last words; of later ones, the log is the place to look.
             name = exit.spec.name
             first = exit.status > 0 and supervisor.restarts_of(name) == 0
-            for line in exit_lines(exit, str(files.path(name)), files.last_lines(name) if first else ()):
+            for line in exit_lines(exit, str(files.path(name)), last_lines(name, _LINES) if first else ()):
                 typer.secho(line, fg="yellow", err=True)
 
         supervisor = Supervisor(
@@ -99,7 +106,7 @@ async def _run(launch: Launch, agrees: bool) -> None:
             typer.echo,
             ended,
             before=_names(before),
-            last_lines=lambda name: files.last_lines(name, 1),
+            last_lines=lambda name: last_lines(name, 1),
         )
         work = asyncio.create_task(supervisor.run(stopping, hurry))
         shown = asyncio.create_task(_show_next_steps(supervisor, files, found))

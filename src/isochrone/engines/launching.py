@@ -6,22 +6,21 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import fcntl
 import os
 import secrets
-import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from isochrone.control.fleet.bundled import write_bundled
 from isochrone.control.fleet.file import lost_versions, read_file
+from isochrone.control.fleet.local_ports import FREE, port_problems, wanted_ports
 from isochrone.control.fleet.passwords import without_password
-from isochrone.control.fleet.processes import controller_ports, gateway_ports, store_url, worker_ports
-from isochrone.control.fleet.reading import FleetError, fleet_of, load_fleet, read_text
+from isochrone.control.fleet.processes import store_url
+from isochrone.control.fleet.reading import FleetError, fleet_error, fleet_of, load_fleet, read_text
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.keys import Keys
 from isochrone.control.records import FleetRecord
@@ -120,22 +119,31 @@ def alone(state: Path) -> Iterator[None]:
         os.close(lock)
 
 
-async def record_of(store: Store, launch: Launch, agrees: bool = False) -> tuple[FleetRecord, FleetRecord | None]:
+async def record_of(
+    store: Store,
+    launch: Launch,
+    agrees: bool = False,
+    check: Callable[[FleetRecord, str], Awaitable[None]] | None = None,
+) -> tuple[FleetRecord, FleetRecord | None]:
     """The fleet record to go by, written if need be, and the one before it. Raises ``StoreUnavailable``.
 
-    ``agrees``: the user agrees to whatever the file takes away.
+    ``agrees``: the user agrees to whatever the file takes away. ``check`` may refuse the record before it is written.
     """
     keys = Keys(launch.fleet.name)
     for _ in range(_ATTEMPTS):
         view = View(keys, (await store.list(keys.prefix)).entries)
         before = view.fleet
         if before is not None and (not launch.applies or _says_the_same(before, launch)):
+            if check is not None:
+                await check(before, launch.where)
             return before, before
         # A model or version that is not there is told now, not by a rollout that fails later.
         file = read_file(launch.text, launch.where, launch.directory)
         lost = lost_versions(file, before, view.assignments)
         asking = Asking(_WHO, time.time(), secrets.token_hex(4))
         decision = apply_fleet(view, file, asking, agreed=agrees, lost=lost)
+        if check is not None:
+            await check(decision.answer.record, launch.where)
         if not decision.operations or (await store.transact(decision.compares, decision.operations)).succeeded:
             return decision.answer.record, before
     raise Unavailable(f"the fleet record changed {_ATTEMPTS} times while the file was applied; try again")
@@ -149,28 +157,10 @@ def _says_the_same(record: FleetRecord, launch: Launch) -> bool:
 
 
 async def check_ports(record: FleetRecord, where: str) -> None:
-    """Raises ``ConfigError`` for a port that somebody else has: it names the key to change."""
-    fleet = fleet_of(record.spec)
-    wanted = [*controller_ports(fleet), *gateway_ports(fleet), *worker_ports(fleet)]
+    """Raises ``FleetError`` for all ports that others have: it names the keys to change."""
+    wanted = list(wanted_ports(fleet_of(record.spec)))
     ends = time.monotonic() + _PORT_SECONDS
-    for key, host, port in wanted:
-        while (problem := _problem(host, port)) is not None:
-            if problem != "taken" or time.monotonic() >= ends:
-                expected = "a free port" if problem == "taken" else "an address of this machine"
-                given = f"{host}:{port}, which another process has" if problem == "taken" else f"{host} ({problem})"
-                raise ConfigError(where, ".".join(map(str, key)), expected, given)
-            await asyncio.sleep(0.1)
-
-
-def _problem(host: str, port: int) -> str | None:
-    """Why nobody can listen there now."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As servers do: connections of the past that linger in TIME_WAIT are in nobody's way.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-            probe.listen(1)
-        except OSError as error:
-            return "taken" if error.errno == errno.EADDRINUSE else error.strerror or str(error)
-    return None
+    while problems := port_problems(wanted):
+        if time.monotonic() >= ends or any(each.expected != FREE for each in problems):
+            raise fleet_error(problems, where, None)
+        await asyncio.sleep(0.1)

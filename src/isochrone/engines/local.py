@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from time import monotonic
 
+from isochrone.control.fleet.local_ports import SUPERVISOR_VARIABLE
 from isochrone.control.fleet.processes import ProcessSpec
 from isochrone.engines.backoff import Backoff
 from isochrone.engines.base import Engine, Exit, Running
@@ -52,7 +53,7 @@ class LocalEngine(Engine):
         super().__init__()
         self.logs = logs
         self._command = tuple(command)
-        self._environment = {**os.environ, **(environment or {})}
+        self._environment = {**os.environ, **(environment or {}), SUPERVISOR_VARIABLE: str(os.getpid())}
         self._kept: dict[str, _Kept] = {}
         self._bounding: asyncio.Task[None] | None = None
 

@@ -31,6 +31,7 @@ from isochrone.control.api.service import ControlService
 from isochrone.control.api.status import fleet_status
 from isochrone.control.api.streams import event_changes, event_stream, rollout_changes, told
 from isochrone.control.fleet.file import FleetFile, lost_versions, read_file
+from isochrone.control.fleet.local_ports import check_new_ports
 from isochrone.control.fleet.places import check_places
 from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.fleet.spec import Fleet
@@ -68,6 +69,9 @@ async def _write_fleet(service: ControlService, request: Request) -> Response:
     file = await asyncio.to_thread(_read_file, body, is_local(request), known)
     record, served = await service.look(lambda view: (view.fleet, view.assignments))
     lost = await asyncio.to_thread(lost_versions, file, record, served)
+    if is_local(request):
+        # Not for callers elsewhere: they could find out which ports of this machine are in use.
+        check_new_ports(file, record, body.file)
 
     def decide(view: View, asking: Asking) -> Decision[Applied]:
         # A dry run shows what would be taken away; nobody need agree to that.

@@ -1,0 +1,75 @@
+"""Ports of this machine: which of those that a fleet wants another process has.
+
+Asked by ``isochrone up`` before it starts a fleet, and by the control API before a file is applied. Binds each port for
+a moment and gives it back; must never ask about ports that the fleet's own processes hold.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from collections.abc import Iterable, Iterator
+
+from isochrone.control.fleet.checks import Path as Path_
+from isochrone.control.fleet.checks import Problem
+from isochrone.control.fleet.file import FleetFile
+from isochrone.control.fleet.processes import controller_ports, gateway_ports, listens_on, worker_ports
+from isochrone.control.fleet.reading import fleet_error, fleet_of
+from isochrone.control.fleet.spec import Fleet
+from isochrone.control.records import FleetRecord
+
+#: Set by the supervisor for its processes: its own process number. They run on its machine.
+SUPERVISOR_VARIABLE = "ISOCHRONE_SUPERVISOR"
+#: Of a problem that may pass by itself: a process that ends gives its port back.
+FREE = "a free port"
+_TAKEN = "taken"
+
+
+def wanted_ports(fleet: Fleet) -> Iterator[tuple[Path_, str, int]]:
+    """Every fixed port of a fleet's processes: (key, host, port)."""
+    yield from controller_ports(fleet)
+    yield from gateway_ports(fleet)
+    yield from worker_ports(fleet)
+
+
+def port_problems(wanted: Iterable[tuple[Path_, str, int]]) -> list[Problem]:
+    """All that cannot be listened on now, each with the key to change."""
+    problems = []
+    for key, host, port in wanted:
+        reason = _reason(host, port)
+        if reason == _TAKEN:
+            problems.append(Problem(key, FREE, f"{host}:{port}, which another process has"))
+        elif reason:
+            problems.append(Problem(key, "an address of this machine", f"{host} ({reason})"))
+    return problems
+
+
+def _reason(host: str, port: int) -> str:
+    """Why nobody can listen there now; "": somebody can."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as probe:
+        # As servers do: connections of the past that linger in TIME_WAIT are in nobody's way.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            return _TAKEN if error.errno == errno.EADDRINUSE else error.strerror or str(error)
+    return ""
+
+
+def check_new_ports(file: FleetFile, record: FleetRecord | None, where: str) -> None:
+    """Raises ``FleetError`` for ports that a file adds to a fleet of this machine and that another process has.
+
+    Only where a supervisor of this machine started this controller, as it does the fleet's other processes.
+    """
+    if record is None or file.fleet.name != (before := fleet_of(record.spec)).name:
+        return
+    if os.environ.get(SUPERVISOR_VARIABLE) != str(os.getppid()):
+        return
+    held = {port for _, _, port in wanted_ports(before)}
+    held |= {port for kept in record.kept.values() for words in kept.processes.values() for port in listens_on(words)}
+    problems = port_problems(each for each in wanted_ports(file.fleet) if each[2] not in held)
+    if problems:
+        raise fleet_error(problems, where, None)
