@@ -17,20 +17,38 @@ BAD, GOOD = Call("bad", frozenset("2")), Call("good", frozenset("1"))
 
 def test_one_death_makes_a_suspect_and_the_second_alone_condemns() -> None:
     crashes = LoadCrashes()
-    crashes.died(BAD, False, 0)
-    crashes.died(GOOD, False, 0)
+    crashes.died(BAD, "cpu-1", False, 0)
+    crashes.died(GOOD, "cpu-1", False, 0)
     assert crashes.is_suspect(BAD, 1)
     assert crashes.refusal(BAD, 1) == ""
-    crashes.survived(GOOD)
+    crashes.survived(GOOD, 1)
     assert not crashes.is_suspect(GOOD, 1)
-    assert crashes.try_alone(BAD)
-    assert not crashes.try_alone(BAD)  # another worker tries it already
-    crashes.died(BAD, True, 2)
+    assert crashes.try_alone(BAD, 1)
+    assert not crashes.try_alone(BAD, 1)  # another worker tries it already
+    crashes.died(BAD, "cpu-1", True, 2)
     crashes.trial_over(BAD)
-    assert "version 2 of 'bad'; a Python model with parameters { key: \"isolation\"" in crashes.refusal(BAD, 3)
+    assert crashes.refusal(BAD, 3) == (
+        "version 2 of 'bad' ended the process of worker cpu-1 twice; to keep a crash of a Python model out of the "
+        'worker, set parameters { key: "isolation" value: { string_value: "process" } } in its config.pbtxt'
+    )
     assert crashes.refusal(Call("bad", frozenset("3")), 3) == ""
     assert crashes.refusal(BAD, 601 * SECOND) == ""
     assert crashes.is_suspect(BAD, 601 * SECOND)
+
+
+def test_only_the_version_that_ends_processes_is_named_though_a_restarted_process_loads_others_with_it() -> None:
+    crashes = LoadCrashes()
+    crashes.died(Call("m", frozenset("7")), "cpu-1", False, 0)
+    # Started again, it has nothing.
+    again = Call("m", frozenset("127"))
+    assert crashes.is_suspect(again, 1)
+    assert not crashes.is_suspect(Call("m", frozenset("12")), 1)
+    assert crashes.try_alone(again, 1)
+    assert not crashes.try_alone(Call("m", frozenset("7")), 1)
+    crashes.died(again, "cpu-2", True, 2)
+    crashes.trial_over(again)
+    assert crashes.refusal(again, 3).startswith("version 7 of 'm' ended the process of workers cpu-1, cpu-2; ")
+    assert crashes.refusal(Call("m", frozenset("12")), 3) == ""
 
 
 class CrashingWorkers:

@@ -52,6 +52,17 @@ def test_a_refused_version_that_stands_by_blocks_nothing() -> None:
     assert made.due(sets(m="2"), (), 1.0) == [call("m", "12")]
 
 
+def test_a_load_of_what_is_not_wanted_any_more_is_given_up_by_a_call_with_what_is_wanted() -> None:
+    made = loads(sets(m="1"))
+    assert made.due(sets(m="1"), (), 0.0, sets(m="8")) == [call("m", "1")]
+    assert made.due(sets(m="1"), (), 0.0, sets(n="8")) == [call("n")]
+    assert made.due(sets(m="1"), ("m",), 0.0, sets(m="8")) == [], "it is under way"
+    assert made.due({}, (), 0.0, sets(m="1")) == [call("m", "1")], "its own load"
+    made.want(sets(m="19"), ["m"], {}, {})
+    assert made.due(sets(m="1"), (), 0.0, sets(m="8")) == [call("m", "19")]
+    assert Loads().due({}, (), 0.0, sets(m="8")) == []
+
+
 def test_pauses_grow_and_end_with_another_wish() -> None:
     made = loads(sets(m="2"))
     now = 0.0

@@ -21,6 +21,7 @@ from isochrone.control.records import (
     Change,
     ConvergedRecord,
     EpochRecord,
+    EventRecord,
     GatewayRecord,
     WorkerRecord,
 )
@@ -347,6 +348,21 @@ def test_a_gateway_that_comes_back_meanwhile_is_not_forgotten() -> None:
 def test_every_refusal_has_a_status_of_its_own_kind() -> None:
     assert issubclass(Conflict, IsochroneError)
     assert (Conflict.http_status, Conflict.code) == (409, "conflict")
+
+
+def test_the_last_worker_that_takes_requests_stops_only_if_that_was_agreed_to() -> None:
+    records = Records(versions=ALL)
+    for name in ("cpu-1", "cpu-2"):
+        records.put(KEYS.workers + name, WorkerRecord(name, "127.0.0.1", 1, 1, pool="cpu"))
+    assert scale(records.view, "cpu", 1, ASKING).operations
+    records.put(KEYS.drain("cpu-1"), EventRecord(1.0, "ada", "drain", "cpu-1"))
+    said = r"cpu-2 stops, and no worker that stays takes requests; cpu-1 is drained: isochrone undrain cpu-1"
+    with pytest.raises(NotAgreed, match=said):
+        scale(records.view, "cpu", 1, ASKING)
+    assert scale(records.view, "cpu", 1, ASKING, agreed=True).operations
+    assert scale(records.view, "cpu", 3, ASKING).operations
+    records.put(KEYS.drain("cpu-2"), EventRecord(1.0, "ada", "drain", "cpu-2"))
+    assert scale(records.view, "cpu", 1, ASKING).operations, "it takes nothing away"
 
 
 def test_a_pool_without_workers_has_to_be_agreed_to() -> None:

@@ -22,6 +22,8 @@ class ScriptedWorker:
         self.serving: dict[str, frozenset[str]] = {}
         self.broken: set[tuple[str, str]] = set()
         self.hanging: set[str] = set()
+        #: By model: a version whose load has not ended, of a caller that is gone.
+        self.loading: dict[str, str] = {}
         #: Every call that was begun, and those given up by the caller.
         self.calls: list[tuple[str, str]] = []
         self.given_up: list[tuple[str, str]] = []
@@ -31,10 +33,13 @@ class ScriptedWorker:
     async def index(self) -> dict[str, dict[str, ServedState]]:
         self.looks += 1
         await asyncio.sleep(0)
-        return {
+        found = {
             model: {version: ServedState("READY", f"digest-{version}") for version in versions}
             for model, versions in self.serving.items()
         }
+        for model, version in self.loading.items():
+            found.setdefault(model, {})[version] = ServedState("LOADING")
+        return found
 
     async def serve(self, model: str, versions: Sequence[str], seconds: float) -> None:
         call = (model, ",".join(versions))
@@ -47,6 +52,7 @@ class ScriptedWorker:
         if bad := [version for version in versions if (model, version) in self.broken]:
             raise ControlFailed(f"worker 'w1' (127.0.0.1:1): version {bad[0]} is broken", refused=True)
         await asyncio.sleep(0)
+        self.loading.pop(model, None)
         self.serving[model] = frozenset(versions)
 
     async def config_digest(self, model: str, version: str) -> str:
@@ -112,6 +118,18 @@ def test_a_load_that_hangs_holds_up_no_other_model_and_ends_with_another_wish() 
         watch.want(versions(m="3", n="1"), ["m", "n"], {}, {})
         await until(lambda: worker.serving["m"] == frozenset("3"))
         assert worker.given_up == [("m", "1,2")]
+
+    run(scene)
+
+
+def test_a_load_that_runs_on_though_nobody_wants_it_is_given_up_by_a_call_with_what_is_wanted() -> None:
+    async def scene(worker: ScriptedWorker, watch: WorkerWatch) -> None:
+        worker.serving = versions(m="1")
+        worker.loading = {"m": "8", "new": "1"}
+        watch.want(versions(m="1"), ["m"])
+        await until(lambda: not worker.loading)
+        assert sorted(worker.calls) == [("m", "1"), ("new", "")]
+        assert worker.serving["m"] == frozenset("1")
 
     run(scene)
 

@@ -38,6 +38,17 @@ class Model:
     def infer(self, inputs):
         return {"OUT": inputs["IN"]}
 """
+_HANGS = """
+import time
+
+
+class Model:
+    def load(self, context):
+        time.sleep(1000)
+
+    def infer(self, inputs):
+        return {"OUT": inputs["IN"]}
+"""
 _CONFIG = """
 backend: "python"
 input { name: "IN" data_type: TYPE_INT32 dims: [-1] }
@@ -54,6 +65,8 @@ class _Fleet:
             write_config(repository / name, _CONFIG + more)
             write_python(repository / name, _FINE, 1)
             write_python(repository / name, _CRASHES, 2)
+            write_python(repository / name, _HANGS, 3)
+            write_python(repository / name, _FINE, 4)
         self.file = directory / "fleet.yaml"
         self.file.write_text(
             yaml.safe_dump(
@@ -96,7 +109,7 @@ def test_a_version_that_crashes_at_load(tmp_path: Path) -> None:
         ended = fleet.command("rollout", "start", "inside=2")
         assert ended.returncode == 1
         said = " ".join((ended.stdout + ended.stderr).split())
-        assert "processes ended while they loaded version" in said
+        assert "version 2 of 'inside' ended the process of worker cpu-1 twice" in said
         assert "isolation" in said
         wait_for(lambda: len(fleet.deaths()) >= 2, 30)
         assert all("SIGSEGV" in each["detail"] and "isolation" in each["detail"] for each in fleet.deaths())
@@ -104,6 +117,25 @@ def test_a_version_that_crashes_at_load(tmp_path: Path) -> None:
             for model in ("identity_int32", "inside", "isolated"):
                 wait_for(lambda model=model: _answers(client, model), 60)  # type: ignore[misc]
         assert [each["about"] for each in fleet.deaths()] == ["cpu-1", "cpu-1"]
+
+
+def test_a_version_that_hangs_at_load_blocks_no_later_one(tmp_path: Path) -> None:
+    fleet = _Fleet(tmp_path)
+    with start_up(str(fleet.file), log=tmp_path / "up.log") as up:
+        up.wait_for("Ctrl-C stops everything")
+        started = fleet.command("rollout", "start", "inside=3", "--no-wait", "--json")
+        assert started.returncode == 0, started.stderr
+        hanging = json.loads(started.stdout)["identity"]
+
+        def loads() -> bool:
+            record = json.loads(fleet.command("rollout", "status", hanging, "--json").stdout)
+            return any("inside 3 loading" in each["detail"] for each in record.get("workers", {}).values())
+
+        wait_for(loads, 60)
+        assert fleet.command("rollout", "abort", hanging).returncode == 0
+        ended = fleet.command("rollout", "start", "inside=4")
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert fleet.deaths() == []
 
 
 def _answers(client: StockClient, model: str) -> bool:

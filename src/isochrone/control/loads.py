@@ -2,7 +2,8 @@
 
 What is committed or being prepared comes first, what only shortens the way back after it, in a call of its own: a
 previous version that is broken or gone costs nothing but itself. Models do not wait for each other, but an ensemble
-waits for its stages.
+waits for its stages. A load that nobody wants any more and that still runs on the worker is given up by one more call
+with what is wanted.
 """
 
 from __future__ import annotations
@@ -77,11 +78,14 @@ class Loads:
             return Call(model, kept)
         return Call(model, wanted)
 
-    def due(self, present: Versions, under_way: Collection[str], now: float) -> list[Call]:
-        """The calls to make now, in this order. ``under_way``: models whose last call has not ended."""
+    def due(
+        self, present: Versions, under_way: Collection[str], now: float, loading: Versions | None = None
+    ) -> list[Call]:
+        """The calls to make now, in this order. ``under_way``: models whose last call has not ended. ``loading``:
+        versions that the worker is loading."""
         ready = [
             call
-            for call in sorted(self._to_make(present), key=self._rank)
+            for call in sorted([*self._to_make(present), *self._to_give_up(present, loading or {})], key=self._rank)
             if call.model not in under_way
             and not self._is_paused(call, now)
             and not any(self._is_coming(stage, present, now) for stage in self._below(call))
@@ -114,6 +118,15 @@ class Loads:
     def _to_make(self, present: Versions) -> list[Call]:
         names = differing(self._wanted, present) if self._wanted is not None else []
         return [call for name in names if (call := self.next_of(name, present)) is not None]
+
+    def _to_give_up(self, present: Versions, loading: Versions) -> list[Call]:
+        """Of models that are as they should be, but for a load of a version that is not wanted."""
+        if self._wanted is None:
+            return []
+        unwanted = [model for model, versions in loading.items() if versions - self._wanted.get(model, _NONE)]
+        return [
+            Call(model, self._wanted.get(model, _NONE)) for model in unwanted if self.next_of(model, present) is None
+        ]
 
     def _essential(self, model: str) -> frozenset[str]:
         return (self._wanted or {}).get(model, _NONE) - self._spare.get(model, _NONE)

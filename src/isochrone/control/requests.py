@@ -18,6 +18,7 @@ from isochrone.control.events import event
 from isochrone.control.fleet.file import FleetFile
 from isochrone.control.fleet.plan import Step, is_refused, plan, takes_away
 from isochrone.control.fleet.planning.keeping import kept_pools, needed_pools
+from isochrone.control.fleet.planning.losses import losses_of_scaling
 from isochrone.control.fleet.planning.steps import IGNORE, REFUSE
 from isochrone.control.fleet.reading import fleet_of, with_workers
 from isochrone.control.fleet.spec import Fleet
@@ -183,7 +184,7 @@ def _agreed(steps: Sequence[Step], agreed: Collection[str] | bool) -> None:
 
 
 def scale(view: View, pool: str, workers: int, asking: Asking, agreed: bool = False) -> Decision[Applied]:
-    """A pool gets so many workers, until a fleet.yaml is applied again; none at all only if that was agreed to."""
+    """A pool gets so many workers, until a fleet.yaml is applied again; none that work only if that was agreed to."""
     record, fleet = applied_fleet(view)
     one_of(pool, sorted(fleet.pools), "pool")
     settings = fleet.pools[pool]
@@ -198,6 +199,7 @@ def scale(view: View, pool: str, workers: int, asking: Asking, agreed: bool = Fa
     planned = plan(fleet, scaled, directory=Path(record.directory), committed=view.assignments, kept=_still_kept(view))
     # Whatever else the plan names comes of the file, or of what is under way: not of this.
     steps = [step for step in planned if step.action == REFUSE or (step.kind, step.name) == ("pool", pool)]
+    steps += losses_of_scaling(fleet, pool, workers, set(view.workers), view.drains)
     _possible(steps)
     _agreed(steps, agreed)
     spec = scaled.model_dump(mode="json")

@@ -19,7 +19,7 @@ from isochrone.control.load_crashes import LoadCrashes
 from isochrone.control.loads import Call, Loads
 from isochrone.control.records import WorkerRecord
 from isochrone.control.rollout.world import READY, Loaded, WorkerView
-from isochrone.control.worker_control import ControlFailed, ServedState, WorkerControl
+from isochrone.control.worker_control import LOADING, ControlFailed, ServedState, WorkerControl
 
 log = structlog.get_logger()
 
@@ -146,46 +146,55 @@ class WorkerWatch:
         return "config-" + await self._control.config_digest(model, version)
 
     def _present(self) -> dict[str, frozenset[str]]:
+        return self._in_state(READY)
+
+    def _loading(self) -> dict[str, frozenset[str]]:
+        """A Triton cannot be made to give up a load."""
+        return self._in_state(LOADING) if self.record.kind == "isochrone" else {}
+
+    def _in_state(self, state: str) -> dict[str, frozenset[str]]:
         found = {
-            model: frozenset(version for version, loaded in versions.items() if loaded.state == READY)
+            model: frozenset(version for version, loaded in versions.items() if loaded.state == state)
             for model, versions in (self._models or {}).items()
         }
         return {model: versions for model, versions in found.items() if versions}
 
     def _begin(self, asked: set[str]) -> None:
-        for call in self._loads.due(self._present(), self._calls, time.monotonic()):
+        for call in self._loads.due(self._present(), self._calls, time.monotonic(), self._loading()):
             if call.model in asked or self._is_trying:
                 continue
-            now = time.monotonic_ns()
-            if refusal := self._crashes.refusal(call, now):
-                self._loads.refused(call, self._present(), refusal, time.monotonic())
+            now, present = time.monotonic_ns(), self._present()
+            brings = Call(call.model, call.versions - present.get(call.model, frozenset()))
+            if refusal := self._crashes.refusal(brings, now):
+                self._loads.refused(call, present, refusal, time.monotonic())
                 self._changed()
                 continue
             # What may kill the worker goes last, and alone.
-            suspect = self._crashes.is_suspect(call, now)
-            if suspect and (self._calls or not self._crashes.try_alone(call)):
+            suspect = self._crashes.is_suspect(brings, now)
+            if suspect and (self._calls or not self._crashes.try_alone(brings, now)):
                 continue
             self._is_trying = suspect
-            self._calls[call.model] = (call, self._tasks.start(self._tell(call, suspect)))
+            self._calls[call.model] = (call, self._tasks.start(self._tell(call, brings, suspect)))
 
-    async def _tell(self, call: Call, suspect: bool) -> None:
+    async def _tell(self, call: Call, brings: Call, suspect: bool) -> None:
+        """``brings``: the versions of it that the worker does not have. ``suspect``: they may end its process."""
         try:
             if not self._may_act():
                 self._loads.unanswered(call, time.monotonic())
                 return
             await self._control.serve(call.model, sorted(call.versions, key=_number), _LOAD_SECONDS)
             self._loads.succeeded(call)
-            self._crashes.survived(call)
+            self._crashes.survived(brings, time.monotonic_ns())
         except ControlFailed as error:
             if error.refused:
-                self._crashes.survived(call)
+                self._crashes.survived(brings, time.monotonic_ns())
                 self._loads.refused(call, self._present(), _without_worker(str(error)), time.monotonic())
                 log.warning("a worker refused a load", worker=self.record.name, model=call.model, error=str(error))
             else:
                 self._loads.unanswered(call, time.monotonic())
                 log.debug("a worker does not answer", worker=self.record.name, error=str(error))
                 if error.cut and not await self._answers():
-                    self._crashes.died(call, suspect, time.monotonic_ns())
+                    self._crashes.died(brings, self.record.name, suspect, time.monotonic_ns())
                     log.warning("a worker's process ended during a load", worker=self.record.name, model=call.model)
         except Exception as error:
             self._loads.unanswered(call, time.monotonic())
@@ -193,7 +202,7 @@ class WorkerWatch:
         finally:
             if suspect:
                 self._is_trying = False
-                self._crashes.trial_over(call)
+                self._crashes.trial_over(brings)
             known = self._calls.get(call.model)
             if known is not None and known[1] is asyncio.current_task():
                 del self._calls[call.model]

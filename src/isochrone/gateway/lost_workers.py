@@ -42,7 +42,10 @@ _SMALL, _TAIL = 4096, 64
 _MOST_TAILS = 4096
 
 #: What to do about requests that kill; part of every message about one.
-ADVICE = 'a Python model with parameters { key: "isolation" value: { string_value: "process" } } crashes alone'
+ADVICE = (
+    "to keep a crash of a Python model out of the worker, set "
+    'parameters { key: "isolation" value: { string_value: "process" } } in its config.pbtxt'
+)
 
 
 class Loss(NamedTuple):

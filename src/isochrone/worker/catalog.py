@@ -26,6 +26,7 @@ from isochrone.worker.ensembles.dependents import Dependents
 from isochrone.worker.limits.gate import SharedResources
 from isochrone.worker.load_parameters import LoadParameters
 from isochrone.worker.load_settings import LoadSettings
+from isochrone.worker.load_turns import GivenUp, LoadTurn, LoadTurns
 from isochrone.worker.loading import Prepared, prepare_again, serve
 from isochrone.worker.response_cache import ResponseCache
 from isochrone.worker.watchdog import InlineWatchdog
@@ -70,6 +71,7 @@ class Catalog:
         #: (name, version) → (state, reason), for the index. Outlives what it describes.
         self._states: dict[tuple[str, str], tuple[str, str]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
+        self._turns = LoadTurns()
         self._entries: dict[str, ModelEntry] = {}
         #: Versions that finish their last requests: no longer found, still looked after.
         self._leaving: set[ServedVersion] = set()
@@ -183,18 +185,21 @@ class Catalog:
         # The name of a step may be anything.
         validate_model_name(name)
         lock = self.lock(name)
+        turn = self._turns.enter(name, asked.versions)
         try:
             async with lock:
                 if self._closing:
                     raise Unavailable("the server is stopping")
-                await self._load(name, asked)
+                turn.check()
+                await self._load(name, asked, turn)
         finally:
+            self._turns.leave(turn)
             if not self._known(name) and not lock.locked():
                 self._locks.pop(name, None)
         await self._dependents.changed(name)
         await self._dependents.bring_back(name)
 
-    async def _load(self, name: str, asked: LoadParameters) -> None:
+    async def _load(self, name: str, asked: LoadParameters, turn: LoadTurn) -> None:
         try:
             description = await in_thread(lambda: self.repository.read(name, asked.config, asked.files, asked.versions))
         except IsochroneError as error:
@@ -214,7 +219,12 @@ class Catalog:
             if (name, str(version)) not in self._served:
                 self._states[(name, str(version))] = (LOADING, "")
         try:
-            prepared = await in_thread(lambda: self._prepare(description))
+            prepared = await self._turns.prepare(
+                turn, lambda: self._prepare(description), _discard, description.versions
+            )
+        except GivenUp:
+            self._forget_loading(name)
+            raise
         except Exception as error:
             known = error if isinstance(error, IsochroneError) else Internal(f"{type(error).__name__}: {error}")
             self.note_failure(name, tuple(description.versions), known)
@@ -238,6 +248,10 @@ class Catalog:
             self._dependents.standing.serve(name, steps, asked)
             for each in self.versions(name):
                 each.checked = checked
+
+    def _forget_loading(self, name: str) -> None:
+        for key in [key for key, (state, _) in self._states.items() if key[0] == name and state == LOADING]:
+            self._states[key] = (UNAVAILABLE, f"{UNLOADED}: given up while it was loading")
 
     def failure(self, name: str) -> str | None:
         """Why no version of a model serves, where its load failed."""
@@ -376,8 +390,20 @@ class Catalog:
         if not self._known(name):
             validate_model_name(name)
             return
-        lock = self.lock(name)
-        async with lock:
+        turn = self._turns.enter(name, ())
+        try:
+            steps = await self._unload(name)
+        finally:
+            self._turns.leave(turn)
+        if dependents:
+            for step in steps:
+                # Also an ensemble that is not served now, but waits.
+                if self._known(step) and not self._dependents.standing.is_needed(step):
+                    await self.unload(step, dependents=True)
+
+    async def _unload(self, name: str) -> tuple[str, ...]:
+        """Takes a model away when it is its turn; returns the steps that it ran."""
+        async with self.lock(name):
             numbers = [served.number for served in self.versions(name)]
             tasks = self.withdraw(name)
             steps = self._dependents.standing.steps(name)
@@ -386,11 +412,7 @@ class Catalog:
             if tasks:
                 await asyncio.gather(*tasks)
                 log.info("model unloaded", model=name, versions=numbers)
-        if dependents:
-            for step in steps:
-                # Also an ensemble that is not served now, but waits.
-                if self._known(step) and not self._dependents.standing.is_needed(step):
-                    await self.unload(step, dependents=True)
+        return steps
 
     async def poll(self) -> None:
         """Brings what is served in line with the repository's files."""
@@ -436,6 +458,7 @@ class Catalog:
         self._served.clear()
         await asyncio.gather(*(self._retire(served) for served in versions))
         await self._retiring.finish()
+        await self._turns.close()
 
 
 def _no_number(version: str) -> InvalidArgument:

@@ -12,7 +12,7 @@ from isochrone.control.records import ABORTING, DRAINING, PREPARING, Change, Epo
 from isochrone.control.rollout.first_loads import RETURN_SECONDS
 from isochrone.control.rollout.machine import advance
 from isochrone.control.rollout.wanted import wanted
-from isochrone.control.rollout.world import Failure, World
+from isochrone.control.rollout.world import Failure, Loaded, World
 
 ONE = {"m": {"1": "old"}}
 BOTH = {"m": {"1": "old", "2": "new"}}
@@ -113,11 +113,23 @@ def test_an_ensemble_and_its_stages_are_ready_together_before_others_follow() ->
 def test_the_limit_counts_for_the_first_load_and_for_the_others() -> None:
     seen = world(worker("w1", ONE), worker("w2", ONE))
     record = settle(rollout(prepare_seconds=10.0), seen)
-    assert "worker w1, w2 did not get ready" in advance(record, replace(seen, now=111.0)).record.reason
+    reason = advance(record, replace(seen, now=111.0)).record.reason
+    assert reason == "worker w1 did not get ready within 10 s", "w2 only waits for w1"
     ready = world(worker("w1", BOTH), worker("w2", ONE), now=109.0)
     record = settle(record, ready)
     assert advance(record, replace(ready, now=118.0)).record.state == PREPARING
     assert "worker w2 did not get ready" in advance(record, replace(ready, now=120.0)).record.reason
+
+
+def test_a_load_from_before_that_has_not_ended_is_named() -> None:
+    stuck = worker("w1", ONE)
+    stuck = replace(stuck, models={"m": {**(stuck.models or {})["m"], "8": Loaded("LOADING")}})
+    seen = world(stuck, worker("w2", ONE))
+    record = settle(rollout(prepare_seconds=10.0), seen)
+    hint = "(it is still loading m 8; restart it if that hangs)"
+    assert record.workers["w1"].detail == f"m 2 {hint}"
+    reason = advance(record, replace(seen, now=111.0)).record.reason
+    assert reason == f"worker w1 {hint} did not get ready within 10 s"
 
 
 def test_a_worker_that_vanishes_before_it_is_ready_has_time_to_come_back_for_the_second_try() -> None:

@@ -16,7 +16,8 @@ Examples:
   isochrone scale cpu 4
   isochrone scale cpu 0 --yes
 
-It stands until a fleet.yaml is applied again, and keeps to the pool's min and max. No workers at all need --yes.
+It stands until a fleet.yaml is applied again, and keeps to the pool's min and max. Those with the highest
+numbers stop first. No workers at all, or none but drained ones, need --yes.
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -26,7 +27,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def scale(
     pool: Annotated[str, typer.Argument(help="The pool.", show_default=False)],
     workers: Annotated[int, typer.Argument(help="How many workers it is to have.", min=0, show_default=False)],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to a pool without workers.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to a pool that serves nothing.")] = False,
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:

@@ -119,7 +119,10 @@ def _prepare(record: RolloutRecord, world: World) -> Decision:
         began = max(record.since.get(PREPARING, world.now), tries_began(record))
         if world.now - began > record.prepare_seconds:
             what = f"no worker is registered for {', '.join(unserved)}" if unserved else ""
-            what = what or f"worker {', '.join(waiting)} did not get ready"
+            # Those that only wait for another one's load are not at fault.
+            late = [name for name in waiting if record.goes_after(workers[name].record) not in waiting]
+            named = [name + _stuck(record, workers[name]) for name in late]
+            what = what or f"worker {', '.join(named)} did not get ready"
             return _abort(record, world, f"{what} within {record.prepare_seconds:g} s")
         return Decision(record)
     changes: dict[str, Change] = {}
@@ -157,7 +160,17 @@ def _progress(record: RolloutRecord, worker: WorkerView) -> Progress:
         return Progress("ready")
     if first := record.goes_after(worker.record):
         return Progress("waiting", f"until worker {first} has loaded it")
-    return Progress("waiting" if worker.models is None else "loading", ", ".join(details))
+    return Progress("waiting" if worker.models is None else "loading", ", ".join(details) + _stuck(record, worker))
+
+
+def _stuck(record: RolloutRecord, worker: WorkerView) -> str:
+    """Loads of other versions of its models that run on a worker: on a Triton, later loads wait for them."""
+    others = [
+        f"{name} {version}"
+        for name, change in record.changes.items()
+        for version in sorted(worker.loading(name) - {change.version})
+    ]
+    return f" (it is still loading {', '.join(others)}; restart it if that hangs)" if others else ""
 
 
 def _disagreement(model: str, version: str, digests: dict[str, str]) -> str:

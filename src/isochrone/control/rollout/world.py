@@ -14,7 +14,7 @@ from isochrone.control.records import (
     WorkerRecord,
 )
 
-READY = "READY"
+READY, LOADING = "READY", "LOADING"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,10 @@ class WorkerView:
         """Its versions that take requests."""
         found = (self.models or {}).get(model, {})
         return {version: loaded for version, loaded in found.items() if loaded.state == READY}
+
+    def loading(self, model: str) -> set[str]:
+        found = (self.models or {}).get(model, {})
+        return {version for version, loaded in found.items() if loaded.state == LOADING}
 
 
 @dataclass(frozen=True, slots=True)

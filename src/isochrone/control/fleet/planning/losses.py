@@ -5,7 +5,7 @@ Everything here needs the user's agreement, or is refused with the way to do it 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from isochrone.control.fleet.planning.differences import listed
@@ -18,6 +18,7 @@ from isochrone.control.fleet.processes import (
     names_of,
     outside_servers,
     processes,
+    worker_names,
     worker_ports,
 )
 from isochrone.control.fleet.spec import Fleet
@@ -53,6 +54,21 @@ def retired_pools(
         if models:
             detail += f", once {listed(models)} {'is' if len(models) == 1 else 'are'} no longer served by it"
         yield Step(RETIRE, "pool", pool, detail, processes=tuple(workers))
+
+
+def losses_of_scaling(
+    before: Fleet, pool: str, workers: int, registered: Collection[str], drained: Collection[str]
+) -> Iterator[Step]:
+    """Workers are stopped by their numbers, the highest first: those that stay may be the ones that do not work."""
+    names = worker_names(before, pool)
+    stay, go = names[:workers], names[workers:]
+    lost = [name for name in go if name in registered and name not in drained]
+    if not stay or not lost or any(name in registered and name not in drained for name in stay):
+        return
+    idle = [name for name in stay if name in drained]
+    way = f"; {listed(idle)} {'is' if len(idle) == 1 else 'are'} drained: isochrone undrain {idle[0]}" if idle else ""
+    detail = f"{listed(lost)} {'stops' if len(lost) == 1 else 'stop'}, and no worker that stays takes requests{way}"
+    yield Step(INTERRUPT, "pool", pool, detail, processes=tuple(lost))
 
 
 def retired_models(committed: Mapping[str, Assignment], after: Mapping[str, str]) -> Iterator[Step]:
