@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from isochrone.cli import status_view
 from isochrone.cli.commands import COMMANDS
-from isochrone.cli.console import clock, span
+from isochrone.cli.console import clock, ordinal, span
 from isochrone.cli.fleet.top import Seen, plain_lines
 from isochrone.cli.fleet.top import picture as top_picture
 from isochrone.cli.fleet.top_figures import (
@@ -35,6 +35,7 @@ from isochrone.control.records import (
     DONE,
     PENDING,
     PREPARING,
+    SWITCHING,
     CanaryRule,
     Change,
     Fault,
@@ -92,6 +93,13 @@ def test_what_cannot_be_asked_is_refused_in_one_sentence(words: list[str], said:
     assert result.output.count("\n") == 1
 
 
+@pytest.mark.parametrize(
+    ("number", "said"), [(2, "second"), (10, "tenth"), (11, "11th"), (13, "13th"), (21, "21st"), (102, "102nd")]
+)
+def test_ordinals(number: int, said: str) -> None:
+    assert ordinal(number) == said
+
+
 # A rollout.
 
 
@@ -111,7 +119,21 @@ def test_each_step_of_a_rollout_is_told_once() -> None:
     assert lines[1:] == ["r1 worker w1 loading"]
     assert new_lines(preparing, preparing) == []
     marked = msgspec.structs.replace(preparing, since={**preparing.since, "first loads": 102.0})
-    assert new_lines(preparing, marked) == ["r1 first loads at 2.0 s"]
+    assert new_lines(preparing, marked) == [], "a stamp for the controller's own time-outs"
+    assert "first loads" not in printed(rollout_view.picture(marked, 103.0))
+    switching = msgspec.structs.replace(
+        preparing, state=SWITCHING, since={**preparing.since, SWITCHING: 101.0}, workers={"w1": Progress("ready")}
+    )
+    lines = new_lines(preparing, switching)
+    assert lines == ["r1 worker w1 ready", "r1 switching at 1.0 s: the commit"], "in the order in which it happened"
+
+
+def test_a_person_who_gave_no_reason_is_named_as_who_aborted_it() -> None:
+    aborted = RolloutRecord("r1", CHANGES, ABORTED, reason="by ada@desk", since={ABORTED: 1.0})
+    assert new_lines(None, aborted)[-1] == "rollout r1 was aborted by ada@desk"
+    assert "aborted by ada@desk" in printed(rollout_view.picture(aborted, 2.0))
+    aborted = msgspec.structs.replace(aborted, reason="wrong artifact (by ada@desk)")
+    assert new_lines(None, aborted)[-1] == "rollout r1 was aborted: wrong artifact (by ada@desk)"
 
 
 def test_the_verdicts_of_a_canary_are_shown_when_it_is_over() -> None:
@@ -226,7 +248,7 @@ def test_what_would_not_be_answered_is_shown_with_its_reason() -> None:
     assert "unserved: Connection refused" in shown
     assert "gets no requests: it has stopped" in shown
     assert "cannot read /epoch: no JSON" in shown
-    assert "cpu-2 – cpu isochrone ended with status 1 for the 3. time: ImportError: x" in shown
+    assert "cpu-2 – cpu isochrone ended with status 1 for the third time: ImportError: x" in shown
     assert "the record /rollouts/r1 cannot be read and is skipped: no JSON" in shown
 
 

@@ -155,6 +155,12 @@ def test_a_version_that_was_rolled_out_by_hand_stands_while_the_file_asks_for_th
     records.put(KEYS.converged, ConvergedRecord(1, {"detector": "1", "tracker": "1"}))
     decision = apply_fleet(records.view, file_of(FLEET), ASKING)
     assert not any(step.action == "rollout" for step in decision.answer.steps)
+    records.rollout("r15", DONE, {"tracker": Change("2", "1", pools=("cpu",))}, kind="rollback")
+    (told,) = apply_fleet(records.view, file_of(FLEET), ASKING).answer.steps
+    assert (told.action, told.name) == ("ignore", "tracker")
+    assert told.detail == (
+        "the file says 1; 2 is served since rollback r15; to change it: isochrone rollout start tracker=1"
+    )
     changed = FLEET.replace("tracker: {version: 1", "tracker: {version: 3")
     steps = apply_fleet(records.view, file_of(changed), ASKING).answer.steps
     assert next(step.detail for step in steps if step.action == "rollout").startswith("tracker 2 → 3")

@@ -29,6 +29,23 @@ def detector(records: Records) -> ModelStatus:
     return next(model for model in status(records).models if model.name == "detector")
 
 
+def test_what_the_fleet_should_have_and_nobody_has_heard_of_is_starting() -> None:
+    records = fleet(gateway("a"))
+    records.put(KEYS.worker("cpu-1"), WorkerRecord("cpu-1", "h", 1, 2, pool="cpu"))
+    (starting,) = [each for each in status(records).processes if each.role == "worker"]
+    assert (starting.name, starting.pool, starting.deaths, starting.how) == ("cpu-2", "cpu", 0, "starting")
+    died = ProcessRecord("cpu-2", "worker", "cpu", 2, "ended with status 1")
+    records.put(KEYS.process("cpu-2"), died)
+    assert [each for each in status(records).processes if each.role == "worker"] == [died]
+
+
+def test_a_reason_does_not_refer_to_where_it_is_shown() -> None:
+    records = fleet(
+        gateway("a", unserved="no worker of the fleet is registered, or all are drained; see isochrone status")
+    )
+    assert detector(records).fault == "no worker of the fleet is registered, or all are drained"
+
+
 def only_worker(records: Records) -> WorkerStatus:
     (worker,) = status(records).workers
     return worker
@@ -88,7 +105,7 @@ def test_dead_processes_and_unreadable_records_are_shown() -> None:
     records.put(KEYS.process("w2"), dead)
     records.put(KEYS.rollout("r1"), b"no JSON")
     seen = status(records)
-    assert seen.processes == (dead,)
+    assert [each for each in seen.processes if each.deaths] == [dead]
     assert [fault.key for fault in seen.faults] == [KEYS.rollout("r1")]
 
 

@@ -35,6 +35,15 @@ def counted(number: int, what: str) -> str:
     return f"{number} {what if number == 1 else plural(what)}"
 
 
+def ordinal(number: int) -> str:
+    """``second``, ``third``, … ``11th``, ``22nd``."""
+    words = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+    if 1 <= number <= len(words):
+        return words[number - 1]
+    ending = "th" if 10 <= number % 100 <= 20 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
 def span(seconds: float) -> str:
     """A duration: ``12 ms``, ``3.4 s``, ``5 min 20 s``, ``2 h 05 min``."""
     if seconds < 0.9995:

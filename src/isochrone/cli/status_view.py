@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from isochrone.cli.console import span, table
+from isochrone.cli.console import ordinal, span, table
 from isochrone.cli.rollouts import rollout_view
 from isochrone.cli.rollouts.rollout_view import outcome_text
 from isochrone.control.api.messages import GatewayStatus, Status, WorkerStatus
@@ -94,7 +94,9 @@ def _gateways(status: Status, now: float) -> Table:
 
 
 def _dead(process: ProcessRecord) -> Text:
-    times = f" for the {process.deaths}. time" if process.deaths > 1 else ""
+    if not process.deaths:
+        return Text(process.how, style="cyan")
+    times = f" for the {ordinal(process.deaths)} time" if process.deaths > 1 else ""
     error = f": {process.error}" if process.error else ""
     return Text(f"{process.how}{times}{error}", style="red")
 

@@ -42,6 +42,8 @@ _ENGINES = ("local",)
 _STATE = Path("isochrone-state")
 #: Of the log of a process that dies at its first start.
 _LINES = 5
+#: Lines at the end of a dead process's log in which its error is looked for.
+_LINES_OF_ERRORS = 20
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -106,7 +108,7 @@ async def _run(launch: Launch, agrees: bool) -> None:
             typer.echo,
             ended,
             before=_names(before),
-            last_lines=lambda name: last_lines(name, 1),
+            last_lines=lambda name: last_lines(name, _LINES_OF_ERRORS),
         )
         work = asyncio.create_task(supervisor.run(stopping, hurry))
         shown = asyncio.create_task(_show_next_steps(supervisor, files, found))

@@ -128,12 +128,13 @@ class GatewayRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class ProcessRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A process that ended without being asked to, from then until it serves again; its supervisor writes it."""
+    """A process that ended without being asked to, from then until it serves again; its supervisor writes it. In a
+    status also one that the fleet should have and that is not registered yet."""
 
     name: str
     role: str
     pool: str = ""
-    #: Deaths since it last served, how the last one came, and the last line of its log.
+    #: Deaths since it last served, how the last one came, and the last error in its log. No death: it starts.
     deaths: int = 1
     how: str = ""
     error: str = ""

@@ -125,6 +125,7 @@ def apply_fleet(
         kept=still_kept,
         agreed_before=_under_way(view, still_kept, unchanged),
     )
+    steps += _held_by_hand(view, file.versions)
     _possible(steps)
     if lost:
         raise Conflict("; ".join(lost))
@@ -235,8 +236,8 @@ def abort(view: View, identity: str, reason: str, asking: Asking) -> Decision[Ro
         raise Conflict(f"rollout {identity} is committed; go back with 'isochrone rollout rollback' of {models}")
     if record.state == ABORTING or record.abort_asked:
         return Decision(record)
-    said = reason.strip() or "asked for"
-    changed = msgspec.structs.replace(record, abort_asked=f"{said} (by {asking.who})")
+    said = reason.strip()
+    changed = msgspec.structs.replace(record, abort_asked=f"{said} (by {asking.who})" if said else f"by {asking.who}")
     return _rewritten(view, changed, "rollout abort asked", said, asking)
 
 
@@ -317,6 +318,22 @@ def _standing(view: View, versions: Mapping[str, str]) -> dict[str, str]:
     converged = view.read(view.keys.converged, ConvergedRecord) or ConvergedRecord(0)
     asked = {name: version for name, version in versions.items() if converged.versions.get(name) == version}
     return {name: asked.get(name, served.version) for name, served in view.assignments.items()}
+
+
+def _held_by_hand(view: View, versions: Mapping[str, str]) -> list[Step]:
+    """Models whose version in the file has no effect: another one was rolled out or back since the file asked."""
+    standing, steps = _standing(view, versions), []
+    changing = {name for rollout in view.open_rollouts for name in rollout.changes}
+    for name, served in view.assignments.items():
+        wanted = versions.get(name)
+        if wanted is None or wanted == served.version or standing[name] != wanted or name in changing:
+            continue
+        last = next((each for each in reversed(view.rollouts) if each.state == DONE and name in each.changes), None)
+        since = f" since {'rollback' if last.kind == 'rollback' else 'rollout'} {last.identity}" if last else ""
+        way = f"isochrone rollout start {name}={wanted}"
+        detail = f"the file says {wanted}; {served.version} is served{since}; to change it: {way}"
+        steps.append(Step(IGNORE, "model", name, detail))
+    return steps
 
 
 def _fleet_written(view: View, applied: Applied, what: str, detail: str, asking: Asking) -> Decision[Applied]:

@@ -16,6 +16,7 @@ from isochrone.control.keys import Keys
 from isochrone.control.records import ProcessRecord, encode
 from isochrone.control.view import View
 from isochrone.engines.base import Exit
+from isochrone.engines.last_errors import last_error
 from isochrone.store.base import Delete, Put, Store, StoreUnavailable
 
 #: Characters of an error, and records written at once.
@@ -39,8 +40,7 @@ class ProcessRecords:
         spec = ended.spec
         before = self.dead.get(spec.name)
         deaths = before.deaths + 1 if before is not None else 1
-        lines = self._last_lines(spec.name)
-        error = lines[-1].strip()[:_MOST_CHARACTERS] if lines else ""
+        error = last_error(self._last_lines(spec.name))[:_MOST_CHARACTERS]
         self.dead[spec.name] = ProcessRecord(spec.name, spec.role, spec.pool, deaths, ended.how, error, time.time())
 
     def settle(self, wanted: Collection[str], serving: Collection[str]) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 
+import typer
 from rich.console import Console, RenderableType
 from rich.live import Live
 
@@ -20,12 +21,16 @@ _RETRY_SECONDS = 0.5
 
 
 def follow_rollout(client: ApiClient, identity: str, console: Console, *, quiet: bool = False) -> RolloutRecord:
-    """The rollout when it is over. ``quiet``: nothing is printed."""
-    if quiet or not console.is_terminal:
-        return _follow(client, identity, _Lines(console, quiet))
-    shown = _Picture()
-    with Live(console=console, refresh_per_second=8, get_renderable=shown.render):
-        return _follow(client, identity, shown)
+    """The rollout when it is over. ``quiet``: nothing is printed. Ctrl-C ends the watching alone, and says so."""
+    try:
+        if quiet or not console.is_terminal:
+            return _follow(client, identity, _Lines(console, quiet))
+        shown = _Picture()
+        with Live(console=console, refresh_per_second=8, get_renderable=shown.render):
+            return _follow(client, identity, shown)
+    except KeyboardInterrupt:
+        typer.echo(f"rollout {identity} goes on; see: isochrone rollout status {identity}", err=True)
+        raise
 
 
 class _Lines:

@@ -15,7 +15,7 @@ from isochrone.control.records import ABORTED, ABORTING, CANARY, COMPARING, DONE
 #: What happens in each state, in the order they are gone through.
 PHASES = {
     "pending": "waiting for the leading controller",
-    "preparing": "every worker loads the new version beside the old",
+    "preparing": "workers load the new version beside the old; in a pool of several, one goes first",
     "comparing": "outputs of both versions on live requests",
     "canary": "the new version for a part of the traffic",
     "switching": "the commit",
@@ -33,7 +33,11 @@ _BACK = {
     "aborted": "the version that was served stays",
 }
 #: And when nothing was served.
-_FIRST = {"preparing": "every worker loads it"}
+_FIRST = {"preparing": "workers load it"}
+#: States that are entered before workers make progress.
+_BEFORE_PROGRESS = ("pending", "preparing")
+#: What a verdict is of, where it is not a step of the canary.
+_COMPARISON = "comparison"
 _MARKS = {"waiting": "·", "loading": "…", "ready": "✓", "failed": "✗"}
 _STYLES = {"waiting": "dim", "loading": "cyan", "ready": "green", "failed": "red"}
 
@@ -57,7 +61,7 @@ def changes_text(record: RolloutRecord) -> str:
 def outcome_text(record: RolloutRecord) -> str:
     """One sentence for a rollout that is over, or where it stands."""
     if record.state == ABORTED:
-        return f"rollout {record.identity} was aborted: {record.reason or record.abort_asked or 'no reason told'}"
+        return f"rollout {record.identity} was {_aborted(record)}"
     if record.state == DONE:
         took = span(record.since.get(DONE, record.at) - record.at)
         return f"rollout {record.identity} is done in {took}: {changes_text(record)} (epoch {record.epoch})"
@@ -71,15 +75,24 @@ def new_lines(before: RolloutRecord | None, after: RolloutRecord) -> list[str]:
         rules = [after.cutover, *(["canary"] if after.canary else []), *(["compare"] if after.compare else [])]
         lines.append(f"{after.identity} {after.kind}: {changes_text(after)} ({', '.join(rules)}) by {after.by or '?'}")
     known = set() if before is None else set(before.since)
-    for state, at in sorted(after.since.items(), key=lambda item: item[1]):
-        if state not in known:
-            lines.append(f"{after.identity} {state} at {span(at - after.at)}{_detail(phase_text(after, state))}")
+    entered = [
+        (state, f"{after.identity} {state} at {span(at - after.at)}{_detail(phase_text(after, state))}")
+        for state, at in _shown(after)
+        if state not in known
+    ]
     seen = before.workers if before is not None else {}
+    judged = after.verdicts[len(before.verdicts) if before is not None else 0 :]
+    # In the order in which it happened: a state is left when its workers are ready or its verdict is known.
+    lines += [line for state, line in entered if state in _BEFORE_PROGRESS]
     for name, progress in sorted(after.workers.items()):
         if name not in seen or seen[name] != progress:
             lines.append(f"{after.identity} worker {name} {progress.state}{_detail(progress.detail)}")
-    judged = after.verdicts[len(before.verdicts) if before is not None else 0 :]
-    lines += [f"{after.identity} {verdict_text(verdict)}" for verdict in judged]
+    lines += [line for state, line in entered if state == COMPARING]
+    lines += [f"{after.identity} {verdict_text(verdict)}" for verdict in judged if verdict.of == _COMPARISON]
+    lines += [line for state, line in entered if state == CANARY or _is_step(state)]
+    lines += [f"{after.identity} {verdict_text(verdict)}" for verdict in judged if verdict.of != _COMPARISON]
+    told = (*_BEFORE_PROGRESS, COMPARING, CANARY)
+    lines += [line for state, line in entered if state not in told and not _is_step(state)]
     if after.note and (before is None or (before.note, before.step) != (after.note, after.step)):
         lines.append(f"{after.identity} {_step(after)}{after.note}")
     if after.is_over and not (before is not None and before.is_over):
@@ -97,7 +110,7 @@ def picture(record: RolloutRecord, now: float) -> RenderableType:
     if record.note:
         parts.append(Text(f"{_step(record)}{record.note}", style="cyan"))
     if record.state in (ABORTED, ABORTING) and (record.reason or record.abort_asked):
-        parts.append(Text(f"aborted: {record.reason or record.abort_asked}", style="red"))
+        parts.append(Text(_aborted(record), style="red"))
     elif record.abort_asked:
         parts.append(Text(f"abort asked: {record.abort_asked}", style="yellow"))
     return Group(*parts)
@@ -121,7 +134,7 @@ def _rules(record: RolloutRecord) -> str:
 
 def _phases(record: RolloutRecord, now: float) -> Table:
     made = Table(box=None, pad_edge=False, show_header=False)
-    entered = sorted(record.since.items(), key=lambda item: item[1]) or [(record.state, record.at)]
+    entered = _shown(record) or [(record.state, record.at)]
     for index, (state, at) in enumerate(entered):
         is_last = index == len(entered) - 1
         until = now if is_last and not record.is_over else entered[index + 1][1] if not is_last else at
@@ -132,6 +145,21 @@ def _phases(record: RolloutRecord, now: float) -> Table:
         for state in _ahead(record):
             made.add_row(Text(state, style="dim"), "", "")
     return made
+
+
+def _shown(record: RolloutRecord) -> list[tuple[str, float]]:
+    """When it entered each state, and each step of its canary. Other stamps are for the controller's time-outs."""
+    found = [(state, at) for state, at in record.since.items() if state in PHASES or _is_step(state)]
+    return sorted(found, key=lambda item: item[1])
+
+
+def _is_step(state: str) -> bool:
+    return state.startswith("step ")
+
+
+def _aborted(record: RolloutRecord) -> str:
+    reason = record.reason or record.abort_asked or "no reason told"
+    return f"aborted {reason}" if reason.startswith("by ") else f"aborted: {reason}"
 
 
 def _ahead(record: RolloutRecord) -> list[str]:

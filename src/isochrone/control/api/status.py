@@ -7,9 +7,12 @@ Where what is committed cannot be read, their offers tell what they serve, and t
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from isochrone.control.api.messages import GatewayStatus, ModelStatus, Status, StoreState, WorkerStatus
+from isochrone.control.fleet.processes import processes
+from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.keys import PREFIX
 from isochrone.control.records import (
     ABORTED,
@@ -17,10 +20,16 @@ from isochrone.control.records import (
     ConvergedRecord,
     EventRecord,
     GatewayRecord,
+    ProcessRecord,
     RolloutRecord,
     WorkerRecord,
 )
 from isochrone.control.view import View
+
+#: Of a process that is not registered yet.
+STARTING = "starting"
+#: Of reasons that gateways give to their callers: whoever reads a status is there already.
+_SEE_STATUS = "; see isochrone status"
 
 
 def fleet_status(view: View, store: StoreState) -> Status:
@@ -46,9 +55,22 @@ def fleet_status(view: View, store: StoreState) -> Status:
         gateways=tuple(_gateway(name, gateways.get(name), drains.get(name)) for name in names),
         rollouts=tuple(rollouts),
         aborted=_last_aborted(view.rollouts),
-        processes=tuple(view.processes.values()),
+        processes=(*view.processes.values(), *_starting(view, names)),
         faults=tuple(view.faults()),
     )
+
+
+def _starting(view: View, gateways: Sequence[str]) -> list[ProcessRecord]:
+    """Processes that the applied file asks for, and that nothing is known of yet."""
+    record = view.fleet
+    if record is None:
+        return []
+    known = {*view.workers, *gateways, *view.processes}
+    return [
+        ProcessRecord(spec.name, spec.role, spec.pool, deaths=0, how=STARTING)
+        for spec in processes(fleet_of(record.spec), Path(record.directory)).values()
+        if spec.role != "controller" and spec.name not in known
+    ]
 
 
 def _newest_offer(view: View) -> tuple[str, Mapping[str, Assignment]]:
@@ -104,7 +126,9 @@ def _model(
 def _answering(model: str, gateways: Mapping[str, GatewayRecord]) -> tuple[str, str]:
     """What a request for a committed model would meet now, and why it would not be answered."""
     faults = {
-        name: record.unserved.get(model, "" if record.epoch else "it does not know what is committed")
+        name: record.unserved.get(model, "" if record.epoch else "it does not know what is committed").removesuffix(
+            _SEE_STATUS
+        )
         for name, record in gateways.items()
     }
     failing = {name: fault for name, fault in faults.items() if fault}
