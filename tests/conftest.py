@@ -24,9 +24,11 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("isochrone")
 
-# A run under ``nohup`` ignores SIGHUP, and so would every process that a test starts: tests of a closing terminal would
-# wait for an end that does not come.
+# A run under ``nohup`` ignores SIGHUP, one in the background of a script SIGINT, and so would every process that a test
+# starts: tests of a closing terminal and of Ctrl-C would wait for an end that does not come.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 #: Names of shared-memory regions a test makes start with this, so that a forgotten one is told from another process's.
 SHARED_MEMORY_PREFIX = f"isochrone_test_{os.getpid()}_"

@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 from isochrone.errors import Unavailable
 from isochrone.models.repository import Repository
 from isochrone.worker.catalog import Catalog
+from isochrone.worker.load_turns import LoadTurns
 from sample_models import write_config, write_python
 
 MODEL = """
@@ -99,6 +100,23 @@ def test_a_later_load_of_other_versions_does_not_wait_and_the_late_result_is_fre
         assert served(catalog) == [1, 3]
 
     run(model, scenario)
+
+
+def test_the_later_call_stands_whichever_gets_its_turn_first() -> None:
+    """Calls look at the repository on a thread before they get their turn."""
+
+    async def scenario() -> None:
+        turns = LoadTurns()
+        earlier, later = turns.arrive(), turns.arrive()
+        second = turns.enter("m", (1, 3), later)
+        first = turns.enter("m", (1, 2), earlier)
+        second.check()
+        with pytest.raises(Unavailable, match="given up"):
+            first.check()
+        turns.leave(first)
+        turns.leave(second)
+
+    asyncio.run(scenario())
 
 
 def test_the_version_that_was_given_up_can_be_loaded_again(model: Path) -> None:

@@ -147,6 +147,7 @@ class Catalog:
 
     async def load_all(self, wanted: Mapping[str, LoadParameters]) -> dict[str, IsochroneError]:
         """Loads models, and before ensembles those of their steps; says which failed, and why."""
+        arrived = self._turns.arrive()
         for name in wanted:
             # Before anything remembers the name: it may be a stranger's, and no model's.
             validate_model_name(name)
@@ -169,7 +170,7 @@ class Catalog:
                     raise circular[name].within(_LOAD_FAILED.format(name))
                 if name in wanted or not self.versions(name) or not standing.is_particular(name):
                     async with gate:
-                        await self.load_alone(name, wanted.get(name) or LoadParameters())
+                        await self.load_alone(name, wanted.get(name) or LoadParameters(), arrived)
             except IsochroneError as error:
                 failed[name] = error
             if name in wanted and self._known(name):
@@ -180,12 +181,12 @@ class Catalog:
         await asyncio.gather(*tasks.values())
         return failed
 
-    async def load_alone(self, name: str, asked: LoadParameters) -> None:
-        """Loads one model; then looks after the ensembles that run it."""
+    async def load_alone(self, name: str, asked: LoadParameters, arrived: int = 0) -> None:
+        """Loads one model; then looks after the ensembles that run it. ``arrived``: the call's number; 0: it is new."""
         # The name of a step may be anything.
         validate_model_name(name)
         lock = self.lock(name)
-        turn = self._turns.enter(name, asked.versions)
+        turn = self._turns.enter(name, asked.versions, arrived or self._turns.arrive())
         try:
             async with lock:
                 if self._closing:
@@ -390,7 +391,7 @@ class Catalog:
         if not self._known(name):
             validate_model_name(name)
             return
-        turn = self._turns.enter(name, ())
+        turn = self._turns.enter(name, (), self._turns.arrive())
         try:
             steps = await self._unload(name)
         finally:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection
+from itertools import count
 
 import structlog
 
@@ -28,10 +29,22 @@ class GivenUp(Unavailable):
 class LoadTurn:
     """One call for one model, from its arrival to its end. ``versions``: all it wants; None: as the files say."""
 
-    def __init__(self, model: str, versions: Collection[int] | None) -> None:
+    def __init__(self, model: str, versions: Collection[int] | None, number: int) -> None:
         self.model = model
         self.versions = None if versions is None else frozenset(versions)
+        #: In the order of arrival of all calls.
+        self.number = number
         self.given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def replaces(self, other: LoadTurn) -> bool:
+        """Whether it came later than another call and leaves out a version that the other one wants."""
+        if self.versions is None or other.versions is None:
+            return False
+        return self.number > other.number and bool(other.versions - self.versions)
+
+    def give_up(self) -> None:
+        if not self.given_up.done():
+            self.given_up.set_result(None)
 
     def check(self) -> None:
         if self.given_up.done():
@@ -44,15 +57,22 @@ class LoadTurns:
     def __init__(self) -> None:
         self._turns: dict[str, list[LoadTurn]] = {}
         self._late = BackgroundTasks()
+        self._numbers = count(1)
 
-    def enter(self, model: str, versions: Collection[int] | None) -> LoadTurn:
-        """A call has come; gives up the earlier loads that it makes useless. An unload wants no version."""
-        turn = LoadTurn(model, versions)
+    def arrive(self) -> int:
+        """Numbers a call as it arrives. A call may enter later than one that arrived after it."""
+        return next(self._numbers)
+
+    def enter(self, model: str, versions: Collection[int] | None, number: int) -> LoadTurn:
+        """Gives up earlier loads that this call replaces, and this one if a later call replaces it. An unload wants no
+        version."""
+        turn = LoadTurn(model, versions, number)
         turns = self._turns.setdefault(model, [])
-        if turn.versions is not None:
-            for earlier in turns:
-                if earlier.versions is not None and earlier.versions - turn.versions and not earlier.given_up.done():
-                    earlier.given_up.set_result(None)
+        for other in turns:
+            if turn.replaces(other):
+                other.give_up()
+            elif other.replaces(turn):
+                turn.give_up()
         turns.append(turn)
         return turn
 
