@@ -82,19 +82,18 @@ def leader(view: View) -> tuple[str, int]:
 
 
 def prepare(stage: Stage, load: Trial) -> Asked:
-    """A rollout that cannot be over before the gate opens: all it waits for is ``solo``, which is loaded last."""
+    """A rollout that cannot be over before the gate opens: one worker loads it before the other, and all that the first
+    waits for is ``solo``, which is loaded last."""
     stage.gate.touch()
     asked = load.start(stage.next_version())
 
     def waits_for_solo() -> bool:
         record = stage.look().rollout(asked.identity)
         workers = record.workers.values() if record is not None and record.state == "preparing" else ()
-        return bool(workers) and all(
-            worker.state == "loading" and all(part.startswith(SOLO) for part in worker.detail.split(", "))
-            for worker in workers
-        )
+        loading = [worker.detail for worker in workers if worker.state == "loading"]
+        return len(loading) == 1 and all(part.startswith(SOLO) for part in loading[0].split(", "))
 
-    wait_until(waits_for_solo, "everything but solo is loaded")
+    wait_until(waits_for_solo, "the first worker has loaded everything but solo")
     return asked
 
 
