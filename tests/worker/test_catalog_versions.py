@@ -5,14 +5,13 @@ Real models in a real repository, on a real loop; no server around them.
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from catalog_run import run
 from queued_requests import RecordedRequest, rows_of
 from runner_bench import until
 
@@ -64,18 +63,6 @@ def model(tmp_path: Path) -> Path:
     for version in (1, 2, 3):
         write_python(directory, SOURCE, version)
     return directory
-
-
-def run(model: Path, scenario: Callable[[Catalog], Awaitable[None]]) -> None:
-    async def play() -> None:
-        catalog = Catalog(Repository([model.parent]), None, 30)
-        try:
-            await scenario(catalog)
-        finally:
-            (model / "go").touch()
-            await catalog.close(5)
-
-    asyncio.run(asyncio.wait_for(play(), 30))
 
 
 def send(catalog: Catalog, version: str, value: float = 1.0) -> RecordedRequest:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from catalog_run import run
 from runner_bench import until
 from structlog.testing import capture_logs
 
 from isochrone.errors import Unavailable
-from isochrone.models.repository import Repository
 from isochrone.worker.catalog import Catalog
 from isochrone.worker.load_turns import LoadTurns
 from sample_models import write_config, write_python
@@ -50,18 +49,6 @@ def model(tmp_path: Path) -> Path:
         write_python(directory, SOURCE, version)
     (directory / "hangs-2").touch()
     return directory
-
-
-def run(model: Path, scenario: Callable[[Catalog], Awaitable[None]]) -> None:
-    async def play() -> None:
-        catalog = Catalog(Repository([model.parent]), None, 30)
-        try:
-            await scenario(catalog)
-        finally:
-            (model / "go").touch()
-            await catalog.close(5)
-
-    asyncio.run(asyncio.wait_for(play(), 30))
 
 
 def served(catalog: Catalog) -> list[int]:

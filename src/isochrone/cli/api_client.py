@@ -118,8 +118,8 @@ class ApiClient:
 
     def _refusal(self, response: httpx.Response) -> ApiFailed:
         try:
-            told = response.json()
-            said, code = str(told["error"]), told.get("code")
+            body = response.json()
+            said, code = str(body["error"]), body.get("code")
         except (ValueError, KeyError, TypeError, AttributeError):
             said = f"{response.url} answered {response.status_code} without an explanation; is it a controller?"
             code = None

@@ -304,8 +304,8 @@ class Controller:
         for record in rollouts[:_MOST_ROLLOUTS]:
             key = self._keys.rollout(record.identity)
             compares = (self._candidate.condition(), view.unchanged(key), view.unchanged(self._keys.fleet))
-            told = self._event(FILE, "rollout abort asked", record.identity, record.abort_asked)
-            outcome = await self._store.transact(compares, (Put(key, encode(record)), told))
+            announced = self._event(FILE, "rollout abort asked", record.identity, record.abort_asked)
+            outcome = await self._store.transact(compares, (Put(key, encode(record)), announced))
             await self._mirror.catch_up(outcome.revision)
         self._wake.set()
 

@@ -296,7 +296,7 @@ class Fleet:
                     for part in replica_set.tiers:
                         part.balancer.policy.reported(replica, now)
         if member.endpoint.draining != was_draining:
-            # A replica set sees a change only if it was the first to be told.
+            # A replica set notices the change only if the report reached it first.
             self.refresh(now)
 
     def pending_told(self, member: Member, pending: Mapping[str, int], now: int) -> None:

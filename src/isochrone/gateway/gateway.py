@@ -20,6 +20,7 @@ from isochrone.gateway.monitor import Monitor, MonitorRules
 from isochrone.gateway.replicas import Endpoint
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.sampling import SampleReport, Sampling
+from isochrone.gateway.serving import mismatch
 from isochrone.gateway.traffic.rules import GatewayRules
 from isochrone.gateway.trials import TrialReport
 from isochrone.gateway.upstreams import Upstream
@@ -28,7 +29,6 @@ from isochrone.settings import WireLimits
 if TYPE_CHECKING:
     from isochrone.gateway.forwarding import Forward
     from isochrone.gateway.grpc_pipe import GrpcPipe
-from isochrone.gateway.serving import mismatch
 
 log = structlog.get_logger()
 

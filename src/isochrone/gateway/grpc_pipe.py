@@ -300,11 +300,11 @@ class GrpcPipe:
         replica_set = (
             served.replica_set(version.decode("utf-8", "replace")) if version else served.choose(self._stream.head)
         )
-        told = self._replica_set.stages if self._replica_set is not None else b""
-        if replica_set.stages and replica_set.stages != told:
-            # They are told with the head, which has gone out.
+        sent = self._replica_set.stages if self._replica_set is not None else b""
+        if replica_set.stages and replica_set.stages != sent:
+            # The head carries them, and it has been sent.
             raise InvalidArgument(
-                f"model '{served.name}' is an ensemble, and versions of stages are told once, as a stream begins: "
+                f"model '{served.name}' is an ensemble; a stream sends the versions of stages once, when it begins: "
                 "open another stream for it"
             )
         return b"" if version else replica_set.stamp

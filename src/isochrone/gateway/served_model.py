@@ -115,7 +115,7 @@ class ServedModel:
         #: Of one model on one worker from here; 0: no limit.
         self.max_in_flight = rules.breaker.max_in_flight if rules.breaker.enabled else 0
         if self.replica_sets:
-            # Policies are made anew, under the same replicas.
+            # The rules name other policies; the replicas stay.
             self.replica_sets.clear()
             self.rebuild(now_ns())
 

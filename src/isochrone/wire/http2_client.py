@@ -465,9 +465,9 @@ class Http2ClientConnection(Http2Connection):
             self.ended_because = f"this side ended the connection (code {code}: {reason})"
         super().fail(code, reason)
 
-    def cut_deaf(self) -> None:
+    def cut_stalled(self) -> None:
         self.ended_because = "the server reads nothing"
-        super().cut_deaf()
+        super().cut_stalled()
 
     def ping_acknowledged(self, payload: bytes) -> None:
         if self.pings:

@@ -122,7 +122,7 @@ class FrameSender(asyncio.Protocol):
             # Heads, resets and acknowledgements need no window. A peer that reads keeps their number small.
             self.unread += len(data)
             if self.unread > _MAX_UNREAD and not self.transport.is_closing():
-                self.cut_deaf()
+                self.cut_stalled()
         if not self.in_callback and not self.flush_planned:
             self.plan_flush()
 
@@ -172,8 +172,8 @@ class FrameSender(asyncio.Protocol):
         if self.going_away and not self.streams:
             self.transport.close()
 
-    def cut_deaf(self) -> None:
-        """The peer sends and sends, and reads nothing of what that makes us say."""
+    def cut_stalled(self) -> None:
+        """Abort the connection: the peer keeps sending and reads none of our replies."""
         self.going_away = True
         self.transport.abort()
 

@@ -91,8 +91,8 @@ def new_lines(before: RolloutRecord | None, after: RolloutRecord) -> list[str]:
     lines += [f"{after.identity} {verdict_text(verdict)}" for verdict in judged if verdict.of == _COMPARISON]
     lines += [line for state, line in entered if state == CANARY or _is_step(state)]
     lines += [f"{after.identity} {verdict_text(verdict)}" for verdict in judged if verdict.of != _COMPARISON]
-    told = (*_BEFORE_PROGRESS, COMPARING, CANARY)
-    lines += [line for state, line in entered if state not in told and not _is_step(state)]
+    shown = (*_BEFORE_PROGRESS, COMPARING, CANARY)
+    lines += [line for state, line in entered if state not in shown and not _is_step(state)]
     if after.note and (before is None or (before.note, before.step) != (after.note, after.step)):
         lines.append(f"{after.identity} {_step(after)}{after.note}")
     if after.is_over and not (before is not None and before.is_over):
@@ -158,7 +158,7 @@ def _is_step(state: str) -> bool:
 
 
 def _aborted(record: RolloutRecord) -> str:
-    reason = record.reason or record.abort_asked or "no reason told"
+    reason = record.reason or record.abort_asked or "no reason given"
     return f"aborted {reason}" if reason.startswith("by ") else f"aborted: {reason}"
 
 

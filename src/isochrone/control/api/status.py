@@ -28,7 +28,7 @@ from isochrone.control.view import View
 
 #: Of a process that is not registered yet.
 STARTING = "starting"
-#: Of reasons that gateways give to their callers: whoever reads a status is there already.
+#: The end of a gateway's reason, written for its callers; a reader of ``status`` does not need it.
 _SEE_STATUS = "; see isochrone status"
 
 

@@ -116,7 +116,7 @@ def missing_model_files(fleet: Fleet, directory: Path, models: Mapping[str, Cata
 
 
 def _configuration(place: Path) -> ModelConfig | None:
-    """Of a model's directory; None: there is none, or it is told of elsewhere."""
+    """The configuration of a model's directory; None: there is none, or another check reports its error."""
     path = place / CONFIG_FILE
     try:
         return parse_text(path.read_bytes(), str(path))[0]

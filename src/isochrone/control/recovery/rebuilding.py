@@ -59,13 +59,13 @@ def restore_epoch(view: View, asking: Asking, digest: str = "", without: Sequenc
         raise Conflict("what is known of the epoch has changed since the preview; look at it again")
     value = encode(rebuilt.epoch)
     detail = f"from {rebuilt.source}: {', '.join(f'{name} {version}' for name, version in sorted(found.items()))}"
-    told = EventRecord(asking.at, asking.who, "epoch restored", f"epoch {rebuilt.epoch.epoch}", detail)
+    record = EventRecord(asking.at, asking.who, "epoch restored", f"epoch {rebuilt.epoch.epoch}", detail)
     operations: list[Put | Delete] = [Put(keys.epoch, value), Put(keys.epoch_copy, value)]
     if keys.switch in view.entries:
         # It was announced against an epoch that is not there any more: its rollout begins another.
         operations.append(Delete(keys.switch))
     compares = tuple(view.unchanged(key) for key in (keys.epoch, keys.epoch_copy, keys.switch, keys.rollout_number))
-    return Decision(rebuilt, compares, (*operations, event(keys, told, asking.unique)))
+    return Decision(rebuilt, compares, (*operations, event(keys, record, asking.unique)))
 
 
 def _complete(view: View, without: Sequence[str]) -> None:
@@ -134,9 +134,9 @@ def _removed(view: View, rollouts: list[RolloutRecord]) -> set[str]:
     """Models that a file removed after their last rollout was committed."""
     brought = {name: each.since.get(DRAINING, each.at) for each in rollouts for name in each.changes}
     return {
-        told.about
-        for _, told in view.events()
-        if told.what == REMOVED and told.about in brought and told.at > brought[told.about]
+        past.about
+        for _, past in view.events()
+        if past.what == REMOVED and past.about in brought and past.at > brought[past.about]
     }
 
 
