@@ -25,7 +25,7 @@ from isochrone.control.records import (
     encode,
 )
 from isochrone.gateway.gateway import Gateway
-from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.settings import WireLimits
 from isochrone.store.base import Delete, Put
 from isochrone.store.sqlite import SqliteStore

@@ -9,7 +9,7 @@ from typing import Any
 from isochrone.errors import IsochroneError
 from isochrone.gateway.fleet import Fleet
 from isochrone.gateway.resilience.outliers import Outliers
-from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.upstreams import Upstream
 from isochrone.settings import WireLimits
 from isochrone.wire.exchange import Buffer, Headers

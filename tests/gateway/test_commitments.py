@@ -370,7 +370,7 @@ class TestHolding:
 
 class TestRules:
     def test_a_change_reaches_the_models_that_are_there(self) -> None:
-        from isochrone.gateway.traffic.rules import parse_rules
+        from isochrone.gateway.rules.file import parse_rules
 
         fleet = make_fleet()
         add_members(fleet, BOTH)
@@ -387,7 +387,7 @@ class TestRules:
         from isochrone.control.fleet.gateway_rules import SOURCE, gateway_rules
         from isochrone.control.fleet.reading import parse_fleet
         from isochrone.gateway.resilience.outliers import Outliers
-        from isochrone.gateway.traffic.rules import parse_rules
+        from isochrone.gateway.rules.file import parse_rules
 
         outliers = Outliers()
         fleet = make_fleet(outliers=outliers)

@@ -11,7 +11,7 @@ from tritonclient.grpc import service_pb2
 from isochrone.gateway.application import GatewayApplication
 from isochrone.gateway.commitment import Commitment
 from isochrone.gateway.gateway import Gateway
-from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.protocol.grpc_control import NOT_SERVING, SERVING
 from isochrone.protocol.grpc_reflection import HealthCheckResponse
 from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header

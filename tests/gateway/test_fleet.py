@@ -7,7 +7,8 @@ from offline import add_members, make_fleet
 from isochrone.gateway.commitment import Commitment
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.replicas import LoadReport
-from isochrone.gateway.traffic.rules import GatewayRules, parse_rules
+from isochrone.gateway.rules.file import parse_rules
+from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.upstreams import Upstream
 from isochrone.protocol.stages import stages_value
 from isochrone.settings import WireLimits

@@ -12,7 +12,7 @@ from isochrone.gateway.commitment import Commitment
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.grpc_messages import name_field, read_opening, version_field
 from isochrone.gateway.grpc_pipe import GrpcPipe, PipeRoute
-from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.protocol.varint import encode_varint
 from isochrone.settings import WireLimits
 from isochrone.wire.exchange import Head

@@ -14,7 +14,7 @@ from isochrone.errors import DeadlineExceeded, Internal, IsochroneError, Unavail
 from isochrone.gateway.commitment import Commitment
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.holding import Held
-from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.settings import WireLimits
 
 

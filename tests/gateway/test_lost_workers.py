@@ -18,7 +18,7 @@ from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.http_forward import HttpForward
 from isochrone.gateway.resilience.retry_budget import RetryRules
 from isochrone.gateway.resilience.suspects import QuarantineRules
-from isochrone.gateway.traffic.rules import GatewayRules, ModelRules
+from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.settings import WireLimits
 from isochrone.wire.exchange import Head
 

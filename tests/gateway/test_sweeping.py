@@ -10,7 +10,7 @@ import pytest
 from isochrone.gateway import gateway as gateway_module
 from isochrone.gateway import http_forward
 from isochrone.gateway.gateway import Gateway
-from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.settings import WireLimits
 
 

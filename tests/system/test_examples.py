@@ -28,7 +28,8 @@ from isochrone.cli.main import app
 from isochrone.cli.triton.flags import FLAGS
 from isochrone.gateway.policies import NAMES
 from isochrone.gateway.resilience.outliers import OutlierRules
-from isochrone.gateway.traffic.rules import ModelRules, load_rules, parse_rules
+from isochrone.gateway.rules.file import load_rules, parse_rules
+from isochrone.gateway.rules.gateway_rules import ModelRules
 from server_process import ServerProcess, StartServer, start_server
 
 _FILE = re.compile(r"# (\w+/(?:config\.pbtxt|\d+/model\.py))\n")

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from typer.core import TyperGroup
 
 from isochrone.errors import ConfigError, IsochroneError
-from isochrone.gateway.policies import learned_model
+from isochrone.gateway.policies.learned import model as learned_model
 from isochrone.simulate import experiment, plot, report, scenario_file, train, train_trial
 from isochrone.simulate.scenario import PolicyChoice, Scenario
 from isochrone.simulate.workloads import Steps, duration

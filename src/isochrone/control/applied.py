@@ -11,7 +11,8 @@ from isochrone.control.fleet.processes import server_records
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.following import Asked
 from isochrone.control.records import FleetRecord, WorkerRecord, decode
-from isochrone.gateway.traffic.rules import GatewayRules, parse_rules
+from isochrone.gateway.rules.file import parse_rules
+from isochrone.gateway.rules.gateway_rules import GatewayRules
 
 
 def read_fleet(record: FleetRecord) -> tuple[Mapping[str, Asked], tuple[WorkerRecord, ...]]:

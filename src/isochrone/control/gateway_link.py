@@ -44,7 +44,7 @@ from isochrone.control.switch_part import SwitchPart
 from isochrone.errors import IsochroneError
 from isochrone.gateway.commitment import Commitment
 from isochrone.gateway.gateway import Gateway
-from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.upstreams import Upstream
 from isochrone.store.base import Compare, Delete, Entry, Put, Store, StoreUnavailable
 from isochrone.store.mirror import Mirror

@@ -19,7 +19,7 @@ from isochrone.gateway.resilience.outliers import Ejection, Outliers
 from isochrone.gateway.served_model import ServedModel
 from isochrone.gateway.traffic.affinity import AGENT_HEADER
 from isochrone.gateway.traffic.quotas import Quotas
-from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.upstreams import Upstream
 from isochrone.settings import WireLimits
 from isochrone.wire.turn import Turn

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isochrone.gateway.policies import hashing
+from isochrone.gateway.policies.hashing import hashes
 from isochrone.gateway.replicas import Replica
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class Sequences:
     def _hashed(self, key: bytes, eligible: Sequence[Replica]) -> Replica:
         if eligible is not self._eligible:
             self._eligible = eligible
-            seeds = [hashing.of_address(replica.endpoint.address, _PURPOSE) for replica in eligible]
+            seeds = [hashes.of_address(replica.endpoint.address, _PURPOSE) for replica in eligible]
             self._addresses = np.array(seeds, np.uint64)
-        mixed = hashing.points((self._addresses ^ np.uint64(hashing.of_bytes(key))).tolist(), 1)
+        mixed = hashes.points((self._addresses ^ np.uint64(hashes.of_bytes(key))).tolist(), 1)
         return eligible[int(mixed.argmax())]

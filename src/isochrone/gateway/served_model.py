@@ -33,7 +33,7 @@ from isochrone.gateway.serving import serving
 from isochrone.gateway.traffic.affinity import Affinity
 from isochrone.gateway.traffic.canary import Canary
 from isochrone.gateway.traffic.quotas import Quotas
-from isochrone.gateway.traffic.rules import ModelRules
+from isochrone.gateway.rules.gateway_rules import ModelRules
 from isochrone.gateway.traffic.shadow import Shadow
 from isochrone.gateway.traffic.tiers import NOBODY, UNKNOWN, Tiers
 from isochrone.gateway.trials import Trial

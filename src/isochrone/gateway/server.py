@@ -25,7 +25,7 @@ from isochrone.gateway.discovery import DnsSource, FileSource
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.metrics import GatewayMetricsApplication
 from isochrone.gateway.monitor import MonitorRules
-from isochrone.gateway.traffic.rules import GatewayRules
+from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.upstreams import Upstream
 from isochrone.protocol.origins import SameOrigin
 from isochrone.settings import WireLimits

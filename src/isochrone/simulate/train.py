@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from isochrone.errors import ConfigError
 from isochrone.gateway.policies.base import Policy
-from isochrone.gateway.policies.learned_model import Weights
-from isochrone.gateway.policies.prequal import Prequal
+from isochrone.gateway.policies.learned.model import Weights
+from isochrone.gateway.policies.prequal.policy import Prequal
 from isochrone.simulate.scenario import Scenario
 from isochrone.simulate.train_episodes import UNTRAINED, Lessons, Recorder, Trainee, outcome, study
 from isochrone.simulate.train_scenarios import REQUESTS, TRAINING, Kind

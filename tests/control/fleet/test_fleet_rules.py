@@ -7,7 +7,8 @@ import json
 from fleets import TEXT, changed, parse
 
 from isochrone.control.fleet.gateway_rules import SOURCE, gateway_rules
-from isochrone.gateway.traffic.rules import GatewayRules, parse_rules
+from isochrone.gateway.rules.file import parse_rules
+from isochrone.gateway.rules.gateway_rules import GatewayRules
 
 
 def rules(text: str) -> GatewayRules:

@@ -1,4 +1,4 @@
-"""The gateway's rules that a fleet means: the text that ``gateway.traffic.rules.parse_rules`` reads. Pure.
+"""The gateway's rules that a fleet means: the text that ``gateway.rules.file.parse_rules`` reads. Pure.
 
 Every gateway of the fleet goes by the same text, taken from the store. Versions, canaries and digests are not in it:
 those are the epoch's.
@@ -16,7 +16,7 @@ from isochrone.control.fleet.model_spec import ModelDefaults
 from isochrone.control.fleet.spec import Fleet
 from isochrone.errors import ConfigError
 from isochrone.gateway.policies import make
-from isochrone.gateway.traffic.rules import parse_rules
+from isochrone.gateway.rules.file import parse_rules
 
 #: Told to ``parse_rules``: by its ending the text is JSON.
 SOURCE = "fleet.json"

@@ -20,14 +20,14 @@ _WHERE = {
     "least_connections": ("least_connections", "LeastConnections"),
     "power_of_two": ("power_of_two", "PowerOfTwo"),
     "least_pending": ("least_pending", "LeastPending"),
-    "consistent_hash": ("consistent_hash", "ConsistentHash"),
-    "maglev": ("maglev", "Maglev"),
+    "consistent_hash": ("hashing.consistent_hash", "ConsistentHash"),
+    "maglev": ("hashing.maglev", "Maglev"),
     "token_bucket": ("token_bucket", "TokenBucket"),
-    "latency_weighted": ("latency_weighted", "LatencyWeighted"),
-    "weighted_round_robin": ("weighted_round_robin", "WeightedRoundRobin"),
+    "latency_weighted": ("weighted.latency_weighted", "LatencyWeighted"),
+    "weighted_round_robin": ("weighted.weighted_round_robin", "WeightedRoundRobin"),
     "peak_ewma": ("peak_ewma", "PeakEwma"),
-    "prequal": ("prequal", "Prequal"),
-    "learned": ("learned", "Learned"),
+    "prequal": ("prequal.policy", "Prequal"),
+    "learned": ("learned.policy", "Learned"),
 }
 #: What ``make`` knows.
 NAMES = tuple(_WHERE)

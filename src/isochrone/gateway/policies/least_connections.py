@@ -6,7 +6,7 @@ gateways send, and a worker that fails fast looks idle to it: outlier ejection m
 
 from __future__ import annotations
 
-from isochrone.gateway.policies.scores import ScoredPolicy
+from isochrone.gateway.policies.toolkit.scores import ScoredPolicy
 from isochrone.gateway.replicas import Replica
 
 

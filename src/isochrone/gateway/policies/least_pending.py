@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from isochrone.gateway.policies.scores import ScoredPolicy
+from isochrone.gateway.policies.toolkit.scores import ScoredPolicy
 from isochrone.gateway.replicas import Replica
 
 #: Share of what was measured that is kept with each answer: the last hundred or so count.

@@ -12,8 +12,8 @@ from math import exp
 from random import Random
 
 from isochrone.gateway.policies.base import Demand, Policy
-from isochrone.gateway.policies.options import number
-from isochrone.gateway.policies.sampling import one, two
+from isochrone.gateway.policies.toolkit.options import number
+from isochrone.gateway.policies.toolkit.sampling import one, two
 from isochrone.gateway.replicas import Replica
 
 #: Latency taken for a member that has something in flight and never answered: worse than any real one, in ns.

@@ -8,7 +8,7 @@ they do not.
 from __future__ import annotations
 
 from isochrone.gateway.policies.base import Demand, Policy
-from isochrone.gateway.policies.sampling import less_busy
+from isochrone.gateway.policies.toolkit.sampling import less_busy
 from isochrone.gateway.replicas import Replica
 
 

@@ -7,7 +7,7 @@ against which more choices are held.
 from __future__ import annotations
 
 from isochrone.gateway.policies.base import Demand, Policy
-from isochrone.gateway.policies.sampling import one
+from isochrone.gateway.policies.toolkit.sampling import one
 from isochrone.gateway.replicas import Replica
 
 

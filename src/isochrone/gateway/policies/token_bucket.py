@@ -16,8 +16,8 @@ from random import Random
 
 from isochrone.errors import QueueFull
 from isochrone.gateway.policies.base import Demand
-from isochrone.gateway.policies.options import number, one_of
-from isochrone.gateway.policies.scores import ScoreBoard, ScoredPolicy
+from isochrone.gateway.policies.toolkit.options import number, one_of
+from isochrone.gateway.policies.toolkit.scores import ScoreBoard, ScoredPolicy
 from isochrone.gateway.replicas import NEWS_NS, Replica
 
 #: A refill at most doubles in this time, and is at most halved four times.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.gateway.policies.scores import SMALL, ScoreBoard
+from isochrone.gateway.policies.toolkit.scores import SMALL, ScoreBoard
 
 SCORES = st.lists(st.floats(-1e9, 1e9), min_size=1, max_size=2 * SMALL)
 

@@ -10,7 +10,8 @@ import pytest
 
 from isochrone.errors import ConfigError
 from isochrone.gateway.balancer import Placement
-from isochrone.gateway.traffic.rules import GatewayRules, ModelRules, load_rules, parse_rules
+from isochrone.gateway.rules.file import load_rules, parse_rules
+from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 
 FILE = """
 defaults:

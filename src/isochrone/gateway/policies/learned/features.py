@@ -43,7 +43,7 @@ class View:
         self.free_at = 0.0
         self.run_ns = 1.0
         self.speed = 0.0
-        #: Requests it got of late; see ``learned_shares``.
+        #: Requests it got of late; see ``shares``.
         self.share = 0.0
 
     def outlook(self, now: int) -> float:

@@ -8,7 +8,7 @@ from random import Random
 from policy_queues import MS, fleet
 
 from isochrone.gateway.policies.base import Demand
-from isochrone.gateway.policies.prequal import Prequal
+from isochrone.gateway.policies.prequal.policy import Prequal
 from isochrone.gateway.replicas import NEWS_NS, LoadReport, Replica
 
 SECOND = 1_000_000_000

@@ -15,11 +15,11 @@ from typing import NamedTuple
 import msgspec
 
 from isochrone.errors import ConfigError
-from isochrone.gateway.policies.learned_features import NAMES, Seen, View, figures, lack_of_memory
+from isochrone.gateway.policies.learned.features import NAMES, Seen, View, figures, lack_of_memory
 from isochrone.gateway.replicas import NEWS_NS, Replica
 
 #: Trained by ``isochrone simulate train``; docs/learned.md has the command and the figures.
-SHIPPED = Path(__file__).with_name("learned_weights.json")
+SHIPPED = Path(__file__).with_name("weights.json")
 #: A missed deadline costs as much as taking e times as long.
 MISSED = 1.0
 #: A residual beyond this says more of the one request than of the weights.
@@ -66,7 +66,7 @@ class Draw:
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What a weights file holds."""
 
-    #: By figure, see ``learned_features``.
+    #: By figure, see ``features``.
     weights: dict[str, float]
     #: Lowest and highest value met in training; times relative to the fleet's typical latency.
     ranges: dict[str, tuple[float, float]]

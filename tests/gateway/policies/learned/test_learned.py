@@ -16,8 +16,8 @@ from policy_queues import MS, fleet, run, steady
 from isochrone.errors import ConfigError
 from isochrone.gateway import policies
 from isochrone.gateway.policies.base import Demand
-from isochrone.gateway.policies.learned import Learned
-from isochrone.gateway.policies.prequal import Prequal
+from isochrone.gateway.policies.learned.policy import Learned
+from isochrone.gateway.policies.prequal.policy import Prequal
 from isochrone.gateway.replicas import LoadReport, Replica
 
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from isochrone.gateway.policies.learned_slices import CONTROL, LEARNED, Slices
+from isochrone.gateway.policies.learned.slices import CONTROL, LEARNED, Slices
 
 MS = 1_000_000
 

@@ -11,9 +11,9 @@ from policy_queues import fleet
 
 from isochrone.gateway import policies
 from isochrone.gateway.policies.base import Demand
-from isochrone.gateway.policies.consistent_hash import ConsistentHash
-from isochrone.gateway.policies.hashing import of_address
-from isochrone.gateway.policies.maglev import TABLE_SIZES, claim
+from isochrone.gateway.policies.hashing.consistent_hash import ConsistentHash
+from isochrone.gateway.policies.hashing.hashes import of_address
+from isochrone.gateway.policies.hashing.maglev import TABLE_SIZES, claim
 from isochrone.gateway.replicas import Replica
 
 KEYS = [b"agent-%d" % number for number in range(4000)]

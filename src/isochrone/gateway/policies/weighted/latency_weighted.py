@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from math import exp, log
 from random import Random
 
-from isochrone.gateway.policies.options import number
-from isochrone.gateway.policies.stride import WeightedTurns
+from isochrone.gateway.policies.toolkit.options import number
+from isochrone.gateway.policies.weighted.turns import WeightedTurns
 from isochrone.gateway.replicas import Replica
 
 _QUANTILE = 0.95

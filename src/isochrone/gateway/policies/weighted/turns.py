@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from random import Random
 
 from isochrone.gateway.policies.base import Demand, Policy
-from isochrone.gateway.policies.scores import ScoreBoard
+from isochrone.gateway.policies.toolkit.scores import ScoreBoard
 from isochrone.gateway.replicas import Replica
 
 

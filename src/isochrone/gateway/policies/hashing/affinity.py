@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from isochrone.gateway.policies.base import Demand, Policy
-from isochrone.gateway.policies.hashing import of_bytes
-from isochrone.gateway.policies.sampling import less_busy, one
+from isochrone.gateway.policies.hashing.hashes import of_bytes
+from isochrone.gateway.policies.toolkit.sampling import less_busy, one
 from isochrone.gateway.replicas import Replica
 
 

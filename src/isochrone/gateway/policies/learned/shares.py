@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from isochrone.gateway.policies.learned_features import View
+from isochrone.gateway.policies.learned.features import View
 
 #: Requests per endpoint over which shares are taken.
 _WINDOW = 64

@@ -15,10 +15,10 @@ from random import Random
 
 import numpy as np
 
-from isochrone.gateway.policies import hashing
-from isochrone.gateway.policies.affinity import AffinityPolicy
-from isochrone.gateway.policies.options import number, whole
-from isochrone.gateway.policies.sampling import one
+from isochrone.gateway.policies.hashing import hashes
+from isochrone.gateway.policies.hashing.affinity import AffinityPolicy
+from isochrone.gateway.policies.toolkit.options import number, whole
+from isochrone.gateway.policies.toolkit.sampling import one
 from isochrone.gateway.replicas import Replica
 
 _PURPOSE = b"ring"
@@ -67,8 +67,8 @@ class ConsistentHash(AffinityPolicy):
         self._seen = {replica: replica.in_flight for replica in replicas}
         self._in_flight = sum(self._seen.values())
         self._by_address = replicas
-        seeds = [hashing.of_address(replica.endpoint.address, _PURPOSE) for replica in replicas]
-        ring = hashing.points(seeds, self._points).ravel()
+        seeds = [hashes.of_address(replica.endpoint.address, _PURPOSE) for replica in replicas]
+        ring = hashes.points(seeds, self._points).ravel()
         order = np.argsort(ring)
         # Lists: bisect in C over ints takes half a microsecond, numpy's search of one key several.
         self._ring = ring[order].tolist()

@@ -14,8 +14,8 @@ from learned_fleet import START, weights
 from policy_queues import MS, fleet
 
 from isochrone.errors import ConfigError
-from isochrone.gateway.policies.learned_features import KEPT, NAMES, View, figures, seen
-from isochrone.gateway.policies.learned_model import SHIPPED, UNKNOWN, Lot, Model, read, write
+from isochrone.gateway.policies.learned.features import KEPT, NAMES, View, figures, seen
+from isochrone.gateway.policies.learned.model import SHIPPED, UNKNOWN, Lot, Model, read, write
 from isochrone.gateway.replicas import LoadReport
 
 

@@ -24,13 +24,13 @@ from pathlib import Path
 from random import Random
 
 from isochrone.gateway.policies.base import NEVER, Demand
-from isochrone.gateway.policies.learned_features import View, seen
-from isochrone.gateway.policies.learned_model import SHIPPED, UNKNOWN, Draw, Model, Weights, read
-from isochrone.gateway.policies.learned_shadow import ShadowChoice, ShadowLog
-from isochrone.gateway.policies.learned_shares import Shares
-from isochrone.gateway.policies.learned_slices import CONTROL, LEARNED, NEITHER, Slices
-from isochrone.gateway.policies.options import flag, number
-from isochrone.gateway.policies.prequal import FEWEST_PROBES, Prequal
+from isochrone.gateway.policies.learned.features import View, seen
+from isochrone.gateway.policies.learned.model import SHIPPED, UNKNOWN, Draw, Model, Weights, read
+from isochrone.gateway.policies.learned.shadow import ShadowChoice, ShadowLog
+from isochrone.gateway.policies.learned.shares import Shares
+from isochrone.gateway.policies.learned.slices import CONTROL, LEARNED, NEITHER, Slices
+from isochrone.gateway.policies.toolkit.options import flag, number
+from isochrone.gateway.policies.prequal.policy import FEWEST_PROBES, Prequal
 from isochrone.gateway.replicas import Replica
 
 #: Of a pool of probes, so many of the newest are looked at. A whole fleet has at most 16 members.

@@ -8,8 +8,8 @@ import pytest
 from policy_queues import MS, fleet
 
 from isochrone.gateway.policies.base import Demand
-from isochrone.gateway.policies.prequal import Prequal
-from isochrone.gateway.policies.probe_pool import ProbePool, reuse
+from isochrone.gateway.policies.prequal.policy import Prequal
+from isochrone.gateway.policies.prequal.probe_pool import ProbePool, reuse
 from isochrone.gateway.replicas import LoadReport, Replica
 
 SECOND = 1_000_000_000

@@ -13,9 +13,9 @@ from random import Random
 import numpy as np
 
 from isochrone.errors import ConfigError
-from isochrone.gateway.policies import hashing
-from isochrone.gateway.policies.affinity import AffinityPolicy
-from isochrone.gateway.policies.sampling import one
+from isochrone.gateway.policies.hashing import hashes
+from isochrone.gateway.policies.hashing.affinity import AffinityPolicy
+from isochrone.gateway.policies.toolkit.sampling import one
 from isochrone.gateway.replicas import Replica
 
 #: Primes, so that every stride visits every entry.
@@ -62,8 +62,8 @@ class Maglev(AffinityPolicy):
 
 def claim(addresses: Sequence[str], size: int) -> list[int]:
     """For each entry of the table the index of the address that has claimed it."""
-    entries = [hashing.of_address(address, b"offset") % size for address in addresses]
-    strides = [hashing.of_address(address, b"skip") % (size - 1) + 1 for address in addresses]
+    entries = [hashes.of_address(address, b"offset") % size for address in addresses]
+    strides = [hashes.of_address(address, b"skip") % (size - 1) + 1 for address in addresses]
     table = [0] * size
     taken = bytearray(size)
     left = size

@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from random import Random
 
-from isochrone.gateway.policies.options import number
-from isochrone.gateway.policies.stride import WeightedTurns
+from isochrone.gateway.policies.toolkit.options import number
+from isochrone.gateway.policies.weighted.turns import WeightedTurns
 from isochrone.gateway.replicas import Replica
 
 #: Weight of one worker's rate in the mean of all.

@@ -1,0 +1,86 @@
+"""All settings of a gateway's decisions, per model. Frozen; ``file`` reads and checks them.
+
+A model that is not named has the defaults. Nothing here is looked at on the way of a request but through ``of``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from isochrone.gateway.admission import AdmissionRules
+from isochrone.gateway.balancer import BalancerRules, Placement
+from isochrone.gateway.policies import DEFAULT
+from isochrone.gateway.ranges import Count, Duration
+from isochrone.gateway.resilience.breaker import BreakerRules
+from isochrone.gateway.resilience.hedging import HedgeRules
+from isochrone.gateway.resilience.outliers import OutlierRules
+from isochrone.gateway.resilience.retry_budget import RetryRules
+from isochrone.gateway.resilience.suspects import QuarantineRules
+from isochrone.gateway.traffic.affinity import AffinityRules
+from isochrone.gateway.traffic.canary import CanaryRules
+from isochrone.gateway.traffic.quotas import QuotaRules
+from isochrone.gateway.traffic.shadow import ShadowRules
+from isochrone.gateway.traffic.tiers import TierRules
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRules:
+    """How requests of one model are treated."""
+
+    #: Name of the routing policy, and what it is made with.
+    policy: str = DEFAULT
+    policy_options: Mapping[str, Any] = field(default_factory=dict)
+    #: When requests without a deadline of their own must be answered; 0: they have none.
+    deadline_ns: Duration = 0
+    #: Class of requests that name none, 1 the highest; 0: the worker's default.
+    priority: Count = 0
+    #: What must be free on a worker, the device it must have ("": any), and the digest it must serve ("": any).
+    memory_bytes: Count = 0
+    device: str = ""
+    digest: str = ""
+    #: Who is eligible: panic threshold and slow start.
+    balancer: BalancerRules = field(default_factory=BalancerRules)
+    admission: AdmissionRules = field(default_factory=AdmissionRules)
+    retries: RetryRules = field(default_factory=RetryRules)
+    hedge: HedgeRules = field(default_factory=HedgeRules)
+    breaker: BreakerRules = field(default_factory=BreakerRules)
+    quarantine: QuarantineRules = field(default_factory=QuarantineRules)
+    affinity: AffinityRules = field(default_factory=AffinityRules)
+    canary: CanaryRules = field(default_factory=CanaryRules)
+    shadow: ShadowRules = field(default_factory=ShadowRules)
+    #: Per caller for this model alone, beside the gateway's own quota.
+    quota: QuotaRules = field(default_factory=QuotaRules)
+    tiers: TierRules = field(default_factory=TierRules)
+
+    @property
+    def placement(self) -> Placement:
+        """The model's row of the routing table."""
+        return Placement(self.memory_bytes, self.device, self.tiers.order, self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayRules:
+    """The whole file."""
+
+    #: What holds for models that are not named, and for what the named ones leave out.
+    defaults: ModelRules = field(default_factory=ModelRules)
+    models: Mapping[str, ModelRules] = field(default_factory=dict)
+    #: Ejection is of whole endpoints, whatever they serve.
+    outliers: OutlierRules = field(default_factory=OutlierRules)
+    #: Per caller over all models.
+    quota: QuotaRules = field(default_factory=QuotaRules)
+
+    def of(self, model: str) -> ModelRules:
+        """The rules of one model."""
+        return self.models.get(model, self.defaults)
+
+    def with_policy(self, policy: str) -> GatewayRules:
+        """The same with another policy for models that do not choose one of their own."""
+        known = self.defaults.policy
+        models = {
+            name: replace(rules, policy=policy, policy_options={}) if rules.policy == known else rules
+            for name, rules in self.models.items()
+        }
+        return replace(self, defaults=replace(self.defaults, policy=policy, policy_options={}), models=models)
