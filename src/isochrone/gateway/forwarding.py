@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 _COPY_NS = 10 * SECOND
 #: Requests of this class are not refused here: workers let them overtake, so what their queues take says little.
 _HIGHEST = 1
-#: Fleets up to this size are known from what comes with answers, and from monitors: no probes beside them.
-_KNOWN_BY_ANSWERS = 16
 
 
 class Forward(ABC):
@@ -163,7 +161,7 @@ class Forward(ABC):
         replica = replica_set.balancer.choose(self.demand, now)
         if replica is None:
             raise self.served.nobody(replica_set)
-        if len(replica_set.balancer.eligible) > _KNOWN_BY_ANSWERS:
+        if replica_set.balancer.policy.wants_probes:
             ask(self.gateway.fleet, replica_set.balancer.policy.probes(now), now)
         if self.deadline != NEVER and self.demand.priority != _HIGHEST:
             verdict = self.served.admission.check(replica_set.balancer.eligible, replica, self.demand, now)

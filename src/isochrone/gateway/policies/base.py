@@ -44,6 +44,8 @@ class Policy:
     """Subclasses override ``choose``, and of the rest what they need."""
 
     name: ClassVar[str]
+    #: ``probes`` may name replicas now. The shell calls it after a choice only then: most policies never probe.
+    wants_probes = False
 
     def __init__(self, random: Random) -> None:
         self._random = random
@@ -70,7 +72,7 @@ class Policy:
         """Its own word came."""
 
     def probes(self, now: int) -> Sequence[Replica]:
-        """Whom to ask for news now; called after each choice. The shell may leave some out."""
+        """Replicas whose load report is wanted now; called after each choice. The shell may leave some out."""
         return ()
 
     def other_than(self, avoid: Sequence[Replica]) -> Replica:

@@ -21,6 +21,9 @@ from isochrone.gateway.replicas import Replica
 
 #: With fewer probes than this there is no choice to speak of.
 FEWEST_PROBES = 2
+#: A fleet up to this size that is known whole needs no probes: each replica gets enough requests to report its load
+#: with their answers, and the monitor asks the silent ones ten times a second.
+_KNOWN_BY_ANSWERS = 16
 
 
 class Prequal(Policy):
@@ -76,6 +79,7 @@ class Prequal(Policy):
     def members(self, replicas: Sequence[Replica]) -> None:
         super().members(replicas)
         self._whole = len(replicas) <= self._size
+        self.wants_probes = not self._whole or len(replicas) > _KNOWN_BY_ANSWERS
         if self._whole:
             order = list(range(len(replicas)))
             self._random.shuffle(order)
