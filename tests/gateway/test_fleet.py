@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from offline import add_members, make_fleet
 
+from isochrone.clock import MILLISECOND, SECOND
 from isochrone.gateway.commitment import Commitment
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.replicas import LoadReport
@@ -101,9 +102,22 @@ def test_a_probe_is_news_for_every_model_of_the_server() -> None:
     fleet.reported(fleet.members["a:1"], LoadReport(4, 2), 10)
     reports = [replica_set.replicas["a:1"].report for replica_set in replica_sets]
     assert [(report.in_flight, report.queue) for report in reports] == [(4, 2), (4, 2)]
-    # What only an answer of the model can tell is kept.
-    assert (reports[0].wait_ns, reports[0].run_ns) == (7, 9)
+    # What only an answer of the model can tell is kept; of its wait, 5 ns are over.
+    assert (reports[0].wait_ns, reports[0].run_ns) == (2, 9)
     assert replica_sets[0].replicas["b:1"].reported_at == 0
+
+
+def test_probes_do_not_renew_a_wait_that_is_over() -> None:
+    fleet = make_fleet()
+    add_members(fleet, M, M)
+    replica_set = fleet.model("m").current
+    replica = replica_set.replicas["a:1"]
+    replica_set.balancer.reported(replica, LoadReport(4, 3, wait_ns=50 * MILLISECOND, run_ns=MILLISECOND), SECOND)
+    for passed in (20, 40, 60, 150, 240):
+        now = SECOND + passed * MILLISECOND
+        fleet.reported(fleet.members["a:1"], LoadReport(1, 1), now)
+        assert replica.report.wait_ns == max(0, 50 - passed) * MILLISECOND
+        assert replica.expected_ns(now) == (max(0, 50 - passed) + 1) * MILLISECOND
 
 
 def test_a_worker_that_says_it_drains_gets_nothing_new() -> None:

@@ -69,7 +69,7 @@ class Attempt:
     def end(self, failed: bool, now: int) -> None:
         """It is over, and says something of the replica."""
         if self.forward.is_copy:
-            self.drop(now)
+            self.drop(now, unneeded=True)
             return
         replica = self.replica
         latency = now - self.sent_at
@@ -86,9 +86,11 @@ class Attempt:
         if breaker is not None:
             breaker.ended(self.breaker_round, failed, now)
 
-    def drop(self, now: int) -> None:
-        """It is over, and says nothing of the replica."""
-        self.replica_set.balancer.dropped(self.replica, now)
+    def drop(self, now: int, *, unneeded: bool = False) -> None:
+        """It is over, and says nothing of the replica. ``unneeded``: nor of the policy that chose it."""
+        self.replica_set.balancer.dropped(
+            self.replica, self.sent_at, now, unneeded=unneeded or self.forward.is_copy
+        )
         breaker = self._evidence_for()
         if breaker is not None:
             breaker.dropped(self.breaker_round)
@@ -98,13 +100,14 @@ class Attempt:
         breaker: Breaker | None = self.replica.breaker
         return breaker if self.breaker is None or self.breaker is breaker else None
 
-    def give_up(self, now: int, silent: bool = False) -> None:
-        """Nobody waits for it any more; the worker is told. ``silent``: it should have answered, and did not."""
+    def give_up(self, now: int, *, silent: bool = False, unneeded: bool = False) -> None:
+        """Nobody waits for it any more; the worker is told. ``silent``: it should have answered, and did not.
+        ``unneeded``: another attempt's answer came first."""
         self.over = True
         if silent:
             self.end(True, now)
         else:
-            self.drop(now)
+            self.drop(now, unneeded=unneeded)
         if self.sent is not None:
             self.sent.cancel()
 

@@ -144,10 +144,10 @@ class Balancer:
         replica.ended(load, latency_ns, failed, now)
         self.policy.ended(replica, latency_ns, failed, now)
 
-    def dropped(self, replica: Replica, now: int) -> None:
-        """A request is over and says nothing of the replica."""
+    def dropped(self, replica: Replica, sent_at: int, now: int, *, unneeded: bool = False) -> None:
+        """An attempt ended without evidence about the replica; see ``Policy.dropped``."""
         replica.dropped()
-        self.policy.dropped(replica, now)
+        self.policy.dropped(replica, sent_at, now, unneeded=unneeded)
 
     def reported(self, replica: Replica, report: LoadReport, now: int) -> None:
         was_draining = replica.endpoint.draining

@@ -288,9 +288,10 @@ class Fleet:
             for replica_set in served.replica_sets.values():
                 replica = replica_set.replicas.get(address)
                 if replica is not None:
-                    # What a probe cannot tell of a model is kept from the last answer.
+                    # A probe reports no times of a model: those of the last answer are kept. The wait is a time from
+                    # then on, so what has passed of it is over; a probe must not make it new.
                     known = replica.report
-                    wait_ns = known.wait_ns if report.queue else 0
+                    wait_ns = max(0, known.wait_ns - (now - replica.reported_at)) if report.queue else 0
                     kept = report._replace(wait_ns=wait_ns, run_ns=known.run_ns, alone_ns=known.alone_ns)
                     replica_set.balancer.reported(replica, kept, now)
                     for part in replica_set.tiers:

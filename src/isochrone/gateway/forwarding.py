@@ -276,7 +276,7 @@ class Forward(ABC):
             attempt.headers = (*attempt.headers, *trailers)
             return
         if self.attempts:
-            self._cancel_others()
+            self._cancel_others(unneeded=True)
         served = self.served
         if served.trial is not None and not self.is_copy:
             served.trial.ended(attempt.replica_set.version, now - self.arrived, outcome != ANSWERED)
@@ -465,20 +465,20 @@ class Forward(ABC):
                 error = ConnectionLost("the worker does not answer health checks")
                 self.attempt_failed(attempt, error, silent=True)
 
-    def _cancel_others(self) -> None:
+    def _cancel_others(self, *, unneeded: bool = False) -> None:
         if not self.attempts:
             return
         attempts, self.attempts = self.attempts, []
         now = now_ns()
         for attempt in attempts:
-            attempt.give_up(now)
+            attempt.give_up(now, unneeded=unneeded)
 
     def drop_others(self, attempt: Attempt) -> None:
         """One attempt's answer is being passed on: the others are of no use any more."""
         for other in list(self.attempts):
             if other is not attempt:
                 self.attempts.remove(other)
-                other.give_up(now_ns())
+                other.give_up(now_ns(), unneeded=True)
 
     def _finish(self) -> None:
         self.over = True

@@ -467,7 +467,7 @@ class GrpcPipe:
         if failed:
             self._leave(replica_set, replica, now)
         elif failed is None:
-            replica_set.balancer.dropped(replica, now)
+            replica_set.balancer.dropped(replica, self._sent_at, now)
         else:
             # It answered: that much is known of it.
             replica.dropped()

@@ -173,7 +173,7 @@ class Gateway:
                 balancer.refresh(now)
         else:
             # A refusal says nothing of how fast the replica is, nor that it is broken.
-            balancer.dropped(replica, now)
+            balancer.dropped(replica, call.sent_at, now)
         if outcome != ANSWERED and outcome != TOO_LATE and self._try_again(now, call, replica):
             return
         self._settle(now, call, outcome)
@@ -227,7 +227,7 @@ class Gateway:
     def _give_up(self, now: int, call: Call) -> None:
         replica = call.replica
         assert replica is not None
-        self.balancer.dropped(replica, now)
+        self.balancer.dropped(replica, call.sent_at, now)
         if replica.reported_at < call.sent_at:
             # Not a word since it was sent: that says something of the worker, and not of its queue alone.
             replica.error_rate += (1.0 - replica.error_rate) / 16
@@ -275,7 +275,7 @@ class Gateway:
         """The run is over: who is still waited for has failed."""
         for call in list(self._under_way or ()):
             assert call.replica is not None
-            self.balancer.dropped(call.replica, now)
+            self.balancer.dropped(call.replica, call.sent_at, now)
             self._settle(now, call, FAILED)
 
     def unsettled(self, now: int) -> bool:

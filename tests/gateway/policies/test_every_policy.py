@@ -50,7 +50,7 @@ class Drive:
             replica, load, sent_at = self.under_way.pop(number % len(self.under_way))
             if event == "drop":
                 replica.dropped()
-                policy.dropped(replica, now)
+                policy.dropped(replica, sent_at, now, unneeded=number % 2 == 0)
             else:
                 replica.ended(load, now - sent_at, event == "fail", now)
                 policy.ended(replica, now - sent_at, event == "fail", now)

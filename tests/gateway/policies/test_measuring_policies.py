@@ -40,11 +40,11 @@ def test_least_pending_weighs_what_waits_by_speed() -> None:
     assert policy.seconds_each(replicas[1]) / policy.seconds_each(replicas[0]) == pytest.approx(4, rel=0.3)
     for waiting in (0, 1, 2):
         replicas[0].in_flight = waiting
-        policy.dropped(replicas[0], now)
+        policy.dropped(replicas[0], now, now)
         # Up to three requests of 10 ms are done sooner than one of 40.
         assert policy.choose(Demand(), now) is replicas[0]
     replicas[0].in_flight = 5
-    policy.dropped(replicas[0], now)
+    policy.dropped(replicas[0], now, now)
     assert policy.choose(Demand(), now) is replicas[1]
 
 

@@ -65,8 +65,11 @@ class Policy:
     def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
         """A request ended."""
 
-    def dropped(self, replica: Replica, now: int) -> None:
-        """A request is over and says nothing of the replica: its caller has gone, or a hedge won."""
+    def dropped(self, replica: Replica, sent_at: int, now: int, *, unneeded: bool = False) -> None:
+        """An attempt ended without evidence about the replica: it was given up or rejected.
+
+        ``unneeded``: its answer was not needed: another attempt's came first, or it was a shadow copy.
+        """
 
     def reported(self, replica: Replica, now: int) -> None:
         """Its own word came."""

@@ -257,6 +257,46 @@ def test_an_end_that_never_comes_costs_no_memory(monkeypatch: pytest.MonkeyPatch
     assert len(stage.policy._under_way) <= 100
 
 
+def in_flight_at_one_replica() -> tuple[Stage, Replica, list[int]]:
+    """Three requests of the learned slice on one replica, and when they were sent."""
+    stage = never_control(Stage(size=2))
+    replica = stage.choose()
+    sent_at = []
+    for _ in range(3):
+        stage.now += MS
+        stage.tell(next(other for other in stage.replicas if other is not replica), load=9, wait_ms=50)
+        stage.tell(replica)
+        assert stage.choose() is replica
+        replica.sent()
+        stage.policy.sent(replica, stage.now)
+        sent_at.append(stage.now)
+    return stage, replica, sent_at
+
+
+def test_a_drop_is_counted_for_the_request_that_was_dropped() -> None:
+    stage, replica, sent_at = in_flight_at_one_replica()
+    replica.dropped()
+    stage.policy.dropped(replica, sent_at[1], stage.now + 5 * MS)
+    learned = stage.policy.slices.learned
+    assert (learned.failed, learned.pending) == (1, [])
+    for number in (0, 2):
+        replica.ended(1, 4 * MS, False, sent_at[number] + 4 * MS)
+        stage.policy.ended(replica, 4 * MS, False, sent_at[number] + 4 * MS)
+    stage.policy.catch_up()
+    assert learned.failed == 1
+    assert learned.ended + len(learned.pending) == 3, "the other two have their own ends"
+
+
+def test_a_loser_of_a_hedge_is_no_failure_of_the_learned_slice() -> None:
+    stage, replica, sent_at = in_flight_at_one_replica()
+    for instant in sent_at:
+        replica.dropped()
+        stage.policy.dropped(replica, instant, stage.now + 5 * MS, unneeded=True)
+    stage.policy.catch_up()
+    assert stage.policy.slices.learned.ended == 0
+    assert not stage.policy._under_way
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1 << 20)), max_size=150), st.sampled_from([1, 2, 4, 24]))
 def test_whatever_happens_it_chooses_a_member(events: list[tuple[int, int]], size: int) -> None:
@@ -281,7 +321,7 @@ def test_whatever_happens_it_chooses_a_member(events: list[tuple[int, int]], siz
                 policy.ended(ended, now - sent_at, number % 3 == 0, now)
             else:
                 ended.dropped()
-                policy.dropped(ended, now)
+                policy.dropped(ended, sent_at, now, unneeded=number % 2 == 0)
         elif event == 4:
             replica.reported(LoadReport(number % 7, number % 3, number % 4 * MS, number % 2 * MS), now)
             policy.reported(replica, now)

@@ -118,7 +118,7 @@ def test_a_stopped_worker_stays_alone_when_its_requests_are_given_up() -> None:
     gateway.now += SECOND // 2
     gateway.end(stopped, loads[1], SECOND // 2, failed=True)
     stopped.dropped()
-    gateway.policy.dropped(stopped, gateway.now)
+    gateway.policy.dropped(stopped, 0, gateway.now)
     assert stopped.in_flight == 0
     assert 0 not in gateway.one_by_one(80, 5 * MS)
     # Its word, when it runs again, is enough.

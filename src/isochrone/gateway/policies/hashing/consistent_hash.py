@@ -50,7 +50,7 @@ class ConsistentHash(AffinityPolicy):
     def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
         self._count(replica)
 
-    def dropped(self, replica: Replica, now: int) -> None:
+    def dropped(self, replica: Replica, sent_at: int, now: int, *, unneeded: bool = False) -> None:
         self._count(replica)
 
     def capacity(self) -> int:

@@ -284,23 +284,25 @@ class Learned(Prequal):
             else:
                 self._put_off = (found[1], latency_ns, failed, now)
 
-    def dropped(self, replica: Replica, now: int) -> None:
+    def dropped(self, replica: Replica, sent_at: int, now: int, *, unneeded: bool = False) -> None:
         self.catch_up()
-        super().dropped(replica, now)
+        super().dropped(replica, sent_at, now, unneeded=unneeded)
         view = self._views.get(replica)
         if view is not None:
             view.due = 0
-        # Which one is not told. The oldest there, most likely.
-        for sent_at, found in self._under_way.items():
-            other, tag = found if isinstance(found, tuple) else (found, LEARNED)
-            if other is replica:
-                del self._under_way[sent_at]
-                if isinstance(tag, Draw):
-                    # Given up at its deadline, most likely: that is a miss.
-                    self.model.refine(tag.lot(), now - sent_at, now + 1)
-                    tag = LEARNED
-                self._over(tag, now - sent_at, True, now)
-                return
+        found = self._under_way.get(sent_at)
+        other, tag = found if isinstance(found, tuple) else (found, LEARNED)
+        if other is not replica:
+            return
+        del self._under_way[sent_at]
+        if unneeded:
+            # Neither an answer nor a failure: a hedge's loser must not switch the model off.
+            return
+        if isinstance(tag, Draw):
+            # Given up at its deadline, most likely: that is a miss.
+            self.model.refine(tag.lot(), now - sent_at, now + 1)
+            tag = LEARNED
+        self._over(tag, now - sent_at, True, now)
 
     def reported(self, replica: Replica, now: int) -> None:
         if self._whole:

@@ -126,7 +126,7 @@ class Prequal(Policy):
         if self._whole:
             self._fleet.ended(replica, latency_ns, failed, now)
 
-    def dropped(self, replica: Replica, now: int) -> None:
+    def dropped(self, replica: Replica, sent_at: int, now: int, *, unneeded: bool = False) -> None:
         if self._whole:
             self._fleet.dropped(replica, now)
 

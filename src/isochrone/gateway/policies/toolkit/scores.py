@@ -100,7 +100,7 @@ class ScoredPolicy(Policy):
     def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
         self._update(replica, now)
 
-    def dropped(self, replica: Replica, now: int) -> None:
+    def dropped(self, replica: Replica, sent_at: int, now: int, *, unneeded: bool = False) -> None:
         self._update(replica, now)
 
     def reported(self, replica: Replica, now: int) -> None:

@@ -82,7 +82,7 @@ class WeightedRoundRobin(WeightedTurns):
         if now - tally.began >= self._period_ns:
             self._weigh(tally, replica, now)
 
-    def dropped(self, replica: Replica, now: int) -> None:
+    def dropped(self, replica: Replica, sent_at: int, now: int, *, unneeded: bool = False) -> None:
         tally = self._tallies.get(replica)
         if tally is not None:
             self._rest(tally, replica, now)
