@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from isochrone.cli.main import app
 from isochrone.errors import ConfigError
 from isochrone.gateway.policies.base import Policy
-from isochrone.gateway.policies.learned.policy import Learned
 from isochrone.gateway.policies.learned.features import NAMES
 from isochrone.gateway.policies.learned.model import SHIPPED, Lot, Weights, read
+from isochrone.gateway.policies.learned.policy import Learned
 from isochrone.gateway.policies.prequal.policy import Prequal
 from isochrone.simulate import train, train_adversary, train_trial
 from isochrone.simulate.train_episodes import UNTRAINED, Lessons, Recorder, Trainee, study

@@ -88,9 +88,7 @@ class Attempt:
 
     def drop(self, now: int, *, unneeded: bool = False) -> None:
         """It is over, and says nothing of the replica. ``unneeded``: nor of the policy that chose it."""
-        self.replica_set.balancer.dropped(
-            self.replica, self.sent_at, now, unneeded=unneeded or self.forward.is_copy
-        )
+        self.replica_set.balancer.dropped(self.replica, self.sent_at, now, unneeded=unneeded or self.forward.is_copy)
         breaker = self._evidence_for()
         if breaker is not None:
             breaker.dropped(self.breaker_round)

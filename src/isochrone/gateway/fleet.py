@@ -16,10 +16,10 @@ from isochrone.gateway.holding import Held
 from isochrone.gateway.probing import Probe
 from isochrone.gateway.replicas import Endpoint, LoadReport
 from isochrone.gateway.resilience.outliers import Ejection, Outliers
+from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.served_model import ServedModel
 from isochrone.gateway.traffic.affinity import AGENT_HEADER
 from isochrone.gateway.traffic.quotas import Quotas
-from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.upstreams import Upstream
 from isochrone.settings import WireLimits
 from isochrone.wire.turn import Turn

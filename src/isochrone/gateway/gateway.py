@@ -19,9 +19,9 @@ from isochrone.gateway.lost_workers import LostWorkers
 from isochrone.gateway.monitor import Monitor, MonitorRules
 from isochrone.gateway.replicas import Endpoint
 from isochrone.gateway.resilience.outliers import Outliers
+from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.sampling import SampleReport, Sampling
 from isochrone.gateway.serving import mismatch
-from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.trials import TrialReport
 from isochrone.gateway.upstreams import Upstream
 from isochrone.settings import WireLimits

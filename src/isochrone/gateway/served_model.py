@@ -28,12 +28,12 @@ from isochrone.gateway.resilience.breaker import Breaker
 from isochrone.gateway.resilience.hedging import Hedging
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.resilience.retry_budget import Kind, retry_budget
+from isochrone.gateway.rules.gateway_rules import ModelRules
 from isochrone.gateway.sequences import Sequences
 from isochrone.gateway.serving import serving
 from isochrone.gateway.traffic.affinity import Affinity
 from isochrone.gateway.traffic.canary import Canary
 from isochrone.gateway.traffic.quotas import Quotas
-from isochrone.gateway.rules.gateway_rules import ModelRules
 from isochrone.gateway.traffic.shadow import Shadow
 from isochrone.gateway.traffic.tiers import NOBODY, UNKNOWN, Tiers
 from isochrone.gateway.trials import Trial

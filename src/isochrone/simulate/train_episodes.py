@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isochrone.gateway.policies.base import Policy
-from isochrone.gateway.policies.learned.policy import Learned
 from isochrone.gateway.policies.learned.features import NAMES, TIMES
 from isochrone.gateway.policies.learned.model import Lot, Model, Weights, cost
+from isochrone.gateway.policies.learned.policy import Learned
 from isochrone.simulate.fleet import Fleet, PolicyFactory
 from isochrone.simulate.results import Tally
 from isochrone.simulate.scenario import Scenario

@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from isochrone.gateway.policies.learned.policy import Learned
 from isochrone.gateway.policies.learned.model import Weights
+from isochrone.gateway.policies.learned.policy import Learned
 from isochrone.gateway.policies.prequal.policy import Prequal
 from isochrone.simulate.train_episodes import outcome
 from isochrone.simulate.train_scenarios import HELD_OUT, TRAINING, Kind

@@ -9,9 +9,9 @@ import pytest
 from policy_queues import MS, fleet
 
 from isochrone.gateway.policies.base import Demand, Policy
-from isochrone.gateway.policies.weighted.latency_weighted import LatencyWeighted
 from isochrone.gateway.policies.least_pending import LeastPending
 from isochrone.gateway.policies.peak_ewma import PeakEwma
+from isochrone.gateway.policies.weighted.latency_weighted import LatencyWeighted
 from isochrone.gateway.policies.weighted.weighted_round_robin import WeightedRoundRobin
 from isochrone.gateway.replicas import NEWS_NS, LoadReport, Replica
 

@@ -21,9 +21,9 @@ from isochrone.errors import ConfigError, IsochroneError
 from isochrone.gateway.discovery import read_upstreams
 from isochrone.gateway.monitor import MonitorRules
 from isochrone.gateway.policies import NAMES
-from isochrone.gateway.server import GatewayServer, GatewaySettings, StartFailed
 from isochrone.gateway.rules.file import load_rules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
+from isochrone.gateway.server import GatewayServer, GatewaySettings, StartFailed
 from isochrone.gateway.upstreams import parse_upstream
 from isochrone.observe import logs
 from isochrone.protocol.origins import read_origins

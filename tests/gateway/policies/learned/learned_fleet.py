@@ -8,9 +8,9 @@ from typing import Any
 from policy_queues import MS, fleet
 
 from isochrone.gateway.policies.base import Demand
-from isochrone.gateway.policies.learned.policy import Learned
 from isochrone.gateway.policies.learned.features import NAMES
 from isochrone.gateway.policies.learned.model import Weights
+from isochrone.gateway.policies.learned.policy import Learned
 from isochrone.gateway.replicas import LoadReport, Replica
 
 START = 1_000 * MS

@@ -249,7 +249,7 @@ def test_an_end_that_was_put_off_is_accounted_for_at_the_next_event(event: str) 
 
 
 def test_an_end_that_never_comes_costs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isochrone.gateway.policies.learned._MOST_UNDER_WAY", 100)
+    monkeypatch.setattr("isochrone.gateway.policies.learned.policy._MOST_UNDER_WAY", 100)
     stage = Stage()
     for _ in range(1000):
         stage.now += MS

@@ -21,7 +21,7 @@ from isochrone.gateway.replicas import LoadReport
 
 def test_the_shipped_weights_are_inside_the_package_and_name_their_training() -> None:
     shipped = read(SHIPPED)
-    assert SHIPPED.parent.name == "policies"
+    assert SHIPPED.parent.name == "learned"
     assert str(shipped.trained["command"]).startswith("isochrone simulate train --seed")
     assert shipped.weights["outlook"] > 0
     assert shipped.weights["load"] > 0

@@ -29,8 +29,8 @@ from isochrone.gateway.policies.learned.model import SHIPPED, UNKNOWN, Draw, Mod
 from isochrone.gateway.policies.learned.shadow import ShadowChoice, ShadowLog
 from isochrone.gateway.policies.learned.shares import Shares
 from isochrone.gateway.policies.learned.slices import CONTROL, LEARNED, NEITHER, Slices
-from isochrone.gateway.policies.toolkit.options import flag, number
 from isochrone.gateway.policies.prequal.policy import FEWEST_PROBES, Prequal
+from isochrone.gateway.policies.toolkit.options import flag, number
 from isochrone.gateway.replicas import Replica
 
 #: Of a pool of probes, so many of the newest are looked at. A whole fleet has at most 16 members.

@@ -13,10 +13,10 @@ from math import floor
 from random import Random
 
 from isochrone.gateway.policies.base import Demand, Policy
-from isochrone.gateway.policies.toolkit.options import number, whole
 from isochrone.gateway.policies.prequal.probe_pool import Probe, ProbePool, reuse
-from isochrone.gateway.policies.toolkit.sampling import one
 from isochrone.gateway.policies.prequal.whole_fleet import WholeFleet
+from isochrone.gateway.policies.toolkit.options import number, whole
+from isochrone.gateway.policies.toolkit.sampling import one
 from isochrone.gateway.replicas import Replica
 
 #: With fewer probes than this there is no choice to speak of.

@@ -1,1 +1,1 @@
-"""What several policies are built of: checks of options, random draws, score boards. No policy of its own stands here."""
+"""What several policies are built of: checks of options, random draws, score boards. No policy stands here."""
