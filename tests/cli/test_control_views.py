@@ -29,7 +29,7 @@ from isochrone.cli.main import app
 from isochrone.cli.rollouts import rollout_view
 from isochrone.cli.rollouts.rollout_view import new_lines, outcome_text
 from isochrone.control.api.messages import GatewayStatus, ModelStatus, Status, StoreState, WorkerStatus
-from isochrone.control.records import (
+from isochrone.control.state.records import (
     ABORTED,
     CANARY,
     DONE,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isochrone.cli.processes.gateway import without_password
-from isochrone.store.etcd_address import PASSWORD_VARIABLE
+from isochrone.store.etcd.address import PASSWORD_VARIABLE
 
 
 def test_they_do_not_show_the_stores_password() -> None:

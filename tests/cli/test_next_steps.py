@@ -7,9 +7,9 @@ from pathlib import Path
 from isochrone.cli.fleet.next_steps import last_fleet_of, next_steps
 from isochrone.control.fleet.bundled import write_bundled
 from isochrone.control.fleet.reading import parse_fleet
-from isochrone.control.keys import Keys
-from isochrone.control.records import Assignment, EpochRecord, FleetRecord, GatewayRecord, WorkerRecord, encode
-from isochrone.control.view import View
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import Assignment, EpochRecord, FleetRecord, GatewayRecord, WorkerRecord, encode
+from isochrone.control.state.view import View
 from isochrone.store.base import Entry
 
 KEYS = Keys("demo")

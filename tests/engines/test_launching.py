@@ -11,9 +11,9 @@ import pytest
 
 from isochrone.control.fleet.bundled import write_bundled
 from isochrone.control.fleet.reading import FleetError
-from isochrone.control.keys import Keys
-from isochrone.control.records import FleetRecord
-from isochrone.control.view import View
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import FleetRecord
+from isochrone.control.state.view import View
 from isochrone.engines import launching
 from isochrone.engines.launching import Launch, alone, check_ports, launch_of_file, launch_of_state, record_of
 from isochrone.errors import AlreadyExists, ConfigError

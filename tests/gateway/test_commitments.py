@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from offline import add_members, make_fleet
 
-from isochrone.control.commitments import commitments
-from isochrone.control.records import Assignment, EpochRecord, Split
+from isochrone.control.agents.commitments import commitments
+from isochrone.control.state.records import Assignment, EpochRecord, Split
 from isochrone.errors import InvalidArgument, IsochroneError, NotFound, Unavailable
 from isochrone.gateway.commitment import ANY_EPOCH, Commitment
 from isochrone.gateway.holding import MOST, Held

@@ -22,9 +22,9 @@ from bench.control.fleet_run import SupervisedFleet
 from bench.control.models import MODELS, SOLO
 from bench.control.rollout_log import Asked
 from bench.control.running_fleet import CONTROLLER
-from isochrone.control.keys import Keys
-from isochrone.control.records import ANNOUNCED, CANCELLED, HOLDING
-from isochrone.control.view import View
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import ANNOUNCED, CANCELLED, HOLDING
+from isochrone.control.state.view import View
 from isochrone.store.base import Store
 
 #: Of the fleet that bench/control describes.

@@ -1,6 +1,6 @@
 """Real Triton, driven as a worker of a fleet: versions come and go under load, and no request fails or stands still.
 
-What is asserted here of Triton's ways is what ``isochrone.control.triton_loads`` builds on.
+What is asserted here of Triton's ways is what ``isochrone.control.workers.triton_loads`` builds on.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import tritonclient.http as triton_http
 
 from bench.worker.peers import triton
 from bench.worker.peers.process import Peer, answers, environment_python, scratch
-from isochrone.control.records import WorkerRecord
-from isochrone.control.triton_loads import config_in
-from isochrone.control.worker_control import READY, UNAVAILABLE, ControlFailed, WorkerControl
+from isochrone.control.state.records import WorkerRecord
+from isochrone.control.workers.control import READY, UNAVAILABLE, ControlFailed, WorkerControl
+from isochrone.control.workers.triton_loads import config_in
 
 pytestmark = pytest.mark.peers
 

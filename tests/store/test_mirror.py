@@ -10,7 +10,7 @@ import structlog
 from isochrone.store.base import Changes, Delete, Put, StoreUnavailable
 from isochrone.store.machine_clock import machine_clock
 from isochrone.store.mirror import Mirror
-from isochrone.store.sqlite import SqliteStore
+from isochrone.store.sqlite.store import SqliteStore
 from store_conformance import mirrored, put, run, until
 
 

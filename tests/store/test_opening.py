@@ -10,8 +10,8 @@ import pytest
 
 from isochrone.errors import ConfigError
 from isochrone.store.base import Put, Store
-from isochrone.store.etcd import EtcdStore
-from isochrone.store.etcd_address import PASSWORD_VARIABLE, EtcdAddress, read_address, split_password
+from isochrone.store.etcd.address import PASSWORD_VARIABLE, EtcdAddress, read_address, split_password
+from isochrone.store.etcd.store import EtcdStore
 from isochrone.store.opening import open_store
 
 

@@ -16,8 +16,8 @@ import msgspec
 
 from isochrone.control.api.application import create_app
 from isochrone.control.api.serving import serve_api
-from isochrone.control.keys import Keys
-from isochrone.control.records import RolloutRecord, decode, encode
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import RolloutRecord, decode, encode
 from isochrone.store.base import Put, Store
 from isochrone.store.mirror import Mirror
 from isochrone.store.opening import open_store

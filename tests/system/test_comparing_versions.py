@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from isochrone.control.records import CompareRule, WorkerRecord
-from isochrone.control.rollout.comparing import Comparison, compare_versions
+from isochrone.control.evaluation.replay import Comparison, compare_versions
+from isochrone.control.state.records import CompareRule, WorkerRecord
 from isochrone.errors import Unavailable
 from isochrone.gateway.sampling import GRPC, GRPC_PATH, HTTP, Sample
 from sample_models import write_config, write_python

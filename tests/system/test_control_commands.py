@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from isochrone.cli.api_client import ApiClient, user
 from isochrone.cli.main import app
 from isochrone.control.api.messages import Event
-from isochrone.control.records import (
+from isochrone.control.state.records import (
     ABORTED,
     CANARY,
     DONE,

@@ -18,9 +18,9 @@ from tritonclient.utils import InferenceServerException
 from watching import wait_for
 
 from gateway_process import StartGateway
-from isochrone.control.keys import Keys
-from isochrone.control.records import WorkerRecord, decode
-from isochrone.control.worker_control import WorkerControl
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import WorkerRecord, decode
+from isochrone.control.workers.control import WorkerControl
 from isochrone.protocol.control_token import HEADER
 from isochrone.store.opening import open_store
 from sample_models import plus_constant, write_models

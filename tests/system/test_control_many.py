@@ -11,16 +11,24 @@ from pathlib import Path
 
 import pytest
 
-from isochrone.control.controller import Controller
+from isochrone.control.desired.reconcile import Asked
 from isochrone.control.fleet.reading import parse_fleet
-from isochrone.control.following import Asked
-from isochrone.control.keys import Keys
-from isochrone.control.records import BY_ADDRESS, Assignment, EpochRecord, FleetRecord, KeptPool, WorkerRecord, encode
-from isochrone.control.view import View
+from isochrone.control.leader.controller import Controller
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import (
+    BY_ADDRESS,
+    Assignment,
+    EpochRecord,
+    FleetRecord,
+    KeptPool,
+    WorkerRecord,
+    encode,
+)
+from isochrone.control.state.view import View
 from isochrone.store.base import Delete, Put
 from isochrone.store.mirror import Mirror
 from isochrone.store.operations import MAX_OPERATIONS
-from isochrone.store.sqlite import SqliteStore
+from isochrone.store.sqlite.store import SqliteStore
 
 pytestmark = pytest.mark.long
 

@@ -23,9 +23,9 @@ from bench.control.checker import Commit
 from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import MODELS
 from bench.control.running_fleet import GATEWAY
-from isochrone.control.keys import Keys
+from isochrone.control.state.keys import Keys
 from isochrone.store.base import Put, Store
-from isochrone.store.sqlite import SqliteStore
+from isochrone.store.sqlite.store import SqliteStore
 
 pytestmark = pytest.mark.long
 

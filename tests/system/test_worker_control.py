@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from stock_clients import StockClient
 
-from isochrone.control.records import WorkerRecord
-from isochrone.control.triton_loads import config_in
-from isochrone.control.worker_control import READY, UNAVAILABLE, ControlFailed, WorkerControl
+from isochrone.control.state.records import WorkerRecord
+from isochrone.control.workers.control import READY, UNAVAILABLE, ControlFailed, WorkerControl
+from isochrone.control.workers.triton_loads import config_in
 from isochrone.errors import ConfigError
 from sample_models import write_config, write_python
 from server_process import ServerProcess, StartServer

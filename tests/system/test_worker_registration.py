@@ -12,8 +12,8 @@ import pytest
 from stock_clients import StockClient
 from watching import wait_for
 
-from isochrone.control.keys import Keys
-from isochrone.control.records import WorkerRecord, decode
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import WorkerRecord, decode
 from isochrone.protocol.control_token import HEADER
 from isochrone.store.opening import open_store
 from sample_models import write_config, write_models, write_python

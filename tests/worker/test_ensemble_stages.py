@@ -15,8 +15,8 @@ from queued_requests import RecordedRequest, rows_of
 from runner_bench import until
 
 from isochrone.clock import now_ns
-from isochrone.control.commitments import commitments
-from isochrone.control.records import Assignment, EpochRecord
+from isochrone.control.agents.commitments import commitments
+from isochrone.control.state.records import Assignment, EpochRecord
 from isochrone.errors import IsochroneError, Unavailable
 from isochrone.models.repository import Repository
 from isochrone.protocol.messages import Plan

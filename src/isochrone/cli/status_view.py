@@ -10,7 +10,7 @@ from isochrone.cli.console import ordinal, span, table
 from isochrone.cli.rollouts import rollout_view
 from isochrone.cli.rollouts.rollout_view import outcome_text
 from isochrone.control.api.messages import GatewayStatus, Status, WorkerStatus
-from isochrone.control.records import ABORTED, ProcessRecord
+from isochrone.control.state.records import ABORTED, ProcessRecord
 
 _STYLES = {"serving": "green", "degraded": "yellow", "unserved": "red", "not served": "red"}
 

@@ -12,15 +12,15 @@ import uvloop
 from isochrone.cli.fleet.next_steps import last_fleet_of, next_steps
 from isochrone.cli.last_fleet import LastFleet, remember
 from isochrone.control.fleet.reading import fleet_of
-from isochrone.control.keys import Keys
-from isochrone.control.records import FleetRecord
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import FleetRecord
 from isochrone.engines.base import Exit
 from isochrone.engines.launching import Launch, alone, check_ports, launch_of_file, launch_of_state, record_of
-from isochrone.engines.listen_errors import by_fleet_key
-from isochrone.engines.local import LocalEngine
-from isochrone.engines.log_files import LogFiles
-from isochrone.engines.progress import exit_lines
-from isochrone.engines.supervisor import Supervisor, wanted_of
+from isochrone.engines.local.engine import LocalEngine
+from isochrone.engines.local.log_files import LogFiles
+from isochrone.engines.supervision.listen_errors import by_fleet_key
+from isochrone.engines.supervision.progress import exit_lines
+from isochrone.engines.supervision.supervisor import Supervisor, wanted_of
 from isochrone.errors import ConfigError, IsochroneError
 from isochrone.observe import logs as observed_logs
 from isochrone.stop_signals import stop_signals

@@ -1,6 +1,6 @@
-"""Where the processes of a fleet run, and how they come to be what the fleet record says.
+"""Where the processes of a fleet run, and how they become those that the fleet record asks for.
 
-``base`` is what an engine promises; ``local`` keeps the promise with subprocesses of this machine. ``convergence``
-decides what to start, drain and stop; ``supervisor`` carries it out. Nothing here is on the way of a request, and a
-store that is away stops no process.
+``base`` is the interface of an engine; ``local`` implements it with subprocesses of this machine. ``launching`` settles
+what must be settled before a fleet starts; ``supervision`` decides which processes to start, drain and stop, and does
+so. Nothing here is on the path of a request, and an unavailable store stops no process.
 """

@@ -22,13 +22,13 @@ from isochrone.control.fleet.passwords import without_password
 from isochrone.control.fleet.processes import store_url
 from isochrone.control.fleet.reading import FleetError, fleet_error, fleet_of, load_fleet, read_text
 from isochrone.control.fleet.spec import Fleet
-from isochrone.control.keys import Keys
-from isochrone.control.records import FleetRecord
-from isochrone.control.requests import Asking, apply_fleet
-from isochrone.control.view import View
+from isochrone.control.requests.fleet import Asking, apply_fleet
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import FleetRecord
+from isochrone.control.state.view import View
 from isochrone.errors import AlreadyExists, ConfigError, Unavailable
 from isochrone.store.base import Store
-from isochrone.store.etcd_address import PASSWORD_VARIABLE, split_password
+from isochrone.store.etcd.address import PASSWORD_VARIABLE, split_password
 
 #: Who applied a file that ``isochrone up`` was given.
 _WHO = "isochrone up"

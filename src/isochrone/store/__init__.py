@@ -1,5 +1,5 @@
-"""Where the fleet's state lives: a few small records under keys, changed by compare-and-swap, watched, leased.
+"""The fleet's state: a few small records under keys, changed by compare-and-swap, watched, leased.
 
-Nothing else holds state. SQLite in one file on one machine (``sqlite``), etcd on many (``etcd``); both keep what
-``base`` promises. Gateways, workers and controllers read it through a ``Mirror``. Never on the way of a request.
+``base`` is the interface of a store. ``sqlite`` implements it in one file for one machine, ``etcd`` for many. Gateways,
+workers and controllers read through a ``Mirror``. Never on the path of a request.
 """

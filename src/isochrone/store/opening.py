@@ -6,8 +6,8 @@ from pathlib import Path
 
 from isochrone.errors import ConfigError
 from isochrone.store.base import Store
-from isochrone.store.etcd_address import split_password
-from isochrone.store.sqlite import SqliteStore
+from isochrone.store.etcd.address import split_password
+from isochrone.store.sqlite.store import SqliteStore
 
 ACCEPTED = "sqlite:PATH, or etcd:http://HOST:2379 with several endpoints parted by commas"
 
@@ -21,7 +21,7 @@ def open_store(url: str, directory: Path | None = None) -> Store:
         return SqliteStore(url, (directory or Path.cwd()) / path.expanduser())
     if kind == "etcd" and rest:
         # Imported here: httpx takes a tenth of a second, which a fleet on one machine need not wait for.
-        from isochrone.store.etcd import EtcdStore
+        from isochrone.store.etcd.store import EtcdStore
 
         return EtcdStore(url)
     raise ConfigError("store", "url", ACCEPTED, repr(split_password(url)[0]))

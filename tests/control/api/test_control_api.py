@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from api_process import FLEET, KEYS, Api, with_api
 
-from isochrone.control.records import (
+from isochrone.control.state.records import (
     ABORTED,
     CANARY,
     DONE,

@@ -12,8 +12,8 @@ from api_process import KEYS, Api, with_api
 
 from isochrone.control.api.messages import Event
 from isochrone.control.api.streams import event_changes, rollout_changes
-from isochrone.control.events import event
-from isochrone.control.records import DONE, PREPARING, Change, EventRecord, RolloutRecord
+from isochrone.control.state.events import event
+from isochrone.control.state.records import DONE, PREPARING, Change, EventRecord, RolloutRecord
 
 
 async def tell(api: Api, what: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 from api_process import FLEET, KEYS, Api, with_api
 
 from isochrone.control.api.guarding import is_known_host, is_loopback
-from isochrone.control.records import FleetRecord, encode
+from isochrone.control.state.records import FleetRecord, encode
 from isochrone.store.base import Put
 
 

@@ -9,7 +9,7 @@ import pytest
 from fleets import parse
 
 from isochrone.control.fleet.model_spec import Canary, Compare, Model, Rollout, Section, Slo
-from isochrone.control.fleet.plan import plan
+from isochrone.control.fleet.planning.plan import plan
 from isochrone.control.fleet.reading import FleetError
 from isochrone.control.fleet.spec import (
     Control,

@@ -9,10 +9,10 @@ from fleets import TEXT, changed, parse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.control.fleet.plan import Step, VersionChange, is_refused, plan, rollout_groups, takes_away
+from isochrone.control.fleet.planning.plan import Step, VersionChange, is_refused, plan, rollout_groups, takes_away
 from isochrone.control.fleet.processes import processes
 from isochrone.control.fleet.reading import with_workers
-from isochrone.control.records import Assignment, KeptPool, WorkerRecord
+from isochrone.control.state.records import Assignment, KeptPool, WorkerRecord
 
 
 def steps(*changes: tuple[str, str]) -> list[str]:

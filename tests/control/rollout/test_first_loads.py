@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 from msgspec import structs
-from worlds import POOL, assignment, rollout, settle, worker, world
+from observed_states import POOL, assignment, rollout, settle, worker, world
 
-from isochrone.control.records import ABORTING, DRAINING, PREPARING, Change, EpochRecord, RolloutRecord
+from isochrone.control.rollout.desired_versions import wanted
 from isochrone.control.rollout.first_loads import RETURN_SECONDS
 from isochrone.control.rollout.machine import advance
-from isochrone.control.rollout.wanted import wanted
-from isochrone.control.rollout.world import Failure, Loaded, World
+from isochrone.control.rollout.observed_state import Failure, Loaded, World
+from isochrone.control.state.records import ABORTING, DRAINING, PREPARING, Change, EpochRecord, RolloutRecord
 
 ONE = {"m": {"1": "old"}}
 BOTH = {"m": {"1": "old", "2": "new"}}

@@ -6,7 +6,11 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.control.records import (
+from isochrone.control.rollout.decision import enter
+from isochrone.control.rollout.local_times import LocalTimes
+from isochrone.control.rollout.machine import advance
+from isochrone.control.rollout.observed_state import Loaded, WorkerView, World
+from isochrone.control.state.records import (
     PENDING,
     PREPARING,
     STRICT,
@@ -17,10 +21,6 @@ from isochrone.control.records import (
     RolloutRecord,
     WorkerRecord,
 )
-from isochrone.control.rollout.decision import enter
-from isochrone.control.rollout.local_times import LocalTimes
-from isochrone.control.rollout.machine import advance
-from isochrone.control.rollout.world import Loaded, WorkerView, World
 
 HOUR = 3600.0
 BOTH = {"m": {"1": Loaded("READY", "a"), "2": Loaded("READY", "b")}}

@@ -6,9 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
-from worlds import POOL, assignment, rollout, settle, with_state, worker, world
+from observed_states import POOL, assignment, rollout, settle, with_state, worker, world
 
-from isochrone.control.records import (
+from isochrone.control.rollout.desired_versions import WITHDRAWN
+from isochrone.control.rollout.machine import ABORT_SECONDS, DRAIN_SECONDS, SEEN, advance
+from isochrone.control.rollout.observed_state import Failure, Word, World
+from isochrone.control.state.records import (
     ABORTED,
     ABORTING,
     CANARY,
@@ -26,9 +29,6 @@ from isochrone.control.records import (
     SwitchRecord,
     VerdictRecord,
 )
-from isochrone.control.rollout.machine import ABORT_SECONDS, DRAIN_SECONDS, SEEN, advance
-from isochrone.control.rollout.wanted import WITHDRAWN
-from isochrone.control.rollout.world import Failure, Word, World
 
 ONE = {"m": {"1": "old"}}
 BOTH = {"m": {"1": "old", "2": "new"}}

@@ -15,9 +15,13 @@ import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
-from worlds import POOL, assignment, rollout, with_state, words, worker, world
+from observed_states import POOL, assignment, rollout, with_state, words, worker, world
 
-from isochrone.control.records import (
+from isochrone.control.agents.switch_participant import Act, SwitchPart
+from isochrone.control.rollout.machine import advance
+from isochrone.control.rollout.observed_state import World
+from isochrone.control.rollout.switching import ATTEMPTS, HOLD_SECONDS, affected
+from isochrone.control.state.records import (
     ABORTING,
     ANNOUNCED,
     CANCELLED,
@@ -32,10 +36,6 @@ from isochrone.control.records import (
     RolloutRecord,
     SwitchRecord,
 )
-from isochrone.control.rollout.machine import advance
-from isochrone.control.rollout.switching import ATTEMPTS, HOLD_SECONDS, affected
-from isochrone.control.rollout.world import World
-from isochrone.control.switch_part import Act, SwitchPart
 
 BOTH = {"m": {"1": "old", "2": "new"}}
 

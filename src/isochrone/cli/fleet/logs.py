@@ -11,7 +11,7 @@ import typer
 
 from isochrone.cli.api_client import ApiFailed, JsonOption, failing_as
 from isochrone.cli.last_fleet import last_fleet
-from isochrone.engines.log_reading import LogReader, log_files
+from isochrone.engines.local.log_reading import LogReader, log_files
 from isochrone.models.config_keys import suggestion
 
 EPILOG = """

@@ -10,8 +10,8 @@ from isochrone.control.fleet.catalog import available_versions
 from isochrone.control.fleet.quantities import split_address
 from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.fleet.spec import Fleet
-from isochrone.control.records import FleetRecord
-from isochrone.control.view import View
+from isochrone.control.state.records import FleetRecord
+from isochrone.control.state.view import View
 from isochrone.errors import IsochroneError
 
 #: Where commands look if they are not told.

@@ -14,9 +14,9 @@ from isochrone.cli.api_client import failing_as
 from isochrone.control.api.application import create_app
 from isochrone.control.api.guarding import is_loopback
 from isochrone.control.api.serving import serve_api
-from isochrone.control.applied import read_fleet
-from isochrone.control.controller import Controller
-from isochrone.control.keys import Keys
+from isochrone.control.desired.applied import read_fleet
+from isochrone.control.leader.controller import Controller
+from isochrone.control.state.keys import Keys
 from isochrone.errors import ConfigError
 from isochrone.observe import logs
 from isochrone.protocol.origins import read_origins

@@ -16,7 +16,7 @@ import uvloop
 
 from isochrone.cli.processes.gateway_membership import GatewayMembership
 from isochrone.cli.processes.wire_limits import parse_limits
-from isochrone.engines.tether import tethered
+from isochrone.engines.local.parent_death import tethered
 from isochrone.errors import ConfigError, IsochroneError
 from isochrone.gateway.discovery import read_upstreams
 from isochrone.gateway.monitor import MonitorRules
@@ -28,7 +28,7 @@ from isochrone.gateway.upstreams import parse_upstream
 from isochrone.observe import logs
 from isochrone.protocol.origins import read_origins
 from isochrone.stop_signals import stop_signals
-from isochrone.store.etcd_address import PASSWORD_VARIABLE, split_password
+from isochrone.store.etcd.address import PASSWORD_VARIABLE, split_password
 from isochrone.wire.tls import server_context
 
 EPILOG = """

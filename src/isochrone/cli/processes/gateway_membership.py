@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from isochrone.gateway.server import GatewayServer
 
 if TYPE_CHECKING:
-    from isochrone.control.gateway_link import GatewayLink
+    from isochrone.control.agents.gateway_link import GatewayLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,11 @@ class GatewayMembership:
 
     def link(self, server: GatewayServer) -> GatewayLink:
         """Once the ports are known."""
-        from isochrone.control.applied import read_rules
-        from isochrone.control.gateway_link import GatewayLink, LinkRules
-        from isochrone.control.keys import Keys
-        from isochrone.control.records import GatewayRecord
-        from isochrone.control.worker_link import advertised_host, new_incarnation
+        from isochrone.control.agents.gateway_link import GatewayLink, LinkRules
+        from isochrone.control.agents.worker_link import advertised_host, new_incarnation
+        from isochrone.control.desired.applied import read_rules
+        from isochrone.control.state.keys import Keys
+        from isochrone.control.state.records import GatewayRecord
         from isochrone.store.opening import open_store
 
         port = server.ports["gateway"]

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from isochrone.worker.server import StartFailed
 
 if TYPE_CHECKING:
-    from isochrone.control.records import WorkerRecord
-    from isochrone.control.worker_link import WorkerLink
+    from isochrone.control.agents.worker_link import WorkerLink
+    from isochrone.control.state.records import WorkerRecord
 
 #: Names are parts of keys in the store, and of lines on a terminal.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -64,9 +64,9 @@ class Membership:
 
     def link(self, host: str) -> WorkerLink:
         """Raises ``ConfigError`` for a store that makes no sense; one that does not answer is waited for."""
-        from isochrone.control.keys import Keys
-        from isochrone.control.records import WorkerRecord
-        from isochrone.control.worker_link import WorkerLink, advertised_host, new_incarnation
+        from isochrone.control.agents.worker_link import WorkerLink, advertised_host, new_incarnation
+        from isochrone.control.state.keys import Keys
+        from isochrone.control.state.records import WorkerRecord
         from isochrone.store.opening import open_store
 
         incarnation = new_incarnation()

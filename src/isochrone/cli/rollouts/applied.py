@@ -13,8 +13,8 @@ from rich.console import Console
 from isochrone.cli.api_client import ApiClient, ApiFailed
 from isochrone.cli.rollouts.following import follow_rollout
 from isochrone.control.api.messages import PlanAnswer, Rollouts, Status
-from isochrone.control.following import FILE
-from isochrone.control.records import RolloutRecord
+from isochrone.control.desired.reconcile import FILE
+from isochrone.control.state.records import RolloutRecord
 
 #: Seconds that a fleet may be without a leader: its lease, and time for another to take over.
 _LEADER_SECONDS = 20.0

@@ -13,7 +13,7 @@ from rich.live import Live
 
 from isochrone.cli.api_client import ApiClient, ApiFailed, part
 from isochrone.cli.rollouts.rollout_view import new_lines, picture
-from isochrone.control.records import RolloutRecord
+from isochrone.control.state.records import RolloutRecord
 
 #: Seconds that a controller may be away, and between two tries.
 _AWAY_SECONDS = 30.0

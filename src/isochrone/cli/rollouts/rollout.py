@@ -21,7 +21,7 @@ from isochrone.cli.console import make_console
 from isochrone.cli.rollouts.following import follow_rollout
 from isochrone.cli.rollouts.rollout_view import changes_text, listing, picture
 from isochrone.control.api.messages import AbortRequest, RolloutRequest, Rollouts
-from isochrone.control.records import ABORTED, DONE, RolloutRecord
+from isochrone.control.state.records import ABORTED, DONE, RolloutRecord
 
 START_EPILOG = """
 \b

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from isochrone.cli.console import clock, span, table
-from isochrone.control.records import ABORTED, ABORTING, CANARY, COMPARING, DONE, RolloutRecord, VerdictRecord
+from isochrone.control.state.records import ABORTED, ABORTING, CANARY, COMPARING, DONE, RolloutRecord, VerdictRecord
 
 #: What happens in each state, in the order they are gone through.
 PHASES = {

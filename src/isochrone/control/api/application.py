@@ -19,7 +19,7 @@ from isochrone.control.api.openapi import document
 from isochrone.control.api.operation import Operation, answer
 from isochrone.control.api.routes import OPERATIONS
 from isochrone.control.api.service import ControlService
-from isochrone.control.keys import Keys
+from isochrone.control.state.keys import Keys
 from isochrone.errors import Internal, IsochroneError
 from isochrone.store.base import Store
 from isochrone.store.mirror import Mirror

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from isochrone.control.records import Fault, ProcessRecord, RolloutRecord, Split
+from isochrone.control.state.records import Fault, ProcessRecord, RolloutRecord, Split
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):

@@ -9,7 +9,6 @@ from pathlib import Path
 from starlette.requests import Request
 from starlette.responses import Response
 
-from isochrone.control import requests, rollout_requests
 from isochrone.control.api.messages import (
     AbortRequest,
     Done,
@@ -35,11 +34,13 @@ from isochrone.control.fleet.local_ports import check_new_ports
 from isochrone.control.fleet.places import check_places
 from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.fleet.spec import Fleet
-from isochrone.control.records import FleetRecord, RolloutRecord
-from isochrone.control.recovery.rebuilding import Rebuilt, restore_epoch
-from isochrone.control.requests import Applied, Asking, Decision
-from isochrone.control.version_check import check_versions
-from isochrone.control.view import View
+from isochrone.control.fleet.version_check import check_versions
+from isochrone.control.recovery.rebuild import Rebuilt, restore_epoch
+from isochrone.control.requests import fleet as requests
+from isochrone.control.requests import rollouts as rollout_requests
+from isochrone.control.requests.fleet import Applied, Asking, Decision
+from isochrone.control.state.records import FleetRecord, RolloutRecord
+from isochrone.control.state.view import View
 from isochrone.errors import InvalidArgument, NotFound
 
 _MOST_EVENTS = 1000

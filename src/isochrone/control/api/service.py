@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from isochrone.control.api.messages import StoreState
-from isochrone.control.keys import Keys
-from isochrone.control.requests import Asking, Decision
-from isochrone.control.view import View
+from isochrone.control.requests.fleet import Asking, Decision
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.view import View
 from isochrone.errors import Unavailable
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror

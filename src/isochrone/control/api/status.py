@@ -13,8 +13,8 @@ from typing import Any
 from isochrone.control.api.messages import GatewayStatus, ModelStatus, Status, StoreState, WorkerStatus
 from isochrone.control.fleet.processes import processes
 from isochrone.control.fleet.reading import fleet_of
-from isochrone.control.keys import PREFIX
-from isochrone.control.records import (
+from isochrone.control.state.keys import PREFIX
+from isochrone.control.state.records import (
     ABORTED,
     Assignment,
     ConvergedRecord,
@@ -24,7 +24,7 @@ from isochrone.control.records import (
     RolloutRecord,
     WorkerRecord,
 )
-from isochrone.control.view import View
+from isochrone.control.state.view import View
 
 #: Of a process that is not registered yet.
 STARTING = "starting"

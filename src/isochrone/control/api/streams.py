@@ -14,7 +14,7 @@ from starlette.responses import Response, StreamingResponse
 
 from isochrone.control.api.messages import Event, in_full
 from isochrone.control.api.service import ControlService
-from isochrone.control.records import EventRecord
+from isochrone.control.state.records import EventRecord
 
 #: Seconds without a change before a comment is sent.
 _QUIET_SECONDS = 10.0

@@ -14,7 +14,7 @@ from isochrone.control.fleet.passwords import without_password
 from isochrone.control.fleet.processes import repositories_of
 from isochrone.control.fleet.reading import examine, fleet_error, fleet_of
 from isochrone.control.fleet.spec import Fleet
-from isochrone.control.records import Assignment, FleetRecord
+from isochrone.control.state.records import Assignment, FleetRecord
 from isochrone.errors import IsochroneError
 from isochrone.models.digest import digest
 from isochrone.models.repository import Repository

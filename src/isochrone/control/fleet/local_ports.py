@@ -17,7 +17,7 @@ from isochrone.control.fleet.file import FleetFile
 from isochrone.control.fleet.processes import controller_ports, gateway_ports, listens_on, worker_ports
 from isochrone.control.fleet.reading import fleet_error, fleet_of
 from isochrone.control.fleet.spec import Fleet
-from isochrone.control.records import FleetRecord
+from isochrone.control.state.records import FleetRecord
 
 #: Set by the supervisor for its processes: its own process number. They run on its machine.
 SUPERVISOR_VARIABLE = "ISOCHRONE_SUPERVISOR"

@@ -21,7 +21,7 @@ from isochrone.control.fleet.quantities import (
     Version,
     Words,
 )
-from isochrone.control.records import CanaryRule, CompareRule
+from isochrone.control.state.records import CanaryRule, CompareRule
 from isochrone.gateway.policies import DEFAULT
 
 

@@ -7,7 +7,7 @@ to: a process that reads the record has opened the store already.
 from __future__ import annotations
 
 from isochrone.control.fleet.spec import Fleet
-from isochrone.store.etcd_address import split_password
+from isochrone.store.etcd.address import split_password
 
 
 def without_password(fleet: Fleet, text: str) -> tuple[Fleet, str]:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from isochrone.control.fleet.quantities import join_address, split_address
-from isochrone.control.records import BY_ADDRESS, WorkerRecord
+from isochrone.control.state.records import BY_ADDRESS, WorkerRecord
 from isochrone.gateway.upstreams import Upstream, parse_upstream
-from isochrone.store.etcd_address import split_password
+from isochrone.store.etcd.address import split_password
 
 if TYPE_CHECKING:
     from isochrone.control.fleet.spec import Fleet, Pool

@@ -29,7 +29,7 @@ from isochrone.control.fleet.quantities import (
 )
 from isochrone.errors import InvalidArgument
 from isochrone.models.repository import validate_model_name
-from isochrone.store.etcd_address import split_password
+from isochrone.store.etcd.address import split_password
 
 
 def _store_url(given: str) -> str:

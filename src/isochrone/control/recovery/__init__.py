@@ -1,2 +1,6 @@
-"""The way out when the epoch and its copy cannot be read: gateways offer what they serve by, and on request the epoch
-is rebuilt from that."""
+"""Records of the store that cannot be read: reported, repaired, and rebuilt.
+
+``repair`` is what the leader does by itself. Where the epoch and its copy are both lost, gateways offer the epoch they
+serve (``offers``), and a user's request rebuilds the record from the offers and the rollouts (``rebuild``). Must never
+treat an unreadable record as an absent one.
+"""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from isochrone.control.records import EpochRecord, RolloutRecord, SwitchRecord
+from isochrone.control.state.records import EpochRecord, RolloutRecord, SwitchRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from collections.abc import Mapping
 
 import msgspec
 
-from isochrone.control.records import RolloutRecord
-from isochrone.control.rollout.world import WorkerView, World
+from isochrone.control.rollout.observed_state import WorkerView, World
+from isochrone.control.state.records import RolloutRecord
 
 #: When the first loads last changed, in ``since`` of a rollout: one has succeeded, or begins again. Each try has the
 #: rollout's whole time.

@@ -11,7 +11,12 @@ from collections import Counter
 
 import msgspec
 
-from isochrone.control.records import (
+from isochrone.control.rollout.decision import Decision, enter
+from isochrone.control.rollout.desired_versions import WITHDRAWN, lack_of_memory, needed
+from isochrone.control.rollout.first_loads import tries_began, with_first_loads
+from isochrone.control.rollout.observed_state import WorkerView, World
+from isochrone.control.rollout.switching import switch
+from isochrone.control.state.records import (
     ABORTED,
     ABORTING,
     CANARY,
@@ -29,11 +34,6 @@ from isochrone.control.records import (
     Split,
     VerdictRecord,
 )
-from isochrone.control.rollout.decision import Decision, enter
-from isochrone.control.rollout.first_loads import tries_began, with_first_loads
-from isochrone.control.rollout.switching import switch
-from isochrone.control.rollout.wanted import WITHDRAWN, lack_of_memory, needed
-from isochrone.control.rollout.world import WorkerView, World
 
 #: Seconds for gateways to see a commit and for old versions to go before the rollout is called done anyway.
 DRAIN_SECONDS = 60.0

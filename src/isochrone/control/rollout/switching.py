@@ -13,7 +13,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from isochrone.control.records import (
+from isochrone.control.rollout.decision import Decision, enter
+from isochrone.control.rollout.observed_state import World
+from isochrone.control.state.records import (
     ABORTING,
     ANNOUNCED,
     CANCELLED,
@@ -26,8 +28,6 @@ from isochrone.control.records import (
     RolloutRecord,
     SwitchRecord,
 )
-from isochrone.control.rollout.decision import Decision, enter
-from isochrone.control.rollout.world import World
 
 #: Seconds for every gateway to answer: to the announcement, and while requests wait.
 ANNOUNCE_SECONDS = 3.0

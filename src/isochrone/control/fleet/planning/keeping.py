@@ -12,7 +12,7 @@ from pathlib import Path
 
 from isochrone.control.fleet.processes import ProcessSpec, processes, server_records
 from isochrone.control.fleet.spec import Fleet
-from isochrone.control.records import ConvergedRecord, EpochRecord, FleetRecord, KeptPool, RolloutRecord
+from isochrone.control.state.records import ConvergedRecord, EpochRecord, FleetRecord, KeptPool, RolloutRecord
 
 
 def kept_pools(

@@ -22,7 +22,7 @@ from isochrone.control.fleet.processes import (
     worker_ports,
 )
 from isochrone.control.fleet.spec import Fleet
-from isochrone.control.records import Assignment, KeptPool
+from isochrone.control.state.records import Assignment, KeptPool
 
 
 def dropped_pools(before: Fleet, after: Fleet) -> list[str]:

@@ -1,0 +1,53 @@
+"""An epoch record as a gateway serves by it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from isochrone.control.state.records import Assignment, EpochRecord
+from isochrone.gateway.commitment import Commitment
+from isochrone.gateway.traffic.canary import CanaryRules
+from isochrone.protocol.stages import stages_value
+
+
+def commitments(record: EpochRecord) -> dict[str, Commitment]:
+    """What is committed of each model."""
+    return {name: _commitment(record, assignment) for name, assignment in record.models.items()}
+
+
+def _commitment(record: EpochRecord, assignment: Assignment) -> Commitment:
+    digests = {assignment.version: assignment.digest}
+    if assignment.previous:
+        digests.setdefault(assignment.previous, assignment.previous_digest)
+    split = assignment.canary
+    canary = None
+    if split is not None:
+        digests[split.version] = split.digest
+        canary = CanaryRules(split.version, assignment.version, split.weight, split.sticky, split.header)
+    stages = {version: header for version in digests if (header := _stages(record.models, assignment, version))}
+    return Commitment(record.epoch, assignment.version, digests, canary, stages)
+
+
+def _stages(models: Mapping[str, Assignment], assignment: Assignment, version: str) -> bytes:
+    """What the stages of one version of an ensemble run, and theirs in turn: the canary what is tried, the previous
+    version what was served before where that changed with it, and otherwise what is served."""
+    if not assignment.stages:
+        return b""
+    tried = assignment.canary is not None and version == assignment.canary.version
+    versions = {}
+    to_see = list(assignment.stages)
+    while to_see:
+        name = to_see.pop()
+        stage = models.get(name)
+        # One that was seen needs no second look, and a circle, which no worker would load, ends.
+        if stage is None or stage is assignment or name in versions:
+            continue
+        to_see += stage.stages
+        changed_with_it = stage.epoch == assignment.epoch and bool(stage.previous)
+        if tried and stage.canary is not None:
+            versions[name] = stage.canary.version
+        elif version == assignment.previous and changed_with_it:
+            versions[name] = stage.previous
+        else:
+            versions[name] = stage.version
+    return stages_value(versions)

@@ -1,0 +1,184 @@
+"""A gateway's registration in the store: its name, by lease, and what it serves by.
+
+A strict switch waits for every registered name, so two gateways under one name would be a hole in it: a name is taken
+by compare-and-swap, and one that another gateway holds is refused. The lease of a gateway that died runs out, so a
+restarted one waits for that first. Must never overwrite what another gateway has registered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+
+import structlog
+
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import GatewayRecord, Unreadable, decode, encode
+from isochrone.errors import AlreadyExists
+from isochrone.store.base import Compare, Delete, Entry, Lease, Put, Store, StoreUnavailable
+from isochrone.store.mirror import Mirror
+
+log = structlog.get_logger()
+
+#: Seconds between two reports that differ in health alone: a worker that flaps must not keep the store busy.
+_REPORT_SECONDS = 0.25
+#: Seconds beyond a lease before a name counts as held by a gateway that lives.
+_MARGIN = 1.0
+
+
+class NameTaken(AlreadyExists):
+    """Another gateway is registered under this name."""
+
+
+class GatewayRegistration:
+    """One gateway's. ``current``: its record as it should stand now; ``lost``: called when another has the name."""
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        mirror: Mirror,
+        current: Callable[[], GatewayRecord],
+        lease_seconds: float,
+        lost: Callable[[NameTaken], None],
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._mirror = mirror
+        self._current = current
+        self._lease_seconds = lease_seconds
+        self._lost = lost
+        self._lease: Lease | None = None
+        own = current()
+        self._name, self._incarnation = own.name, own.incarnation
+        self._key, self._known_key = keys.gateway(own.name), keys.known_gateway(own.name)
+        #: What was written last, and when; None: nothing yet.
+        self._written: GatewayRecord | None = None
+        self._written_at = 0.0
+
+    async def start(self) -> None:
+        """Returns when the gateway is registered. Waits for the store, and for the lease of a dead one of this name.
+        Raises ``NameTaken``."""
+        holder, since = "", time.monotonic()
+        while True:
+            try:
+                await self._register()
+                return
+            except NameTaken as error:
+                if error.message != holder:
+                    holder, since = error.message, time.monotonic()
+                    log.warning("the gateway's name is registered; waiting for its lease to run out", error=holder)
+                if time.monotonic() - since > self._lease_seconds + _MARGIN:
+                    raise
+                await asyncio.sleep(0.1)
+            except StoreUnavailable as error:
+                log.warning("the gateway cannot register", error=str(error))
+                await asyncio.sleep(0.5)
+
+    async def keep(self) -> None:
+        """Registers again when the lease was lost, and reports what is served. Until cancelled, or the name is lost."""
+        while True:
+            before = self._mirror.revision
+            try:
+                if self._mirror.connected:
+                    if not self._stands():
+                        await self._register()
+                    await self._report()
+            except NameTaken as error:
+                log.error("another gateway has registered under this name; this one stops", error=error.message)
+                self._lost(error)
+                return
+            except StoreUnavailable:
+                pass  # the mirror says so in the log
+            except Exception as error:
+                # A gateway that is not kept registered would be taken for lost.
+                log.error("keeping the gateway registered failed unexpectedly", exc_info=error)
+                await asyncio.sleep(0.5)
+            await self._mirror.changed(before, 0.1)
+
+    async def farewell(self) -> None:
+        """No switch need wait for this gateway any more. Only when it admits nothing any more."""
+        known = await self._store.get(self._known_key)
+        if known is not None and known.value == self._incarnation.encode():
+            await self._store.transact(
+                (Compare(known.key, known.revision),),
+                (
+                    Delete(self._key),
+                    Delete(known.key),
+                    Delete(self._keys.seen_epoch(self._name)),
+                    Put(self._keys.gateway_set, f"{self._name} left".encode()),
+                ),
+            )
+        if self._lease is not None:
+            await self._lease.revoke()
+
+    def _stands(self) -> bool:
+        """Whether the registration is as it was written."""
+        entry, known = (self._mirror.entries.get(key) for key in (self._key, self._known_key))
+        if entry is None or known is None or self._lease is None or self._lease.lost:
+            return False
+        return entry.lease == self._lease.id and known.value == self._incarnation.encode()
+
+    async def _register(self) -> None:
+        """One transaction: whoever commits a strict switch after it has to wait for this gateway too."""
+        if self._lease is None or self._lease.lost:
+            self._lease = await self._store.grant(self._lease_seconds)
+        entry = await self._store.get(self._key)
+        if entry is not None and not self._may_replace(entry, self._lease.id):
+            raise NameTaken(
+                f"the gateway name '{self._name}' is in use by {_holder(entry)}; give each gateway its own --name"
+            )
+        record = self._current()
+        outcome = await self._store.transact(
+            # Two that start at once: one of them writes, the other looks again.
+            (Compare(self._key, entry.revision if entry is not None else 0),),
+            (
+                Put(self._key, encode(record), self._lease.id),
+                Put(self._known_key, self._incarnation.encode()),
+                Put(self._keys.gateway_set, f"{self._name} {self._incarnation}".encode()),
+            ),
+            # Whoever commits durably after it makes it so.
+            durable=False,
+        )
+        # Nothing is admitted before all that was written earlier has been seen.
+        await self._mirror.catch_up(outcome.revision)
+        if not outcome.succeeded:
+            return await self._register()
+        self._written, self._written_at = record, time.monotonic()
+
+    def _may_replace(self, entry: Entry, lease: int) -> bool:
+        """Its own, or one that no lease keeps alive."""
+        if entry.lease in (0, lease):
+            return True
+        try:
+            return decode(entry.value, GatewayRecord).incarnation == self._incarnation
+        except Unreadable:
+            return False  # its owner writes it again, or its lease runs out
+
+    async def _report(self) -> None:
+        """What is served by and where: here and, of the epoch, for when this gateway is not heard of."""
+        record, written = self._current(), self._written
+        if record == written or self._lease is None:
+            return
+        epoch_changed = written is None or written.epoch != record.epoch
+        if not epoch_changed and time.monotonic() - self._written_at < _REPORT_SECONDS:
+            return
+        entry = self._mirror.entries.get(self._key)
+        if entry is None:
+            return
+        operations = [Put(self._key, encode(record), self._lease.id)]
+        if epoch_changed:
+            seen = f"{self._incarnation} {record.epoch}".encode()
+            operations.append(Put(self._keys.seen_epoch(self._name), seen))
+        outcome = await self._store.transact((Compare(self._key, entry.revision),), operations, durable=False)
+        if outcome.succeeded:
+            self._written, self._written_at = record, time.monotonic()
+
+
+def _holder(entry: Entry) -> str:
+    try:
+        record = decode(entry.value, GatewayRecord)
+    except Unreadable:
+        return "another gateway, whose record cannot be read"
+    return f"the gateway at {record.host}:{record.port} (process {record.pid})"

@@ -1,0 +1,43 @@
+"""The applied fleet.yaml as processes read it from the store: what it asks for of models, its servers, its rules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from isochrone.control.desired.reconcile import Asked
+from isochrone.control.fleet.catalog import CatalogModel, catalog
+from isochrone.control.fleet.gateway_rules import SOURCE, gateway_rules
+from isochrone.control.fleet.processes import server_records
+from isochrone.control.fleet.spec import Fleet
+from isochrone.control.state.records import FleetRecord, WorkerRecord, decode
+from isochrone.gateway.rules.file import parse_rules
+from isochrone.gateway.rules.gateway_rules import GatewayRules
+
+
+def read_fleet(record: FleetRecord) -> tuple[Mapping[str, Asked], tuple[WorkerRecord, ...]]:
+    """What is asked for of each model, and servers that run already. Looks into the repositories: it may take a while,
+    and raises what is wrong there."""
+    fleet = Fleet.model_validate(record.spec)
+    models = catalog(fleet, Path(record.directory), "fleet.yaml", record.text)
+    return {name: _asked(model) for name, model in models.items()}, server_records(fleet)
+
+
+def _asked(model: CatalogModel) -> Asked:
+    rollout = model.spec.rollout
+    return Asked(
+        model.version,
+        model.pools,
+        model.stages,
+        model.spec.changes_with,
+        model.spec.memory,
+        rollout.cutover,
+        rollout.canary.rule() if rollout.canary is not None else None,
+        rollout.compare.rule() if rollout.compare is not None else None,
+        rollout.prepare_seconds,
+    )
+
+
+def read_rules(value: bytes) -> GatewayRules:
+    """The gateways' rules that a fleet record means."""
+    return parse_rules(gateway_rules(Fleet.model_validate(decode(value, FleetRecord).spec)), SOURCE)

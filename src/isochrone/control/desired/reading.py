@@ -1,0 +1,68 @@
+"""The applied fleet as the leader knows it: read beside its other work, since repositories may be slow or broken."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from isochrone.control.desired.reconcile import Asked
+from isochrone.control.state.records import FleetRecord, WorkerRecord
+from isochrone.errors import IsochroneError
+
+log = structlog.get_logger()
+
+#: What the applied file asks for, and its servers that run already: looks into the repositories, so it may fail.
+ReadFleet = Callable[[FleetRecord], tuple[Mapping[str, Asked], tuple[WorkerRecord, ...]]]
+
+#: Seconds until what could not be read is tried again.
+_PAUSE = 5.0
+
+
+class FleetReading:
+    """What was read last. ``changed`` is called when there is more."""
+
+    def __init__(self, read: ReadFleet, changed: Callable[[], None]) -> None:
+        self._read = read
+        self._changed = changed
+        self.asked: Mapping[str, Asked] = {}
+        self.servers: tuple[WorkerRecord, ...] = ()
+        #: Of what was read; 0: nothing was.
+        self.generation = 0
+        self._task: asyncio.Task[None] | None = None
+        self._failed: tuple[int, float] = (0, 0.0)
+
+    def follow(self, fleet: FleetRecord) -> bool:
+        """Whether this one has been read; if not, it will be."""
+        if fleet.generation == self.generation:
+            return True
+        generation, again_at = self._failed
+        waits = generation == fleet.generation and time.monotonic() < again_at
+        if not waits and (self._task is None or self._task.done()):
+            self._task = asyncio.ensure_future(self._run(fleet))
+        return False
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self.generation = 0
+
+    async def _run(self, fleet: FleetRecord) -> None:
+        try:
+            self.asked, self.servers = await asyncio.to_thread(self._read, fleet)
+        except Exception as error:
+            # A record of another release, or a repository that cannot be read: what runs goes on as it is.
+            self._failed = (fleet.generation, time.monotonic() + _PAUSE)
+            known = isinstance(error, IsochroneError)
+            log.error(
+                "the applied fleet cannot be followed",
+                generation=fleet.generation,
+                error=str(error),
+                exc_info=None if known else error,
+            )
+            return
+        self.generation = fleet.generation
+        self._changed()

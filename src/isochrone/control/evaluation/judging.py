@@ -1,0 +1,165 @@
+"""Whether a new version on trial goes on, waits, or goes back: by its failures and its latency, as a rule asks. Pure.
+
+Called with all that was counted since the step began, as often as one likes. It tests only at looks: when the lesser of
+the two counts has grown by √2 since the last. The allowed chance of a false alarm is shared out beforehand: evenly over
+the steps and the two tests, then α·k/(k+1) is spent by the k-th look of a step (Bonferroni: a union bound, so it holds
+however looks depend on each other, for ever more looks, and whenever a step ends).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from isochrone.control.evaluation.figures import Figures
+from isochrone.control.evaluation.significance import Evidence, failure_evidence, latency_evidence
+from isochrone.control.state.records import CanaryRule
+
+WAIT, PROMOTE, ROLL_BACK = "wait", "promote", "roll_back"
+
+#: A look is due when there are so many times as many requests as at the last.
+_GROWTH = math.sqrt(2)
+#: Looks before ``min_samples``, the first at an eighth of it. They see failures only, and can only roll back: a version
+#: that fails outright must not fail all those requests first. Not latency: new instances are slow at first.
+_EARLY = 6
+#: A version is promoted when it is this unlikely that it is worse than allowed.
+_DOUBT = 0.1
+#: Below this share of ``min_samples`` nothing can be said, however long it took.
+_TOO_FEW = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What to do, and why, with the figures in it."""
+
+    #: "wait", "promote" or "roll_back".
+    kind: str
+    reason: str
+    #: Looks taken in this step so far: the next call's ``looks_before``.
+    looks: int = 0
+
+
+def judge(rule: CanaryRule, stable: Figures, canary: Figures, seconds: float, looks_before: int) -> Verdict:
+    """Figures and ``seconds`` are since the step began; ``looks_before`` are the last verdict's ``looks``."""
+    fewer = min(stable.requests, canary.requests)
+    if seconds >= rule.max_seconds:
+        return _last_look(rule, stable, canary, seconds, looks_before)
+    due = _look_at(fewer, rule.min_samples)
+    if due < looks_before:
+        return Verdict(WAIT, _between_looks(rule, stable, canary, seconds, looks_before), looks_before)
+    # The shares of looks that were passed over are this one's.
+    failures = _failure_evidence(rule, stable, canary)
+    if failures.worse <= _allowance(rule, looks_before, due):
+        return Verdict(ROLL_BACK, _failures_worse(rule, stable, canary, failures), due + 1)
+    if due < _EARLY or seconds < rule.min_seconds:
+        return Verdict(WAIT, _progress(rule, stable, canary, seconds), due + 1)
+    latency = _latency_evidence(rule, stable, canary)
+    if latency.worse <= _allowance(rule, max(0, looks_before - _EARLY), due - _EARLY):
+        return Verdict(ROLL_BACK, _latency_worse(rule, stable, canary, latency), due + 1)
+    told = _not_worse(rule, stable, canary, failures, latency)
+    if max(failures.not_worse, latency.not_worse) <= _DOUBT:
+        return Verdict(PROMOTE, f"not worse: {told}", due + 1)
+    return Verdict(WAIT, f"not sure yet: {told}", due + 1)
+
+
+def _last_look(rule: CanaryRule, stable: Figures, canary: Figures, seconds: float, looks_before: int) -> Verdict:
+    """Time is up: all that is left of the allowance is this look's."""
+    looks = looks_before + 1
+    enough = max(1, math.ceil(rule.min_samples * _TOO_FEW))
+    if min(stable.requests, canary.requests) < enough:
+        counts = f"{canary.requests:,} and {stable.requests:,} in {seconds:.0f} s"
+        return Verdict(ROLL_BACK, f"not enough requests: {counts}, expected at least {enough:,} of each version", looks)
+    failures, latency = _failure_evidence(rule, stable, canary), _latency_evidence(rule, stable, canary)
+    if failures.worse <= _allowance(rule, looks_before, None):
+        return Verdict(ROLL_BACK, _failures_worse(rule, stable, canary, failures), looks)
+    if latency.worse <= _allowance(rule, max(0, looks_before - _EARLY), None):
+        return Verdict(ROLL_BACK, _latency_worse(rule, stable, canary, latency), looks)
+    told = _not_worse(rule, stable, canary, failures, latency)
+    return Verdict(PROMOTE, f"not shown worse in {seconds:.0f} s: {told}", looks)
+
+
+def _look_at(requests: int, min_samples: int) -> int:
+    """The last look that so many requests make due, counted from 0; -1: none."""
+    first = max(1.0, min_samples / _GROWTH**_EARLY)
+    # The tiny addition: a power that a double rounds down must not cost a look.
+    return math.floor(math.log(requests / first, _GROWTH) + 1e-9) if requests >= first * (1 - 1e-9) else -1
+
+
+def _requests_at(look: int, min_samples: int) -> int:
+    """The least number of requests that makes a look due."""
+    return math.ceil(max(1.0, min_samples / _GROWTH**_EARLY) * _GROWTH**look * (1 - 1e-9))
+
+
+def _allowance(rule: CanaryRule, first: int, last: int | None) -> float:
+    """Chance of a false alarm that one test may spend on looks ``first`` to ``last``; None: on all there may be."""
+    whole = rule.significance / max(1, len(rule.weights)) / 2
+    return whole * (1 / (first + 1) - (0.0 if last is None else 1 / (last + 2)))
+
+
+def _failure_evidence(rule: CanaryRule, stable: Figures, canary: Figures) -> Evidence:
+    return failure_evidence(canary.failures, canary.requests, stable.failures, stable.requests, rule.error_margin)
+
+
+def _latency_evidence(rule: CanaryRule, stable: Figures, canary: Figures) -> Evidence:
+    return latency_evidence(canary.histogram, stable.histogram, rule.quantile, rule.latency_ratio)
+
+
+# Words. The canary's figure always comes first.
+
+
+def _failures_told(rule: CanaryRule, stable: Figures, canary: Figures) -> str:
+    more = (canary.failure_share - stable.failure_share) * 100
+    shares = f"{canary.failure_share:.2%} failures against {stable.failure_share:.2%}"
+    return f"{shares} ({more:+.2f} points, allowed {rule.error_margin * 100:+.2f})"
+
+
+def _latency_told(rule: CanaryRule, stable: Figures, canary: Figures) -> str:
+    new, old = canary.quantile(rule.quantile), stable.quantile(rule.quantile)
+    ratio = f"×{new / old:.2f}" if old else "no ratio"
+    name = f"p{rule.quantile * 100:g}"
+    return f"{name} {_milliseconds(new)} against {_milliseconds(old)} ({ratio}, allowed ×{rule.latency_ratio:.2f})"
+
+
+def _failures_worse(rule: CanaryRule, stable: Figures, canary: Figures, evidence: Evidence) -> str:
+    return f"{_failures_told(rule, stable, canary)}, {_chance(evidence.worse)}, {_counts(stable, canary)}"
+
+
+def _latency_worse(rule: CanaryRule, stable: Figures, canary: Figures, evidence: Evidence) -> str:
+    return f"{_latency_told(rule, stable, canary)}, {_chance(evidence.worse)}, {_counts(stable, canary)}"
+
+
+def _not_worse(rule: CanaryRule, stable: Figures, canary: Figures, failures: Evidence, latency: Evidence) -> str:
+    return (
+        f"{_latency_told(rule, stable, canary)}, {_chance(latency.not_worse)}; "
+        f"{_failures_told(rule, stable, canary)}, {_chance(failures.not_worse)}; {_counts(stable, canary)}"
+    )
+
+
+def _progress(rule: CanaryRule, stable: Figures, canary: Figures, seconds: float) -> str:
+    return (
+        f"{_counts(stable, canary)} in {seconds:.0f} s, "
+        f"judged from {rule.min_samples:,} of each and {rule.min_seconds:g} s on"
+    )
+
+
+def _between_looks(rule: CanaryRule, stable: Figures, canary: Figures, seconds: float, looks: int) -> str:
+    """Figures without a chance beside them: that is told at looks alone."""
+    if looks <= _EARLY or seconds < rule.min_seconds:
+        return _progress(rule, stable, canary, seconds)
+    return (
+        f"not sure yet: {_latency_told(rule, stable, canary)}; {_failures_told(rule, stable, canary)}; "
+        f"{_counts(stable, canary)} in {seconds:.0f} s, next look at {_requests_at(looks, rule.min_samples):,} of each"
+    )
+
+
+def _counts(stable: Figures, canary: Figures) -> str:
+    return f"{canary.requests:,} and {stable.requests:,} requests"
+
+
+def _chance(value: float) -> str:
+    return "p < 0.001" if value < 0.001 else f"p = {value:.3f}"
+
+
+def _milliseconds(nanoseconds: float) -> str:
+    milliseconds = nanoseconds / 1e6
+    return f"{milliseconds:.1f} ms" if milliseconds >= 10 else f"{milliseconds:.3g} ms"

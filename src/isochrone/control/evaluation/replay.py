@@ -1,0 +1,183 @@
+"""Outputs of two versions on the same live requests, before anybody gets the new one: sampled, replayed, compared.
+
+``outputs`` decides what differs; this asks one worker that has both versions. Requests go one after the other, so that
+they are no load to speak of beside live traffic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack, closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from isochrone.control.evaluation.outputs import Difference, compare_outputs, read_grpc, read_http
+from isochrone.control.state.records import CompareRule, WorkerRecord
+from isochrone.errors import ConnectionLost, DeadlineExceeded, InvalidArgument, IsochroneError
+from isochrone.gateway.grpc_messages import version_field
+from isochrone.gateway.sampling import GRPC, GRPC_PATH, SHARED_MEMORY, Sample
+from isochrone.wire.answers import Gathering
+from isochrone.wire.compression import decompress
+from isochrone.wire.grpc_client import unary
+from isochrone.wire.http1_client import request_head
+from isochrone.wire.http2_client import Http2ClientConnection
+from isochrone.wire.upstream import connect_http1, connect_http2
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import Tensors
+
+#: Seconds a replayed request may take.
+_PATIENCE = 30.0
+#: Bytes an answer may have, and a request when it is decompressed.
+_MAX_ANSWER = 256 << 20
+_MAX_REQUEST = 64 << 20
+#: Differences kept as examples.
+_EXAMPLES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What came of it."""
+
+    #: Requests replayed.
+    total: int
+    #: Those answered differently, twice.
+    different: int
+    #: Those the old version itself answers now so, now so: nothing can be said by them.
+    unsteady: int
+    worst: Difference | None
+    examples: tuple[Difference, ...]
+
+    def passes(self, rule: CompareRule) -> bool:
+        return self.different <= rule.allowed * self.total
+
+    def __str__(self) -> str:
+        text = f"{self.different} of {self.total} requests answered differently"
+        if self.unsteady:
+            text += f", {self.unsteady} not comparable (the old version differs from itself)"
+        return f"{text}; worst: {self.worst}" if self.worst is not None else text
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    """An answer that is an error. Its words may name the version, so the status alone is compared."""
+
+    status: str
+    message: str
+
+
+async def compare_versions(
+    samples: Sequence[Sample], worker: WorkerRecord, model: str, old: str, new: str, rule: CompareRule
+) -> Comparison:
+    """Replays the samples to one worker that serves both versions. Raises ``Unavailable`` when it cannot be asked."""
+    samples = [sample for sample in samples if _may_be_replayed(sample)]
+    differences: list[Difference] = []
+    unsteady = 0
+    async with AsyncExitStack() as stack:
+        channel: Http2ClientConnection | None = None
+        if any(sample.protocol == GRPC for sample in samples):
+            channel = await connect_http2(worker.host, worker.grpc_port)
+            stack.callback(channel.close)
+        asker = _Asker(worker, model, channel)
+        for sample in samples:
+            before = await asker.ask(sample, old)
+            if _differ(before, await asker.ask(sample, new), rule) is None:
+                continue
+            # Once is not enough: a worker may refuse in a busy moment, and a model may answer by chance.
+            difference = _differ(before, await asker.ask(sample, new), rule)
+            if difference is None:
+                continue
+            if _differ(before, await asker.ask(sample, old), rule) is not None:
+                unsteady += 1
+            else:
+                differences.append(difference)
+    worst = max(differences, key=lambda difference: difference.excess, default=None)
+    return Comparison(len(samples), len(differences), unsteady, worst, tuple(differences[:_EXAMPLES]))
+
+
+def _may_be_replayed(sample: Sample) -> bool:
+    """Not if its answer goes to shared memory. The gateway leaves those out, but reads nothing that is compressed."""
+    encoding = sample.headers.get("content-encoding", "identity")
+    if encoding == "identity":
+        return SHARED_MEMORY not in sample.body
+    try:
+        return SHARED_MEMORY not in decompress(encoding.encode("latin-1"), sample.body, _MAX_REQUEST)
+    except IsochroneError:
+        # No server can read it either: both versions refuse it.
+        return False
+
+
+def _differ(old: Tensors | _Refused, new: Tensors | _Refused, rule: CompareRule) -> Difference | None:
+    if isinstance(old, _Refused) and isinstance(new, _Refused):
+        if old.status == new.status:
+            return None
+        return Difference("", f"{new.status} ({new.message}), expected {old.status} ({old.message})")
+    if isinstance(new, _Refused):
+        return Difference("", f"{new.status} ({new.message}), expected an answer")
+    if isinstance(old, _Refused):
+        return Difference("", f"an answer, expected {old.status} ({old.message})")
+    return compare_outputs(old, new, rule)
+
+
+class _Asker:
+    """One worker, asked for one model."""
+
+    def __init__(self, worker: WorkerRecord, model: str, channel: Http2ClientConnection | None) -> None:
+        self._worker = worker
+        self._model = quote(model, safe="")
+        self._channel = channel
+
+    async def ask(self, sample: Sample, version: str) -> Tensors | _Refused:
+        if sample.protocol == GRPC:
+            return await self._grpc(sample, version)
+        return await self._http(sample, version)
+
+    async def _http(self, sample: Sample, version: str) -> Tensors | _Refused:
+        worker = self._worker
+        # A connection each: one that was given up in the middle of an answer is of no use to the next.
+        connection = await connect_http1(worker.host, worker.port)
+        with closing(connection):
+            target = f"/v2/models/{self._model}/versions/{quote(version, safe='')}{sample.path}"
+            headers = (
+                (b"host", worker.address.encode()),
+                *((name.encode("latin-1"), value.encode("latin-1")) for name, value in sample.headers.items()),
+            )
+            receiver = Gathering(asyncio.get_running_loop(), _MAX_ANSWER)
+            head = request_head(b"POST", target.encode("latin-1"), headers, len(sample.body))
+            connection.send(head, (sample.body,), receiver)
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    response = await receiver.future
+            except TimeoutError:
+                return _Refused("no answer", f"within {_PATIENCE:g} s")
+            except ConnectionLost:
+                raise
+            except IsochroneError as error:
+                return _Refused("an answer that cannot be read", error.message)
+        if response.status != 200:
+            return _Refused(f"HTTP {response.status}", bytes(response.body[:200]).decode("utf-8", "replace"))
+        length = response.get(b"inference-header-content-length") or b""
+        try:
+            return read_http(response.body, int(length) if length.isdigit() else -1)
+        except InvalidArgument as error:
+            return _Refused("an answer that cannot be read", error.message)
+
+    async def _grpc(self, sample: Sample, version: str) -> Tensors | _Refused:
+        channel = self._channel
+        assert channel is not None
+        # The last field wins: a version at the end stands, whatever the caller had.
+        message = sample.body + version_field(version)
+        try:
+            answer, _ = await unary(channel, self._worker.address.encode(), GRPC_PATH, message, timeout=_PATIENCE)
+        except ConnectionLost:
+            raise
+        except DeadlineExceeded as error:
+            return _Refused("no answer", error.message)
+        except IsochroneError as error:
+            return _Refused(f"gRPC status {error.grpc_status}", error.message[:200])
+        try:
+            return read_grpc(answer)
+        except InvalidArgument as error:
+            return _Refused("an answer that cannot be read", error.message)

@@ -1,0 +1,276 @@
+"""What applying a changed fleet.yaml does, step by step, before it is done. Pure: two fleets in, steps out.
+
+``isochrone apply`` shows it first, ``--dry-run`` shows nothing else. It carries nothing out: the supervisor and the
+leading controller see the new record and act on their own. A step with the action ``refuse`` means that nothing is
+applied at all; ``retire`` and ``interrupt`` need the user's agreement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from isochrone.control.fleet.planning.differences import differences, listed
+from isochrone.control.fleet.planning.ineffective import ineffective
+from isochrone.control.fleet.planning.lonely_stages import lonely_stages, without_traffic
+from isochrone.control.fleet.planning.losses import (
+    dropped_pools,
+    lost_addresses,
+    ports_in_use,
+    retired_models,
+    retired_pools,
+    runs,
+)
+from isochrone.control.fleet.planning.steps import (
+    CHANGE,
+    REFUSE,
+    RESTART,
+    ROLLOUT,
+    START,
+    STOP,
+    Step,
+    VersionChange,
+    is_refused,
+    takes_away,
+)
+from isochrone.control.fleet.processes import ProcessSpec, gateway_group, outside_servers, processes, store_url
+from isochrone.control.fleet.spec import Fleet
+from isochrone.control.state.records import STRICT, Assignment, KeptPool
+
+__all__ = ["Step", "VersionChange", "is_refused", "plan", "rollout_groups", "takes_away"]
+
+
+#: Of a pool, what its workers' command lines do not tell.
+_QUIET = ("min", "max", "warm", "cpus", "distance_ms", "kind")
+#: Of a model, what its command lines and its rollouts do not tell: it changes while requests flow.
+_MODEL_RULES = ("slo", "policy", "policy_options", "affinity", "memory", "traffic", "rollout", "changes_with", "stages")
+
+
+def plan(
+    before: Fleet | None,
+    after: Fleet,
+    *,
+    directory: Path = Path("/"),
+    directory_before: Path | None = None,
+    served: Mapping[str, str] | None = None,
+    resolved: Mapping[str, str] | None = None,
+    stages: Mapping[str, Sequence[str]] | None = None,
+    committed: Mapping[str, Assignment] | None = None,
+    kept: Mapping[str, KeptPool] | None = None,
+    agreed_before: Collection[str] = (),
+) -> list[Step]:
+    """The steps from one fleet to another, refusals first; none: nothing changes.
+
+    ``directory`` is the new file's, ``directory_before`` the old one's. ``served``: the versions served now, by model,
+    as far as the file does not leave them as they are; ``resolved``: what ``latest`` means; ``stages``: of ensembles,
+    where the file leaves them to their configuration. ``committed``: what is served, and where; left out: what the
+    file before says. ``kept``: pools that the file before had dropped, and that still serve. ``agreed_before``: what
+    goes anyhow, as ``takes_away`` names it: no step of this plan.
+    """
+    resolved = resolved or {}
+    if committed is None:
+        committed = _as_said(before)
+    was_in = directory_before or directory
+    kept = kept or {}
+    refused = list(_refused(before, was_in, after, directory))
+    if before is not None:
+        refused += ports_in_use(before, after, committed, kept)
+    if refused:
+        return refused
+    steps = list(_process_steps(before, was_in, after, directory, kept))
+    if before is not None:
+        steps += _pool_steps(before, after, kept)
+    steps += _version_steps(before, after, served, resolved, stages or {})
+    if is_refused(steps):
+        return [step for step in steps if step.action == REFUSE]
+    if before is not None:
+        retired = [
+            *retired_models(committed, {**dict.fromkeys(after.models, ""), **resolved}),
+            *retired_pools(before, after, committed, kept),
+        ]
+        steps += (step for step in retired if f"{step.kind} {step.name}" not in agreed_before)
+        steps += lost_addresses(before, was_in, after, directory)
+        steps += _rule_steps(before, after, committed)
+    return [*steps, *ineffective(after)]
+
+
+def _as_said(fleet: Fleet | None) -> dict[str, Assignment]:
+    models = fleet.models if fleet is not None else {}
+    return {name: Assignment(model.version, pools=fleet.pools_of(name)) for name, model in models.items() if fleet}
+
+
+def _refused(before: Fleet | None, was_in: Path, after: Fleet, directory: Path) -> Iterator[Step]:
+    """What a fleet is known by: another one is another fleet."""
+    if before is None:
+        return
+    stores = before.store.url, after.store.url
+    if stores[0] == stores[1]:
+        # The same words mean another file beside another fleet.yaml.
+        stores = store_url(before, was_in), store_url(after, directory)
+    for key, was, given in (("name", before.name, after.name), ("store.url", *stores)):
+        if was != given:
+            detail = f"cannot change from '{was}' to '{given}' while the fleet runs; stop it and start the new one"
+            yield Step(REFUSE, "fleet", key, detail)
+
+
+# Processes.
+
+
+def _process_steps(
+    before: Fleet | None, was_in: Path, after: Fleet, directory: Path, kept: Mapping[str, KeptPool]
+) -> Iterator[Step]:
+    new = processes(after, directory)
+    # Those of a pool that comes back run already.
+    returning = {
+        name: ProcessSpec(name, "worker", arguments, pool)
+        for pool, running in kept.items()
+        if runs(after, pool)
+        for name, arguments in running.processes.items()
+    }
+    old = returning | (processes(before, was_in) if before is not None else {})
+    retired = dropped_pools(before, after) if before is not None else []
+    changes: dict[tuple[str, str, str], list[str]] = {}
+    for name in (*old, *(name for name in new if name not in old)):
+        was, wanted = old.get(name), new.get(name)
+        if was != wanted and not (wanted is None and was is not None and was.pool in retired):
+            action = START if was is None else STOP if wanted is None else RESTART
+            group = _group(wanted or was, after if wanted else before)
+            changes.setdefault((action, *group), []).append(name)
+    for pool in kept:
+        if names := [name for name, spec in returning.items() if spec.pool == pool and new.get(name) == spec]:
+            yield Step(CHANGE, "pool", pool, f"keep {listed(names)}, as they run")
+    order = (START, RESTART, STOP)
+    for (action, kind, name), names in sorted(changes.items(), key=lambda item: order.index(item[0][0])):
+        detail = listed(names)
+        if action == RESTART and before is not None:
+            detail += f" ({_why(before, was_in, after, directory, kind, name)})"
+        yield Step(action, kind, name, detail, processes=tuple(names))
+
+
+def _group(process: ProcessSpec | None, fleet: Fleet | None) -> tuple[str, str]:
+    """What a process is one of, by kind and name."""
+    if process is None or fleet is None or process.role == "controller":
+        return "controller", "control"
+    if process.role == "worker":
+        return "pool", process.pool
+    return "gateway", gateway_group(process.name, fleet)
+
+
+def _why(before: Fleet, was_in: Path, after: Fleet, directory: Path, kind: str, name: str) -> str:
+    """Which settings on its command line changed."""
+    changed = [f"store.{text}" for text in differences(before.store, after.store)]
+    if was_in != directory:
+        changed.append("the file's directory")
+    if kind == "controller":
+        changed += differences(before.control, after.control)
+    elif kind == "gateway" and name in before.gateways and name in after.gateways:
+        changed += differences(before.gateways[name], after.gateways[name], except_for=("count", "tier"))
+    elif kind == "pool" and name not in before.pools:
+        return "its settings differ from those it runs with"
+    elif kind == "pool":
+        changed += differences(before.pools[name], after.pools[name], except_for=("workers", *_QUIET))
+        if before.repository != after.repository and not after.pools[name].repository:
+            changed.append("repository")
+    return "; ".join(changed) or "model sources"
+
+
+def _pool_steps(before: Fleet, after: Fleet, kept: Mapping[str, KeptPool]) -> Iterator[Step]:
+    """What changes of a pool without a process being touched."""
+    for name, pool in after.pools.items():
+        if name in before.pools:
+            changed = differences(before.pools[name], pool, only=_QUIET)
+            if changed:
+                yield Step(CHANGE, "pool", name, "; ".join(changed))
+    old, new = outside_servers(before), outside_servers(after)
+    in_use = {server.name for running in kept.values() for server in running.servers}
+    retired = dropped_pools(before, after)
+    for action, names in ((START, new.keys() - old.keys()), (STOP, old.keys() - new.keys())):
+        for server in sorted(names):
+            found = new.get(server) or old[server]
+            if found.pool in retired:
+                continue
+            word = "use the server" if action == START else "no longer use the server"
+            if server in in_use:
+                word = "keep the server"
+            yield Step(CHANGE, "pool", found.pool, f"{word} at {found.upstream.address}")
+
+
+# Models.
+
+
+def _version_steps(
+    before: Fleet | None,
+    after: Fleet,
+    served: Mapping[str, str] | None,
+    resolved: Mapping[str, str],
+    stages: Mapping[str, Sequence[str]],
+) -> Iterator[Step]:
+    changes: dict[str, VersionChange] = {}
+    names = dict.fromkeys((*after.models, *resolved))
+    for name in names:
+        wanted = resolved.get(name, after.of(name).version)
+        if served is not None:
+            now = served.get(name, "")
+        else:
+            now = before.of(name).version if before is not None and name in before.models else ""
+        if now != wanted:
+            changes[name] = VersionChange(name, now, wanted)
+    running = {**{name: after.of(name).stages for name in names}, **stages}
+    for group in rollout_groups(after, changes, stages):
+        parts = tuple(changes[name] for name in group)
+        cutover = STRICT if any(after.of(name).rollout.cutover == STRICT for name in group) else "fast"
+        words = ", ".join(
+            f"{part.model} {part.before} → {part.after}" if part.before else f"{part.model} {part.after} (new)"
+            for part in parts
+        )
+        extras = [
+            word for word in ("canary", "compare") if any(getattr(after.of(name).rollout, word) for name in group)
+        ]
+        if all(not part.before for part in parts):
+            extras = []
+        lonely = lonely_stages(group, running) if "canary" in extras else {}
+        for stage, ensembles in lonely.items():
+            yield Step(REFUSE, "model", f"models.{stage}.rollout.canary", without_traffic(stage, ensembles))
+        detail = f"{words}; {', '.join([cutover, *extras])}"
+        yield Step(ROLLOUT, "model", ", ".join(group), detail, versions=parts)
+
+
+def rollout_groups(
+    fleet: Fleet, changed: Iterable[str], stages: Mapping[str, Sequence[str]] | None = None
+) -> list[tuple[str, ...]]:
+    """The models that change, in groups of those that change as one: tied by ``with``, or as stages of an ensemble."""
+    waiting = list(dict.fromkeys(changed))
+    groups: list[tuple[str, ...]] = []
+    ties = {name: {*fleet.of(name).changes_with, *fleet.of(name).stages} for name in {*fleet.models, *waiting}}
+    for name, models in (stages or {}).items():
+        ties.setdefault(name, set()).update(models)
+    while waiting:
+        group = {waiting[0]}
+        while more := {
+            other for other in waiting if other not in group and any(_tied(ties, one, other) for one in group)
+        }:
+            group |= more
+        groups.append(tuple(name for name in waiting if name in group))
+        waiting = [name for name in waiting if name not in group]
+    return groups
+
+
+def _tied(ties: Mapping[str, set[str]], one: str, other: str) -> bool:
+    return other in ties.get(one, ()) or one in ties.get(other, ())
+
+
+def _rule_steps(before: Fleet, after: Fleet, committed: Mapping[str, Assignment]) -> Iterator[Step]:
+    """Rules reach the gateways through the store: nothing is restarted."""
+    for name in dict.fromkeys((*after.models, *(resolved for resolved in committed if not after.models))):
+        pools = committed[name].pools if name in committed else before.pools_of(name)
+        if (name in before.models or name in committed) and pools and set(pools) != set(after.pools_of(name)):
+            detail = f"serve it in {', '.join(after.pools_of(name))} (was {', '.join(pools)})"
+            yield Step(CHANGE, "model", name, detail)
+        if name in before.models and name in after.models:
+            changed = differences(before.of(name), after.of(name), only=_MODEL_RULES)
+            if changed:
+                yield Step(CHANGE, "model", name, "; ".join(changed))
+    for key in ("defaults", "traffic"):
+        changed = differences(getattr(before, key), getattr(after, key))
+        if changed:
+            yield Step(CHANGE, "fleet", key, "; ".join(changed))

@@ -1,0 +1,90 @@
+"""Which controller leads: the one that holds the leader's key, by lease. The others wait for it to go.
+
+Everything a leader writes is written on the condition that it still leads, so one that was stopped for a while and does
+not know it yet can do no harm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from isochrone.control.state.keys import Keys
+from isochrone.store.base import Compare, Lease, Put, Store, StoreUnavailable
+from isochrone.store.mirror import Mirror
+
+log = structlog.get_logger()
+
+
+class Candidate:
+    """One controller in the election."""
+
+    def __init__(self, store: Store, keys: Keys, mirror: Mirror, name: str, seconds: float) -> None:
+        self._store = store
+        self._keys = keys
+        self._mirror = mirror
+        self._name = name
+        self._seconds = seconds
+        self._lease: Lease | None = None
+        self._revision = 0
+        self._error = ""
+
+    @property
+    def error(self) -> str:
+        """Why nothing can be written, leading or not; "": it can, as far as was tried."""
+        return self._error or (self._lease.error if self._lease is not None else "")
+
+    @property
+    def leads(self) -> bool:
+        """As far as is known here."""
+        if self._lease is None or self._lease.lost or not self._revision:
+            return False
+        entry = self._mirror.entries.get(self._keys.leader)
+        return entry is not None and entry.revision == self._revision
+
+    @property
+    def term(self) -> int:
+        """Grows from leader to leader: the store's revision when this one was elected. 0: it does not lead."""
+        return self._revision
+
+    def condition(self) -> Compare:
+        """That this controller still leads."""
+        return Compare(self._keys.leader, self._revision)
+
+    async def campaign(self) -> None:
+        """Returns when this controller leads. Waits out the store's absences."""
+        while True:
+            try:
+                if self._lease is None or self._lease.lost:
+                    self._lease = await self._store.grant(self._seconds)
+                self._error = ""
+                seen = self._mirror.revision
+                entry = self._mirror.entries.get(self._keys.leader)
+                if entry is not None and entry.lease == self._lease.id:
+                    # Written by an attempt whose answer was lost.
+                    self._revision = entry.revision
+                    log.info("leads", controller=self._name)
+                    return
+                if entry is None:
+                    put = Put(self._keys.leader, self._name.encode(), self._lease.id)
+                    outcome = await self._store.transact((Compare(self._keys.leader, 0),), (put,), durable=False)
+                    if outcome.succeeded:
+                        self._revision = outcome.revision
+                        await self._mirror.catch_up(outcome.revision)
+                        log.info("leads", controller=self._name)
+                        return
+                await self._mirror.changed(seen, 1.0)
+            except StoreUnavailable as error:
+                if not self._error:
+                    # The mirror does not say it where the store can still be read, as on a full disk.
+                    log.warning("nobody can be elected: the store takes nothing", error=error.message)
+                self._error = error.message
+                await asyncio.sleep(0.5)
+
+    async def resign(self) -> None:
+        """The next one may lead at once."""
+        self._revision = 0
+        if self._lease is not None:
+            lease, self._lease = self._lease, None
+            await lease.revoke()

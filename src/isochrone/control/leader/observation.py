@@ -1,0 +1,78 @@
+"""The store's records and the workers' word put together into what a rollout is decided by. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from isochrone.control.rollout.observed_state import Word, WorkerView, World
+from isochrone.control.state.records import AcknowledgementRecord, EpochRecord, RolloutRecord
+from isochrone.control.state.view import View
+
+
+class Found(Protocol):
+    """What the leader's own work on rollouts has found."""
+
+    @property
+    def compared(self) -> Mapping[str, Word]: ...
+
+    @property
+    def judged(self) -> Mapping[str, Word]: ...
+
+
+def see(
+    view: View,
+    workers: Mapping[str, WorkerView],
+    found: Found,
+    stages: Mapping[str, tuple[str, ...]],
+    switch_since: float,
+    now: float,
+    repositories: Mapping[str, tuple[str, ...]] | None = None,
+) -> World:
+    keys, entries = view.keys, view.entries
+    switch = view.switch
+    acknowledgements: dict[str, AcknowledgementRecord] = {}
+    if switch is not None:
+        acknowledgements = view.under(keys.acknowledgement(switch.identity, ""), AcknowledgementRecord)
+    drained = view.drains
+    return World(
+        now=now,
+        epoch=view.epoch or EpochRecord(0),
+        # A worker that is to stop need not be prepared for anything.
+        workers={name: worker for name, worker in workers.items() if name not in drained},
+        gateways=view.gateways,
+        known_gateways={
+            key.removeprefix(keys.known_gateways): entry.value.decode("utf-8", "replace")
+            for key, entry in entries.items()
+            if key.startswith(keys.known_gateways)
+        },
+        epochs_seen=dict(view.epochs_seen.values()),
+        switch=switch,
+        switch_since=switch_since,
+        acknowledgements=acknowledgements,
+        rollouts=tuple(view.open_rollouts),
+        compared=found.compared,
+        judged=found.judged,
+        stages=stages,
+        repositories=repositories or {},
+    )
+
+
+def loading_order(epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> list[str]:
+    """Models that others stand on first: an ensemble is loaded when its stages are."""
+    stages: dict[str, set[str]] = {name: set(model.stages) for name, model in epoch.models.items()}
+    for rollout in rollouts:
+        for name, change in rollout.changes.items():
+            stages.setdefault(name, set()).update(change.stages)
+    order: list[str] = []
+
+    def visit(name: str, above: frozenset[str]) -> None:
+        if name in order or name in above:
+            return
+        for stage in sorted(stages.get(name, ())):
+            visit(stage, above | {name})
+        order.append(name)
+
+    for name in sorted(stages):
+        visit(name, frozenset())
+    return order

@@ -1,0 +1,29 @@
+"""What a gateway offers while nobody can read the epoch: the last one that it could, which it serves by. Pure.
+
+The offer outlives the gateway's process: a gateway that restarts meanwhile cannot read the epoch either. The leader
+deletes offers once the epoch can be read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import EpochRecord, encode
+from isochrone.control.state.view import View
+from isochrone.store.base import Compare, Entry, Put
+
+
+def offer(
+    keys: Keys, entries: Mapping[str, Entry], gateway: str, served: EpochRecord | None
+) -> tuple[Compare, Put] | None:
+    """What to write, on which condition; None: nothing, or it is written. ``served``: what the gateway serves by."""
+    view = View(keys, entries)
+    if served is None or not view.is_epoch_lost:
+        return None
+    key, value = keys.served_epoch(gateway), encode(served)
+    written = entries.get(key)
+    if written is not None and written.value == value:
+        return None
+    # An offer that comes late must not outlive the damage.
+    return view.unchanged(keys.epoch), Put(key, value)

@@ -1,0 +1,148 @@
+"""The epoch rebuilt from what is left, when neither its record nor its copy can be read. Pure.
+
+It begins with the newest epoch that a gateway serves by and takes in every rollout that was committed since. Where no
+gateway offers one, the rollouts alone tell what is served. The number is higher than any that was seen, so that every
+gateway takes it for what holds now. Only a person may ask for it: a commit that neither a gateway saw nor a rollout
+tells of (a model that a file removed, another amount of memory) is undone by it. While a registered gateway has yet to
+offer what it serves, nothing is rebuilt: models that it serves would be missing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from isochrone.control.desired.reconcile import REMOVED
+from isochrone.control.requests.fleet import Asking, Conflict, Decision, one_of
+from isochrone.control.rollout.switching import with_changes
+from isochrone.control.state.events import event
+from isochrone.control.state.records import DONE, DRAINING, EpochRecord, EventRecord, RolloutRecord, encode
+from isochrone.control.state.view import View
+from isochrone.store.base import Delete, Put
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """An epoch, and what it was rebuilt from, in words."""
+
+    epoch: EpochRecord
+    source: str
+    #: What may be missing from it.
+    notes: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> str:
+        """Of all that is restored, whoever asks for it and when."""
+        epoch = msgspec.structs.replace(self.epoch, by="", at=0.0)
+        return hashlib.sha256(msgspec.json.encode(epoch, order="deterministic")).hexdigest()
+
+
+def restore_epoch(view: View, asking: Asking, digest: str = "", without: Sequence[str] = ()) -> Decision[Rebuilt]:
+    """The rebuilt epoch is written. ``digest``: of what the caller saw in a preview. ``without``: gateways that need
+    not offer what they serve."""
+    keys = view.keys
+    if not view.is_unreadable(keys.epoch):
+        current = view.epoch
+        shown = f"epoch {current.epoch}" if current is not None else "nothing is committed yet"
+        raise Conflict(f"the epoch record can be read ({shown}); there is nothing to restore")
+    if not view.is_epoch_lost:
+        raise Conflict("the copy of the epoch can be read; the leading controller restores the epoch from it by itself")
+    for name in without:
+        one_of(name, sorted(view.gateways), "gateway")
+    _complete(view, without)
+    rebuilt = rebuild(view, asking)
+    found = {name: model.version for name, model in rebuilt.epoch.models.items()}
+    if digest and digest != rebuilt.digest:
+        raise Conflict("what is known of the epoch has changed since the preview; look at it again")
+    value = encode(rebuilt.epoch)
+    detail = f"from {rebuilt.source}: {', '.join(f'{name} {version}' for name, version in sorted(found.items()))}"
+    record = EventRecord(asking.at, asking.who, "epoch restored", f"epoch {rebuilt.epoch.epoch}", detail)
+    operations: list[Put | Delete] = [Put(keys.epoch, value), Put(keys.epoch_copy, value)]
+    if keys.switch in view.entries:
+        # It was announced against an epoch that is not there any more: its rollout begins another.
+        operations.append(Delete(keys.switch))
+    compares = tuple(view.unchanged(key) for key in (keys.epoch, keys.epoch_copy, keys.switch, keys.rollout_number))
+    return Decision(rebuilt, compares, (*operations, event(keys, record, asking.unique)))
+
+
+def _complete(view: View, without: Sequence[str]) -> None:
+    """Raises while a gateway serves by an epoch that it has not offered yet."""
+    offers = view.served_epochs
+    missing = [
+        name
+        for name, gateway in view.gateways.items()
+        if name not in without and gateway.epoch > (offers[name].epoch if name in offers else 0)
+    ]
+    if missing:
+        names = ", ".join(missing)
+        flags = " ".join(f"--without {name}" for name in missing)
+        raise Conflict(
+            f"what is served has not been offered yet by gateway {names}; ask again in a moment. If that lasts, stop "
+            f"it, or ignore what it serves with {flags}"
+        )
+
+
+def rebuild(view: View, asking: Asking) -> Rebuilt:
+    """Raises where nothing at all is left to rebuild it from."""
+    offers = view.served_epochs
+    rollouts = view.rollouts
+    base, source = EpochRecord(0), ""
+    if offers:
+        gateway = max(offers, key=lambda name: offers[name].epoch)
+        base, source = offers[gateway], f"epoch {offers[gateway].epoch} of gateway {gateway}"
+    later = sorted((each for each in rollouts if _is_later(each, base)), key=lambda each: each.epoch)
+    models = base.models
+    for rollout in later:
+        models = with_changes(models, rollout.changes, rollout.epoch)
+    if not offers:
+        removed = _removed(view, later)
+        models = {name: model for name, model in models.items() if name not in removed}
+    if later:
+        since = f"rollout {', '.join(each.identity for each in later[-5:])}"
+        source = f"{source} and {since}" if source else since
+    if not models:
+        raise Conflict(
+            "no gateway has served by an epoch and no rollout was committed, so nothing is known of what was served; "
+            "restore the store from a backup"
+        )
+    seen = _epochs_seen(view)
+    known = max([base.epoch, *(each.epoch for each in rollouts)])
+    switched = view.switch.epoch if view.switch is not None else 0
+    number = max([known, switched, *seen.values()]) + 1
+    notes = [
+        f"gateway {name} has served by epoch {epoch}, and what is known ends with epoch {known}"
+        for name, epoch in sorted(seen.items())
+        if epoch > known
+    ]
+    fleet = view.fleet
+    missing = sorted((fleet.spec.get("models") or {}).keys() - models.keys()) if fleet is not None else []
+    if missing:
+        notes.append(f"not known to be served: {', '.join(missing)}; apply the file again to roll them out")
+    return Rebuilt(EpochRecord(number, dict(models), "", asking.who, asking.at), source, tuple(notes))
+
+
+def _is_later(rollout: RolloutRecord, base: EpochRecord) -> bool:
+    """Whether it was committed after an epoch. One in its canary, or on its way back from it, commits again by
+    itself."""
+    return rollout.state in (DRAINING, DONE) and rollout.epoch > base.epoch
+
+
+def _removed(view: View, rollouts: list[RolloutRecord]) -> set[str]:
+    """Models that a file removed after their last rollout was committed."""
+    brought = {name: each.since.get(DRAINING, each.at) for each in rollouts for name in each.changes}
+    return {
+        past.about
+        for _, past in view.events()
+        if past.what == REMOVED and past.about in brought and past.at > brought[past.about]
+    }
+
+
+def _epochs_seen(view: View) -> dict[str, int]:
+    """By gateway: the newest epoch that it has reported."""
+    found = {name: record.epoch for name, record in view.gateways.items()}
+    for name, (_, epoch) in view.epochs_seen.items():
+        found[name] = max(found.get(name, 0), epoch)
+    return found

@@ -1,0 +1,85 @@
+"""What the leader does about records that cannot be read, and about a switch that no rollout ends. Pure.
+
+Every such record is reported once, as an event. Most are skipped until their owner writes them again. Three would stop
+the leader, and are written again: the epoch from its copy, the switch by ending it without a commit, and how far the
+fleet record was followed, as if it had been. An epoch whose copy cannot be read either waits for a person
+(``recovery``). Must never decide by an unreadable record as if it were absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from isochrone.control.state.records import ConvergedRecord, EpochRecord, EventRecord, Fault, encode
+from isochrone.control.state.view import View
+from isochrone.store.base import Compare, Delete, Put
+
+#: Who writes these events, and what they are.
+LEADER = "leader"
+UNREADABLE = "record cannot be read"
+#: Events of one step: a store full of bad records must not fill a transaction.
+_AT_ONCE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """What to write, all at once. Nothing else may be decided before it is."""
+
+    compares: tuple[Compare, ...]
+    operations: tuple[Put | Delete, ...]
+    event: EventRecord
+
+
+def unreported(view: View, reported: Collection[Fault], now: float) -> list[tuple[Fault, EventRecord]]:
+    """Faults that nobody has reported yet, with their events."""
+    faults = [fault for fault in view.faults() if fault not in reported]
+    if not faults:
+        return []
+    told = {(event.about, event.detail) for _, event in view.events() if event.what == UNREADABLE}
+    events = [(fault, EventRecord(now, LEADER, UNREADABLE, fault.key, _detail(fault))) for fault in faults]
+    return [(fault, event) for fault, event in events if (event.about, event.detail) not in told][:_AT_ONCE]
+
+
+def _detail(fault: Fault) -> str:
+    return f"revision {fault.revision}: {fault.reason}"
+
+
+def mend(view: View, asked: Mapping[str, str], now: float) -> Mending | None:
+    """None: nothing is to be mended. ``asked``: the versions that the applied file asks for."""
+    keys = view.keys
+    if view.is_unreadable(keys.epoch):
+        copy = view.read(keys.epoch_copy, EpochRecord)
+        if copy is None:
+            return None
+        # Another number: gateways that serve by the last one must see that this is what holds now.
+        epoch = msgspec.structs.replace(copy, epoch=copy.epoch + 1, by=LEADER, at=now)
+        value = encode(epoch)
+        return Mending(
+            (view.unchanged(keys.epoch), view.unchanged(keys.epoch_copy)),
+            (Put(keys.epoch, value), Put(keys.epoch_copy, value)),
+            EventRecord(now, LEADER, "epoch restored", f"epoch {epoch.epoch}", f"as epoch {copy.epoch} was"),
+        )
+    if view.is_unreadable(keys.switch):
+        ended = EventRecord(now, LEADER, "switch ended", "", "its record cannot be read; nothing was committed")
+        return Mending((view.unchanged(keys.switch),), (Delete(keys.switch),), ended)
+    switch = view.switch
+    if switch is not None:
+        owner = view.rollout(switch.rollout)
+        if owner is None or owner.is_over:
+            why = "is over" if owner is not None else "is not there, or cannot be read"
+            ended = EventRecord(now, LEADER, "switch ended", switch.identity, f"its rollout {why}")
+            compares = (view.unchanged(keys.switch), view.unchanged(keys.rollout(switch.rollout)))
+            return Mending(compares, (Delete(keys.switch),), ended)
+    fleet = view.fleet
+    if view.is_unreadable(keys.converged) and fleet is not None and asked:
+        # As if it had been followed: what was rolled out by hand stands.
+        record = ConvergedRecord(fleet.generation, dict(asked))
+        followed = EventRecord(
+            now, LEADER, "fleet taken as followed", f"generation {fleet.generation}", "apply it again if it was not"
+        )
+        compares = (view.unchanged(keys.converged), view.unchanged(keys.fleet))
+        return Mending(compares, (Put(keys.converged, encode(record)),), followed)
+    return None

@@ -1,0 +1,233 @@
+"""Starting a rollout and going back, decided: the records and a request in, a transaction or a refusal out.
+
+What the request leaves open (cutover, canary, comparison, pools, memory) is filled in from the applied fleet.yaml, so
+that the record says all that the leader needs, whatever is applied later. No clock, no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from isochrone.control.fleet.checks import dotted
+from isochrone.control.fleet.model_spec import Canary, Compare, Model, Section, overlay
+from isochrone.control.fleet.planning.lonely_stages import lonely_stages, without_traffic
+from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.text.pydantic_problems import problems_of
+from isochrone.control.requests.fleet import Asking, Conflict, Decision, abort, applied_fleet, one_of
+from isochrone.control.state.events import event
+from isochrone.control.state.records import (
+    CANARY,
+    DRAINING,
+    FAST,
+    PENDING,
+    STRICT,
+    SWITCHING,
+    Change,
+    EventRecord,
+    RolloutRecord,
+    encode,
+)
+from isochrone.control.state.view import View
+from isochrone.errors import InvalidArgument, NotFound
+from isochrone.models.versions import version_number
+from isochrone.store import base
+
+_Rule = TypeVar("_Rule", bound=Section)
+#: What a request says of a rule: its fields as in fleet.yaml, whether there is one at all, or nothing.
+Wish = Mapping[str, Any] | bool | None
+
+
+def start_rollout(
+    view: View,
+    changes: Mapping[str, str],
+    asking: Asking,
+    *,
+    cutover: str | None = None,
+    canary: Wish = None,
+    compare: Wish = None,
+) -> Decision[RolloutRecord]:
+    """All the models change at once, or none does."""
+    _, fleet = applied_fleet(view)
+    assignments = view.assignments
+    if not changes:
+        raise InvalidArgument("changes: expected at least one model and its version, given none")
+    for model, version in changes.items():
+        one_of(model, sorted({*fleet.models, *assignments}), "model")
+        if version_number(version) is None:
+            raise InvalidArgument(f"changes.{model}: expected a version, a whole number from 1 on, given '{version}'")
+        if model in assignments and assignments[model].version == version:
+            raise Conflict(f"model {model} serves version {version} already")
+    filled = {model: _change(view, fleet, model, version) for model, version in changes.items()}
+    _nobody_else(view, _together(fleet, filled))
+    models = [fleet.of(model) for model in filled]
+    unserved = [model for model, change in filled.items() if not change.before]
+    # With nothing served, there is nothing to try a version beside.
+    canaries = [model.rollout.canary for model in models] if not unserved else []
+    compares = [model.rollout.compare for model in models] if not unserved else []
+    for name, wish in (("canary", canary), ("compare", compare)):
+        if unserved and wish:
+            raise InvalidArgument(f"{name}: expected none for {unserved[0]}, which serves no version yet, given one")
+    tried = _rule(canary, Canary, "canary", canaries)
+    compared = _rule(compare, Compare, "compare", compares)
+    if tried is not None:
+        for stage, ensembles in lonely_stages(
+            filled, {name: each.stages for name, each in assignments.items()}
+        ).items():
+            raise InvalidArgument(f"canary: expected none, since {without_traffic(stage, ensembles)}, given one")
+    for name, rule in (("canary", tried), ("compare", compared)):
+        for group in fleet.gateways_without_metrics if rule is not None else ():
+            raise InvalidArgument(
+                f"{name}: expected none, since gateways.{group} has no metrics page (metrics_port: -1) where its "
+                "counts and samples could be read, given one"
+            )
+    identity, conditions, counted = next_identity(view)
+    record = RolloutRecord(
+        identity=identity,
+        changes=filled,
+        kind="first" if len(unserved) == len(filled) else "version",
+        cutover=_cutover(cutover, models),
+        canary=tried.rule() if tried is not None else None,
+        compare=compared.rule() if compared is not None else None,
+        prepare_seconds=max(model.rollout.prepare_seconds for model in models),
+        by=asking.who,
+        at=asking.at,
+        since={PENDING: asking.at},
+    )
+    return _created(view, record, (*conditions, view.unchanged(view.keys.fleet)), counted, asking)
+
+
+def rollback(view: View, model: str, asking: Asking) -> Decision[RolloutRecord]:
+    """Back to what was served before: the model, and whatever changed together with it.
+
+    While a new version is in canary, aborting it is the way back. One that has committed and only waits for the last
+    requests of the old version does not stand in the way.
+    """
+    _, fleet = applied_fleet(view)
+    assignments = view.assignments
+    one_of(model, sorted({*fleet.models, *assignments}), "model")
+    for other in view.open_rollouts:
+        if model in other.changes and other.state == CANARY:
+            return abort(view, other.identity, f"rollback of {model}", asking)
+    assignment = assignments.get(model)
+    if assignment is None or not assignment.previous:
+        raise NotFound(f"model {model} has no previous version to go back to")
+    filled = {name: _change(view, fleet, name, assignments[name].previous) for name in _changed_with(view, model)}
+    _nobody_else(view, filled, except_state=DRAINING)
+    models = [fleet.of(name) for name in filled]
+    identity, conditions, counted = next_identity(view)
+    record = RolloutRecord(
+        identity=identity,
+        changes=filled,
+        kind="rollback",
+        cutover=_cutover(None, models),
+        prepare_seconds=max(each.rollout.prepare_seconds for each in models),
+        by=asking.who,
+        at=asking.at,
+        since={PENDING: asking.at},
+    )
+    return _created(view, record, conditions, counted, asking)
+
+
+def next_identity(view: View) -> tuple[str, tuple[base.Compare, ...], base.Put]:
+    """A name no rollout has; the conditions that it is still free and the epoch as seen here; the new count."""
+    key = view.keys.rollout_number
+    number = view.rollout_number + 1
+    conditions = (view.unchanged(key), view.unchanged(view.keys.epoch))
+    return f"r{number}", conditions, base.Put(key, str(number).encode())
+
+
+def _created(
+    view: View, record: RolloutRecord, conditions: tuple[base.Compare, ...], counted: base.Put, asking: Asking
+) -> Decision[RolloutRecord]:
+    key = view.keys.rollout(record.identity)
+    changes = ", ".join(
+        f"{model} {change.before or 'none'} → {change.version}" for model, change in record.changes.items()
+    )
+    what = "rollback started" if record.kind == "rollback" else "rollout started"
+    detail = f"{changes}; {record.cutover}{', canary' if record.canary else ''}"
+    told = event(view.keys, EventRecord(asking.at, asking.who, what, record.identity, detail), asking.unique)
+    operations = (base.Put(key, encode(record)), counted, told)
+    return Decision(record, (*conditions, base.Compare(key, 0)), operations)
+
+
+def _change(view: View, fleet: Fleet, model: str, version: str) -> Change:
+    assignment = view.assignments.get(model)
+    settings = fleet.of(model)
+    pools = fleet.pools_of(model)
+    return Change(
+        version=version,
+        before=assignment.version if assignment is not None else "",
+        pools=pools,
+        stages=settings.stages or (assignment.stages if assignment is not None else ()),
+        memory=settings.memory,
+        left=tuple(pool for pool in assignment.pools if pool not in pools) if assignment is not None else (),
+    )
+
+
+def _together(fleet: Fleet, changes: Mapping[str, Change]) -> set[str]:
+    """The models that change, those that the file says change with them, and the stages they run."""
+    found: set[str] = set()
+    waiting = list(changes)
+    while waiting:
+        model = waiting.pop()
+        if model not in found:
+            found.add(model)
+            partners = [name for name, other in fleet.models.items() if model in other.changes_with]
+            waiting += [*partners, *fleet.of(model).changes_with]
+    return found.union(*(change.stages for change in changes.values()))
+
+
+def _changed_with(view: View, model: str) -> list[str]:
+    """The model, and those that the rollout which brought its version changed too, unless they have moved on."""
+    assignments = view.assignments
+    for record in reversed(view.rollouts):
+        change = record.changes.get(model)
+        if change is None or not record.epoch or change.version != assignments[model].version or not change.is_new:
+            continue
+        return [
+            name
+            for name, other in record.changes.items()
+            if name in assignments
+            and (assignments[name].version, assignments[name].previous) == (other.version, other.before)
+            and other.before
+        ] or [model]
+    return [model]
+
+
+def _nobody_else(view: View, models: Iterable[str], except_state: str = "") -> None:
+    for other in view.open_rollouts:
+        taken = sorted(set(models) & set(other.changes))
+        if taken and other.state != except_state:
+            way = "" if other.state in (SWITCHING, DRAINING) else f", or 'isochrone rollout abort {other.identity}'"
+            raise Conflict(
+                f"rollout {other.identity} is changing {', '.join(taken)} ({other.state}); wait for its end{way}"
+            )
+
+
+def _cutover(wish: str | None, models: Sequence[Model]) -> str:
+    """As asked; otherwise strict as soon as one of the models wants it."""
+    if wish is None:
+        return STRICT if any(model.rollout.cutover == STRICT for model in models) else FAST
+    if wish not in (FAST, STRICT):
+        raise InvalidArgument(f"cutover: expected {FAST} or {STRICT}, given '{wish}'")
+    return wish
+
+
+def _rule(wish: Wish, kind: type[_Rule], name: str, of_models: Sequence[_Rule | None]) -> _Rule | None:
+    """The rule as asked for, over the first that the file has for one of the models."""
+    settled = next((rule for rule in of_models if rule is not None), None)
+    if wish is None:
+        return settled
+    if wish is False:
+        return None
+    if wish is True:
+        return settled or kind()
+    try:
+        return kind.model_validate(overlay(settled.model_dump() if settled is not None else {}, dict(wish)))
+    except ValidationError as error:
+        problem = problems_of(error, kind)[0]
+        key = dotted((name, *problem.path))
+        raise InvalidArgument(f"{key}: expected {problem.expected}, given {problem.given}") from None

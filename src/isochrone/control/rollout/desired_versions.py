@@ -1,0 +1,156 @@
+"""Which versions of which models each worker should have, and whether they fit into its memory. Pure.
+
+What is committed, what was before it (for an instant way back, where memory allows), what is tried, and what is being
+prepared. Everything else may go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from isochrone.control.state.records import (
+    ABORTING,
+    CANARY,
+    COMPARING,
+    DRAINING,
+    PREPARING,
+    SWITCHING,
+    EpochRecord,
+    RolloutRecord,
+    WorkerRecord,
+)
+
+#: When no gateway sends requests to a rolled back canary any more, in ``since`` of its rollout.
+WITHDRAWN = "withdrawn"
+_LOADED_IN = frozenset((PREPARING, COMPARING, CANARY, SWITCHING))
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """One version of one model."""
+
+    model: str
+    version: str
+    memory: int
+    #: Can go when there is no room.
+    spare: bool = False
+
+
+def wanted(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> dict[str, frozenset[str]]:
+    """By model: the versions a worker should have, no more and no less."""
+    needs = needed(worker, epoch, rollouts)
+    if worker.memory:
+        over = sum(need.memory for need in needs.values()) - worker.memory
+        # The largest first, so that as few as possible go.
+        for need in sorted((need for need in needs.values() if need.spare), key=lambda need: -need.memory):
+            if over <= 0:
+                break
+            over -= need.memory
+            del needs[need.model, need.version]
+    found: dict[str, set[str]] = {}
+    for model, version in needs:
+        found.setdefault(model, set()).add(version)
+    return {model: frozenset(versions) for model, versions in found.items()}
+
+
+def spare(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> dict[str, frozenset[str]]:
+    """Those of the versions wanted that only stand by: nothing that is served or prepared may wait for their load."""
+    rollouts = list(rollouts)
+    served = {
+        (model, version)
+        for model, assignment in epoch.models.items()
+        for version in (assignment.version, assignment.canary.version if assignment.canary is not None else "")
+    }
+    brought = {
+        (model, change.version)
+        for rollout in rollouts
+        if rollout.state in _LOADED_IN
+        for model, change in rollout.changes.items()
+    }
+    found = {
+        model: frozenset(version for version in versions if (model, version) not in served | brought)
+        for model, versions in wanted(worker, epoch, rollouts).items()
+    }
+    return {model: versions for model, versions in found.items() if versions}
+
+
+def stages_of(epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> dict[str, frozenset[str]]:
+    """By ensemble: the models it runs, in what is served and in what is coming."""
+    found: dict[str, frozenset[str]] = {name: frozenset(model.stages) for name, model in epoch.models.items()}
+    for rollout in rollouts:
+        for name, change in rollout.changes.items():
+            found[name] = found.get(name, frozenset()) | frozenset(change.stages)
+    return found
+
+
+def needed(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> dict[tuple[str, str], Need]:
+    """The same, with what each takes, whether or not it fits."""
+    needs: dict[tuple[str, str], Need] = {}
+
+    def add(model: str, version: str, memory: int, spare: bool = False) -> None:
+        known = needs.get((model, version))
+        if version and (known is None or known.spare):
+            needs[model, version] = Need(model, version, memory, spare)
+
+    for model, assignment in epoch.models.items():
+        if worker.pool not in assignment.pools:
+            continue
+        add(model, assignment.version, assignment.memory)
+        if assignment.canary is not None:
+            add(model, assignment.canary.version, assignment.memory)
+        if assignment.previous and (model, assignment.previous) not in needs:
+            add(model, assignment.previous, assignment.memory, spare=True)
+    for rollout in rollouts:
+        for model, change in rollout.changes.items():
+            serves = worker.pool in change.pools
+            if serves and (rollout.state in _LOADED_IN or _is_being_withdrawn(rollout)):
+                if rollout.goes_after(worker):
+                    continue
+                add(model, change.version, change.memory)
+            elif rollout.state == DRAINING and (serves or worker.pool in change.left):
+                # Gateways that have yet to see the commit send requests there: not spare until the rollout is done.
+                add(model, change.before, change.memory)
+    return needs
+
+
+def _is_being_withdrawn(rollout: RolloutRecord) -> bool:
+    """A canary that was rolled back: until every gateway has seen that, requests for it may come."""
+    return rollout.state == ABORTING and bool(rollout.epoch) and WITHDRAWN not in rollout.since
+
+
+def lack_of_memory(
+    worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord], rollout: RolloutRecord
+) -> str:
+    """Why what a rollout brings does not fit on a worker; "": it does, as far as is known."""
+    if not worker.memory:
+        return ""
+    preparing = _as_if_preparing(rollout)
+    others = [other for other in rollouts if other.identity != rollout.identity]
+    needs = needed(worker, epoch, [*others, preparing])
+    total = sum(need.memory for need in needs.values() if not need.spare)
+    if total <= worker.memory:
+        return ""
+    new = ", ".join(
+        f"{model} version {change.version} needs {_size(change.memory)}"
+        for model, change in rollout.changes.items()
+        if worker.pool in change.pools
+    )
+    return (
+        f"{new}; with what is served that makes {_size(total)} on worker {worker.name}, "
+        f"which has {_size(worker.memory)} (memory of pool {worker.pool} and of the models in fleet.yaml)"
+    )
+
+
+def _as_if_preparing(rollout: RolloutRecord) -> RolloutRecord:
+    return RolloutRecord(rollout.identity, rollout.changes, PREPARING)
+
+
+def differing(models: Mapping[str, Iterable[str]], present: Mapping[str, Iterable[str]]) -> list[str]:
+    """Models whose versions on a worker are not those wanted."""
+    names = {*models, *present}
+    return sorted(name for name in names if set(models.get(name, ())) != set(present.get(name, ())))
+
+
+def _size(amount: int) -> str:
+    return f"{amount / 2**30:.1f} GiB" if amount >= 2**30 else f"{amount / 2**20:.0f} MiB"

@@ -1,0 +1,250 @@
+"""The records of a fleet as they stand at one moment, decoded when they are asked for.
+
+Made over a mirror's entries for reading, and over a fresh listing of the store for deciding what to write. Never
+writes. A record that cannot be read is left out, and ``faults`` names it: one bad record must never end or stop
+anything. What is decided by a single record (the epoch, the switch) asks ``require`` first: unreadable is not absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TypeVar
+
+import msgspec
+
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import (
+    AcknowledgementRecord,
+    Assignment,
+    ConvergedRecord,
+    EpochRecord,
+    EventRecord,
+    Fault,
+    FleetRecord,
+    GatewayRecord,
+    ProcessRecord,
+    RolloutRecord,
+    SwitchRecord,
+    Unreadable,
+    WorkerRecord,
+    decode,
+)
+from isochrone.store.base import Compare, Entry
+
+#: What to do about an epoch whose copy cannot be read either.
+RESTORE = "restore it with 'isochrone restore-epoch'"
+
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+#: By key: the revision of an entry and its record, or why it has none. Whoever makes views again and again lends them
+#: one of these, and each record is decoded once; records are never changed.
+Known = dict[str, tuple[int, msgspec.Struct | str]]
+
+
+class View:
+    """What the store holds of one fleet."""
+
+    def __init__(self, keys: Keys, entries: Mapping[str, Entry], known: Known | None = None) -> None:
+        self.keys = keys
+        self.entries = entries
+        self._known = known if known is not None else {}
+
+    def read(self, key: str, kind: type[_Record]) -> _Record | None:
+        """None: it is not there, or cannot be read."""
+        entry = self.entries.get(key)
+        found = None if entry is None else self._decode(entry, kind)
+        return None if isinstance(found, str) else found
+
+    def _decode(self, entry: Entry, kind: type[_Record]) -> _Record | str:
+        """The record, or why it cannot be read."""
+        known = self._known.get(entry.key)
+        if known is not None and known[0] == entry.revision and isinstance(known[1], (kind, str)):
+            return known[1]
+        found: _Record | str
+        try:
+            found = decode(entry.value, kind)
+        except Unreadable as error:
+            found = error.message
+        self._known[entry.key] = (entry.revision, found)
+        return found
+
+    def under(self, prefix: str, kind: type[_Record]) -> dict[str, _Record]:
+        """By the rest of the key, in its order; without those that cannot be read."""
+        found = sorted(key for key in self.entries if key.startswith(prefix))
+        decoded = {key[len(prefix) :]: self._decode(self.entries[key], kind) for key in found}
+        return {name: record for name, record in decoded.items() if not isinstance(record, str)}
+
+    def faults(self) -> list[Fault]:
+        """Every record that cannot be read, by key."""
+        found = []
+        for key in sorted(self.entries):
+            entry = self.entries[key]
+            reason = self._fault(entry)
+            if reason:
+                hint = f"; {RESTORE}" if key == self.keys.epoch and self.is_epoch_lost else ""
+                found.append(Fault(key, entry.revision, reason + hint))
+        return found
+
+    def _fault(self, entry: Entry) -> str:
+        kind = self._kind(entry.key)
+        if kind is not None:
+            found = self._decode(entry, kind)
+            return found if isinstance(found, str) else ""
+        if entry.key == self.keys.rollout_number and not entry.value.isdigit():
+            return f"expected a number, given {entry.value[:40]!r}"
+        if entry.key.startswith(self.keys.known_gateways) and not entry.value.isascii():
+            return f"expected an incarnation, given {entry.value[:40]!r}"
+        return ""
+
+    def _kind(self, key: str) -> type[msgspec.Struct] | None:
+        keys = self.keys
+        singles: dict[str, type[msgspec.Struct]] = {
+            keys.fleet: FleetRecord,
+            keys.epoch: EpochRecord,
+            keys.epoch_copy: EpochRecord,
+            keys.switch: SwitchRecord,
+            keys.converged: ConvergedRecord,
+        }
+        if key in singles:
+            return singles[key]
+        groups: dict[str, type[msgspec.Struct]] = {
+            keys.events: EventRecord,
+            keys.workers: WorkerRecord,
+            keys.gateways: GatewayRecord,
+            keys.rollouts: RolloutRecord,
+            keys.drains: EventRecord,
+            keys.processes: ProcessRecord,
+            keys.served_epochs: EpochRecord,
+            keys.acknowledgements: AcknowledgementRecord,
+        }
+        return next((kind for prefix, kind in groups.items() if key.startswith(prefix)), None)
+
+    def is_unreadable(self, key: str) -> bool:
+        """Whether it is there and cannot be read."""
+        entry = self.entries.get(key)
+        return entry is not None and bool(self._fault(entry))
+
+    def require(self, *keys: str) -> None:
+        """Raises for a record that is there and cannot be read: nothing may be decided as if it were absent."""
+        for key in keys:
+            if self.is_unreadable(key):
+                way = RESTORE if key == self.keys.epoch and self.is_epoch_lost else "see isochrone status"
+                raise Unreadable(f"the record {key} cannot be read; {way}")
+
+    @property
+    def is_epoch_lost(self) -> bool:
+        """Whether neither the epoch nor its copy can be read, although there is one."""
+        return self.is_unreadable(self.keys.epoch) and self.read(self.keys.epoch_copy, EpochRecord) is None
+
+    def unchanged(self, key: str) -> Compare:
+        """The condition that a record is still as it is seen here."""
+        entry = self.entries.get(key)
+        return Compare(key, 0 if entry is None else entry.revision)
+
+    @property
+    def fleet(self) -> FleetRecord | None:
+        return self.read(self.keys.fleet, FleetRecord)
+
+    @property
+    def generation(self) -> int:
+        """Of the fleet record; where that cannot be read, of the last one that was followed. 0: none."""
+        fleet, converged = self.fleet, self.read(self.keys.converged, ConvergedRecord)
+        if fleet is not None:
+            return fleet.generation
+        return converged.generation if converged is not None and self.keys.fleet in self.entries else 0
+
+    @property
+    def epoch(self) -> EpochRecord | None:
+        return self.read(self.keys.epoch, EpochRecord)
+
+    @property
+    def assignments(self) -> Mapping[str, Assignment]:
+        epoch = self.epoch
+        return epoch.models if epoch is not None else {}
+
+    @property
+    def converged(self) -> ConvergedRecord:
+        """How far the leader has followed the fleet record."""
+        return self.read(self.keys.converged, ConvergedRecord) or ConvergedRecord(0)
+
+    @property
+    def switch(self) -> SwitchRecord | None:
+        return self.read(self.keys.switch, SwitchRecord)
+
+    @property
+    def leader(self) -> str:
+        entry = self.entries.get(self.keys.leader)
+        return entry.value.decode("utf-8", "replace") if entry is not None else ""
+
+    @property
+    def workers(self) -> dict[str, WorkerRecord]:
+        return self.under(self.keys.workers, WorkerRecord)
+
+    @property
+    def gateways(self) -> dict[str, GatewayRecord]:
+        return self.under(self.keys.gateways, GatewayRecord)
+
+    @property
+    def served_epochs(self) -> dict[str, EpochRecord]:
+        """By gateway: what it serves by, where the epoch itself cannot be read."""
+        return self.under(self.keys.served_epochs, EpochRecord)
+
+    @property
+    def epochs_seen(self) -> dict[str, tuple[str, int]]:
+        """By gateway, heard of or not: the incarnation that last reported the epoch it served by, and that epoch."""
+        found = {}
+        for key, entry in self.entries.items():
+            if key.startswith(self.keys.seen_epochs):
+                incarnation, _, epoch = entry.value.decode("utf-8", "replace").rpartition(" ")
+                found[key.removeprefix(self.keys.seen_epochs)] = (incarnation, int(epoch) if epoch.isdigit() else 0)
+        return found
+
+    @property
+    def known_gateways(self) -> list[str]:
+        prefix = self.keys.known_gateways
+        return sorted(key[len(prefix) :] for key in self.entries if key.startswith(prefix))
+
+    @property
+    def drains(self) -> dict[str, EventRecord]:
+        """By the name of what is drained: who asked for it, and when."""
+        return self.under(self.keys.drains, EventRecord)
+
+    @property
+    def processes(self) -> dict[str, ProcessRecord]:
+        """By name: processes that died and do not serve again yet."""
+        return self.under(self.keys.processes, ProcessRecord)
+
+    @property
+    def rollouts(self) -> list[RolloutRecord]:
+        """The newest last."""
+        records = self.under(self.keys.rollouts, RolloutRecord).values()
+        return sorted(records, key=lambda record: (len(record.identity), record.identity))
+
+    @property
+    def rollout_number(self) -> int:
+        """Of the newest rollout; by their names, where the counter cannot be read."""
+        counter = self.entries.get(self.keys.rollout_number)
+        if counter is None or counter.value.isdigit():
+            return int(counter.value) if counter is not None else 0
+        prefix = self.keys.rollouts + "r"
+        numbers = (key[len(prefix) :] for key in self.entries if key.startswith(prefix))
+        return max((int(number) for number in numbers if number.isdigit()), default=0)
+
+    def rollout(self, identity: str) -> RolloutRecord | None:
+        return self.read(self.keys.rollout(identity), RolloutRecord)
+
+    @property
+    def open_rollouts(self) -> list[RolloutRecord]:
+        return [record for record in self.rollouts if not record.is_over]
+
+    def events(self, after: int = 0) -> Iterator[tuple[int, EventRecord]]:
+        """(revision, event) of those written after a revision, in the order they were written.
+
+        By revision, not by time: clocks of two controllers differ, and a follower must miss none.
+        """
+        found = [
+            entry for key, entry in self.entries.items() if entry.revision > after and key.startswith(self.keys.events)
+        ]
+        for entry in sorted(found, key=lambda each: (each.revision, each.key)):
+            record = self._decode(entry, EventRecord)
+            if not isinstance(record, str):
+                yield entry.revision, record

@@ -1,0 +1,254 @@
+"""Drives one worker for the leading controller: what does it serve, and let it serve exactly these versions.
+
+Speaks the protocol's own control calls, so that a real Triton is driven like a worker of ours; what Triton needs
+differently is in ``triton_loads``. A new version is loaded beside those that serve: no call here takes away what
+stays wanted. Every failure is a ``ControlFailed`` with the server's own reason; no error of the HTTP client gets out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import httpx
+
+from isochrone.control.workers import triton_loads
+from isochrone.errors import DeadlineExceeded, IsochroneError, NotFound, Unavailable
+from isochrone.protocol import control_token, fencing
+
+if TYPE_CHECKING:
+    from isochrone.control.state.records import WorkerRecord
+
+#: States of a version, as the protocol's index has them.
+READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"
+
+_CONNECT_SECONDS = 5.0
+#: For questions that are answered from memory.
+_ANSWER_SECONDS = 10.0
+_POLL_SECONDS = 0.05
+
+
+class ControlFailed(Unavailable):
+    """A worker did not do what it was told. ``refused``: it answered, and asking again is no use. ``cut``: the
+    connection ended instead of an answer, as when its process ends."""
+
+    code = "control_failed"
+
+    def __init__(self, message: str, *, refused: bool = False, cut: bool = False) -> None:
+        super().__init__(message)
+        self.refused = refused
+        self.cut = cut
+
+
+@dataclass(frozen=True, slots=True)
+class ServedState:
+    """One version on one worker."""
+
+    state: str
+    #: SHA-256 in hexadecimal; "": the server tells none.
+    digest: str = ""
+    #: Why it is not ready; of one that is: why the last load failed.
+    reason: str = ""
+
+
+class WorkerControl:
+    """One worker, for as long as its record stands.
+
+    ``config_of`` gives a model's configuration where it can be known without the worker, as ``triton_loads.config_in``
+    does; only a Triton on which nothing is loaded yet has need of it. ``term``: of the leader that calls, by which a
+    worker of ours refuses one of the past; 0: none is sent.
+    """
+
+    def __init__(
+        self,
+        record: WorkerRecord,
+        config_of: Callable[[str], Mapping[str, Any] | None] = lambda model: None,
+        term: int = 0,
+    ) -> None:
+        self.record = record
+        self._config_of = config_of
+        self._client = httpx.AsyncClient(
+            base_url=f"http://{record.address}",
+            # Loads take as long as they take: each call has its own limit below. No proxy is ever between.
+            timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
+            trust_env=False,
+            headers={
+                **({control_token.HEADER: record.control_token} if record.control_token else {}),
+                **({fencing.HEADER: str(term)} if term else {}),
+            },
+        )
+
+    async def ready(self) -> bool:
+        """Whether it takes calls. Of a Triton: whether it is live, since by its default it is not ready for ever after
+        one version has failed (see ``triton_loads``)."""
+        word = "ready" if self.record.kind == "isochrone" else "live"
+        try:
+            async with asyncio.timeout(_ANSWER_SECONDS):
+                return (await self._client.get(f"/v2/health/{word}")).status_code == 200
+        except (httpx.HTTPError, OSError, TimeoutError):
+            return False
+
+    async def index(self) -> dict[str, dict[str, ServedState]]:
+        """Model → version → state. A model of which nothing was ever loaded has no versions."""
+        async with self._within(_ANSWER_SECONDS, "list its models"):
+            rows = await self._call("POST", "/v2/repository/index", {})
+        found: dict[str, dict[str, ServedState]] = {}
+        if not isinstance(rows, list) or not all(isinstance(row, dict) and "name" in row for row in rows):
+            raise self._failed(f"expected an index of models, given {str(rows)[:200]}")
+        for row in rows:
+            versions = found.setdefault(str(row["name"]), {})
+            if row.get("state"):
+                digest = str(row.get("digest", "")).removeprefix("sha256:")
+                reason = str(row.get("reason", ""))
+                versions[str(row.get("version", ""))] = ServedState(str(row["state"]), digest, reason)
+        return found
+
+    async def serve(self, model: str, versions: Sequence[str], seconds: float) -> None:
+        """Makes the loaded versions of a model exactly these; returns when all are ready.
+
+        Those that stay serve on meanwhile, and those that go finish what they have. When it fails, the worker serves
+        what it served before. When it times out, the worker may still be loading: ask again, or for less.
+        """
+        if not versions:
+            await self.unload(model, seconds)
+            return
+        async with self._within(seconds, f"load version {', '.join(versions)} of model '{model}'"):
+            if self.record.kind == "isochrone":
+                # Our own parameter: the rest of the configuration stays as it is on the worker's disk.
+                await self._load(model, {"versions": ",".join(versions)})
+            else:
+                await self._serve_triton(model, versions)
+
+    async def unload(self, model: str, seconds: float = 60.0) -> None:
+        """Returns when nothing of it is left; harmless when there was nothing."""
+        async with self._within(seconds, f"unload model '{model}'"):
+            try:
+                await self._call("POST", f"/v2/repository/models/{_path(model)}/unload", {})
+            except NotFound:
+                return
+            # Triton answers before it is done.
+            while True:
+                states = (await self.index()).get(model, {}).values()
+                if not any(each.state in (READY, UNLOADING) for each in states):
+                    return
+                await asyncio.sleep(_POLL_SECONDS)
+
+    async def config_digest(self, model: str, version: str) -> str:
+        """SHA-256 of a version's configuration, without which versions are loaded: for servers that tell no digest."""
+        async with self._within(_ANSWER_SECONDS, f"give the configuration of model '{model}'"):
+            config = await self._config(model, version)
+        config.pop("version_policy", None)
+        return hashlib.sha256(json.dumps(config, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    # Triton.
+
+    async def _serve_triton(self, model: str, versions: Sequence[str]) -> None:
+        """Asks only if something is to change: Triton loads again whatever a load names."""
+        wanted = set(versions)
+        serving = await self._ready_versions(model)
+        if serving == wanted:
+            return
+        config = None if serving else self._config_of(model)
+        if not serving and config is None:
+            # Cannot be asked for before something is loaded: by the policy on its disk then, whatever that loads.
+            await self._load_triton(model, None)
+            serving = await self._ready_versions(model)
+            if serving == wanted:
+                return
+        if config is None:
+            config = await self._config(model, _any_of(serving))
+        policy = {"specific": {"versions": sorted(map(int, wanted))}}
+        await self._load_triton(model, json.dumps({**config, "version_policy": policy}))
+        # It skips versions that are not in its repository without a word.
+        missing = wanted - await self._ready_versions(model)
+        if missing:
+            raise self._failed(
+                f"model '{model}' version {', '.join(sorted(missing))}: expected in its model repository, "
+                "given a load that left it out",
+                refused=True,
+            )
+
+    async def _ready_versions(self, model: str) -> set[str]:
+        states = (await self.index()).get(model, {})
+        return {version for version, each in states.items() if each.state == READY}
+
+    async def _load_triton(self, model: str, config: str | None) -> None:
+        if not self.record.grpc_port:
+            await self._load(model, {} if config is None else {"config": config})
+            return
+        try:
+            await triton_loads.load(self.record.host, self.record.grpc_port, model, config)
+        except IsochroneError as error:
+            raise self._failed(str(error), refused=not isinstance(error, Unavailable)) from None
+
+    # HTTP.
+
+    async def _load(self, model: str, parameters: dict[str, str]) -> None:
+        await self._call("POST", f"/v2/repository/models/{_path(model)}/load", {"parameters": parameters})
+
+    async def _config(self, model: str, version: str) -> dict[str, Any]:
+        config = await self._call("GET", f"/v2/models/{_path(model)}/versions/{_path(version)}/config")
+        if not isinstance(config, dict):
+            raise self._failed(f"expected the configuration of model '{model}', given {str(config)[:200]}")
+        return config
+
+    async def _call(self, method: str, path: str, body: Any = None) -> Any:
+        """The answer's JSON; None: it has none. Raises ``NotFound`` for 404, and ``ControlFailed`` for all else."""
+        try:
+            response = await self._client.request(method, path, json=body)
+        except (httpx.HTTPError, OSError) as error:
+            cut = isinstance(error, httpx.ReadError | httpx.WriteError | httpx.RemoteProtocolError)
+            raise self._failed(f"no answer: {type(error).__name__}: {error}".rstrip(": "), cut=cut) from None
+        if response.status_code == 404:
+            raise NotFound(_reason(response))
+        if response.status_code >= 300:
+            # 503 is "not now": it is stopping, or something else is under way.
+            raise self._failed(_reason(response), refused=response.status_code != 503)
+        if not response.content:
+            return None
+        try:
+            return response.json()
+        except ValueError:
+            raise self._failed(f"{path}: expected JSON, given {response.text[:200]!r}") from None
+
+    @asynccontextmanager
+    async def _within(self, seconds: float, task: str) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(seconds):
+                yield
+        except (TimeoutError, DeadlineExceeded):
+            raise self._failed(f"did not {task} within {seconds:g} s") from None
+        except ControlFailed:
+            raise
+        except IsochroneError as error:
+            raise self._failed(str(error), refused=True) from None
+
+    def _failed(self, reason: str, *, refused: bool = False, cut: bool = False) -> ControlFailed:
+        return ControlFailed(f"worker '{self.record.name}' ({self.record.address}): {reason}", refused=refused, cut=cut)
+
+
+def _any_of(versions: Iterable[str]) -> str:
+    """All versions of a model share one configuration there; the oldest is the one that was served longest."""
+    return min(versions, key=lambda version: int(version) if version.isdigit() else 0)
+
+
+def _path(name: str) -> str:
+    return quote(name, safe="")
+
+
+def _reason(response: httpx.Response) -> str:
+    """The server's own words."""
+    try:
+        told = response.json().get("error", "")
+    except (ValueError, AttributeError):
+        told = response.text
+    return str(told).strip() or f"HTTP status {response.status_code}"

@@ -1,0 +1,64 @@
+"""Makes of what the store and the engine say what ``convergence`` decides on. Pure.
+
+A process is ready when the record it registered is of its present pid: a record of the process before it, whose lease
+has not run out yet, does not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from isochrone.control.state.records import Assignment
+from isochrone.control.state.view import View
+from isochrone.engines.base import Running
+from isochrone.engines.supervision.reconcile import Observed
+
+#: Who asks for a drain in the name of the supervisor: other people's drains it leaves alone.
+SUPERVISOR = "supervisor"
+
+
+def observe(
+    view: View,
+    running: Mapping[str, Running],
+    drained_since: Mapping[str, float],
+    idle: Collection[str],
+    answering: Mapping[str, int],
+    behind: Collection[str] = (),
+    fresh: Collection[str] = (),
+) -> dict[str, Observed]:
+    """``answering``: pid of each controller that was seen to answer; controllers have no record of their own.
+
+    ``behind``: those that do not serve yet what is committed; ``fresh``: those that began to a moment ago.
+    """
+    pids = {name: record.pid for name, record in view.workers.items()}
+    pids |= {name: record.pid for name, record in view.gateways.items()}
+    return {
+        name: Observed(
+            each.spec,
+            name not in behind
+            and _is_ready(each, answering.get(name, -1) if each.spec.role == "controller" else pids.get(name, -1)),
+            each.stopping,
+            drained_since.get(name),
+            name in idle,
+            name not in fresh,
+        )
+        for name, each in running.items()
+    }
+
+
+def has_committed(served: Mapping[tuple[str, str], str], models: Mapping[str, Assignment]) -> bool:
+    """Whether a worker has every committed version, with the committed digest. ``served``: its digests."""
+    for name, assignment in models.items():
+        digest = served.get((name, assignment.version))
+        # A server that tells none, and a digest of another kind (of a Triton's configuration), say nothing.
+        if digest is None or (digest and assignment.digest and digest != assignment.digest and _is_ours(assignment)):
+            return False
+    return True
+
+
+def _is_ours(assignment: Assignment) -> bool:
+    return not assignment.digest.startswith("config-")
+
+
+def _is_ready(each: Running, pid: int) -> bool:
+    return each.pid > 0 and pid == each.pid

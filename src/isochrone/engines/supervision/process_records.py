@@ -1,0 +1,71 @@
+"""Processes that died and do not serve again yet, as the store knows them: ``isochrone status`` shows them with their
+last error. One module decides what should stand there and brings the store to it.
+
+A record is there from a death until the process serves again or is no longer wanted. Must never touch what another
+supervisor has written.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+
+import msgspec
+
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import ProcessRecord, encode
+from isochrone.control.state.view import View
+from isochrone.engines.base import Exit
+from isochrone.engines.supervision.last_errors import last_error
+from isochrone.store.base import Delete, Put, Store, StoreUnavailable
+
+#: Characters of an error, and records written at once.
+_MOST_CHARACTERS, _AT_ONCE = 300, 50
+
+
+class ProcessRecords:
+    """Of one supervisor. ``last_lines``: the end of a process's log."""
+
+    def __init__(self, store: Store, keys: Keys, last_lines: Callable[[str], Sequence[str]]) -> None:
+        self._store = store
+        self._keys = keys
+        self._last_lines = last_lines
+        #: By name: what should stand in the store.
+        self.dead: dict[str, ProcessRecord] = {}
+        #: Names this supervisor may have written: records of those alone are deleted.
+        self._own: set[str] = set()
+
+    def died(self, ended: Exit) -> None:
+        """A process ended without being asked to."""
+        spec = ended.spec
+        before = self.dead.get(spec.name)
+        deaths = before.deaths + 1 if before is not None else 1
+        error = last_error(self._last_lines(spec.name))[:_MOST_CHARACTERS]
+        self.dead[spec.name] = ProcessRecord(spec.name, spec.role, spec.pool, deaths, ended.how, error, time.time())
+
+    def settle(self, wanted: Collection[str], serving: Collection[str]) -> None:
+        """Those that serve again, or are not wanted any more, are forgotten."""
+        self._own |= set(wanted)
+        self.dead = {name: record for name, record in self.dead.items() if name in wanted and name not in serving}
+
+    async def write(self, view: View) -> None:
+        """Brings the store to it. What the store does not take now is written at the next turn."""
+        there = view.processes
+        operations: list[Put | Delete] = [
+            Put(self._keys.process(name), encode(record))
+            for name, record in self.dead.items()
+            if name not in there or _differs(there[name], record)
+        ]
+        prefix = self._keys.processes
+        present = {key.removeprefix(prefix) for key in view.entries if key.startswith(prefix)}
+        operations += [Delete(self._keys.process(name)) for name in sorted(present & self._own - set(self.dead))]
+        if not operations:
+            return
+        try:
+            await self._store.transact((), operations[:_AT_ONCE], durable=False)
+        except StoreUnavailable:
+            pass
+
+
+def _differs(there: ProcessRecord, record: ProcessRecord) -> bool:
+    return msgspec.structs.replace(there, at=0.0) != msgspec.structs.replace(record, at=0.0)

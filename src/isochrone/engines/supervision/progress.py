@@ -1,0 +1,116 @@
+"""What a person at the terminal is told about a fleet as it comes up and changes: one line per event. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.state.records import ABORTED, EpochRecord, Fault, ProcessRecord
+from isochrone.control.state.view import View
+from isochrone.engines.base import Exit
+from isochrone.engines.supervision.reconcile import Observed
+
+#: Seconds until a fleet that is not up says what it waits for, and between two such lines.
+WAIT_SECONDS = 5.0
+
+
+class Progress:
+    """Remembers what has been told."""
+
+    def __init__(self, view: View) -> None:
+        """What is in the store already is no news."""
+        self._epoch = view.epoch
+        self._aborted = {record.identity for record in view.rollouts if record.state == ABORTED}
+        self._ready: set[str] = set()
+        self._faults: set[Fault] = set()
+
+    def lines(self, view: View, observed: Mapping[str, Observed]) -> list[str]:
+        """What is new since the last call."""
+        ready = {name for name, each in observed.items() if each.ready}
+        lines = [f"{observed[name].spec.role} {name} ready" for name in sorted(ready - self._ready)]
+        # One that dies is told of by its exit, and again when it is back.
+        self._ready = ready
+        faults = set(view.faults())
+        lines += [
+            f"the record {fault.key} cannot be read and is skipped: {fault.reason}"
+            for fault in sorted(faults - self._faults, key=lambda each: each.key)
+        ]
+        self._faults = faults
+        for record in view.rollouts:
+            if record.state == ABORTED and record.identity not in self._aborted:
+                self._aborted.add(record.identity)
+                lines.append(f"rollout {record.identity} aborted: {record.reason}")
+        epoch = view.epoch
+        if epoch is not None and (self._epoch is None or epoch.epoch != self._epoch.epoch):
+            lines.append(f"models committed: epoch {epoch.epoch} ({_versions(epoch, self._epoch)})")
+            self._epoch = epoch
+        return lines
+
+
+class Waiting:
+    """What a fleet that is not up yet waits for: said after a while, and again when it changes."""
+
+    def __init__(self, now: float) -> None:
+        self._since = now
+        self._said = ""
+
+    def line(
+        self,
+        view: View,
+        wanted: Mapping[str, ProcessSpec],
+        observed: Mapping[str, Observed],
+        dead: Mapping[str, ProcessRecord],
+        now: float,
+    ) -> str:
+        """ "": nothing is to be said now. ``dead``: processes that died and do not serve again yet."""
+        reasons = _reasons(view, wanted, observed, dead)
+        said = "; ".join(reasons[:4]) + (f"; and {len(reasons) - 4} more" if len(reasons) > 4 else "")
+        if not reasons or said == self._said or now - self._since < WAIT_SECONDS:
+            return ""
+        self._since, self._said = now, said
+        return f"waiting for {said}"
+
+
+def _reasons(
+    view: View,
+    wanted: Mapping[str, ProcessSpec],
+    observed: Mapping[str, Observed],
+    dead: Mapping[str, ProcessRecord],
+) -> list[str]:
+    reasons = []
+    for name, spec in wanted.items():
+        if name not in observed or not observed[name].ready:
+            record = dead.get(name)
+            why = f", which {record.how}: {record.error or 'see its log'}" if record is not None else ""
+            reasons.append(f"{spec.role} {name}{why}")
+    for rollout in view.open_rollouts:
+        loading = [f"{name} {each.detail}".strip() for name, each in rollout.workers.items() if each.state != "ready"]
+        detail = rollout.note or ", ".join(loading)
+        reasons.append(f"rollout {rollout.identity} ({rollout.state}{f': {detail}' if detail else ''})")
+    if view.epoch is None and not view.open_rollouts:
+        reasons.append("the first models to be committed")
+    unserved = {model: why for gateway in view.gateways.values() for model, why in gateway.unserved.items()}
+    return reasons + [f"model {model}: {why}" for model, why in sorted(unserved.items())]
+
+
+def _versions(epoch: EpochRecord, before: EpochRecord | None) -> str:
+    """What it changed; of the first one, everything."""
+    old = before.models if before is not None else {}
+    changed = {name: model for name, model in sorted(epoch.models.items()) if model != old.get(name)}
+    words = []
+    for name, model in changed.items():
+        split = f" with {model.canary.weight:.0%} on {model.canary.version}" if model.canary is not None else ""
+        words.append(f"{name} {model.version}{split}")
+    words += [f"{name} no longer" for name in sorted(old) if name not in epoch.models]
+    return ", ".join(words[:6]) + (f" and {len(words) - 6} more" if len(words) > 6 else "") or "nothing changed"
+
+
+def exit_lines(ended: Exit, log: str, last: Iterable[str]) -> list[str]:
+    """Of a process that nobody told to stop."""
+    if ended.again_in is None:
+        return []
+    spec = ended.spec
+    return [
+        f"{spec.role} {spec.name} {ended.how}; starting it again in {ended.again_in:g} s; log: {log}",
+        *(f"  | {line}" for line in last),
+    ]

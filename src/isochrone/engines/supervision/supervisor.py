@@ -1,0 +1,334 @@
+"""Keeps the processes of one machine as the fleet record says: watches it, decides (``convergence``), acts.
+
+The thin shell around decisions made elsewhere. Only the engine can end a process, and only the fleet record makes it
+do so: while the store is away everything goes on running as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from time import monotonic
+
+import structlog
+
+from isochrone.background_tasks import BackgroundTasks
+from isochrone.control.fleet.planning.keeping import kept_processes, needed_pools
+from isochrone.control.fleet.processes import ProcessSpec, processes
+from isochrone.control.fleet.reading import fleet_of
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import EpochRecord, FleetRecord, decode
+from isochrone.control.state.view import View
+from isochrone.engines.base import Engine, Exit, Running
+from isochrone.engines.supervision import probes
+from isochrone.engines.supervision.death_events import Deaths
+from isochrone.engines.supervision.membership import Farewells, is_own
+from isochrone.engines.supervision.observation import has_committed, observe
+from isochrone.engines.supervision.ports import listening
+from isochrone.engines.supervision.process_records import ProcessRecords
+from isochrone.engines.supervision.progress import Progress, Waiting
+from isochrone.engines.supervision.reconcile import (
+    STEADY_SECONDS,
+    Drain,
+    Observed,
+    Start,
+    Stop,
+    Undrain,
+    decide,
+    stopping_order,
+)
+from isochrone.store.base import Store, StoreUnavailable
+from isochrone.store.mirror import Mirror
+
+log = structlog.get_logger()
+
+#: Seconds a process has to end after SIGTERM. Its own grace for requests in flight, 30 s, must fit.
+GRACE = 35.0
+#: Seconds between two looks while something is on its way: coming up, draining.
+_SOON = 0.1
+#: While only the models are not served yet, which may take minutes.
+_SERVING = 0.25
+#: And while all is as it should be: everything that changes it tells of itself.
+_LATER = 5.0
+#: Seconds that deaths may still be told of when everything is being stopped.
+_LAST_WORDS = 2.0
+
+
+def wanted_of(record: FleetRecord, view: View | None = None) -> dict[str, ProcessSpec]:
+    """The processes that a fleet record asks for; with a view, also those of pools that it drops while they serve."""
+    fleet = fleet_of(record.spec)
+    found = processes(fleet, Path(record.directory))
+    if view is None or not record.kept:
+        return found
+    needed = needed_pools(record, fleet, view.epoch, view.converged, view.open_rollouts)
+    return {**kept_processes(record, needed), **found}
+
+
+class Supervisor:
+    """``tell`` gets every line for people; ``wanted`` makes the processes of a fleet record.
+
+    ``before``: names of the processes that ran here last, of the fleet record before this one. ``last_lines``: the end
+    of a process's log.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        store: Store,
+        keys: Keys,
+        tell: Callable[[str], None],
+        on_exit: Callable[[Exit], None] = lambda ended: None,
+        wanted: Callable[[FleetRecord, View], Mapping[str, ProcessSpec]] = wanted_of,
+        before: Collection[str] = (),
+        last_lines: Callable[[str], Sequence[str]] = lambda name: (),
+    ) -> None:
+        self._engine = engine
+        self._keys = keys
+        self._tell = tell
+        self._on_exit = on_exit
+        self._read = wanted
+        self._before = frozenset(before)
+        self.mirror = Mirror(store, keys.prefix)
+        self.view = View(keys, self.mirror.entries)
+        self._farewells = Farewells(store, keys)
+        self._deaths = Deaths(store, keys)
+        self._records = ProcessRecords(store, keys, last_lines)
+        self._waiting = Waiting(monotonic())
+        self._wake = asyncio.Event()
+        self._tasks = BackgroundTasks()
+        #: Of the records that ``_wanted`` was made of.
+        self._revisions: tuple[int, ...] = ()
+        self._wanted: Mapping[str, ProcessSpec] = {}
+        self._drained_since: dict[str, float] = {}
+        self._idle: set[str] = set()
+        #: Controller → pid that was seen to answer.
+        self._answering: dict[str, int] = {}
+        #: Worker or gateway → pid that was seen to serve what is committed, and since when.
+        self._serving: dict[str, tuple[int, float]] = {}
+        self.observed: dict[str, Observed] = {}
+        #: Set once, as soon as everything wanted is ready and every gateway serves what is committed.
+        self.up = asyncio.Event()
+
+    async def run(self, stopping: asyncio.Event, hurry: asyncio.Event) -> None:
+        """Until ``stopping`` is set; then everything is stopped in order. ``hurry`` leaves no grace."""
+        await self.mirror.start()
+        try:
+            progress = Progress(self.view)
+            await self._clear_up()
+            self.mirror.on_change.append(self._wake.set)
+            self._engine.on_exit(self._ended)
+            while not stopping.is_set():
+                self._wake.clear()
+                try:
+                    await self._converge(progress)
+                except Exception as error:
+                    # The processes are well, whatever is wrong here: to end would end them all.
+                    log.error("the supervisor failed unexpectedly; everything goes on as it is", exc_info=error)
+                    await asyncio.sleep(1.0)
+                await self._rest(stopping)
+            await self._stop_all(hurry)
+        finally:
+            await self._tasks.end()
+            await self._engine.close()
+            await self.mirror.stop()
+
+    def restarts_of(self, name: str) -> int:
+        """How often a process has been started again."""
+        running = self._engine.running().get(name)
+        return running.restarts if running is not None else 0
+
+    async def _rest(self, stopping: asyncio.Event) -> None:
+        settled = all(
+            each.serves and each.steady and self._wanted.get(name) == each.spec for name, each in self.observed.items()
+        )
+        if not settled or self.observed.keys() != self._wanted.keys():
+            pause = _SOON
+        else:
+            pause = _LATER if self.up.is_set() else _SERVING
+        waiting = [asyncio.ensure_future(self._wake.wait()), asyncio.ensure_future(stopping.wait())]
+        await asyncio.wait(waiting, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
+        for each in waiting:
+            each.cancel()
+
+    async def _clear_up(self) -> None:
+        """No process runs yet: what a supervisor before this one left in the store is of the dead.
+
+        Gateways of other names may run elsewhere; they are left alone.
+        """
+        self._follow_record()
+        for entry in self.mirror.under(self._keys.drains):
+            if is_own(entry):
+                self._tasks.start(self._undrain(entry.key.removeprefix(self._keys.drains)))
+        self._farewells.notice(self.view)
+        registered = self.view.gateways
+        for name in self.view.known_gateways:
+            pid = registered[name].pid if name in registered else 0
+            # One that still runs has been told to end, and says farewell itself.
+            if (name in self._wanted or name in self._before) and not _is_alive(pid):
+                self._tasks.start(self._farewells.forget_gateway(name, pid))
+
+    # One turn.
+
+    async def _converge(self, progress: Progress) -> None:
+        self._follow_record()
+        self._farewells.notice(self.view)
+        await self._look()
+        self.observed = self._observe()
+        self._records.settle(self._wanted, {name for name, each in self.observed.items() if each.ready})
+        await self._records.write(self.view)
+        for line in progress.lines(self.view, self.observed):
+            self._tell(line)
+        if not self.up.is_set():
+            if await self._is_up():
+                self.up.set()
+            elif line := self._waiting.line(self.view, self._wanted, self.observed, self._records.dead, monotonic()):
+                self._tell(line)
+        for action in decide(self._wanted, self.observed, monotonic()):
+            match action:
+                case Start(spec):
+                    await self._start(spec)
+                case Drain(name):
+                    await self._drain(name)
+                case Undrain(name):
+                    self._drained_since.pop(name, None)
+                    self._tasks.start(self._undrain(name))
+                case Stop(name):
+                    self._tasks.start(self._stop(name))
+
+    def _observe(self) -> dict[str, Observed]:
+        running = self._engine.running()
+        now = monotonic()
+        serving = {
+            name: since for name, (pid, since) in self._serving.items() if name in running and running[name].pid == pid
+        }
+        behind = {name for name, each in running.items() if each.spec.role != "controller" and name not in serving}
+        fresh = {name for name, since in serving.items() if since and now - since < STEADY_SECONDS}
+        return observe(self.view, running, self._drained_since, self._idle, self._answering, behind, fresh)
+
+    def _follow_record(self) -> None:
+        entries, keys = self.mirror.entries, self._keys
+        entry = entries.get(keys.fleet)
+        revisions = tuple(entries[key].revision for key in (keys.fleet, keys.epoch, keys.converged) if key in entries)
+        rollouts = [entries[key].revision for key in entries if key.startswith(keys.rollouts)]
+        revisions += (max(rollouts, default=0),)
+        if entry is None or revisions == self._revisions:
+            return
+        self._revisions = revisions
+        try:
+            wanted = self._read(decode(entry.value, FleetRecord), self.view)
+            if any(map(self.view.is_unreadable, (keys.epoch, keys.converged))):
+                # Which pools are still needed is not known: nothing is taken away.
+                wanted = {**self._wanted, **wanted}
+            self._wanted = wanted
+        except Exception as error:
+            # Whatever is wrong with it: what runs was right before.
+            self._tell(f"the applied fleet makes no sense to this release; everything stays as it is: {error}")
+
+    async def _is_up(self) -> bool:
+        epoch = self.view.epoch
+        if epoch is None or not all(name in self.observed and self.observed[name].ready for name in self._wanted):
+            return False
+        for gateway in self.view.gateways.values():
+            for model in epoch.models:
+                if not await probes.serves(gateway.host, gateway.port, model):
+                    return False
+        return bool(self._wanted)
+
+    async def _look(self) -> None:
+        """Asks the processes that are on their way how far they are."""
+        workers = self.view.workers
+        for name, each in self._engine.running().items():
+            if each.spec.role == "controller" and each.pid and self._answering.get(name) != each.pid:
+                places = listening(each.spec)
+                if not places or await probes.answers(places[0].host, places[0].port):
+                    self._answering[name] = each.pid
+            elif each.spec.role != "controller" and each.pid and self._serving.get(name, (0, 0.0))[0] != each.pid:
+                await self._look_whether_it_serves(name, each)
+            elif name in self._drained_since and name in workers:
+                record = workers[name]
+                if await probes.in_flight(record.host, record.port) == 0:
+                    self._idle.add(name)
+                else:
+                    self._idle.discard(name)
+
+    async def _look_whether_it_serves(self, name: str, each: Running) -> None:
+        """A worker that has registered has yet to be given what is committed: only then can others go."""
+        record = self.view.gateways.get(name) if each.spec.role == "gateway" else self.view.workers.get(name)
+        if record is None:
+            return
+        epoch = self.view.epoch or EpochRecord(0)
+        if each.spec.role == "gateway":
+            models = dict(epoch.models)
+            served = all([await probes.serves(record.host, record.port, model) for model in models])
+        else:
+            models = {name: model for name, model in epoch.models.items() if each.spec.pool in model.pools}
+            served = not models or has_committed(await probes.served(record.host, record.port) or {}, models)
+        if not served:
+            return
+        # Nobody waits for the first ones of a fleet, to which nothing is sent yet.
+        self._serving[name] = (each.pid, monotonic() if models else 0.0)
+
+    # Actions.
+
+    async def _start(self, spec: ProcessSpec) -> None:
+        self._drained_since.pop(spec.name, None)
+        try:
+            await self._engine.start(spec)
+        except OSError as error:
+            self._tell(f"{spec.role} {spec.name} could not be started: {error}")
+
+    async def _drain(self, name: str) -> None:
+        try:
+            await self._farewells.drain(name)
+        except StoreUnavailable:
+            return  # decided again at the next turn
+        self._drained_since[name] = monotonic()
+
+    async def _undrain(self, name: str) -> None:
+        while True:
+            try:
+                await self._farewells.undrain((name,))
+                return
+            except StoreUnavailable:
+                await asyncio.sleep(1.0)
+
+    async def _stop(self, name: str) -> None:
+        await self._engine.stop(name, GRACE)
+        self._wake.set()
+
+    def _ended(self, ended: Exit) -> None:
+        name = ended.spec.name
+        if ended.again_in is not None:
+            self._records.died(ended)
+        if ended.again_in is not None and name not in self.view.known_gateways:
+            self._tasks.start(self._deaths.report(ended))
+        if ended.spec.role == "gateway" and ended.pid:
+            # Of one that was known, this tells the death too.
+            self._tasks.start(self._farewells.forget_gateway(name, ended.pid))
+        self._answering.pop(name, None)
+        self._serving.pop(name, None)
+        self._idle.discard(name)
+        if self._drained_since.pop(name, None) is not None:
+            # Whoever has the name next is to get work.
+            self._tasks.start(self._undrain(name))
+        self._on_exit(ended)
+        self._wake.set()
+
+    async def _stop_all(self, hurry: asyncio.Event) -> None:
+        """Gateways first, while the workers behind them still answer; controllers last."""
+        for kind in stopping_order(each.spec for each in self._engine.running().values()):
+            names = [spec.name for spec in kind]
+            self._tell(f"stopping {', '.join(names)}")
+            ends = asyncio.gather(*(self._engine.stop(name, GRACE) for name in names))
+            forced = asyncio.ensure_future(hurry.wait())
+            await asyncio.wait((ends, forced), return_when=asyncio.FIRST_COMPLETED)
+            forced.cancel()
+            if not ends.done():
+                await asyncio.gather(*(self._engine.stop(name, 0.0) for name in names))
+            await ends
+        await self._tasks.wait(_LAST_WORDS)
+
+
+def _is_alive(pid: int) -> bool:
+    return pid > 0 and Path(f"/proc/{pid}").exists()

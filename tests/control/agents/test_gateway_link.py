@@ -1,0 +1,314 @@
+"""A gateway's link with a real store: its name is its own, and what it cannot read changes nothing it does."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from isochrone.control.agents.gateway_link import GatewayLink, LinkRules
+from isochrone.control.agents.gateway_registration import NameTaken
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import (
+    ANNOUNCED,
+    HOLDING,
+    Assignment,
+    EpochRecord,
+    GatewayRecord,
+    SwitchRecord,
+    WorkerRecord,
+    decode,
+    encode,
+)
+from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.rules.gateway_rules import GatewayRules
+from isochrone.settings import WireLimits
+from isochrone.store.base import Delete, Put
+from isochrone.store.sqlite.store import SqliteStore
+
+KEYS = Keys("plant")
+SECONDS = 30.0
+#: Requests are held for ever, and nothing is looked for: the tests say when a switch is over.
+RULES = LinkRules(lease=0.5, longest_hold=3600, tell_held=3600, look=0.0)
+
+
+async def until(look: Callable[[], object]) -> None:
+    ends = time.monotonic() + SECONDS
+    while not look():
+        assert time.monotonic() < ends
+        await asyncio.sleep(0.01)
+
+
+class Led:
+    """A gateway without workers, and its link."""
+
+    def __init__(self, directory: Path, name: str = "g", incarnation: str = "1", rules: LinkRules = RULES) -> None:
+        self.store = SqliteStore("sqlite:test.db", directory / "test.db")
+        self.gateway = Gateway(GatewayRules(), WireLimits())
+        self.taken: list[NameTaken] = []
+        record = GatewayRecord(name, "127.0.0.1", 8000, incarnation=incarnation, pid=int(incarnation))
+        self.link = GatewayLink(
+            self.store, KEYS, self.gateway, record, lambda value: GatewayRules(), rules, self.taken.append
+        )
+
+    async def __aenter__(self) -> Led:
+        await self.link.start()
+        return self
+
+    async def __aexit__(self, *failure: object) -> None:
+        await self.stop()
+
+    async def stop(self) -> None:
+        await self.link.stop()
+        await self.gateway.close()
+
+    async def put(self, key: str, record: msgspec.Struct | bytes) -> None:
+        value = record if isinstance(record, bytes) else encode(record)
+        outcome = await self.store.transact((), (Put(key, value),))
+        await self.link.mirror.catch_up(outcome.revision)
+
+    async def delete(self, key: str) -> None:
+        outcome = await self.store.transact((), (Delete(key),))
+        await self.link.mirror.catch_up(outcome.revision)
+
+    @property
+    def acknowledged(self) -> list[str]:
+        return [key for key in self.link.mirror.entries if key.startswith(KEYS.acknowledgements)]
+
+    @property
+    def registered(self) -> GatewayRecord:
+        return decode(self.link.mirror.entries[KEYS.gateway("g")].value, GatewayRecord)
+
+
+def run(scenario: Callable[[Path], Awaitable[None]], directory: Path) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(SECONDS):
+            await scenario(directory)
+
+    asyncio.run(main())
+
+
+def epoch(number: int, version: str) -> EpochRecord:
+    return EpochRecord(number, {"m": Assignment(version)})
+
+
+# Names.
+
+
+def test_a_name_that_another_gateway_holds_is_refused(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as first:
+            second = Led(directory, incarnation="2")
+            with pytest.raises(NameTaken, match=r"'g' is in use by the gateway at 127.0.0.1:8000.*--name"):
+                await second.link.start()
+            await second.stop()
+            # The first one has everything it had, also what a switch waits for.
+            assert first.link.mirror.entries[KEYS.known_gateway("g")].value == b"1"
+            assert first.registered.incarnation == "1"
+            assert first.taken == []
+
+    run(scenario, tmp_path)
+
+
+def test_of_two_that_start_at_once_one_is_registered(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        both = [Led(directory, incarnation=number) for number in ("1", "2")]
+        ends = await asyncio.gather(*(each.link.start() for each in both), return_exceptions=True)
+        assert sorted(type(end).__name__ for end in ends) == ["NameTaken", "NoneType"]
+        for each in both:
+            await each.stop()
+
+    run(scenario, tmp_path)
+
+
+def test_the_lease_of_a_dead_one_runs_out_and_its_name_is_free(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        dead = Led(directory)
+        lease = await dead.store.grant(0.5)
+        old = GatewayRecord("g", "h", 1, incarnation="0")
+        await dead.store.transact(
+            (), (Put(KEYS.gateway("g"), encode(old), lease.id), Put(KEYS.known_gateway("g"), b"0"))
+        )
+        # Its process is gone: nobody keeps the lease.
+        await dead.store.close()
+        async with Led(directory, incarnation="2") as successor:
+            assert successor.registered.incarnation == "2"
+            assert successor.link.mirror.entries[KEYS.known_gateway("g")].value == b"2"
+
+    run(scenario, tmp_path)
+
+
+def test_one_whose_name_was_taken_meanwhile_stops(tmp_path: Path) -> None:
+    """Its lease was lost for a while: a switch no longer waits for it, so it must not serve."""
+
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            other = await led.store.grant(60)
+            record = GatewayRecord("g", "h", 1, incarnation="9")
+            await led.store.transact((), (Put(KEYS.gateway("g"), encode(record), other.id),))
+            await until(lambda: led.taken)
+            assert "--name" in led.taken[0].message
+            await other.revoke()
+
+    run(scenario, tmp_path)
+
+
+def test_a_registration_that_was_damaged_is_written_again(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            entries = led.link.mirror.entries
+            for key, value in ((KEYS.gateway("g"), b"no JSON"), (KEYS.known_gateway("g"), b"\xff\xfe")):
+                await led.put(key, value)
+                await until(lambda key=key, value=value: key in entries and entries[key].value != value)
+            assert led.registered.incarnation == "1"
+            assert entries[KEYS.known_gateway("g")].value == b"1"
+
+    run(scenario, tmp_path)
+
+
+def test_a_farewell_leaves_nothing(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        led = Led(directory)
+        await led.link.start()
+        await led.put(KEYS.epoch, epoch(1, "1"))
+        await until(lambda: KEYS.seen_epoch("g") in led.link.mirror.entries)
+        await led.stop()
+        store = SqliteStore("sqlite:test.db", directory / "test.db")
+        left = (await store.list(KEYS.prefix)).entries
+        await store.close()
+        assert set(left) == {KEYS.epoch, KEYS.gateway_set}
+
+    run(scenario, tmp_path)
+
+
+# Records that cannot be read.
+
+
+def test_an_epoch_that_cannot_be_read_releases_nothing(tmp_path: Path) -> None:
+    """The switch is over for everybody else; this gateway cannot know by what. It holds on, and says so."""
+
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            fleet = led.gateway.fleet
+            await led.put(KEYS.epoch, epoch(1, "1"))
+            await until(lambda: fleet.epoch == 1)
+            await led.put(KEYS.switch, SwitchRecord("r1.1", HOLDING, ("m",), 1))
+            await until(lambda: fleet.holding)
+            # As a commit is written: the epoch and the switch's end in one transaction.
+            outcome = await led.store.transact((), (Put(KEYS.epoch, b'{"epoch": "two"}'), Delete(KEYS.switch)))
+            await led.link.mirror.catch_up(outcome.revision)
+            assert fleet.holding == {"m"}
+            assert fleet.epoch == 1
+            await until(lambda: KEYS.epoch in led.registered.faults)
+            # Written again in a form that can be read: it is served, and what waited goes on.
+            await led.put(KEYS.epoch, epoch(2, "2"))
+            await until(lambda: fleet.epoch == 2)
+            assert not fleet.holding
+            assert fleet.committed["m"].version == "2"
+            await until(lambda: not led.registered.faults)
+
+    run(scenario, tmp_path)
+
+
+def test_an_epoch_that_cannot_be_read_acknowledges_nothing(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            await led.put(KEYS.epoch, epoch(1, "1"))
+            await until(lambda: led.gateway.fleet.epoch == 1)
+            await led.put(KEYS.epoch, b"no JSON")
+            await led.put(KEYS.switch, SwitchRecord("r1.1", ANNOUNCED, ("m",), 1))
+            await until(lambda: KEYS.epoch in led.registered.faults)
+            assert led.acknowledged == []
+            assert led.gateway.fleet.epoch == 1
+            await led.put(KEYS.epoch, epoch(1, "1"))
+            await until(lambda: led.acknowledged)
+
+    run(scenario, tmp_path)
+
+
+def test_what_is_served_is_offered_while_neither_the_epoch_nor_its_copy_can_be_read(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            await led.put(KEYS.epoch, epoch(1, "1"))
+            await until(lambda: led.gateway.fleet.epoch == 1)
+            entries = led.link.mirror.entries
+            damage = tuple(Put(key, b"no JSON") for key in (KEYS.epoch, KEYS.epoch_copy))
+            await led.store.transact((), damage)
+            await until(lambda: KEYS.served_epoch("g") in entries)
+            assert decode(entries[KEYS.served_epoch("g")].value, EpochRecord) == epoch(1, "1")
+            assert led.gateway.fleet.epoch == 1
+            # One that starts meanwhile knows nothing, and must not overwrite what others know.
+            late = Led(directory, "late", "2")
+            starting = asyncio.ensure_future(late.link.start())
+            await until(lambda: KEYS.gateway("late") in entries)
+            await led.put(KEYS.epoch, epoch(2, "1"))
+            await starting
+            assert KEYS.served_epoch("late") not in entries
+            await until(lambda: (led.gateway.fleet.epoch, late.gateway.fleet.epoch) == (2, 2))
+            await late.stop()
+
+    run(scenario, tmp_path)
+
+
+def test_rules_that_cannot_be_read_keep_nobody_from_the_epoch(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        led = Led(directory)
+        led.link._read_rules = lambda value: decode(value, GatewayRecord)  # type: ignore[assignment,return-value]
+        await led.link.start()
+        await led.put(KEYS.fleet, b"no JSON")
+        await led.put(KEYS.epoch, epoch(1, "1"))
+        await until(lambda: led.gateway.fleet.epoch == 1)
+        await until(lambda: KEYS.fleet in led.registered.faults)
+        await led.stop()
+
+    run(scenario, tmp_path)
+
+
+def test_a_worker_whose_record_is_damaged_stays(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            members = led.gateway.fleet.members
+            for name, port in (("w1", 1), ("w2", 2)):
+                await led.put(KEYS.worker(name), WorkerRecord(name, "127.0.0.1", port, port))
+            await until(lambda: len(members) == 2)
+            await led.put(KEYS.worker("w1"), b"no JSON")
+            await led.put(KEYS.worker("w3"), b"no JSON")
+            await led.put(KEYS.worker("w4"), WorkerRecord("w4", "127.0.0.1", 4, 4))
+            await until(lambda: len(members) == 3)
+            assert set(members) == {"127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:4"}
+            await until(lambda: set(led.registered.faults) == {KEYS.worker("w1"), KEYS.worker("w3")})
+            await led.delete(KEYS.worker("w3"))
+            await until(lambda: set(led.registered.faults) == {KEYS.worker("w1")})
+
+    run(scenario, tmp_path)
+
+
+def test_it_does_not_start_by_an_epoch_that_cannot_be_read(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        led = Led(directory)
+        await led.store.transact((), (Put(KEYS.epoch, b"no JSON"),))
+        starting = asyncio.ensure_future(led.link.start())
+        await until(lambda: KEYS.gateway("g") in led.link.mirror.entries and led.registered.faults)
+        assert not starting.done()
+        await led.put(KEYS.epoch, epoch(3, "1"))
+        await starting
+        assert led.gateway.fleet.epoch == 3
+        await led.stop()
+
+    run(scenario, tmp_path)
+
+
+def test_what_would_not_be_answered_is_in_its_record(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            await led.put(KEYS.worker("w1"), WorkerRecord("w1", "127.0.0.1", 1, 1))
+            await led.put(KEYS.epoch, epoch(1, "1"))
+            await until(lambda: "m" in led.registered.unserved)
+            await until(lambda: "127.0.0.1:1" in led.registered.workers)
+            assert "127.0.0.1:1" in led.registered.unserved["m"]
+
+    run(scenario, tmp_path)

@@ -1,0 +1,70 @@
+"""Who is ready, by what the store and the engine say."""
+
+from __future__ import annotations
+
+from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import Assignment, GatewayRecord, WorkerRecord, encode
+from isochrone.control.state.view import View
+from isochrone.engines.base import Running
+from isochrone.engines.supervision.observation import has_committed, observe
+from isochrone.engines.supervision.reconcile import Observed
+from isochrone.store.base import Entry
+
+KEYS = Keys("plant")
+WORKER = ProcessSpec("w", "worker", ("serve",), "cpu")
+GATEWAY = ProcessSpec("g", "gateway", ("gateway",))
+CONTROLLER = ProcessSpec("c", "controller", ("control",))
+
+
+def view(worker_pid: int = 0, gateway_pid: int = 0) -> View:
+    entries = {}
+    if worker_pid:
+        entries[KEYS.worker("w")] = encode(WorkerRecord("w", "h", 1, 2, pid=worker_pid))
+    if gateway_pid:
+        entries[KEYS.gateway("g")] = encode(GatewayRecord("g", "h", 1, pid=gateway_pid))
+    return View(KEYS, {key: Entry(key, value, 1) for key, value in entries.items()})
+
+
+def ready(spec: ProcessSpec, pid: int, seen: View, answering: int | None = None) -> bool:
+    answers = {} if answering is None else {spec.name: answering}
+    return observe(seen, {spec.name: Running(pid, spec, 0.0, 0)}, {}, (), answers)[spec.name].ready
+
+
+def test_a_record_of_the_present_process_makes_it_ready() -> None:
+    assert ready(WORKER, 7, view(worker_pid=7))
+    assert ready(GATEWAY, 7, view(gateway_pid=7))
+    assert ready(CONTROLLER, 7, view(), answering=7)
+
+
+def test_no_record_or_one_of_the_process_before_does_not() -> None:
+    assert not ready(WORKER, 8, view(worker_pid=7))
+    assert not ready(GATEWAY, 8, view(gateway_pid=7))
+    assert not ready(CONTROLLER, 8, view(), answering=7)
+    assert not ready(WORKER, 8, view())
+    assert not ready(CONTROLLER, 8, view())
+    assert not ready(WORKER, 0, view())
+
+
+def test_drains_and_idleness_are_passed_on() -> None:
+    running = {"w": Running(7, WORKER, 0.0, 0, stopping=True)}
+    assert observe(view(worker_pid=7), running, {"w": 3.0}, {"w"}, {}) == {"w": Observed(WORKER, True, True, 3.0, True)}
+
+
+def test_one_that_does_not_serve_what_is_committed_is_not_ready() -> None:
+    running = {"w": Running(7, WORKER, 0.0, 0)}
+    (seen,) = observe(view(worker_pid=7), running, {}, (), {}, behind={"w"}).values()
+    assert (seen.ready, seen.steady) == (False, True)
+    (seen,) = observe(view(worker_pid=7), running, {}, (), {}, fresh={"w"}).values()
+    assert (seen.ready, seen.steady) == (True, False)
+
+
+def test_a_worker_has_what_is_committed_with_its_version_and_digest() -> None:
+    models = {"m": Assignment("2", "abc"), "n": Assignment("1")}
+    assert has_committed({("m", "2"): "abc", ("n", "1"): "whatever"}, models)
+    # One that tells no digest is taken at its word; a digest of a Triton's configuration says nothing of ours.
+    assert has_committed({("m", "2"): "", ("n", "1"): ""}, models)
+    assert has_committed({("m", "2"): "abc"}, {"m": Assignment("2", "config-1")})
+    assert not has_committed({("m", "2"): "other", ("n", "1"): ""}, models)
+    assert not has_committed({("m", "1"): "abc", ("n", "1"): ""}, models)
+    assert not has_committed({}, models)
