@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 
 from isochrone.clock import SECOND
 from isochrone.control.state.records import WorkerRecord
 from isochrone.control.workers.control import ControlFailed, ServedState
 from isochrone.control.workers.driver import WorkerWatch
-from isochrone.control.workers.load_crashes import LoadCrashes
+from isochrone.control.workers.load_crashes import Effect, LoadCrashes, effect
 from isochrone.control.workers.loads import Call
 
-BAD, GOOD = Call("bad", frozenset("2")), Call("good", frozenset("1"))
+BAD, GOOD = Effect("bad", frozenset("2")), Effect("good", frozenset("1"))
 
 
 def test_one_death_makes_a_suspect_and_the_second_alone_condemns() -> None:
@@ -20,35 +21,50 @@ def test_one_death_makes_a_suspect_and_the_second_alone_condemns() -> None:
     crashes.died(BAD, "cpu-1", False, 0)
     crashes.died(GOOD, "cpu-1", False, 0)
     assert crashes.is_suspect(BAD, 1)
-    assert crashes.refusal(BAD, 1) == ""
+    assert crashes.rejection(BAD, 1) == ""
     crashes.survived(GOOD, 1)
     assert not crashes.is_suspect(GOOD, 1)
-    assert crashes.try_alone(BAD, 1)
-    assert not crashes.try_alone(BAD, 1)  # another worker tries it already
+    assert crashes.begin_retry(BAD, 1)
+    assert not crashes.begin_retry(BAD, 1)  # another worker tries it already
     crashes.died(BAD, "cpu-1", True, 2)
-    crashes.trial_over(BAD)
-    assert crashes.refusal(BAD, 3) == (
+    crashes.end_retry(BAD)
+    assert crashes.rejection(BAD, 3) == (
         "version 2 of 'bad' ended the process of worker cpu-1 twice; to keep a crash of a Python model out of the "
         'worker, set parameters { key: "isolation" value: { string_value: "process" } } in its config.pbtxt'
     )
-    assert crashes.refusal(Call("bad", frozenset("3")), 3) == ""
-    assert crashes.refusal(BAD, 601 * SECOND) == ""
+    assert crashes.rejection(Effect("bad", frozenset("3")), 3) == ""
+    assert crashes.rejection(BAD, 601 * SECOND) == ""
     assert crashes.is_suspect(BAD, 601 * SECOND)
 
 
 def test_only_the_version_that_ends_processes_is_named_though_a_restarted_process_loads_others_with_it() -> None:
     crashes = LoadCrashes()
-    crashes.died(Call("m", frozenset("7")), "cpu-1", False, 0)
+    crashes.died(Effect("m", frozenset("7")), "cpu-1", False, 0)
     # Started again, it has nothing.
-    again = Call("m", frozenset("127"))
+    again = Effect("m", frozenset("127"))
     assert crashes.is_suspect(again, 1)
-    assert not crashes.is_suspect(Call("m", frozenset("12")), 1)
-    assert crashes.try_alone(again, 1)
-    assert not crashes.try_alone(Call("m", frozenset("7")), 1)
+    assert not crashes.is_suspect(Effect("m", frozenset("12")), 1)
+    assert crashes.begin_retry(again, 1)
+    assert not crashes.begin_retry(Effect("m", frozenset("7")), 1)
     crashes.died(again, "cpu-2", True, 2)
-    crashes.trial_over(again)
-    assert crashes.refusal(again, 3).startswith("version 7 of 'm' ended the process of workers cpu-1, cpu-2; ")
-    assert crashes.refusal(Call("m", frozenset("12")), 3) == ""
+    crashes.end_retry(again)
+    assert crashes.rejection(again, 3).startswith("version 7 of 'm' ended the process of workers cpu-1, cpu-2; ")
+    assert crashes.rejection(Effect("m", frozenset("12")), 3) == ""
+
+
+def test_an_unload_is_a_suspect_for_the_versions_it_unloads_alone() -> None:
+    crashes = LoadCrashes()
+    first = effect(Call("m", frozenset("23")), frozenset("123"))
+    crashes.died(first, "cpu-1", False, 0)
+    assert crashes.is_suspect(first, 1)
+    later = effect(Call("m", frozenset("34")), frozenset("234"))
+    assert not crashes.is_suspect(later, 1)
+    crashes.died(later, "cpu-2", False, 2)
+    assert crashes.rejection(later, 3) == ""
+    assert crashes.begin_retry(later, 3)
+    crashes.died(later, "cpu-3", True, 4)
+    assert crashes.rejection(later, 5).startswith("an unload of version 2 of 'm' ended the process of workers cpu-2, ")
+    assert crashes.rejection(first, 5) == ""
 
 
 class CrashingWorkers:
@@ -68,6 +84,8 @@ class _Worker:
         self._fleet = fleet
         self.serving: dict[str, frozenset[str]] = {}
         self.is_alive = True
+        #: Somebody ends its process during the next call.
+        self.is_killed = False
 
     async def index(self) -> dict[str, dict[str, ServedState]]:
         await asyncio.sleep(0)
@@ -79,7 +97,7 @@ class _Worker:
         await asyncio.sleep(0.01)
         if not self.is_alive:
             raise ControlFailed("no answer: ReadError", cut=True)
-        if model == "bad":
+        if model == "bad" or self.is_killed:
             self.is_alive = False
             self._fleet.deaths += 1
             raise ControlFailed("no answer: ReadError", cut=True)
@@ -128,5 +146,47 @@ def test_the_workers_of_a_controller_lose_one_process_more_and_serve_the_rest() 
             failure = watch.view.failures["bad"]
             assert (failure.versions, "isolation" in failure.reason) == (frozenset("2"), True)
             await watch.stop()
+
+    asyncio.run(scene())
+
+
+def test_workers_that_are_killed_while_they_drain_in_two_rollouts_stop_no_other_worker_from_unloading() -> None:
+    async def scene() -> None:
+        fleet, crashes = CrashingWorkers(), LoadCrashes()
+        for number, (name, version) in enumerate((("w1", 2), ("w2", 3), ("w3", 3)), 1):
+            worker, watch = fleet.start(name, crashes)
+            worker.serving = {"m": frozenset(map(str, (version - 1, version, version + 1)))}
+            worker.is_killed = name != "w3"
+            desired = {"m": frozenset(map(str, (version, version + 1)))}
+            watch.want(desired, ["m"], {}, {})
+            await until(lambda: not worker.is_alive or worker.serving == desired or watch.view.failures)  # noqa: B023
+            await until(lambda: not watch._calls)  # noqa: B023
+            await watch.stop()
+            assert fleet.deaths == min(number, 2)
+        assert worker.serving == desired
+
+    asyncio.run(scene())
+
+
+def test_a_retry_that_is_cancelled_before_its_first_step_leaves_the_suspect_to_others() -> None:
+    async def scene() -> None:
+        crashes = LoadCrashes()
+        suspect = Effect("m", frozenset("1"))
+        crashes.died(suspect, "w0", False, time.monotonic_ns())
+        worker = _Worker(CrashingWorkers())
+        worker.serving = {"n": frozenset("1")}
+        stopped: list[asyncio.Task[None]] = []
+
+        def stop() -> None:
+            # It runs between the look that found something and the first step of the call that follows from it.
+            stopped.append(asyncio.ensure_future(watch.stop()))
+
+        record = WorkerRecord("w1", "127.0.0.1", 1, 1, pool="cpu")
+        watch = WorkerWatch(record, stop, control=worker, crashes=crashes)
+        watch.want({"m": frozenset("1"), "n": frozenset("1")}, ["m", "n"], {}, {})
+        await until(lambda: stopped)
+        await stopped[0]
+        assert "m" not in worker.serving
+        assert crashes.begin_retry(suspect, time.monotonic_ns())
 
     asyncio.run(scene())

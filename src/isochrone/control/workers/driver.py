@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import structlog
@@ -18,7 +19,7 @@ from isochrone.background_tasks import BackgroundTasks
 from isochrone.control.rollout.observed_state import READY, Loaded, WorkerView
 from isochrone.control.state.records import WorkerRecord
 from isochrone.control.workers.control import LOADING, ControlFailed, ServedState, WorkerControl
-from isochrone.control.workers.load_crashes import LoadCrashes
+from isochrone.control.workers.load_crashes import Effect, LoadCrashes, effect
 from isochrone.control.workers.loads import Call, Loads
 
 log = structlog.get_logger()
@@ -63,8 +64,8 @@ class WorkerWatch:
         self._models: dict[str, dict[str, Loaded]] | None = None
         self._loads = Loads()
         self._crashes = crashes or LoadCrashes()
-        #: A load that may kill the worker is under way: nothing else is begun.
-        self._is_trying = False
+        #: A call that may end the worker's process is in progress: no other is begun.
+        self._retries_alone = False
         #: By model: the call under way.
         self._calls: dict[str, tuple[Call, asyncio.Task[None]]] = {}
         #: Those and the ones given up, until they have ended.
@@ -161,53 +162,58 @@ class WorkerWatch:
 
     def _begin(self, asked: set[str]) -> None:
         for call in self._loads.due(self._present(), self._calls, time.monotonic(), self._loading()):
-            if call.model in asked or self._is_trying:
+            if call.model in asked or self._retries_alone:
                 continue
             now, present = time.monotonic_ns(), self._present()
-            brings = Call(call.model, call.versions - present.get(call.model, frozenset()))
-            if refusal := self._crashes.refusal(brings, now):
-                self._loads.refused(call, present, refusal, time.monotonic())
+            change = effect(call, present.get(call.model, frozenset()))
+            if rejection := self._crashes.rejection(change, now):
+                self._loads.refused(call, present, rejection, time.monotonic())
                 self._changed()
                 continue
             # What may kill the worker goes last, and alone.
-            suspect = self._crashes.is_suspect(brings, now)
-            if suspect and (self._calls or not self._crashes.try_alone(brings, now)):
+            suspect = self._crashes.is_suspect(change, now)
+            if suspect and (self._calls or not self._crashes.begin_retry(change, now)):
                 continue
-            self._is_trying = suspect
-            self._calls[call.model] = (call, self._tasks.start(self._tell(call, brings, suspect)))
+            self._retries_alone = suspect
+            task = self._tasks.start(self._make(call, change, suspect))
+            # Not in a ``finally`` of the task: one that is cancelled before its first step never enters its body.
+            task.add_done_callback(partial(self._over, call, change, suspect))
+            self._calls[call.model] = (call, task)
 
-    async def _tell(self, call: Call, brings: Call, suspect: bool) -> None:
-        """``brings``: the versions of it that the worker does not have. ``suspect``: they may end its process."""
+    async def _make(self, call: Call, change: Effect, suspect: bool) -> None:
+        """``suspect``: the change may end the worker's process."""
         try:
             if not self._may_act():
                 self._loads.unanswered(call, time.monotonic())
                 return
             await self._control.serve(call.model, sorted(call.versions, key=_number), _LOAD_SECONDS)
             self._loads.succeeded(call)
-            self._crashes.survived(brings, time.monotonic_ns())
+            self._crashes.survived(change, time.monotonic_ns())
         except ControlFailed as error:
             if error.refused:
-                self._crashes.survived(brings, time.monotonic_ns())
+                self._crashes.survived(change, time.monotonic_ns())
                 self._loads.refused(call, self._present(), _without_worker(str(error)), time.monotonic())
                 log.warning("a worker refused a load", worker=self.record.name, model=call.model, error=str(error))
             else:
                 self._loads.unanswered(call, time.monotonic())
                 log.debug("a worker does not answer", worker=self.record.name, error=str(error))
                 if error.cut and not await self._answers():
-                    self._crashes.died(brings, self.record.name, suspect, time.monotonic_ns())
+                    self._crashes.died(change, self.record.name, suspect, time.monotonic_ns())
                     log.warning("a worker's process ended during a load", worker=self.record.name, model=call.model)
         except Exception as error:
             self._loads.unanswered(call, time.monotonic())
             log.error("a load failed unexpectedly", worker=self.record.name, model=call.model, exc_info=error)
-        finally:
-            if suspect:
-                self._is_trying = False
-                self._crashes.trial_over(brings)
-            known = self._calls.get(call.model)
-            if known is not None and known[1] is asyncio.current_task():
-                del self._calls[call.model]
-                self._wake.set()
-                self._changed()
+
+    def _over(self, call: Call, change: Effect, suspect: bool, task: asyncio.Task[None]) -> None:
+        """A call has ended, or was cancelled."""
+        if suspect:
+            self._retries_alone = False
+            self._crashes.end_retry(change)
+        known = self._calls.get(call.model)
+        if known is not None and known[1] is task:
+            del self._calls[call.model]
+            self._wake.set()
+            self._changed()
 
     async def _answers(self) -> bool:
         """Whether it was only the connection that ended."""

@@ -1,17 +1,20 @@
-"""Loads under which a worker's process ended: which may be tried again, and which are refused for a while. Pure.
+"""Loads and unloads during which a worker's process ended: which are retried, and which are rejected for a while. Pure.
 
 A model that crashes at load takes its worker and all other models there with it, on every worker that loads it. So the
-rule of requests that kill holds for loads too (``gateway.resilience.suspects``): a load that was under way when a
-process ended is a suspect, and is tried once more, alone on its worker and on one worker only. When that process ends
-too, the controller makes the call no more for a while. This is one controller's knowledge: a new leader starts without.
+rule for requests that kill workers holds for loads too (``gateway.resilience.suspects``): a call that was in progress
+when a process ended is a suspect, and is retried once, alone on its worker and on one worker only. If that process ends
+too, the controller stops making the call for a while. A new leader starts without this knowledge.
 
-The calls here hold only the versions that the worker does not have yet: those that it has cannot be the cause. A
-process that was started again has none, so that a call for more versions than a suspect's counts as that suspect's.
+A suspect is known by its effect. The versions that a worker already has cannot be the cause of a crash at load; a
+restarted process has none, so a call that loads more versions than a suspect counts as that suspect. An unload is a
+suspect for the versions it unloads only: processes that are killed during the unloads of two rollouts have nothing in
+common.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 
 from isochrone.clock import SECOND
 from isochrone.control.workers.loads import Call
@@ -21,69 +24,87 @@ from isochrone.gateway.resilience.suspects import Key, QuarantineRules, Standing
 _RULES = QuarantineRules(duration_ns=600 * SECOND, suspicion_ns=600 * SECOND)
 
 
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """What a call changes on a worker: the versions it loads or, if it loads none, the versions it unloads."""
+
+    model: str
+    versions: frozenset[str]
+    unloads: bool = False
+
+    def includes(self, other: Effect) -> bool:
+        if (self.model, self.unloads) != (other.model, other.unloads):
+            return False
+        return other.versions <= self.versions if other.versions else not self.versions
+
+
+def effect(call: Call, present: frozenset[str]) -> Effect:
+    """``present``: the versions of the model that the worker has."""
+    loaded = call.versions - present
+    return Effect(call.model, loaded) if loaded else Effect(call.model, present - call.versions, unloads=True)
+
+
 class LoadCrashes:
-    """Over all workers of a controller. ``now``: nanoseconds of any clock that only goes forward."""
+    """The suspects of one controller, over all workers. ``now``: nanoseconds of a monotonic clock."""
 
     def __init__(self) -> None:
         self._suspects = Suspects()
-        self._on_trial: dict[Call, Call] = {}
+        #: By effect that is being retried: the suspect that it includes.
+        self._retries: dict[Effect, Effect] = {}
         #: By suspect: the workers whose processes ended, one entry each time.
-        self._deaths: dict[Call, list[str]] = {}
+        self._deaths: dict[Effect, list[str]] = {}
 
-    def is_suspect(self, call: Call, now: int) -> bool:
-        return self._standing(self._suspect(call, now), now) is Standing.SUSPECT
+    def is_suspect(self, change: Effect, now: int) -> bool:
+        return self._standing(self._suspect(change, now), now) is Standing.SUSPECT
 
-    def refusal(self, call: Call, now: int) -> str:
+    def rejection(self, change: Effect, now: int) -> str:
         """Why a call is not made; "": it may be."""
-        suspect = self._suspect(call, now)
+        suspect = self._suspect(change, now)
         if self._standing(suspect, now) is not Standing.QUARANTINED:
             return ""
         versions = ", ".join(sorted(suspect.versions))
-        what = f"version {versions} of '{call.model}'" if versions else f"an unload of '{call.model}'"
+        what = f"version {versions} of '{change.model}'" if versions else f"'{change.model}'"
+        what = f"an unload of {what}" if suspect.unloads else what
         return f"{what} ended the process of {_workers(self._deaths[suspect])}; {ADVICE}"
 
-    def try_alone(self, call: Call, now: int) -> bool:
-        """Whether a suspect may be tried now: nobody else is trying it."""
-        suspect = self._suspect(call, now)
-        if call in self._on_trial or suspect in self._on_trial.values():
+    def begin_retry(self, change: Effect, now: int) -> bool:
+        """Whether a suspect may be retried now: no other worker retries it."""
+        suspect = self._suspect(change, now)
+        if change in self._retries or suspect in self._retries.values():
             return False
-        self._on_trial[call] = suspect
+        self._retries[change] = suspect
         return True
 
-    def trial_over(self, call: Call) -> None:
-        self._on_trial.pop(call, None)
+    def end_retry(self, change: Effect) -> None:
+        self._retries.pop(change, None)
 
-    def survived(self, call: Call, now: int) -> None:
-        """The worker has answered, with yes or no."""
-        suspect = self._suspect(call, now)
+    def survived(self, change: Effect, now: int) -> None:
+        """The worker answered, whether it accepted or rejected the call."""
+        suspect = self._suspect(change, now)
         self._suspects.cleared(_key(suspect))
         self._deaths.pop(suspect, None)
 
-    def died(self, call: Call, worker: str, on_trial: bool, now: int) -> None:
-        """The worker's process ended while it was under way."""
-        suspect = self._suspect(call, now)
+    def died(self, change: Effect, worker: str, is_retry: bool, now: int) -> None:
+        """The worker's process ended while the call was in progress."""
+        suspect = self._suspect(change, now)
         if self._standing(suspect, now) is Standing.CLEAR:
             self._deaths[suspect] = []
         self._deaths[suspect].append(worker)
-        self._suspects.lost([(_key(suspect), on_trial)], now, lambda model: _RULES)
+        self._suspects.lost([(_key(suspect), is_retry)], now, lambda model: _RULES)
 
-    def _suspect(self, call: Call, now: int) -> Call:
-        """The smallest known suspect that the call would load too, or the call itself."""
+    def _suspect(self, change: Effect, now: int) -> Effect:
+        """The smallest known suspect that the effect includes, or the effect itself."""
         known = [
-            each
-            for each in self._deaths
-            if each.model == call.model
-            and (each.versions <= call.versions if each.versions else not call.versions)
-            and self._standing(each, now) is not Standing.CLEAR
+            each for each in self._deaths if change.includes(each) and self._standing(each, now) is not Standing.CLEAR
         ]
-        return min(known, key=lambda each: (len(each.versions), sorted(each.versions)), default=call)
+        return min(known, key=lambda each: (len(each.versions), sorted(each.versions)), default=change)
 
-    def _standing(self, suspect: Call, now: int) -> Standing:
+    def _standing(self, suspect: Effect, now: int) -> Standing:
         return self._suspects.standing(_key(suspect), now)
 
 
-def _key(call: Call) -> Key:
-    return Key(call.model, ",".join(sorted(call.versions)), b"")
+def _key(change: Effect) -> Key:
+    return Key(change.model, ",".join(sorted(change.versions)), b"unload" if change.unloads else b"")
 
 
 def _workers(deaths: list[str]) -> str:
