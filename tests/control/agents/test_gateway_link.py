@@ -10,8 +10,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from isochrone.control.agents.gateway_link import GatewayLink, LinkRules
+from isochrone.control.agents.gateway_link import GatewayLink
 from isochrone.control.agents.gateway_registration import NameTaken
+from isochrone.control.agents.link_rules import LinkRules
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import (
     ANNOUNCED,
@@ -33,7 +34,7 @@ from isochrone.store.sqlite.store import SqliteStore
 KEYS = Keys("plant")
 SECONDS = 30.0
 #: Requests are held for ever, and nothing is looked for: the tests say when a switch is over.
-RULES = LinkRules(lease=0.5, longest_hold=3600, tell_held=3600, look=0.0)
+RULES = LinkRules(lease=0.5, longest_hold=3600, reject_held=3600, discovery=0.0)
 
 
 async def until(look: Callable[[], object]) -> None:
@@ -46,14 +47,19 @@ async def until(look: Callable[[], object]) -> None:
 class Led:
     """A gateway without workers, and its link."""
 
-    def __init__(self, directory: Path, name: str = "g", incarnation: str = "1", rules: LinkRules = RULES) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        name: str = "g",
+        incarnation: str = "1",
+        rules: LinkRules = RULES,
+        read_rules: Callable[[bytes], GatewayRules] = lambda value: GatewayRules(),
+    ) -> None:
         self.store = SqliteStore("sqlite:test.db", directory / "test.db")
         self.gateway = Gateway(GatewayRules(), WireLimits())
         self.taken: list[NameTaken] = []
         record = GatewayRecord(name, "127.0.0.1", 8000, incarnation=incarnation, pid=int(incarnation))
-        self.link = GatewayLink(
-            self.store, KEYS, self.gateway, record, lambda value: GatewayRules(), rules, self.taken.append
-        )
+        self.link = GatewayLink(self.store, KEYS, self.gateway, record, read_rules, rules, self.taken.append)
 
     async def __aenter__(self) -> Led:
         await self.link.start()
@@ -170,7 +176,7 @@ def test_a_registration_that_was_damaged_is_written_again(tmp_path: Path) -> Non
     run(scenario, tmp_path)
 
 
-def test_a_farewell_leaves_nothing(tmp_path: Path) -> None:
+def test_deregistering_leaves_nothing(tmp_path: Path) -> None:
     async def scenario(directory: Path) -> None:
         led = Led(directory)
         await led.link.start()
@@ -256,8 +262,7 @@ def test_what_is_served_is_offered_while_neither_the_epoch_nor_its_copy_can_be_r
 
 def test_rules_that_cannot_be_read_keep_nobody_from_the_epoch(tmp_path: Path) -> None:
     async def scenario(directory: Path) -> None:
-        led = Led(directory)
-        led.link._read_rules = lambda value: decode(value, GatewayRecord)  # type: ignore[assignment,return-value]
+        led = Led(directory, read_rules=lambda value: decode(value, GatewayRules))  # type: ignore[type-var]
         await led.link.start()
         await led.put(KEYS.fleet, b"no JSON")
         await led.put(KEYS.epoch, epoch(1, "1"))

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 from observed_states import POOL, assignment, rollout, with_state, words, worker, world
 
-from isochrone.control.agents.switch_participant import Act, SwitchPart
+from isochrone.control.agents.switch_participant import Actions, SwitchParticipant
 from isochrone.control.rollout.machine import advance
 from isochrone.control.rollout.observed_state import World
 from isochrone.control.rollout.switching import ATTEMPTS, HOLD_SECONDS, affected
@@ -124,40 +124,40 @@ class TestPart:
     """A gateway's own part."""
 
     def test_it_holds_once_and_says_each_phase_once(self) -> None:
-        part = SwitchPart()
-        assert part.see(switch(ANNOUNCED), 1) == Act(says=True)
-        assert part.see(switch(ANNOUNCED), 1) == Act()
-        assert part.see(switch(HOLDING), 1) == Act(hold=("m",), says=True)
-        assert part.see(switch(HOLDING), 1) == Act()
-        assert part.see(None, 2) == Act(release=True)
-        assert part.see(None, 2) == Act()
+        participant = SwitchParticipant()
+        assert participant.observe(switch(ANNOUNCED), 1) == Actions(acknowledge=True)
+        assert participant.observe(switch(ANNOUNCED), 1) == Actions()
+        assert participant.observe(switch(HOLDING), 1) == Actions(hold=("m",), acknowledge=True)
+        assert participant.observe(switch(HOLDING), 1) == Actions()
+        assert participant.observe(None, 2) == Actions(release=True)
+        assert participant.observe(None, 2) == Actions()
 
     def test_one_switch_is_never_held_for_another(self) -> None:
         """Two changes may be seen as one: the first switch over, the next one under way."""
-        part = SwitchPart()
-        part.see(switch(HOLDING), 1)
+        participant = SwitchParticipant()
+        participant.observe(switch(HOLDING), 1)
         other = SwitchRecord("r2.1", HOLDING, ("n",), 2)
-        assert part.see(other, 2) == Act(release=True, hold=("n",), says=True)
+        assert participant.observe(other, 2) == Actions(release=True, hold=("n",), acknowledge=True)
         announced = SwitchRecord("r3.1", ANNOUNCED, ("o",), 3)
-        assert part.see(announced, 3) == Act(release=True, says=True)
+        assert participant.observe(announced, 3) == Actions(release=True, acknowledge=True)
 
     def test_the_next_attempt_is_held_anew(self) -> None:
-        part = SwitchPart()
-        part.see(switch(HOLDING), 1)
-        assert part.see(switch(ANNOUNCED, 2), 1) == Act(release=True, says=True)
-        assert part.see(switch(HOLDING, 2), 1) == Act(hold=("m",), says=True)
+        participant = SwitchParticipant()
+        participant.observe(switch(HOLDING), 1)
+        assert participant.observe(switch(ANNOUNCED, 2), 1) == Actions(release=True, acknowledge=True)
+        assert participant.observe(switch(HOLDING, 2), 1) == Actions(hold=("m",), acknowledge=True)
 
     def test_a_switch_that_is_over_is_nothing(self) -> None:
-        part = SwitchPart()
-        part.see(switch(HOLDING), 1)
-        assert part.see(switch(CANCELLED), 1) == Act(release=True)
-        assert part.see(switch(HOLDING), 2) == Act(), "its epoch has been replaced"
+        participant = SwitchParticipant()
+        participant.observe(switch(HOLDING), 1)
+        assert participant.observe(switch(CANCELLED), 1) == Actions(release=True)
+        assert participant.observe(switch(HOLDING), 2) == Actions(), "its epoch has been replaced"
 
     def test_what_could_not_be_said_is_said_again(self) -> None:
-        part = SwitchPart()
-        part.see(switch(HOLDING), 1)
-        part.unsaid(switch(HOLDING))
-        assert part.see(switch(HOLDING), 1) == Act(says=True)
+        participant = SwitchParticipant()
+        participant.observe(switch(HOLDING), 1)
+        participant.acknowledgement_failed(switch(HOLDING))
+        assert participant.observe(switch(HOLDING), 1) == Actions(acknowledge=True)
 
 
 @dataclass
@@ -168,7 +168,7 @@ class Gateway:
     incarnation: int = 0
     alive: bool = True
     registered: bool = False
-    part: SwitchPart = field(default_factory=SwitchPart)
+    participant: SwitchParticipant = field(default_factory=SwitchParticipant)
     #: The epoch it serves by; and the models it holds.
     epoch: int = 0
     held: frozenset[str] = frozenset()
@@ -263,12 +263,12 @@ class StrictSwitches(RuleBasedStateMachine):
         gateway, held = self.all[name], self.history[revision]
         gateway.seen = revision
         gateway.epoch = held.epoch.epoch
-        act = gateway.part.see(held.switch, gateway.epoch)
-        if act.release:
+        actions = gateway.participant.observe(held.switch, gateway.epoch)
+        if actions.release:
             gateway.held = frozenset()
-        if act.hold:
-            gateway.held = frozenset(act.hold)
-        if act.says and held.switch is not None:
+        if actions.hold:
+            gateway.held = frozenset(actions.hold)
+        if actions.acknowledge and held.switch is not None:
             gateway.words.append(held.switch)
         # The next request may come to anybody.
         self.admits(gateway)

@@ -29,7 +29,8 @@ class GatewayMembership:
 
     def link(self, server: GatewayServer) -> GatewayLink:
         """Once the ports are known."""
-        from isochrone.control.agents.gateway_link import GatewayLink, LinkRules
+        from isochrone.control.agents.gateway_link import GatewayLink
+        from isochrone.control.agents.link_rules import LinkRules
         from isochrone.control.agents.worker_link import advertised_host, new_incarnation
         from isochrone.control.desired.applied import read_rules
         from isochrone.control.state.keys import Keys

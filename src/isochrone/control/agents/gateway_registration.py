@@ -97,7 +97,7 @@ class GatewayRegistration:
                 await asyncio.sleep(0.5)
             await self._mirror.changed(before, 0.1)
 
-    async def farewell(self) -> None:
+    async def deregister(self) -> None:
         """No switch need wait for this gateway any more. Only when it admits nothing any more."""
         known = await self._store.get(self._known_key)
         if known is not None and known.value == self._incarnation.encode():

@@ -1,8 +1,8 @@
-"""One gateway's part in strict switches: what it holds, what it says, when it lets go. Pure.
+"""The gateway's role in a strict switch: when it holds requests, acknowledges a phase, and releases. Pure.
 
-It is shown the switch as the store has it, and the epoch that is served here, after every change. Changes may come
-several at once, so a switch may be over and the next one under way between two looks: what is held is held for one
-switch by name, and never counts for another.
+It observes the switch record and the epoch that is served here after every change. Several changes may arrive at once,
+so one switch may be over and the next in progress between two observations: requests are held for one switch by name,
+and never count for another.
 """
 
 from __future__ import annotations
@@ -13,24 +13,22 @@ from isochrone.control.state.records import CANCELLED, HOLDING, SwitchRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """What to do now, in this order: let go, hold these, and then say so."""
+class Actions:
+    """What to do now, in this order: release, hold these models, acknowledge the phase."""
 
     release: bool = False
     hold: tuple[str, ...] = ()
-    says: bool = False
+    acknowledge: bool = False
 
 
-class SwitchPart:
-    """What is held and what was said."""
-
+class SwitchParticipant:
     def __init__(self) -> None:
-        #: The switch that requests are held for; "": none are.
+        #: The switch that requests are held for; "": none.
         self.held_for = ""
-        #: The switch and phase that were last acknowledged, or are being.
-        self._said = ("", "")
+        #: The switch and phase last acknowledged, or about to be.
+        self._acknowledged = ("", "")
 
-    def see(self, switch: SwitchRecord | None, epoch: int) -> Act:
+    def observe(self, switch: SwitchRecord | None, epoch: int) -> Actions:
         """``epoch``: the one that is served here."""
         if switch is not None and (switch.phase == CANCELLED or switch.epoch < epoch):
             switch = None
@@ -40,16 +38,16 @@ class SwitchPart:
         if release:
             self.held_for = ""
         if switch is None:
-            return Act(release)
+            return Actions(release)
         hold: tuple[str, ...] = ()
         if switch.phase == HOLDING and not self.held_for:
             self.held_for = switch.identity
             hold = switch.models
-        says = self._said != (switch.identity, switch.phase)
-        self._said = (switch.identity, switch.phase)
-        return Act(release, hold, says)
+        acknowledge = self._acknowledged != (switch.identity, switch.phase)
+        self._acknowledged = (switch.identity, switch.phase)
+        return Actions(release, hold, acknowledge)
 
-    def unsaid(self, switch: SwitchRecord) -> None:
-        """The acknowledgement could not be written: it is still to be said, if the switch still stands."""
-        if self._said == (switch.identity, switch.phase):
-            self._said = ("", "")
+    def acknowledgement_failed(self, switch: SwitchRecord) -> None:
+        """It could not be written: it is due again if the switch still stands."""
+        if self._acknowledged == (switch.identity, switch.phase):
+            self._acknowledged = ("", "")

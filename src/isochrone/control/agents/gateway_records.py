@@ -1,0 +1,211 @@
+"""Applies the records of the store to a gateway: its rules, its workers and the committed epoch.
+
+A record that cannot be read is reported and changes nothing. A worker whose record vanishes is kept for a while if it
+still answers, since only the store may have lost it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import msgspec
+import structlog
+
+from isochrone.background_tasks import BackgroundTasks
+from isochrone.control.agents.commitments import commitments
+from isochrone.control.agents.discovery import discover
+from isochrone.control.agents.link_rules import LinkRules
+from isochrone.control.recovery.offers import offer
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.records import EpochRecord, WorkerRecord, decode
+from isochrone.errors import IsochroneError
+from isochrone.gateway.commitment import Commitment
+from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.rules.gateway_rules import GatewayRules
+from isochrone.gateway.upstreams import Upstream
+from isochrone.store.base import Compare, Entry, Put
+from isochrone.store.mirror import Mirror
+
+log = structlog.get_logger()
+
+#: Names the control plane among the sources of a gateway's workers.
+SOURCE = "control plane"
+
+
+class Write(Protocol):
+    """Writes to the store, and retries until it is reachable."""
+
+    def __call__(self, operation: Put, *compares: Compare) -> Coroutine[None, None, None]: ...
+
+
+class RecordFaults:
+    """The records that a gateway cannot read."""
+
+    def __init__(self) -> None:
+        #: By key: why.
+        self.reasons: dict[str, str] = {}
+
+    @contextmanager
+    def reading(self, key: str) -> Iterator[None]:
+        """Keep the reason if the record cannot be read; what was applied before stays in effect."""
+        try:
+            yield
+        except (IsochroneError, msgspec.MsgspecError, ValueError) as error:
+            reason = str(error)
+            if self.reasons.get(key) != reason:
+                log.error("a record cannot be read; what was served stays", key=key, error=reason)
+            self.reasons[key] = reason
+        else:
+            self.reasons.pop(key, None)
+
+    def forget_absent(self, entries: Mapping[str, Entry]) -> None:
+        self.reasons = {key: reason for key, reason in self.reasons.items() if key in entries}
+
+
+class GatewayRecords:
+    """The records as one gateway has applied them. ``read_rules``: the gateway rules in a fleet record."""
+
+    def __init__(
+        self,
+        mirror: Mirror,
+        keys: Keys,
+        gateway: Gateway,
+        name: str,
+        read_rules: Callable[[bytes], GatewayRules],
+        rules: LinkRules,
+        tasks: BackgroundTasks,
+        write: Write,
+    ) -> None:
+        self._mirror = mirror
+        self._keys = keys
+        self._gateway = gateway
+        self._name = name
+        self._read_rules = read_rules
+        self._rules = rules
+        self._tasks = tasks
+        self._write = write
+        self.faults = RecordFaults()
+        #: Revisions that have been applied: no record is applied twice.
+        self._epoch_revision = self._fleet_revision = 0
+        self._upstreams: tuple[Upstream, ...] = ()
+        self._workers: dict[str, WorkerRecord] = {}
+        #: By key: the record of a worker that vanished, and until when it is kept.
+        self._vanished: dict[str, tuple[WorkerRecord, float]] = {}
+        #: Epochs in the order of the store, and the place of the one that is served: discovery takes a while, and an
+        #: earlier epoch must not replace a later one. Their numbers do not tell: a restored backup goes back.
+        self._epochs_received = self._epoch_served = 0
+        self._served: EpochRecord | None = None
+
+    @property
+    def is_epoch_readable(self) -> bool:
+        return self._keys.epoch not in self.faults.reasons
+
+    def apply(self) -> None:
+        """Apply what changed. Called once per change of the mirror, which holds whole revisions only."""
+        entries, keys = self._mirror.entries, self._keys
+        with self.faults.reading(keys.fleet):
+            self._apply_rules(entries.get(keys.fleet))
+        self._apply_workers()
+        with self.faults.reading(keys.epoch):
+            self._apply_epoch(entries.get(keys.epoch))
+        if not self.is_epoch_readable:
+            self._offer()
+
+    def _apply_rules(self, entry: Entry | None) -> None:
+        if entry is None or entry.revision == self._fleet_revision:
+            return
+        self._gateway.fleet.configure(self._read_rules(entry.value))
+        self._fleet_revision = entry.revision
+
+    # Workers.
+
+    def _apply_workers(self) -> None:
+        keys, faults = self._keys, self.faults
+        found: dict[str, WorkerRecord] = {}
+        for entry in self._mirror.under(keys.workers):
+            with faults.reading(entry.key):
+                found[entry.key] = decode(entry.value, WorkerRecord)
+            if entry.key in faults.reasons and entry.key in self._workers:
+                # The worker is there, though its record cannot be read: the last readable one stands.
+                found[entry.key] = self._workers[entry.key]
+        faults.forget_absent(self._mirror.entries)
+        drained = {entry.key.removeprefix(keys.drains) for entry in self._mirror.under(keys.drains)}
+        self._gateway.draining = self._name in drained
+        now = time.monotonic()
+        for key, record in self._workers.items():
+            if key not in found:
+                self._vanished[key] = (record, now + self._rules.linger)
+        for key in found:
+            self._vanished.pop(key, None)
+        self._workers = found
+        records = [*found.values(), *(record for record, _ in self._vanished.values())]
+        self._set_upstreams([record for record in records if record.name not in drained])
+
+    def drop_vanished(self) -> None:
+        """Stop using workers whose records have been gone for too long."""
+        now = time.monotonic()
+        overdue = [key for key, (_, until) in self._vanished.items() if now >= until]
+        # While the store is unreachable, an absent record means nothing.
+        if overdue and self._mirror.connected:
+            for key in overdue:
+                del self._vanished[key]
+            self._apply_workers()
+
+    def _set_upstreams(self, records: Sequence[WorkerRecord]) -> None:
+        found: dict[str, Upstream] = {}
+        for record in records:
+            upstream = Upstream(
+                record.host,
+                record.port,
+                record.grpc_port,
+                0 if record.kind == "isochrone" else record.metrics_port,
+                record.tier,
+                record.device,
+                record.region,
+            )
+            found.setdefault(upstream.address, upstream)
+        upstreams = tuple(found.values())
+        if upstreams != self._upstreams:
+            self._upstreams = upstreams
+            self._gateway.set_upstreams(SOURCE, upstreams)
+
+    # The epoch.
+
+    def _apply_epoch(self, entry: Entry | None) -> None:
+        if entry is None or entry.revision == self._epoch_revision:
+            return
+        record = decode(entry.value, EpochRecord)
+        committed = commitments(record)
+        self._epoch_revision = entry.revision
+        self._epochs_received += 1
+        if self._gateway.fleet.holding:
+            # Discovery was done before the switch was acknowledged; now requests wait.
+            self._commit(record, committed, self._epochs_received)
+        else:
+            self._tasks.start(self._discover_and_commit(record, committed, self._epochs_received))
+
+    async def _discover_and_commit(self, record: EpochRecord, committed: Mapping[str, Commitment], place: int) -> None:
+        await discover(self._gateway, {name: model.version for name, model in record.models.items()}, self._rules)
+        self._commit(record, committed, place)
+
+    def _commit(self, record: EpochRecord, committed: Mapping[str, Commitment], place: int) -> None:
+        if place <= self._epoch_served:
+            return
+        self._epoch_served, self._served = place, record
+        if record.epoch <= self._gateway.fleet.epoch:
+            log.error("the store went back", epoch=record.epoch, served=self._gateway.fleet.epoch)
+        self._gateway.fleet.commit(record.epoch, committed)
+        log.info("epoch", epoch=record.epoch, versions={name: model.version for name, model in record.models.items()})
+        if not self.is_epoch_readable:
+            # The record was damaged during discovery.
+            self._offer()
+
+    def _offer(self) -> None:
+        """Offer the epoch that is served here while nobody can read the record, so that it can be restored."""
+        offered = offer(self._keys, self._mirror.entries, self._name, self._served)
+        if offered is not None:
+            compare, put = offered
+            self._tasks.start(self._write(put, compare))
