@@ -14,12 +14,13 @@ from hypothesis import strategies as st
 from rich.console import Console
 from typer.testing import CliRunner
 
-from isochrone.cli import serve
 from isochrone.cli.main import app
+from isochrone.cli.processes import serve
 from isochrone.cli.requests import infer
 from isochrone.cli.requests.infer import _parameters, _plain
-from isochrone.cli.requests.request_inputs import arrange, make_random, read, split_inputs
-from isochrone.cli.requests.target import Certificates, RequestFailed, TensorDescription, open_target
+from isochrone.cli.requests.inputs import arrange, make_random, read, split_inputs
+from isochrone.cli.requests.opening import open_target
+from isochrone.cli.requests.target import Certificates, RequestFailed, TensorDescription
 from isochrone.cli.requests.waterfall import percentile, render, stages_of
 from isochrone.cli.triton.command_line import own_switch
 from isochrone.protocol.datatypes import NUMPY_BY_NAME

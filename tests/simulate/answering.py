@@ -6,9 +6,9 @@ from typing import Any
 
 from isochrone.clock import MILLISECOND
 from isochrone.gateway.policies.base import NEVER
-from isochrone.simulate.calls import ANSWERED, Call
+from isochrone.simulate.processes.calls import ANSWERED, Call
 from isochrone.simulate.engine import START_NS, Engine
-from isochrone.simulate.results import Tally
+from isochrone.simulate.results.tally import Tally
 
 
 def no_delay() -> int:
@@ -40,7 +40,7 @@ class Callers:
         priority: int = 0,
     ) -> Call:
         deadline = NEVER if deadline_ms is None else START_NS + int(deadline_ms * MILLISECOND)
-        call = Call(START_NS + int(at_ms * MILLISECOND), work, self, Tally(), deadline)  # type: ignore[arg-type]
+        call = Call(START_NS + int(at_ms * MILLISECOND), work, self, Tally(), deadline)
         call.priority = priority
         self.names[call] = name
         self.engine.at(call.arrived, worker.arrive, call)

@@ -9,8 +9,8 @@ import msgspec
 
 from isochrone.gateway.policies import make
 from isochrone.simulate.fleet import Fleet
-from isochrone.simulate.results import Tally
-from isochrone.simulate.scenario import Scenario
+from isochrone.simulate.results.tally import Tally
+from isochrone.simulate.scenario.records import Scenario
 
 SHIPPED = Path(__file__).parents[2] / "examples" / "scenarios"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scenarios import outcome, run, scenario_of, total_of
 
 from isochrone.simulate.experiment import run as experiment
-from isochrone.simulate.scenario import PolicyChoice, capacity_per_second
+from isochrone.simulate.scenario.records import PolicyChoice, capacity_per_second
 
 WORKERS: list[dict[str, Any]] = [
     {"model": "fifo", "batch_ms": {1: 5.0, 4: 9.0}, "count": 2},

@@ -161,7 +161,7 @@ def test_a_rollout_of_the_file_that_is_aborted_fails_the_apply(control: ControlT
 
 
 def test_applying_where_nobody_leads_says_so(control: ControlThread, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isochrone.cli.rollouts.applied._LEADER_SECONDS", 0.0)
+    monkeypatch.setattr("isochrone.cli.rollouts.waiting._LEADER_SECONDS", 0.0)
     path = control.directory / "fleet.yaml"
     path.write_text(FLEET)
     result = isochrone(control, "apply", str(path), "--yes")

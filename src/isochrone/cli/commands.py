@@ -17,16 +17,16 @@ from isochrone.cli.help_types import with_plain_types
 
 #: In the order of the help: name, module, what it does. A new command is one line here.
 COMMANDS = {
-    "up": ("isochrone.cli.up", "Start a whole fleet on this machine and keep it running."),
+    "up": ("isochrone.cli.fleet.up", "Start a whole fleet on this machine and keep it running."),
     "init": ("isochrone.cli.files.init", "Write a first fleet.yaml for the models in a directory."),
     "validate": ("isochrone.cli.files.validate", "Check a fleet.yaml or a model repository; show every error."),
-    "serve": ("isochrone.cli.serve", "Serve the models of a repository: one worker."),
+    "serve": ("isochrone.cli.processes.serve", "Serve the models of a repository: one worker."),
     "gateway": (
         "isochrone.cli.processes.gateway",
         "Route requests to workers: each goes to the one that answers soonest.",
     ),
     "control": ("isochrone.cli.processes.control", "Run one controller of a fleet."),
-    "apply": ("isochrone.cli.apply", "Apply a fleet file; shows the plan first."),
+    "apply": ("isochrone.cli.fleet.apply", "Apply a fleet file; shows the plan first."),
     "status": ("isochrone.cli.fleet.status", "Show the state of the fleet."),
     "top": ("isochrone.cli.fleet.top", "Show live figures of models, gateways and workers."),
     "rollout": ("isochrone.cli.rollouts.rollout", "Change model versions atomically."),

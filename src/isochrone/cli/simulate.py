@@ -17,9 +17,13 @@ from typer.core import TyperGroup
 
 from isochrone.errors import ConfigError, IsochroneError
 from isochrone.gateway.policies.learned import model as learned_model
-from isochrone.simulate import experiment, plot, report, scenario_file, train, train_trial
-from isochrone.simulate.scenario import PolicyChoice, Scenario
-from isochrone.simulate.workloads import Steps, duration
+from isochrone.simulate.scenario.records import PolicyChoice, Scenario
+from isochrone.simulate.load.workloads import Steps, duration
+from isochrone.simulate import experiment
+from isochrone.simulate.results import plot, tables
+from isochrone.simulate.scenario import file as scenario_file
+from isochrone.simulate.training import course as training
+from isochrone.simulate.training import evaluation
 
 # \b keeps the lines below it as they are.
 EPILOG = """
@@ -96,7 +100,7 @@ def simulate(
     console = Console(width=max(console.width, 110))
     if figures["about"]:
         console.print(figures["about"], highlight=False, markup=False)
-    for table in report.tables(figures):
+    for table in tables.tables(figures):
         console.print()
         console.print(table)
     requests = sum(result["requests"] for result in figures["policies"])
@@ -118,9 +122,9 @@ def train_command(
     try:
         learned_model.check_writable(out)
         with _course() as progress:
-            course = train.train(seed, minutes, progress)
+            course = training.train(seed, minutes, progress)
             learned_model.write(course.weights, out)
-            tried = train_trial.run(course.weights, trials, progress) if trials else []
+            tried = evaluation.run(course.weights, trials, progress) if trials else []
     except IsochroneError as error:
         typer.secho(f"isochrone simulate train: {error}", fg="red", err=True)
         raise typer.Exit(1) from None
@@ -129,12 +133,12 @@ def train_command(
     margins = ", ".join(f"{margin:g}: {ratio:.3f}" for margin, ratio in course.margins.items())
     console.print(f"p99 relative to prequal by margin: {margins}; taken: {course.weights.margin:g}", highlight=False)
     if tried:
-        console.print(train_trial.table(tried))
+        console.print(evaluation.table(tried))
     console.print(f"weights: {out}", highlight=False)
 
 
 @contextmanager
-def _course() -> Iterator[train.Progress | None]:
+def _course() -> Iterator[training.Progress | None]:
     console = Console(stderr=True)
     if not console.is_terminal:
         yield None

@@ -1,1 +1,4 @@
-"""Commands about files on disk: check a fleet.yaml or a model repository, and write a first fleet.yaml."""
+"""Commands for files on disk: check a fleet.yaml or a model repository, and write a first fleet.yaml.
+
+They must never contact a fleet or load a model.
+"""

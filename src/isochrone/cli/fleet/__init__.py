@@ -1,1 +1,4 @@
-"""Commands that look at a running fleet or change it, through a controller."""
+"""Commands that start a fleet, show its state or change it.
+
+All but ``up`` and ``logs`` act through a controller's API alone.
+"""

@@ -8,7 +8,7 @@ import typer
 
 from isochrone.cli.api_client import DEFAULT_API, ApiClient, ApiOption, JsonOption, failing_as, print_json
 from isochrone.cli.console import make_console
-from isochrone.cli.status_view import picture
+from isochrone.cli.fleet.status_view import picture
 from isochrone.control.api.messages import Status
 
 EPILOG = """

@@ -22,7 +22,7 @@ from rich.text import Text
 from isochrone.cli.api_client import DEFAULT_API, ApiClient, ApiOption, JsonOption, failing_as
 from isochrone.cli.console import clock, make_console, table
 from isochrone.cli.fleet.top_figures import Figures, ModelFigures, Reading, between, of_models, read_page
-from isochrone.cli.rollouts.rollout_view import outcome_text
+from isochrone.cli.rollouts.view import outcome_text
 from isochrone.control.api.messages import Status
 
 EPILOG = """

@@ -1,1 +1,4 @@
-"""Commands that are one process of a fleet: a gateway, a controller; and a process's place in a fleet."""
+"""Commands that run one process of a fleet (worker, gateway, controller), and that process's membership in the fleet.
+
+They turn flags into settings. They must never decide how requests are served.
+"""

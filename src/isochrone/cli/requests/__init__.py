@@ -1,1 +1,4 @@
-"""``isochrone infer``: one request to a server, over HTTP or gRPC, and where its time went."""
+"""``isochrone infer``: send one request over HTTP or gRPC and show where its time went.
+
+Not the data path: it blocks, one request at a time.
+"""

@@ -12,7 +12,8 @@ import typer
 from rich.console import Console
 
 from isochrone.cli.last_fleet import last_fleet
-from isochrone.cli.requests.request_inputs import arrange, split_inputs
+from isochrone.cli.requests.inputs import arrange, split_inputs
+from isochrone.cli.requests.opening import open_target
 from isochrone.cli.requests.target import (
     Answer,
     Certificates,
@@ -20,7 +21,6 @@ from isochrone.cli.requests.target import (
     RequestFailed,
     Target,
     Unreachable,
-    open_target,
 )
 from isochrone.cli.requests.waterfall import percentile, render, stages_of
 from isochrone.errors import IsochroneError

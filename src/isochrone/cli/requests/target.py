@@ -1,7 +1,7 @@
-"""A server to ask, whichever transport reaches it: what ``isochrone infer`` needs of one, and the choice between them.
+"""The interface of a server that ``isochrone infer`` sends requests to, the same for HTTP and gRPC.
 
-Not the data path: one request at a time, blocking. ``http_target`` and ``grpc_target`` do the asking; both raise
-``RequestFailed`` with a sentence for a person, and nothing else, for whatever a server or the network does.
+Not the data path: one request at a time, blocking. ``http_target`` and ``grpc_target`` implement it; both raise
+``RequestFailed`` with a sentence for the user, and nothing else, for any failure of the server or the network.
 """
 
 from __future__ import annotations
@@ -11,16 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from urllib.parse import urlsplit
 
 from isochrone.wire.tls import client_context
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
-
-#: Seconds to wait for an answer when the request names no deadline.
-PATIENCE = 60.0
-
 
 class RequestFailed(Exception):
     """The sentence says what happened and, where it can, what to change."""
@@ -108,31 +103,6 @@ class Target(Protocol):
     def infer(self, question: Question) -> Answer: ...
 
     def close(self) -> None: ...
-
-
-def open_target(url: str, timeout_ms: float | None, certificates: Certificates) -> Target:
-    """The target that a URL names."""
-    text = url if "://" in url else f"http://{url}"
-    wrong = RequestFailed(f"--url: expected http://HOST:PORT, https://…, grpc://… or grpcs://…, given '{url}'")
-    try:
-        parts = urlsplit(text)
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        raise wrong from None
-    if parts.scheme not in ("http", "https", "grpc", "grpcs") or not host or parts.path not in ("", "/"):
-        raise wrong
-    is_secure = parts.scheme.endswith("s")
-    certificates.check(is_secure)
-    # A deadline is the server's to keep; the margin lets its answer arrive.
-    patience = PATIENCE if timeout_ms is None else timeout_ms / 1000 + 5.0
-    # Imported here: gRPC's library takes a third of a second that an HTTP call need not pay.
-    if parts.scheme in ("grpc", "grpcs"):
-        from isochrone.cli.requests.grpc_target import GrpcTarget
-
-        return GrpcTarget(host, port or 8001, patience, certificates if is_secure else None)
-    from isochrone.cli.requests.http_target import HttpTarget
-
-    return HttpTarget(host, port or 8000, patience, certificates if is_secure else None)
 
 
 def no_tls(url: str, reason: str) -> RequestFailed:

@@ -1,1 +1,4 @@
-"""Commands that change versions: rollouts and canaries, and how they are shown."""
+"""Commands that change model versions: rollouts and canaries, and their display.
+
+They must never decide about a rollout: controllers do.
+"""

@@ -19,7 +19,7 @@ from isochrone.cli.api_client import (
 )
 from isochrone.cli.console import make_console
 from isochrone.cli.rollouts.rollout import WaitOption, abort_rollout
-from isochrone.cli.rollouts.rollout_view import changes_text, picture
+from isochrone.cli.rollouts.view import changes_text, picture
 from isochrone.control.api.messages import Rollouts
 from isochrone.control.state.records import CANARY, RolloutRecord
 

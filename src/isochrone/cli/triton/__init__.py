@@ -1,1 +1,4 @@
-"""The command line of tritonserver, as ``isochrone serve`` takes it."""
+"""The command line of tritonserver, as ``isochrone serve`` accepts it.
+
+It only translates flags: nothing here starts or loads anything.
+"""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from isochrone.cli.triton.command_line import BadFlag, GivenFlags
-from isochrone.cli.triton.settings_of_models import load_settings
+from isochrone.cli.triton.model_settings import load_settings
 from isochrone.observe import logs
 from isochrone.protocol.access.restrictions import APIS, RequiredHeader
 from isochrone.protocol.access.rules import HeaderRules

@@ -1,0 +1,253 @@
+"""``isochrone serve``: one worker, with Triton's flag names where they exist."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+import uvloop
+
+from isochrone.cli.processes.worker_membership import Membership
+from isochrone.cli.processes.wire_limits import parse_limits
+from isochrone.cli.triton.command import TritonCommand, flags_of
+from isochrone.cli.triton.command_line import BadFlag
+from isochrone.cli.triton.options import configure_logs, with_triton_flags
+from isochrone.errors import IsochroneError
+from isochrone.models.layout import is_model
+from isochrone.protocol.origins import read_origins
+from isochrone.settings import WireLimits
+from isochrone.stop_signals import stop_signals
+from isochrone.wire.tls import server_context
+from isochrone.worker.server import ServeSettings, StartFailed, Worker
+
+log = structlog.get_logger()
+
+_LIMITS = WireLimits()
+
+# \b keeps the lines below it as they are.
+EPILOG = """
+\b
+Examples:
+  isochrone serve ./models
+  isochrone serve ./models --model-control-mode explicit --load-model detector
+  isochrone serve ./models --http-port 9000 --grpc-port 9001 --allow-metrics=false
+  isochrone serve ./models --cache-config local,size=104857600
+  isochrone serve ./models --model-control-mode explicit --store sqlite:fleet.db --name cpu-1 --pool cpu
+
+Any Triton client then works unchanged: tritonclient.http on 8000, tritonclient.grpc on 8001, Prometheus on 8002.
+Every flag of tritonserver is accepted or refused with the reason: docs/triton-flags.md lists them.
+"""
+
+
+app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+
+@app.command(cls=TritonCommand, epilog=EPILOG)
+def serve(
+    context: typer.Context,
+    models: Annotated[
+        list[Path] | None,
+        typer.Argument(help="Model repositories: directories in Triton's layout.", show_default=False),
+    ] = None,
+    model_repository: Annotated[
+        list[Path] | None,
+        typer.Option("--model-repository", "--model-store", help="The same, as Triton spells it. May be repeated."),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
+    http_port: Annotated[int, typer.Option(help="Port for HTTP; 0 picks a free one.")] = 8000,
+    grpc_port: Annotated[int, typer.Option(help="Port for gRPC. Each port speaks both protocols.")] = 8001,
+    metrics_port: Annotated[int, typer.Option(help="Port for /metrics.")] = 8002,
+    allow_http: Annotated[bool, typer.Option("--allow-http/--no-allow-http", help="Serve HTTP.")] = True,
+    allow_grpc: Annotated[bool, typer.Option("--allow-grpc/--no-allow-grpc", help="Serve gRPC.")] = True,
+    allow_metrics: Annotated[bool, typer.Option("--allow-metrics/--no-allow-metrics", help="Serve /metrics.")] = True,
+    model_control_mode: Annotated[
+        str, typer.Option(help="none: load all at start; explicit: on request; poll: follow the files.")
+    ] = "none",
+    load_model: Annotated[
+        list[str] | None, typer.Option(help="Model to load at start in explicit mode; * for all.")
+    ] = None,
+    repository_poll_secs: Annotated[float, typer.Option(help="Seconds between looks in poll mode.", min=0.05)] = 15.0,
+    exit_timeout_secs: Annotated[float, typer.Option(help="Grace for in-flight requests when stopping.", min=0)] = 30.0,
+    exit_on_error: Annotated[
+        bool, typer.Option("--exit-on-error/--no-exit-on-error", help="Exit if a model fails to load at start.")
+    ] = True,
+    strict_readiness: Annotated[
+        bool,
+        typer.Option(
+            "--strict-readiness/--no-strict-readiness", help="Ready only if every model is ready; off with --store."
+        ),
+    ] = True,
+    server_name: Annotated[
+        str, typer.Option(help='Name in the metadata; some tools insist on "triton".')
+    ] = "isochrone",
+    allow_shared_memory: Annotated[
+        bool, typer.Option("--allow-shared-memory/--no-allow-shared-memory", help="Let clients register regions.")
+    ] = False,
+    allow_file_overrides: Annotated[
+        bool,
+        typer.Option(
+            "--allow-file-overrides/--no-allow-file-overrides",
+            help="Let load requests bring files along, code among them (Triton's file: parameters).",
+        ),
+    ] = False,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="Origin of a page that may use the server from a browser. May be repeated."),
+    ] = None,
+    cache_config: Annotated[
+        str, typer.Option(help="Response cache, as Triton spells it: local,size=BYTES.", show_default="off")
+    ] = "",
+    max_body_bytes: Annotated[int, typer.Option(help="Largest request body.", min=1)] = _LIMITS.max_body_bytes,
+    max_connections: Annotated[int, typer.Option(help="Connections per port.", min=1)] = _LIMITS.max_connections,
+    max_streams: Annotated[int, typer.Option(help="HTTP/2 streams per connection.", min=1)] = _LIMITS.max_streams,
+    idle_timeout: Annotated[
+        float, typer.Option(help="Seconds a connection may be idle.", min=1)
+    ] = _LIMITS.idle_timeout,
+    head_timeout: Annotated[
+        float, typer.Option(help="Seconds for a request's head to arrive.", min=1)
+    ] = _LIMITS.head_timeout,
+    body_timeout: Annotated[
+        float, typer.Option(help="Seconds for a request's body to arrive.", min=1)
+    ] = _LIMITS.body_timeout,
+    limit: Annotated[
+        list[str] | None,
+        typer.Option(help="Any other limit of the wire: NAME=VALUE, as in max_headers=64. May be repeated."),
+    ] = None,
+    reuse_port: Annotated[
+        bool,
+        typer.Option(
+            "--reuse-port/--no-reuse-port",
+            help="Let several workers share the ports (SO_REUSEPORT). A load, an unload or a shared-memory region"
+            " reaches the one worker that accepted the connection.",
+        ),
+    ] = False,
+    tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve HTTP and gRPC over TLS.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
+    tls_client_ca: Annotated[Path | None, typer.Option(help="Require client certificates signed by this CA.")] = None,
+    store: Annotated[
+        str, typer.Option(help="Register in a fleet's store: sqlite:PATH or etcd:http://HOST:2379.", show_default="off")
+    ] = "",
+    fleet: Annotated[str, typer.Option(help="With --store: the fleet's name.")] = "default",
+    name: Annotated[
+        str, typer.Option(help="With --store: this worker's own name.", show_default="host name and HTTP port")
+    ] = "",
+    pool: Annotated[str, typer.Option(help="With --store: the pool it belongs to.", show_default="none")] = "",
+    tier: Annotated[str, typer.Option(help="With --store: its tier, as edge or cloud.", show_default="none")] = "",
+    device: Annotated[str, typer.Option(help="With --store: what it computes on, as cpu.", show_default="none")] = "",
+    region: Annotated[str, typer.Option(help="With --store: its region.", show_default="none")] = "",
+    memory: Annotated[int, typer.Option(help="With --store: bytes it may use for models; 0: not known.", min=0)] = 0,
+    lease_seconds: Annotated[
+        float, typer.Option(help="With --store: seconds without a heartbeat until it counts as lost.", min=0.5)
+    ] = 5.0,
+    log_verbose: Annotated[
+        int, typer.Option(help="More in the log: 1 what happens to models, 2 every request.", min=0)
+    ] = 0,
+    log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
+) -> None:
+    """Serve the models of a repository: Open Inference Protocol over HTTP and gRPC, Triton's ports and extensions."""
+    repositories = tuple((models or []) + (model_repository or []))
+    try:
+        if not repositories:
+            raise StartFailed("no model repository; name one: isochrone serve ./models")
+        for path in repositories:
+            if not path.is_dir():
+                raise StartFailed(f"model repository {path} is not a directory")
+            if is_model(path):
+                parent = Path(os.path.abspath(path)).parent
+                raise StartFailed(f"{path} looks like a model; give its parent directory: isochrone serve {parent}")
+        if model_control_mode not in ("none", "explicit", "poll"):
+            raise StartFailed(f"--model-control-mode: expected none, explicit or poll, given {model_control_mode!r}")
+        if load_model and model_control_mode != "explicit":
+            raise StartFailed("--load-model needs --model-control-mode explicit")
+        if load_model and "*" in load_model and len(load_model) > 1:
+            raise StartFailed("--load-model=* loads all models; give it alone")
+        if bool(tls_cert) != bool(tls_key):
+            raise StartFailed("--tls-cert and --tls-key go together")
+        membership = Membership(
+            store,
+            fleet,
+            name,
+            pool,
+            tier,
+            device,
+            region,
+            memory,
+            lease_seconds,
+            tuple(map(os.path.abspath, repositories)),
+        )
+        if store:
+            membership.check(
+                model_control_mode, allow_http=allow_http, tls=tls_cert is not None, shared_port=reuse_port
+            )
+        settings = ServeSettings(
+            repositories=repositories,
+            host=host,
+            http_port=http_port if allow_http else None,
+            grpc_port=grpc_port if allow_grpc else None,
+            metrics_port=metrics_port if allow_metrics else None,
+            control_mode=model_control_mode,
+            load_models=tuple(load_model or ()),
+            poll_seconds=repository_poll_secs,
+            exit_timeout=exit_timeout_secs,
+            exit_on_error=exit_on_error,
+            # In a fleet, a version that fails to load beside those that serve must not take the worker away from them.
+            strict_readiness=strict_readiness and not store,
+            server_name=server_name,
+            allow_shared_memory=allow_shared_memory,
+            allow_file_overrides=allow_file_overrides,
+            allow_origins=read_origins(allow_origin or ()),
+            control_token=membership.control_token,
+            cache_bytes=_cache_bytes(cache_config),
+            shared_ports=frozenset(("http", "grpc", "metrics")) if reuse_port else frozenset(),
+            tls=server_context(tls_cert, tls_key, tls_client_ca) if tls_cert and tls_key else None,
+            limits=parse_limits(
+                limit or [],
+                max_body_bytes=max_body_bytes,
+                max_connections=max_connections,
+                max_streams=max_streams,
+                idle_timeout=idle_timeout,
+                head_timeout=head_timeout,
+                body_timeout=body_timeout,
+            ),
+        )
+        flags = flags_of(context)
+        settings = with_triton_flags(settings, flags)
+        log_settings = configure_logs(log_verbose, log_json, flags)
+        for warning in flags.warnings:
+            log.warning(warning)
+
+        async def run() -> int:
+            try:
+                return await Worker(
+                    settings, log_settings, [membership.link(settings.hosts.get("http", host))] if store else ()
+                ).run()
+            finally:
+                _ignore_further_signals()
+
+        status = uvloop.run(run())
+        _ignore_further_signals()  # the loop's end gave SIGINT its own handler back
+        raise typer.Exit(status)
+    except (StartFailed, BadFlag, IsochroneError) as error:
+        typer.secho(f"isochrone serve: {error}", fg="red", err=True)
+        raise typer.Exit(1) from None
+
+
+def _ignore_further_signals() -> None:
+    """The interpreter takes some 100 ms to end; a second Ctrl-C must not turn an orderly end into a death by signal."""
+    for number in stop_signals():
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _cache_bytes(text: str) -> int:
+    """``local,size=BYTES``."""
+    if not text:
+        return 0
+    name, _, rest = text.partition(",")
+    key, _, value = rest.partition("=")
+    if name != "local" or key.strip() != "size" or not value.strip().isdigit():
+        raise StartFailed(f"--cache-config: expected local,size=BYTES, given {text!r}")
+    return int(value)

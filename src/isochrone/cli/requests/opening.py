@@ -1,0 +1,35 @@
+"""Open the target that a URL names: HTTP or gRPC, plain or over TLS."""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from isochrone.cli.requests.target import Certificates, RequestFailed, Target
+
+#: Seconds to wait for an answer when the request names no deadline.
+_PATIENCE = 60.0
+
+
+def open_target(url: str, timeout_ms: float | None, certificates: Certificates) -> Target:
+    """The target that a URL names."""
+    text = url if "://" in url else f"http://{url}"
+    wrong = RequestFailed(f"--url: expected http://HOST:PORT, https://…, grpc://… or grpcs://…, given '{url}'")
+    try:
+        parts = urlsplit(text)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise wrong from None
+    if parts.scheme not in ("http", "https", "grpc", "grpcs") or not host or parts.path not in ("", "/"):
+        raise wrong
+    is_secure = parts.scheme.endswith("s")
+    certificates.check(is_secure)
+    # A deadline is the server's to keep; the margin lets its answer arrive.
+    patience = _PATIENCE if timeout_ms is None else timeout_ms / 1000 + 5.0
+    # Imported here: gRPC's library takes a third of a second that an HTTP call need not pay.
+    if parts.scheme in ("grpc", "grpcs"):
+        from isochrone.cli.requests.grpc_target import GrpcTarget
+
+        return GrpcTarget(host, port or 8001, patience, certificates if is_secure else None)
+    from isochrone.cli.requests.http_target import HttpTarget
+
+    return HttpTarget(host, port or 8000, patience, certificates if is_secure else None)

@@ -1,0 +1,63 @@
+"""Neighbours on the same machines: how many cores they leave, machine by machine, as time passes.
+
+A worker always gets its allocation. Beyond it, it gets what the antagonists leave of the machine. Each machine has a
+level of its own around which its antagonists move: some machines are tight for good, others have plenty to spare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from isochrone.clock import SECOND
+from isochrone.simulate.engine import Engine
+from isochrone.simulate.processes.sharing_worker import SharingWorker
+
+Share = Annotated[float, msgspec.Meta(ge=0)]
+
+
+class Antagonists(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What runs beside every worker of the ``sharing`` model, each on a machine of its own."""
+
+    #: Cores of a machine.
+    machine_cores: Annotated[float, msgspec.Meta(gt=0)]
+    #: Machines' usual levels are spread evenly between these shares of the machine.
+    level: tuple[Share, Share] = (0.6, 1.0)
+    #: Standard deviation of the demand around the machine's level, as a share of the machine.
+    swing: Share = 0.1
+    #: Mean time between two changes on one machine.
+    change_seconds: Annotated[float, msgspec.Meta(gt=0)] = 2.0
+
+    def attach(self, engine: Engine, workers: Sequence[SharingWorker], random: np.random.Generator) -> None:
+        """Starts them."""
+        low, high = self.level
+        levels = random.permutation(np.linspace(low, high, len(workers))).tolist()
+        for worker, level in zip(workers, levels, strict=True):
+            Neighbour(self, engine, worker, level, random).change(engine.now, None)
+
+
+class Neighbour:
+    """The antagonists of one machine."""
+
+    __slots__ = ("_allocation", "_engine", "_level", "_random", "_rules", "_worker")
+
+    def __init__(
+        self, rules: Antagonists, engine: Engine, worker: SharingWorker, level: float, random: np.random.Generator
+    ) -> None:
+        self._rules = rules
+        self._engine = engine
+        self._worker = worker
+        self._level = level
+        self._random = random
+        self._allocation = worker.cores
+
+    def change(self, now: int, _: object) -> None:
+        """They want another amount from now on."""
+        rules = self._rules
+        demand = self._level + self._random.normal(0.0, rules.swing) if rules.swing else self._level
+        left = rules.machine_cores * (1 - max(0.0, demand))
+        self._worker.set_cores(now, max(self._allocation, left))
+        self._engine.at(now + int(self._random.exponential(rules.change_seconds) * SECOND) + 1, self.change)

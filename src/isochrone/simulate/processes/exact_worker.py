@@ -1,0 +1,179 @@
+"""The exact worker model: the real batch queue, deadlines, plans and learned latency curve; only compute is modelled.
+
+Slower to simulate than the others, and the one to ask about deadlines, batching and overload. It does what the worker's
+runner does around the queue: push or refuse, take when an instance is idle, tell the queue who is busy, learn from each
+run. The runner's own costs (threads, bytes) are not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from isochrone.errors import IsochroneError
+from isochrone.gateway.replicas import LoadReport
+from isochrone.protocol.messages import InferRequest, Plan
+from isochrone.simulate.processes.calls import ANSWERED, ELSEWHERE, QUEUED, REFUSED, RUNNING, TOO_LATE, Call
+from isochrone.simulate.engine import Engine
+from isochrone.simulate.processes.worker import SERVING, Worker
+from isochrone.worker.curve import LatencyCurve
+from isochrone.worker.scheduler import BatchQueue, QueueRules
+
+
+class QueuedCall(InferRequest):
+    """A call as the batch queue takes it."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Call, plan: Plan, now: int) -> None:
+        super().__init__(plan, "", {}, now, call.deadline)
+        self.call = call
+
+
+class ExactWorker(Worker):
+    """``batch_ns[rows]`` as for the fifo model; ``scatter`` draws each run's time relative to that."""
+
+    def __init__(
+        self,
+        number: int,
+        engine: Engine,
+        delay: Callable[[], int],
+        batch_ns: Sequence[float],
+        rules: QueueRules,
+        scatter: Iterator[float],
+        instances: int = 1,
+        speed: float = 1.0,
+    ) -> None:
+        super().__init__(number, engine, delay, speed)
+        self._batch_ns = batch_ns
+        self._rules = rules
+        self._scatter = scatter
+        self._instances = instances
+        self.curve = LatencyCurve(rules.max_rows)
+        for rows in range(1, rules.max_rows + 1):
+            # As warm-up does: every size a few times, before anybody is waiting.
+            for _ in range(4):
+                self.curve.observe(rows, int(batch_ns[rows] / speed))
+        self._plans: dict[tuple[int, int], Plan] = {}
+        self._begin(engine.now)
+
+    def _begin(self, now: int) -> None:
+        """A process that has just started."""
+        self.queue = BatchQueue(self._rules, self.curve, self._instances)
+        self._idle = list(range(self._instances))
+        self._expected_end = [0] * self._instances
+        self._running: dict[int, list[InferRequest]] = {}
+        self._requests: dict[int, QueuedCall] = {}
+        #: Runs of a process before it was stopped must not end in the one after.
+        self._life = now
+        self._wake_at = 0
+        self.in_flight = 0
+
+    def _plan(self, call: Call) -> Plan:
+        plan = self._plans.get((call.rows, call.priority))
+        if plan is None:
+            plan = Plan("model", "", (), None, priority=call.priority)
+            plan.batch_size = call.rows
+            plan.shape_key = ()
+            self._plans[call.rows, call.priority] = plan
+        return plan
+
+    def accept(self, now: int, call: Call) -> None:
+        request = QueuedCall(call, self._plan(call), now)
+        try:
+            self.queue.push(request, now)
+        except IsochroneError:
+            self.answer(now, call, REFUSED, self.report(now))
+            return
+        call.place = QUEUED
+        self._requests[id(call)] = request
+        self.in_flight += 1
+        self._pump(now)
+
+    def _pump(self, now: int) -> None:
+        queue = self.queue
+        while self._idle and queue.pending:
+            wake = queue.wake_at(now)
+            if wake is not None and wake > now:
+                if wake != self._wake_at:
+                    self._wake_at = wake
+                    self.engine.at(wake, self._woken)
+                return
+            batch = queue.take(now)
+            if queue.refused:
+                self._settle_refused(now)
+            if not batch:
+                return
+            self._start(now, batch)
+
+    def _woken(self, now: int, _: object) -> None:
+        if not self.holds(now, self._woken, None):
+            self._pump(now)
+
+    def _settle_refused(self, now: int) -> None:
+        refused, self.queue.refused = self.queue.refused, []
+        for request, _ in refused:
+            call = self._forget(request)
+            if not call.over:
+                self.answer(now, call, TOO_LATE, self.report(now))
+
+    def _forget(self, request: InferRequest) -> Call:
+        assert isinstance(request, QueuedCall)
+        call = request.call
+        call.place = ELSEWHERE
+        del self._requests[id(call)]
+        self.in_flight -= 1
+        return call
+
+    def _start(self, now: int, batch: list[InferRequest]) -> None:
+        instance = self._idle.pop()
+        rows, work = 0, 0.0
+        for request in batch:
+            assert isinstance(request, QueuedCall)
+            request.call.place = RUNNING
+            rows += request.call.rows
+            work += request.call.work * request.call.rows
+        took = max(1, int(self._batch_ns[rows] * work / rows / self.speed * next(self._scatter)))
+        self.used += took
+        self._expected_end[instance] = now + self.curve.estimate(rows)
+        self._running[instance] = batch
+        self._occupy()
+        self.engine.at(now + took, self._finished, (self._life, instance, rows, took))
+
+    def _occupy(self) -> None:
+        idle = self._idle
+        self.queue.occupy([0 if number in idle else end for number, end in enumerate(self._expected_end)])
+
+    def _finished(self, now: int, run: tuple[int, int, int, int]) -> None:
+        life, instance, rows, took = run
+        if life != self._life or self.holds(now, self._finished, run):
+            return
+        self.curve.observe(rows, took)
+        self._idle.append(instance)
+        self._occupy()
+        batch = self._running.pop(instance)
+        calls = [self._forget(request) for request in batch]
+        self._pump(now)
+        report = self.report(now)
+        for call in calls:
+            if not call.over:
+                self.answer(now, call, ANSWERED, report)
+
+    def check(self, now: int) -> None:
+        """Ten times a second, as the worker's runner does: refuses what has become late while nobody was free."""
+        if self.state == SERVING and self.queue.requests and not self._idle:
+            self.queue.drop_late(now)
+            self._settle_refused(now)
+
+    def report(self, now: int) -> LoadReport:
+        queue = self.queue
+        return LoadReport(self.in_flight, queue.pending, queue.estimated_wait(now), self.curve.estimate(1))
+
+    def cancel(self, now: int, call: Call) -> None:
+        if call.place == QUEUED:
+            # The queue drops it when its turn comes.
+            self._requests[id(call)].cancelled = True
+
+    def drop_all(self, now: int) -> list[Call]:
+        left = [request.call for request in self._requests.values()]
+        self._begin(now)
+        return left

@@ -1,0 +1,72 @@
+"""What goes wrong, and when gateways find out: stops, stalls, slowdowns, workers that fail every request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Literal
+
+import msgspec
+
+from isochrone.clock import MILLISECOND, SECOND
+from isochrone.simulate.engine import Engine
+from isochrone.simulate.processes.gateways import Gateway
+from isochrone.simulate.processes.worker import Worker
+
+Index = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One thing that goes wrong."""
+
+    #: stop: the process dies; stall: it hangs, as under SIGSTOP; slow: its speed changes; errors: it fails at once.
+    kind: Literal["stop", "stall", "slow", "errors"]
+    #: Seconds into the run.
+    at: Annotated[float, msgspec.Meta(ge=0)]
+    #: By number, from 0, in the order of the scenario's groups.
+    workers: Annotated[list[Index], msgspec.Meta(min_length=1)]
+    #: Until it is over; none: for good.
+    seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    #: slow: speed relative to its own.
+    factor: Annotated[float, msgspec.Meta(gt=0)] = 0.2
+
+
+def schedule(
+    failures: Sequence[Failure],
+    engine: Engine,
+    workers: Sequence[Worker],
+    gateways: Sequence[Gateway],
+    detection_ms: float,
+) -> None:
+    """Puts all of them on the engine's list. Active checks see a stop or a stall after ``detection_ms``."""
+    detection = int(detection_ms * MILLISECOND)
+
+    def tell(now: int, news: tuple[Worker, bool]) -> None:
+        for gateway in gateways:
+            gateway.health(now, *news)
+
+    def begin(now: int, what: tuple[Failure, Worker]) -> None:
+        failure, worker = what
+        match failure.kind:
+            case "stop":
+                worker.stop(now)
+            case "stall":
+                worker.stall(now)
+            case "slow":
+                worker.slow(now, failure.factor)
+            case "errors":
+                worker.err(now)
+        if failure.kind in ("stop", "stall"):
+            engine.at(now + detection, tell, (worker, False))
+
+    def end(now: int, what: tuple[Failure, Worker]) -> None:
+        failure, worker = what
+        worker.recover(now)
+        if failure.kind in ("stop", "stall"):
+            engine.at(now + detection, tell, (worker, True))
+
+    for failure in failures:
+        begins = engine.now + int(failure.at * SECOND)
+        for number in failure.workers:
+            engine.at(begins, begin, (failure, workers[number]))
+            if failure.seconds is not None:
+                engine.at(begins + int(failure.seconds * SECOND), end, (failure, workers[number]))

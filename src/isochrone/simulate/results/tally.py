@@ -1,0 +1,69 @@
+"""What came of a run: every request has exactly one outcome, counted per phase and priority.
+
+Latency is as the client saw it. A request that was given up at its deadline counts as late, with the time it was
+waited for. Refused and failed ones have no latency here: a fast "no" must not improve the percentiles.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from isochrone.clock import MILLISECOND
+from isochrone.simulate.results.histogram import Histogram
+
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
+
+
+class Tally:
+    """Outcomes of one kind of request in one phase."""
+
+    __slots__ = ("failed", "in_time", "late", "latency", "offered", "refused", "retried")
+
+    def __init__(self) -> None:
+        self.offered = 0
+        #: Answered before the deadline, if there was one.
+        self.in_time = 0
+        #: Answered after the deadline, given up at it, or dropped because of it after admission.
+        self.late = 0
+        #: Told at once that it cannot be: by the gateway's admission or the worker's.
+        self.refused = 0
+        #: Errors, and nobody to send to.
+        self.failed = 0
+        #: Attempts beyond the first.
+        self.retried = 0
+        self.latency = Histogram()
+
+    @property
+    def settled(self) -> int:
+        return self.in_time + self.late + self.refused + self.failed
+
+    def merge(self, other: Tally) -> None:
+        self.offered += other.offered
+        self.in_time += other.in_time
+        self.late += other.late
+        self.refused += other.refused
+        self.failed += other.failed
+        self.retried += other.retried
+        self.latency.merge(other.latency)
+
+    def figures(self, seconds: float) -> dict[str, Any]:
+        """Plain figures: ms, requests per second, shares."""
+        offered = self.offered or 1
+        percentiles = {
+            f"{name}_ms": round(self.latency.percentile(share) / MILLISECOND, 4) for name, share in PERCENTILES.items()
+        }
+        return {
+            "offered": self.offered,
+            "in_time": self.in_time,
+            "late": self.late,
+            "refused": self.refused,
+            "failed": self.failed,
+            "retried": self.retried,
+            **percentiles,
+            "mean_ms": round(self.latency.mean / MILLISECOND, 4),
+            "max_ms": round(self.latency.highest / MILLISECOND, 4),
+            "goodput_per_s": round(self.in_time / seconds, 3) if seconds else 0.0,
+            "missed_share": round(self.late / offered, 6),
+            "refused_share": round(self.refused / offered, 6),
+            "failed_share": round(self.failed / offered, 6),
+        }

@@ -1,0 +1,261 @@
+"""What the learned policy is trained on and what it is tried on: fleets and workloads drawn at random.
+
+Kinds for training and kinds for trials are apart. A held-out kind is put together differently from every episode,
+though of the same parts: the same worker models, antagonists and failures.
+Everything is drawn from the ``Random`` handed in, so a seed names the whole course.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+from isochrone.simulate.processes.antagonists import Antagonists
+from isochrone.simulate.load.costs import Cost, Lognormal, Normal, Pareto
+from isochrone.simulate.processes.failures import Failure
+from isochrone.simulate.processes.network import Network
+from isochrone.simulate.scenario.records import (
+    ExactWorkers,
+    FifoWorkers,
+    Gateways,
+    Requests,
+    Scenario,
+    SharingWorkers,
+    Workers,
+    capacity_per_second,
+)
+from isochrone.simulate.load.workloads import Diurnal, Gamma, Minutes, Poisson, Steps, Workload
+
+#: Requests of one episode: enough for its p99 to mean something, few enough for many episodes.
+REQUESTS = 12_000
+_NETWORK = Network(one_way_ms=0.1, jitter_ms=0.02)
+_ALIKE = Lognormal(0.1)
+Kind = Callable[[Random, int], Scenario]
+
+
+def _scenario(
+    name: str,
+    workers: list[Workers],
+    workload: Callable[[float], Workload],
+    load: float,
+    requests: int,
+    *,
+    cost: Cost,
+    gateways: int = 1,
+    deadline_ms: float | None = None,
+    failures: Callable[[float], list[Failure]] | None = None,
+    antagonists: Antagonists | None = None,
+    outliers: bool = True,
+    large_rows: int = 0,
+) -> Scenario:
+    """A fleet at a share of its capacity, for as long as that many requests take."""
+    bare = Scenario(workload=Poisson(1.0), workers=workers)
+    kinds = [Requests(deadline_ms=deadline_ms)]
+    if large_rows:
+        kinds.append(Requests("large", 0.3, deadline_ms=deadline_ms, rows=large_rows))
+    rate = load * capacity_per_second(bare)
+    seconds = requests / rate
+    return Scenario(
+        name=name,
+        workload=workload(rate),
+        workers=workers,
+        seconds=seconds,
+        warmup_seconds=seconds / 10,
+        cost=cost,
+        requests=kinds,
+        network=_NETWORK,
+        gateways=Gateways(count=gateways, outliers=outliers),
+        failures=failures(seconds) if failures else [],
+        antagonists=antagonists,
+    )
+
+
+def equal(random: Random, requests: int) -> Scenario:
+    """Workers alike, plain load: the case in which there is nothing to be clever about."""
+    run_ms = random.choice((1.0, 2.0, 5.0, 20.0))
+    workers: list[Workers] = [FifoWorkers({1: run_ms}, count=random.choice((3, 4, 6, 8, 12)))]
+    load, cost = random.uniform(0.4, 0.85), Lognormal(random.uniform(0.1, 1.0))
+    return _scenario("equal workers", workers, Poisson, load, requests, cost=cost, gateways=random.choice((1, 1, 2)))
+
+
+def one_slow(random: Random, requests: int) -> Scenario:
+    """One worker loses most of its speed for a while."""
+    run_ms, count = random.choice((2.0, 5.0, 10.0)), random.randint(4, 10)
+    workers: list[Workers] = [FifoWorkers({1: run_ms}, count=count)]
+    factor = random.uniform(0.2, 0.7)
+    begun, whole = random.uniform(0.15, 0.3), random.uniform(0.3, 0.5)
+    load, slack = random.uniform(0.35, 0.7), random.choice((4, 10, 40))
+
+    def slow(seconds: float) -> list[Failure]:
+        at, length = begun * seconds, whole * seconds
+        return [Failure("slow", at, [random.randrange(count)], seconds=length, factor=factor)]
+
+    return _scenario(
+        "one slow", workers, Poisson, load, requests, cost=Lognormal(0.3), deadline_ms=slack * run_ms, failures=slow
+    )
+
+
+def mixed(random: Random, requests: int) -> Scenario:
+    """Two or three generations of hardware."""
+    run_ms = random.choice((2.0, 4.0, 10.0))
+    workers: list[Workers] = [
+        FifoWorkers({1: run_ms}, count=random.randint(1, 5), speed=random.uniform(0.3, 1.5))
+        for _ in range(random.choice((2, 3)))
+    ]
+    load, cost = random.uniform(0.4, 0.85), Lognormal(random.uniform(0.2, 1.0))
+    return _scenario("mixed hardware", workers, Poisson, load, requests, cost=cost, gateways=random.choice((1, 1, 3)))
+
+
+def bursts(random: Random, requests: int) -> Scenario:
+    """Requests come in bunches, workers take batches."""
+    run_ms = random.choice((3.0, 6.0))
+    curve = {1: run_ms, 4: run_ms * 1.7, 8: run_ms * 2.7}
+    workers: list[Workers] = [
+        FifoWorkers(curve, count=random.randint(2, 5)),
+        FifoWorkers(curve, count=random.randint(1, 3), speed=random.uniform(0.4, 0.9)),
+    ]
+    cv, load = random.uniform(1.5, 4.0), random.uniform(0.25, 0.6)
+    deadline_ms = random.choice((None, 5 * run_ms, 10 * run_ms, 30 * run_ms))
+    return _scenario(
+        "bursts", workers, lambda rate: Gamma(rate, cv), load, requests, cost=Lognormal(0.5), deadline_ms=deadline_ms
+    )
+
+
+def neighbours(random: Random, requests: int) -> Scenario:
+    """Machines shared with antagonists, a fleet larger than Prequal's pool or not."""
+    count = random.choice((8, 12, 24, 40))
+    workers: list[Workers] = [SharingWorkers(cpu_ms=20, cores=2, count=count)]
+    low = random.uniform(0.5, 0.8)
+    antagonists = Antagonists(20, (low, 1.05), swing=0.08, change_seconds=random.uniform(0.3, 1.0))
+    load = random.uniform(0.7, 1.25)
+    return _scenario(
+        "antagonists",
+        workers,
+        Poisson,
+        load,
+        requests,
+        cost=Normal(1.0),
+        deadline_ms=2000,
+        antagonists=antagonists,
+        gateways=random.choice((1, 2)),
+        outliers=False,
+    )
+
+
+def park(random: Random, requests: int) -> Scenario:
+    """Park's load_balance: ten speeds, sizes of infinite variance."""
+    workers: list[Workers] = [FifoWorkers({1: 30}, speed=0.15 + 0.1 * number) for number in range(10)]
+    load = random.uniform(0.6, 0.91)
+    return _scenario("park", workers, Poisson, load, requests, cost=Pareto(1.5), outliers=False)
+
+
+def large(random: Random, requests: int) -> Scenario:
+    """A fleet that is known by probes alone, of two speeds."""
+    workers: list[Workers] = [
+        FifoWorkers({1: 5.0}, count=random.randint(20, 60)),
+        FifoWorkers({1: 5.0}, count=random.randint(5, 30), speed=random.uniform(0.4, 0.9)),
+    ]
+    load = random.uniform(0.5, 0.85)
+    return _scenario("large fleet", workers, Poisson, load, requests, cost=Lognormal(random.uniform(0.3, 1.0)))
+
+
+def sized(random: Random, requests: int) -> Scenario:
+    """The real batch queue, requests of one row and of several, two speeds."""
+    curve = {1: 2.0, 4: 3.2, 16: 8.0}
+    workers: list[Workers] = [
+        ExactWorkers(curve, count=random.randint(2, 4)),
+        ExactWorkers(curve, count=random.randint(1, 3), speed=random.uniform(0.5, 0.9)),
+    ]
+    load, deadline_ms = random.uniform(0.15, 0.3), random.choice((15.0, 30.0, 100.0))
+    rows = random.choice((4, 8, 12))
+    return _scenario(
+        "sizes, batch queue", workers, Poisson, load, requests, cost=_ALIKE, deadline_ms=deadline_ms, large_rows=rows
+    )
+
+
+def swell(random: Random, requests: int) -> Scenario:
+    """Held out: the load moves through a day, on the real batch queue."""
+    curve = {1: 1.7, 2: 2.1, 4: 2.8, 8: 4.4}
+    workers: list[Workers] = [ExactWorkers(curve, count=3), ExactWorkers(curve, count=2, speed=0.6)]
+
+    def day(rate: float) -> Workload:
+        return Diurnal(rate, swing=0.6, day_seconds=requests / rate)
+
+    return _scenario(
+        "a day, real batch queue",
+        workers,
+        day,
+        random.uniform(0.4, 0.55),
+        requests,
+        cost=Lognormal(0.1),
+        deadline_ms=50,
+    )
+
+
+def minutes(random: Random, requests: int) -> Scenario:
+    """Held out: per-minute counts with single minutes of several times the level."""
+    curve = {1: 6.0, 4: 10.0, 8: 16.0}
+    workers: list[Workers] = [FifoWorkers(curve, count=6), FifoWorkers(curve, count=2, speed=0.5)]
+
+    def trace(rate: float) -> Workload:
+        level = rate * 60
+        counts = [int(level * (random.uniform(2.0, 2.6) if minute % 7 == 5 else 0.8)) for minute in range(30)]
+        return Minutes(counts, cv=2.0, minute_seconds=min(60.0, requests / rate / 30))
+
+    return _scenario(
+        "minutes of a trace", workers, trace, 0.35, requests, cost=Lognormal(0.5), deadline_ms=200, gateways=3
+    )
+
+
+def ramp(random: Random, requests: int) -> Scenario:
+    """Held out: Prequal's steps, 50 servers beside antagonists."""
+    workers: list[Workers] = [SharingWorkers(cpu_ms=80, cores=2, count=50)]
+    factors = [0.75, 0.926, 1.143, 1.411]
+
+    def steps(rate: float) -> Workload:
+        return Steps(rate, factors, requests / rate / len(factors) / 1.05)
+
+    antagonists = Antagonists(20, (0.6, 1.05), swing=0.06, change_seconds=random.uniform(2, 5))
+    return _scenario(
+        "prequal's steps",
+        workers,
+        steps,
+        1.0,
+        requests,
+        cost=Normal(1.0),
+        deadline_ms=5000,
+        antagonists=antagonists,
+        gateways=5,
+        outliers=False,
+    )
+
+
+def trouble(random: Random, requests: int) -> Scenario:
+    """Held out: one worker is killed, one hangs, one fails everything, one runs at a tenth of its speed."""
+    workers: list[Workers] = [FifoWorkers({1: 2.0}, count=8)]
+
+    def failures(seconds: float) -> list[Failure]:
+        each = seconds / 5
+        return [
+            Failure("stop", 0.8 * each, [0], seconds=each / 2),
+            Failure("stall", 1.8 * each, [1], seconds=each / 2),
+            Failure("errors", 2.8 * each, [2], seconds=each / 2),
+            Failure("slow", 3.8 * each, [3], seconds=each / 2, factor=0.1),
+        ]
+
+    load = random.uniform(0.4, 0.6)
+    return _scenario(
+        "failures",
+        workers,
+        Poisson,
+        load,
+        requests,
+        cost=Lognormal(0.3),
+        deadline_ms=250,
+        gateways=2,
+        failures=failures,
+    )
+
+
+TRAINING: tuple[Kind, ...] = (equal, one_slow, mixed, bursts, neighbours, park, large, sized)
+HELD_OUT: tuple[Kind, ...] = (swell, minutes, ramp, trouble)

@@ -1,0 +1,1 @@
+"""Lets the tests in this folder's rooms import ``scenarios`` and ``answering``."""

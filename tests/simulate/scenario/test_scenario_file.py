@@ -1,0 +1,106 @@
+"""Scenarios from YAML: what is shipped is right, and what is wrong is told with file, line, key, expected and given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from scenarios import SHIPPED
+
+from isochrone.errors import ConfigError
+from isochrone.simulate.scenario.records import FifoWorkers
+from isochrone.simulate.scenario.file import parse, read
+
+GOOD = """\
+name: small
+seconds: 5
+workload: {kind: poisson, rate: 100}
+workers:
+  - {model: fifo, count: 2, batch_ms: {1: 2.0, 8: 6.0}}
+policies:
+  - round_robin
+  - {name: power_of_two, label: two}
+"""
+
+
+def test_a_scenario_is_read_with_its_defaults() -> None:
+    scenario = parse(GOOD, "small.yaml")
+    assert scenario.worker_count == 2
+    assert isinstance(scenario.workers[0], FifoWorkers)
+    assert scenario.workers[0].batch_ms == {1: 2.0, 8: 6.0}
+    assert [choice.title for choice in scenario.choices] == ["round_robin", "two"]
+    assert scenario.requests[0].deadline_ms is None
+
+
+@pytest.mark.parametrize("path", sorted(SHIPPED.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_scenarios_are_right_and_say_what_they_show(path: Path) -> None:
+    scenario = read(path)
+    assert scenario.name
+    assert len(scenario.about) > 80
+
+
+def test_all_eight_are_shipped() -> None:
+    assert {path.stem for path in SHIPPED.glob("*.yaml")} >= {
+        "azure_like",
+        "equal_workers",
+        "failures",
+        "one_slow",
+        "overload",
+        "park",
+        "prequal_figure6",
+        "scale",
+    }
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "message"),
+    [
+        ("rate: 100", "rate: fast", "small.yaml:3: workload.rate: expected float, given 'fast'"),
+        ("rate: 100", "rate: 0", "small.yaml:3: workload.rate: expected float > 0.0, given 0"),
+        ("kind: poisson, ", "", "small.yaml:3: workload.kind: expected a value, given nothing"),
+        ("kind: poisson", "kind: tidal", "small.yaml:3: workload.kind: expected a kind that exists, given 'tidal'"),
+        ("count: 2", "cuont: 2", "small.yaml:5: workers[0].cuont: expected a key that exists here, given cuont"),
+        ("model: fifo", "model: lifo", "small.yaml:5: workers[0].model: expected a model that exists, given 'lifo'"),
+        ("batch_ms: {1: 2.0, 8: 6.0}", "batch_ms: {}", "small.yaml:5: workers[0].batch_ms: expected"),
+        ("seconds: 5", "secs: 5", "small.yaml:2: secs: expected a key that exists here, given secs"),
+        ("seconds: 5", "seconds: -5", "small.yaml:2: seconds: expected float > 0.0, given -5"),
+        (
+            "seconds: 5",
+            "warmup_seconds: 10",
+            "small.yaml:2: warmup_seconds: expected less than the run's 10 s, given 10",
+        ),
+        ("- round_robin", "- round_robbing", "small.yaml:7: policies[0]: expected one of round_robin, "),
+        ("label: two}", "options: {q: 3}}", "small.yaml:8: policies[1]: expected"),
+        (
+            "name: small",
+            "failures: [{kind: stop, at: 1, workers: [2]}]",
+            "failures[0].workers[0]: expected a worker's number, at most 1, given 2",
+        ),
+        ("name: small", "antagonists: {machine_cores: 8}", "small.yaml:5: workers[0].model: expected sharing"),
+        ("name: small", "name: [", "small.yaml:3: file: expected YAML"),
+    ],
+)
+def test_errors_name_file_line_key_expected_and_given(before: str, after: str, message: str) -> None:
+    assert before in GOOD
+    with pytest.raises(ConfigError) as caught:
+        parse(GOOD.replace(before, after), "small.yaml")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "- a\n- b\n", "just words"])
+def test_what_is_no_mapping_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="a mapping with workload and workers"):
+        parse(text, "x.yaml")
+
+
+def test_a_missing_file_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="expected a readable YAML file, given No such file"):
+        read(tmp_path / "none.yaml")
+
+
+def test_bytes_that_are_no_text_are_told(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="UTF-8"):
+        read(path)
