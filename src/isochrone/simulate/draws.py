@@ -1,7 +1,7 @@
-"""Random numbers, drawn in blocks: one at a time, numpy would cost more than the event it is for.
+"""Random numbers, drawn in blocks: a numpy call per number would cost more than the simulated event that uses it.
 
-Every part of a run has a stream of its own, made from the run's seed and the part's name, so that two policies meet
-the same requests, antagonists and failures whatever they do.
+Every part of a run has its own stream, derived from the run's seed and the part's name. Two policies therefore meet the
+same requests, antagonists and failures.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ def stream(seed: int, name: str) -> np.random.Generator:
 
 
 def plain_random(seed: int, name: str) -> Random:
-    """For code that wants a ``random.Random``: the gateway's own."""
+    """A stream for code that takes a ``random.Random``, such as the gateway's."""
     return Random(seed << 64 | _number(name))
 
 
 def _number(name: str) -> int:
-    """Of any name; ``hash`` would differ from process to process."""
+    """A stable number for a name; ``hash`` would differ between processes."""
     return int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
 
 
 def endless(draw: Callable[[int], Floats]) -> Iterator[float]:
-    """One number after another out of blocks."""
+    """Draw blocks and yield their numbers one by one."""
     while True:
         yield from draw(BLOCK).tolist()

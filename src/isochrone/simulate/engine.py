@@ -1,7 +1,8 @@
-"""Simulated time: events in a heap, in order. The one loop of the simulator.
+"""Simulated time: a heap of events, and the loop that handles them in order.
 
-An event is an instant, a function and its argument. Equal instants go in the order they were asked for, so a run
-depends on nothing but its seed. Arrivals do not go through the heap: they come sorted and by the million.
+An event is an instant, a function and its argument. Events of the same instant are handled in the order in which they
+were scheduled, so a run depends on its seed alone. Arrivals bypass the heap: they are sorted already, and there are
+millions of them.
 """
 
 from __future__ import annotations
@@ -12,32 +13,32 @@ from typing import Any
 
 from isochrone.clock import SECOND
 
-#: Simulated clocks begin here: at 0, "never" and "at the start" would look alike to the gateway's records, and every
-#: worker would be a newcomer that starts slowly.
+#: The instant at which simulated clocks start. At 0, the gateway could not tell "never" from "at the start", and would
+#: treat every worker as new (slow start).
 START_NS = 3600 * SECOND
 
 Handler = Callable[[int, Any], None]
 
 
 class Engine:
-    """The clock and what is to happen."""
+    """The simulated clock and the scheduled events."""
 
     __slots__ = ("_order", "events", "heap", "now")
 
     def __init__(self) -> None:
         self.now = START_NS
         self.heap: list[tuple[int, int, Handler, Any]] = []
-        #: Events that have happened.
+        #: Events handled so far.
         self.events = 0
         self._order = 0
 
     def at(self, instant: int, handler: Handler, argument: Any = None) -> None:
-        """Calls ``handler(instant, argument)`` when that time has come."""
+        """Schedule ``handler(instant, argument)``."""
         self._order += 1
         heappush(self.heap, (instant, self._order, handler, argument))
 
     def advance(self, until: int) -> None:
-        """Lets everything up to ``until`` happen, that instant included."""
+        """Handle all events up to and including ``until``."""
         heap = self.heap
         while heap and heap[0][0] <= until:
             instant, _, handler, argument = heappop(heap)
@@ -47,7 +48,7 @@ class Engine:
         self.now = until
 
     def step(self) -> bool:
-        """Lets the next event happen; False: there is none."""
+        """Handle the next event; False if there is none."""
         if not self.heap:
             return False
         instant, _, handler, argument = heappop(self.heap)

@@ -1,6 +1,6 @@
-"""All runs of a scenario: every policy over every seed, one after another, and their outcomes as plain figures.
+"""All runs of a scenario, every policy with every seed, and their results as plain figures.
 
-The figures hold nothing of the machine they were made on: the same scenario and seed give the same bytes.
+The figures do not depend on the machine: the same scenario and seed give the same bytes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from isochrone.simulate.results.tally import Tally
 from isochrone.simulate.scenario.records import PolicyChoice, Scenario, capacity_per_second
 from isochrone.simulate.load.workloads import Steps
 
-#: Told now and then: the policy, the seed, simulated seconds that have passed, and how many there are.
+#: Called during a run with the policy, the seed, the simulated seconds so far, and their total.
 Progress = Callable[[str, int, float, float], None]
 
 _PER_RUN = ("p50_ms", "p90_ms", "p99_ms", "p99.9_ms", "goodput_per_s", "missed_share", "refused_share", "failed_share")
 
 
 def run(scenario: Scenario, choices: Sequence[PolicyChoice], progress: Progress | None = None) -> dict[str, Any]:
-    """Simulates every policy and returns the figures, ready for JSON."""
+    """Simulate every policy and return the figures, ready for JSON."""
     return {
         "scenario": scenario.name,
         "about": scenario.about.strip(),

@@ -1,7 +1,7 @@
-"""One run: a scenario's fleet put together for one policy and one seed, and the loop that lets it live.
+"""One run: builds a scenario's fleet for one policy and one seed, and feeds it the requests.
 
-Everything random comes from streams named after their purpose, so that every policy meets the same requests, the same
-neighbours and the same failures.
+Every random number comes from a stream named after its purpose, so that all policies meet the same requests,
+antagonists and failures.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ if TYPE_CHECKING:
     from isochrone.simulate.draws import Floats
 
 PolicyFactory = Callable[[Random], Policy]
-#: Told now and then: simulated seconds that have passed, and how many there are.
+#: Called during a run with the simulated seconds so far, and their total.
 Progress = Callable[[float, float], None]
 
 _REFRESH_NS = 100 * MILLISECOND
 
 
 class Fleet:
-    """All processes of one run."""
+    """The processes of one run."""
 
     def __init__(self, scenario: Scenario, make_policy: PolicyFactory, seed: int) -> None:
         self.scenario = scenario
@@ -58,7 +58,7 @@ class Fleet:
             scatter = stream(seed, f"scatter/{index}")
             for _ in range(group.count):
                 self.workers.append(_worker(group, len(self.workers), engine, delay, scatter))
-        #: ns of compute per ns that each worker was given.
+        #: Cores or instances of each worker: ns of compute per ns.
         self._allotted = [
             group.cores if isinstance(group, SharingWorkers) else float(group.instances)
             for group in scenario.workers
@@ -95,12 +95,12 @@ class Fleet:
         ]
         #: Outcomes by phase and kind of request.
         self.tallies = [[Tally() for _ in self.kinds] for _ in scenario.workload.phases]
-        #: Outcomes of what arrived while the fleet was warming up.
+        #: Outcomes of requests that arrived during warm-up.
         self.warmup = Tally()
         self._attach()
 
     def _attach(self) -> None:
-        """Everything that happens without being asked."""
+        """Schedule the periodic events, antagonists and failures."""
         scenario, engine = self.scenario, self.engine
         if scenario.antagonists is not None:
             sharing = [worker for worker in self.workers if isinstance(worker, SharingWorker)]
@@ -115,7 +115,7 @@ class Fleet:
             engine.at(engine.now + SECOND, self._utilisation, [0.0] * len(self.workers))
 
     def _refresh(self, now: int, times: int) -> None:
-        """Ejections end and newcomers grow, ten times a second; outliers are looked for once a second."""
+        """End ejections and advance slow starts ten times a second; detect outliers once a second."""
         for gateway in self.gateways:
             if times % 10 == 9:
                 gateway.judge(now)
@@ -129,7 +129,7 @@ class Fleet:
         self.engine.at(now + _REFRESH_NS, self._check, workers)
 
     def _utilisation(self, now: int, before: list[float]) -> None:
-        """Workers' use of what they were given, to policies that weigh by it: as a monitoring system would tell it."""
+        """Report the workers' utilisation to policies that weigh by it, as a monitoring system would."""
         used = [worker.used for worker in self.workers]
         for gateway in self.gateways:
             utilised: Any = getattr(gateway.policy, "utilised", None)
@@ -139,8 +139,8 @@ class Fleet:
         self.engine.at(now + SECOND, self._utilisation, used)
 
     def run(self, progress: Progress | None = None) -> None:
-        """Lets all requests arrive, and all of them end."""
-        # No object here dies in a cycle, and the search for cycles among 100,000 replicas took a quarter of a run.
+        """Send all requests, and wait until each has an outcome."""
+        # Nothing here forms reference cycles, and searching 100,000 replicas for them took a quarter of a run.
         collecting = gc.isenabled()
         gc.disable()
         try:
@@ -176,7 +176,7 @@ class Fleet:
             if progress is not None and passed >= told:
                 progress(passed, self.seconds)
                 told = passed + self.seconds / 200
-        # Whoever was sent to a worker that hangs for good, and has no deadline, would be waited for without end.
+        # A request without a deadline that was sent to a permanently stalled worker would never end.
         patience = START_NS + int((10 * self.seconds + 60) * SECOND) if scenario.failures else NEVER
         while any(gateway.open for gateway in gateways) and engine.now < patience and engine.step():
             pass
@@ -210,7 +210,7 @@ def _worker(
 
 
 def batch_times(milliseconds: dict[int, float]) -> list[float]:
-    """ns by rows, straight lines between the given sizes; index 0 is not used."""
+    """ns by number of rows, interpolated linearly between the given sizes; index 0 is unused."""
     sizes = sorted(milliseconds)
     rows = np.arange(sizes[-1] + 1)
     times: Floats = np.interp(rows, sizes, [milliseconds[size] * MILLISECOND for size in sizes])

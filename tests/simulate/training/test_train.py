@@ -109,16 +109,16 @@ def test_what_it_is_tried_on_is_nothing_it_was_trained_on() -> None:
 
 @pytest.mark.parametrize(("kind", "requests"), [(swell, 6000), (trouble, 20_000)])
 def test_the_shipped_weights_match_prequal_on_kinds_they_never_saw(kind: Any, requests: int) -> None:
-    trial = evaluation.try_one(kind, True, read(SHIPPED), seeds=2, requests=requests)
-    assert trial.ratio < 1.05
-    assert trial.learned_missed <= trial.prequal_missed + 0.002
-    assert trial.switched_off == 0
+    compared = evaluation.compare(kind, True, read(SHIPPED), seeds=2, requests=requests)
+    assert compared.ratio < 1.05
+    assert compared.learned_missed <= compared.prequal_missed + 0.002
+    assert compared.switched_off == 0
 
 
 def test_the_shipped_weights_beat_prequal_on_bursts() -> None:
-    trial = evaluation.try_one(bursts, False, read(SHIPPED), seeds=2, requests=6000)
-    assert trial.ratio < 1.0
-    table = evaluation.table([trial])
+    compared = evaluation.compare(bursts, False, read(SHIPPED), seeds=2, requests=6000)
+    assert compared.ratio < 1.0
+    table = evaluation.table([compared])
     assert table.row_count == 1
 
 

@@ -1,4 +1,4 @@
-"""How much work each request is, in units of a mean one: every distribution here has mean 1."""
+"""The work of each request, in units of the mean request: every distribution has mean 1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Constant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="constant"):
-    """Every request the same."""
+    """All requests cost the same."""
 
     def draw(self, random: np.random.Generator) -> Draw:
         return lambda count: np.ones(count)
@@ -41,7 +41,7 @@ class Lognormal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_fie
 class Normal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="normal"):
     """Normal, truncated at 0. ``cv`` is sigma over mu before truncation, 1 in Prequal's testbed.
 
-    Truncation raises the mean (by 29 % at cv 1), so draws are divided by the mean of what is left.
+    Truncation raises the mean (by 29 % at cv 1), so draws are divided by the mean of the truncated distribution.
     """
 
     cv: Positive = 1.0
@@ -62,7 +62,7 @@ class Normal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
 
 
 class Pareto(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="pareto"):
-    """Classical Pareto: few requests are most of the work. With shape 1.5 the variance is infinite."""
+    """Classical Pareto: a few requests account for most of the work. With shape 1.5 the variance is infinite."""
 
     shape: Annotated[float, msgspec.Meta(gt=1)] = 1.5
 

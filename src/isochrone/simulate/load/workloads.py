@@ -1,8 +1,8 @@
-"""When requests arrive: every workload is a rate over time and a renewal process that runs through it.
+"""Arrival times of requests: a workload is a rate over time and a renewal process that is scaled by it.
 
-The process has intervals of mean 1 (exponential: Poisson; Gamma: bursts) in a time of its own; the rate says how fast
-that time passes. So bursts keep their shape while the load moves. Arrivals come in blocks, lazily: a run of millions
-never holds more than one block.
+The process has intervals of mean 1 (exponential: Poisson; Gamma: bursts) on its own time scale; the rate sets how fast
+that scale advances. Bursts therefore keep their shape while the load changes. Arrivals are generated lazily, in blocks:
+a run of millions of requests holds one block at a time.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Segment(NamedTuple):
-    """A stretch of constant rate."""
+    """A period of constant rate."""
 
     seconds: float
     #: Requests per second.
     rate: float
-    #: Results are also told per phase.
+    #: Results are also shown per phase.
     phase: int = 0
-    #: Exactly this many requests, at random instants; None: as the process has it.
+    #: Exactly this many requests, at random instants; None: as many as the process generates.
     exactly: int | None = None
 
 
@@ -63,7 +63,7 @@ class Gamma(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
 
 
 class Diurnal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="diurnal"):
-    """A day: the rate goes up and down as a cosine around ``rate``, lowest at the start."""
+    """A day: the rate follows a cosine around ``rate``, lowest at the start."""
 
     rate: Positive
     #: Swing relative to the rate; 0.5: from half to one and a half.
@@ -72,7 +72,7 @@ class Diurnal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     cv: Positive = 1.0
 
     def segments(self, seconds: float) -> Iterator[Segment]:
-        # 288 to the day: five minutes of constant rate each, if the day is a real one.
+        # 288 per day: five minutes of constant rate each in a day of 24 hours.
         length, begun = self.day_seconds / 288, 0.0
         while begun < seconds:
             middle = (begun + length / 2) / self.day_seconds
@@ -86,17 +86,17 @@ class Diurnal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class Minutes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="minutes"):
-    """Requests per minute, as traces of the Azure Functions kind give them; again from the start after the last.
+    """Requests per minute, as in traces of the Azure Functions kind; repeated from the start when they run out.
 
-    The trace says nothing of what happens inside a minute. ``renewal`` runs a Gamma process of the given ``cv`` at the
-    minute's rate, so that counts scatter around the given ones; ``uniform`` places exactly the given number at
-    independent instants, which is what a Poisson process does once its count is known.
+    Such a trace does not describe arrivals within a minute. ``renewal`` runs a Gamma process of the given ``cv`` at the
+    minute's rate, so that counts scatter around the given ones. ``uniform`` places exactly the given number at
+    independent instants, as a Poisson process does once its count is known.
     """
 
     counts: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1)]
     fill: Literal["renewal", "uniform"] = "renewal"
     cv: Positive = 1.0
-    #: A minute may be simulated in less: rates stay what they are per minute of 60 s, there is just less of it.
+    #: Simulated length of a minute. If it is below 60 s, rates stay the same and fewer requests arrive.
     minute_seconds: Annotated[float, msgspec.Meta(gt=0, le=60)] = 60.0
 
     def segments(self, seconds: float) -> Iterator[Segment]:
@@ -115,7 +115,7 @@ class Minutes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
 
 
 class Steps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="steps"):
-    """Load in steps, each told on its own: ``rate`` times each factor, for ``step_seconds``; then the run ends."""
+    """Load in steps, with results per step: ``rate`` times each factor for ``step_seconds`` each; then the run ends."""
 
     rate: Positive
     factors: Annotated[list[Positive], msgspec.Meta(min_length=1)]
@@ -135,16 +135,16 @@ Workload = Poisson | Gamma | Diurnal | Minutes | Steps
 
 
 def duration(workload: Workload, seconds: float) -> float:
-    """How long a run is: as asked, but steps bring their own length."""
+    """The length of a run: ``seconds``, except that steps have their own length."""
     return len(workload.factors) * workload.step_seconds if isinstance(workload, Steps) else seconds
 
 
 def arrivals(
     workload: Workload, seconds: float, start: int, random: np.random.Generator
 ) -> Iterator[tuple[int, list[int]]]:
-    """Blocks of instants (ns, sorted, from ``start``), each with its phase."""
+    """Blocks of arrival instants (ns, sorted, from ``start``), each with its phase."""
     begun = 0.0
-    #: Of the process's own time, until the next arrival.
+    #: Time until the next arrival, on the process's own scale.
     ahead = float(_intervals(workload.cv, random, 1)[0])
     for segment in workload.segments(seconds):
         if segment.exactly is not None:
@@ -155,7 +155,7 @@ def arrivals(
             length = segment.rate * segment.seconds
             passed = 0.0
             while passed + ahead <= length:
-                # As many as the rest of the segment is expected to hold, and a few more.
+                # The expected number in the rest of the segment, and a few more.
                 wanted = min(BLOCK, int((length - passed) * 1.1) + 16)
                 intervals = _intervals(workload.cv, random, wanted)
                 intervals[0] = ahead

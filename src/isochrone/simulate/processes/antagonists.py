@@ -1,7 +1,7 @@
-"""Neighbours on the same machines: how many cores they leave, machine by machine, as time passes.
+"""Antagonists: other load on the workers' machines, and the cores that it leaves idle over time.
 
-A worker always gets its allocation. Beyond it, it gets what the antagonists leave of the machine. Each machine has a
-level of its own around which its antagonists move: some machines are tight for good, others have plenty to spare.
+A worker always gets its allocation. Beyond it, the worker gets the cores that the antagonists leave idle. The demand on
+each machine varies around its own level: some machines are always short of cores, others have many to spare.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ Share = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Antagonists(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What runs beside every worker of the ``sharing`` model, each on a machine of its own."""
+    """The load beside every worker of the ``sharing`` model; each worker has its own machine."""
 
     #: Cores of a machine.
     machine_cores: Annotated[float, msgspec.Meta(gt=0)]
-    #: Machines' usual levels are spread evenly between these shares of the machine.
+    #: The machines' levels are spread evenly between these shares of a machine.
     level: tuple[Share, Share] = (0.6, 1.0)
     #: Standard deviation of the demand around the machine's level, as a share of the machine.
     swing: Share = 0.1
@@ -32,7 +32,7 @@ class Antagonists(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     change_seconds: Annotated[float, msgspec.Meta(gt=0)] = 2.0
 
     def attach(self, engine: Engine, workers: Sequence[SharingWorker], random: np.random.Generator) -> None:
-        """Starts them."""
+        """Start the antagonists of every worker's machine."""
         low, high = self.level
         levels = random.permutation(np.linspace(low, high, len(workers))).tolist()
         for worker, level in zip(workers, levels, strict=True):
@@ -55,7 +55,7 @@ class Neighbour:
         self._allocation = worker.cores
 
     def change(self, now: int, _: object) -> None:
-        """They want another amount from now on."""
+        """Draw the demand until the next change."""
         rules = self._rules
         demand = self._level + self._random.normal(0.0, rules.swing) if rules.swing else self._level
         left = rules.machine_cores * (1 - max(0.0, demand))

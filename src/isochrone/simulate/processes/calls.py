@@ -1,4 +1,4 @@
-"""One request on its way through the simulated fleet, and the ways it can end."""
+"""One request in the simulated fleet, and its possible outcomes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from isochrone.gateway.policies.base import NEVER, Demand
 from isochrone.gateway.replicas import LoadReport, Replica
 from isochrone.simulate.results.tally import Tally
 
-#: What a worker answered.
+#: Outcomes of a call at its worker.
 ANSWERED, REFUSED, TOO_LATE, FAILED = range(4)
-#: Where a call is, as its worker knows it.
+#: Places of a call at its worker.
 ELSEWHERE, QUEUED, RUNNING = range(3)
 
 
@@ -21,7 +21,7 @@ class Sender(Protocol):
 
 
 class Call:
-    """Grouped by who sets it: the workload; the gateway; the worker."""
+    """One request. Fields are grouped by their writer: workload, gateway, worker."""
 
     __slots__ = (
         "arrived",
@@ -47,12 +47,12 @@ class Call:
     def __init__(
         self, arrived: int, work: float, gateway: Sender, tally: Tally, deadline: int = NEVER, rows: int = 1
     ) -> None:
-        #: When it reached its gateway.
+        #: Arrival at its gateway.
         self.arrived = arrived
         #: In units of a mean request.
         self.work = work
         self.gateway = gateway
-        #: Where its outcome is counted.
+        #: Counts its outcome.
         self.tally = tally
         self.deadline = deadline
         self.rows = rows
@@ -60,16 +60,16 @@ class Call:
         #: Kept for a second attempt.
         self.demand: Demand | None = None
         self.replica: Replica | None = None
-        #: What the balancer wants back at the end.
+        #: The replica's load at the time of sending, which the balancer needs at the end.
         self.load = 0
         self.sent_at = 0
         self.attempts = 0
-        #: Its client has its answer, or has given up.
+        #: The client has its answer, or has given up.
         self.over = False
         self.outcome = ANSWERED
-        #: The worker's word with the answer; None: it gave none.
+        #: The load report that came with the answer, if any.
         self.report: LoadReport | None = None
         self.place = ELSEWHERE
-        #: When it came to its worker, and how many it met there, itself included.
+        #: Arrival at its worker, and the number of requests in flight there, including this one.
         self.entered = 0
         self.met = 0

@@ -1,8 +1,8 @@
-"""The exact worker model: the real batch queue, deadlines, plans and learned latency curve; only compute is modelled.
+"""The exact worker model: the real batch queue, deadlines, plans and measured latency curve; only compute is modelled.
 
-Slower to simulate than the others, and the one to ask about deadlines, batching and overload. It does what the worker's
-runner does around the queue: push or refuse, take when an instance is idle, tell the queue who is busy, learn from each
-run. The runner's own costs (threads, bytes) are not here.
+Slower to simulate than the others; use it for deadlines, batching and overload. Like the worker's runner, it pushes or
+rejects calls, takes a batch when an instance is idle, updates the queue's view of busy instances, and measures each run.
+The runner's own costs (threads, bytes) are not modelled.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class QueuedCall(InferRequest):
 
 
 class ExactWorker(Worker):
-    """``batch_ns[rows]`` as for the fifo model; ``scatter`` draws each run's time relative to that."""
+    """``batch_ns[rows]`` as in the fifo model; ``scatter`` draws each run's time relative to it."""
 
     def __init__(
         self,
@@ -50,20 +50,20 @@ class ExactWorker(Worker):
         self._instances = instances
         self.curve = LatencyCurve(rules.max_rows)
         for rows in range(1, rules.max_rows + 1):
-            # As warm-up does: every size a few times, before anybody is waiting.
+            # As warm-up does: every size a few times, before the first request.
             for _ in range(4):
                 self.curve.observe(rows, int(batch_ns[rows] / speed))
         self._plans: dict[tuple[int, int], Plan] = {}
         self._begin(engine.now)
 
     def _begin(self, now: int) -> None:
-        """A process that has just started."""
+        """Set the state of a process that has just started."""
         self.queue = BatchQueue(self._rules, self.curve, self._instances)
         self._idle = list(range(self._instances))
         self._expected_end = [0] * self._instances
         self._running: dict[int, list[InferRequest]] = {}
         self._requests: dict[int, QueuedCall] = {}
-        #: Runs of a process before it was stopped must not end in the one after.
+        #: Runs of a stopped process must not end in its successor.
         self._life = now
         self._wake_at = 0
         self.in_flight = 0
@@ -159,7 +159,7 @@ class ExactWorker(Worker):
                 self.answer(now, call, ANSWERED, report)
 
     def check(self, now: int) -> None:
-        """Ten times a second, as the worker's runner does: refuses what has become late while nobody was free."""
+        """Reject calls that have become late while all instances were busy; ten times a second, as in the worker's runner."""
         if self.state == SERVING and self.queue.requests and not self._idle:
             self.queue.drop_late(now)
             self._settle_refused(now)

@@ -1,4 +1,4 @@
-"""What goes wrong, and when gateways find out: stops, stalls, slowdowns, workers that fail every request."""
+"""Failures of workers (stop, stall, slowdown, errors), and the delay until gateways detect them."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ Index = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One thing that goes wrong."""
+    """One failure of one or more workers."""
 
     #: stop: the process dies; stall: it hangs, as under SIGSTOP; slow: its speed changes; errors: it fails at once.
     kind: Literal["stop", "stall", "slow", "errors"]
     #: Seconds into the run.
     at: Annotated[float, msgspec.Meta(ge=0)]
-    #: By number, from 0, in the order of the scenario's groups.
+    #: Numbers of the workers, from 0, in the order of the scenario's groups.
     workers: Annotated[list[Index], msgspec.Meta(min_length=1)]
-    #: Until it is over; none: for good.
+    #: Duration; None: until the end of the run.
     seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
-    #: slow: speed relative to its own.
+    #: slow: speed relative to the worker's normal one.
     factor: Annotated[float, msgspec.Meta(gt=0)] = 0.2
 
 
@@ -37,7 +37,7 @@ def schedule(
     gateways: Sequence[Gateway],
     detection_ms: float,
 ) -> None:
-    """Puts all of them on the engine's list. Active checks see a stop or a stall after ``detection_ms``."""
+    """Schedule all failures. Active health checks detect a stop or a stall after ``detection_ms``."""
     detection = int(detection_ms * MILLISECOND)
 
     def tell(now: int, news: tuple[Worker, bool]) -> None:

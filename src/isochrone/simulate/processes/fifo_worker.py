@@ -1,8 +1,8 @@
 """The fast worker model: first come, first served, by a number of instances that take batches.
 
-Two or three events per batch. A free instance takes what waits, up to the largest batch, without waiting for company.
-What cannot be in time any more is dropped before it costs compute, as the real worker does; nothing is refused on
-arrival: for that, use the exact model.
+Two or three events per batch. A free instance takes the waiting calls, up to the largest batch, without waiting for
+more. Calls whose deadline has passed are dropped before they cost compute, as in the real worker. No call is rejected on
+arrival: the exact model does that.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from isochrone.simulate.processes.calls import ANSWERED, ELSEWHERE, QUEUED, RUNN
 from isochrone.simulate.engine import Engine
 from isochrone.simulate.processes.worker import Worker
 
-#: Weight of one batch in the running mean of how far runs are from the curve.
+#: Weight of one batch in the moving average of measured over expected time.
 _GAIN = 1 / 16
 
 
 class FifoWorker(Worker):
-    """``batch_ns[rows]``: how long a batch of that many mean requests takes at speed 1; index 0 is not used."""
+    """``batch_ns[rows]``: duration of a batch of that many mean requests at speed 1; index 0 is unused."""
 
     def __init__(
         self,
@@ -37,13 +37,13 @@ class FifoWorker(Worker):
         self._instances = instances
         self._idle = instances
         self._queue: deque[Call] = deque()
-        #: Cancelled ones are still in the queue.
+        #: Without cancelled calls, which stay in the queue.
         self._queued = 0
-        #: Running batches by number, and when each is to end.
+        #: Running batches by number, and the end of each.
         self._running: dict[int, list[Call]] = {}
         self._ends: dict[int, int] = {}
         self._batches = 0
-        #: Runs relative to the curve, as seen lately: what the worker bases its own word on.
+        #: Moving average of measured over expected time: the basis of its load reports.
         self._pace = 1 / speed
 
     def accept(self, now: int, call: Call) -> None:
@@ -117,7 +117,7 @@ class FifoWorker(Worker):
 
     def cancel(self, now: int, call: Call) -> None:
         if call.place == QUEUED:
-            # It stays in the queue, where nobody will look at it. What runs, runs on.
+            # It stays in the queue and is skipped there. A running batch is not interrupted.
             call.place = ELSEWHERE
             self.in_flight -= 1
             self._queued -= 1

@@ -1,4 +1,4 @@
-"""How long a message takes from one process to another: a constant and an exponential tail."""
+"""Delays of messages between processes: a constant plus an exponential tail."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One way, in ms."""
+    """One-way delays, in ms."""
 
     #: Between a gateway and a worker.
     one_way_ms: NotNegative = 0.1
     #: Mean of the exponential part on top.
     jitter_ms: NotNegative = 0.0
-    #: Between a client and its gateway: added to what the client sees.
+    #: Between a client and its gateway: added to the latency that the client sees.
     client_one_way_ms: NotNegative = 0.0
 
     def delays(self, random: np.random.Generator) -> Callable[[], int]:
-        """Draws the next delay, in ns."""
+        """A function that draws the next delay, in ns."""
         constant = round(self.one_way_ms * MILLISECOND)
         if not self.jitter_ms:
             return lambda: constant

@@ -1,8 +1,8 @@
-"""The fast worker model for CPU-bound servers: everybody in it shares its cores, as threads share a machine.
+"""The fast worker model for CPU-bound servers: its requests share its cores, as threads share a machine.
 
-A request uses at most one core. The worker owns an allocation of cores on a machine; what antagonists leave beyond that
-it may use too. Exact processor sharing in logarithmic time: all requests advance at one rate, so each has a fixed place
-on a scale of attained service at which it is done.
+A request uses at most one core. The worker owns an allocation of cores on a machine, and may also use the cores that
+antagonists leave idle. Exact processor sharing in logarithmic time: all requests advance at the same rate, so each ends
+at a fixed point on the scale of attained service.
 """
 
 from __future__ import annotations
@@ -36,20 +36,20 @@ class SharingWorker(Worker):
         self._cpu_ns = cpu_ns
         #: Cores it may use now.
         self.cores = cores
-        #: By the attained service at which each is done.
+        #: By the attained service at which each call ends.
         self._heap: list[tuple[float, int, Call]] = []
         self._order = 0
-        #: Core ns that everybody present all along has had, as of ``_since``.
+        #: Core ns that a call present since the start has had, as of ``_since``.
         self._attained = 0.0
         self._since = engine.now
         #: Cores per request.
         self._rate = 0.0
         self._wake_at = _NEVER
-        #: Latency by requests in flight on arrival, in powers of two: what Prequal's servers tell.
+        #: Latency by requests in flight on arrival, in powers of two: the estimate that Prequal's servers report.
         self._by_load = [0.0] * 24
 
     def set_cores(self, now: int, cores: float) -> None:
-        """The machine has more or less to spare."""
+        """Set the cores that it may use."""
         self._advance(now)
         self.cores = cores
         self._replan(now)
@@ -77,7 +77,7 @@ class SharingWorker(Worker):
             self._since = now
 
     def _replan(self, now: int) -> None:
-        """The rate anew, and when the next one will be done."""
+        """Recompute the rate and the end of the next call."""
         count = self.in_flight
         if not count or self.state == STALLED:
             self._rate = 0.0
@@ -88,7 +88,7 @@ class SharingWorker(Worker):
             heappop(heap)
         left = heap[0][0] - self._attained
         wake = now + (ceil(left / rate) if left > 0 else 0)
-        # An event that comes too early finds nothing done and plans anew: cheaper than one per arrival.
+        # An event that is too early finds no call at its end and replans: cheaper than one event per arrival.
         if wake < self._wake_at:
             self._wake_at = wake
             self.engine.at(wake, self._woken)
@@ -118,7 +118,7 @@ class SharingWorker(Worker):
         self._by_load[index] = seen + (latency - seen) * _GAIN if seen else float(latency)
 
     def report(self, now: int) -> LoadReport:
-        """Its own word: how long requests took that met as many others as one would now."""
+        """Reports the latency of earlier requests that met as many others as a new one would."""
         index = (self.in_flight + 1).bit_length()
         run = self._by_load[index]
         while not run and index:
@@ -129,7 +129,7 @@ class SharingWorker(Worker):
 
     def cancel(self, now: int, call: Call) -> None:
         if call.place == RUNNING:
-            # Its place in the heap is left to be found empty.
+            # Its entry stays in the heap and is skipped later.
             call.place = ELSEWHERE
             self._advance(now)
             self.in_flight -= 1

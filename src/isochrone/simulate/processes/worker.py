@@ -1,7 +1,7 @@
-"""What every simulated worker is: takes calls, answers them, tells its load, and can stop, stall, slow down or err.
+"""Base class of simulated workers: accepts calls, answers them, reports its load, and can stop, stall, slow down or fail.
 
-Subclasses model the compute: ``fifo_worker``, ``sharing_worker``, ``exact_worker``. This class does what is common:
-the way back over the network, failures, and the count of what is in flight.
+Subclasses model the compute: ``fifo_worker``, ``sharing_worker``, ``exact_worker``. The base class sends answers over the
+network and implements failures.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from isochrone.gateway.replicas import LoadReport
 from isochrone.simulate.processes.calls import ANSWERED, ELSEWHERE, FAILED, Call
 from isochrone.simulate.engine import Engine, Handler
 
-#: What a worker does with what reaches it.
+#: States of a worker.
 SERVING, STOPPED, STALLED, ERRING = range(4)
 
 
 class Worker:
-    """One worker. ``in_flight`` is kept by the subclasses: it changes where they know it best."""
+    """One worker. Subclasses maintain ``in_flight``."""
 
     def __init__(self, number: int, engine: Engine, delay: Callable[[], int], speed: float = 1.0) -> None:
         self.number = number
         self.engine = engine
         self.delay = delay
-        #: Of this worker when nothing is wrong, and now.
+        #: Speed without a failure, and current speed.
         self.full_speed = speed
         self.speed = speed
         self.in_flight = 0
@@ -33,13 +33,13 @@ class Worker:
         self.answers = 0
         self.state = SERVING
         self._stalled_at = 0
-        #: What would have happened while it stalled.
+        #: Events that were due while it was stalled.
         self._held: list[tuple[int, Handler, Any]] = []
 
-    # What the gateway's side calls, all of it as events.
+    # Called by gateways, as events.
 
     def arrive(self, now: int, call: Call) -> None:
-        """A call is at the door."""
+        """Handle an arriving call."""
         state = self.state
         if state == SERVING:
             if not call.over:
@@ -50,7 +50,7 @@ class Worker:
             self.answer(now, call, FAILED, None if state == STOPPED else self.report(now))
 
     def abandoned(self, now: int, call: Call) -> None:
-        """The caller has gone."""
+        """Handle a call whose caller has gone."""
         if self.state == STALLED:
             self._held.append((now, self.abandoned, call))
         elif self.state != STOPPED:
@@ -64,36 +64,36 @@ class Worker:
         self.engine.at(now + self.delay(), call.gateway.answered, call)
 
     def report(self, now: int) -> LoadReport:
-        """Its own word on its load."""
+        """The load that it reports."""
         raise NotImplementedError
 
-    # What subclasses do.
+    # Implemented by subclasses.
 
     def accept(self, now: int, call: Call) -> None:
         raise NotImplementedError
 
     def cancel(self, now: int, call: Call) -> None:
-        """Takes a call out if that saves work; it may have been answered already."""
+        """Remove a call if that saves work; it may have been answered already."""
         raise NotImplementedError
 
     def drop_all(self, now: int) -> list[Call]:
-        """Forgets everything it has, and returns it: the process is gone."""
+        """Remove and return all calls: the process has ended."""
         raise NotImplementedError
 
     def speed_changed(self, now: int) -> None:
-        """``speed`` is another one from now on."""
+        """Handle a change of ``speed``."""
 
     # Failures.
 
     def holds(self, now: int, handler: Handler, argument: Any) -> bool:
-        """Whether an event of the worker's own must wait because it stalls; it is then kept for later."""
+        """Whether an event of the worker must wait because it is stalled; it is then kept."""
         if self.state != STALLED:
             return False
         self._held.append((now, handler, argument))
         return True
 
     def stop(self, now: int) -> None:
-        """The process dies: what it had fails, what comes is refused at the socket."""
+        """End the process: its calls fail, and new connections are refused."""
         held, self._held = self._held, []
         for _, handler, argument in held:
             if handler == self.arrive and not argument.over:
@@ -105,13 +105,13 @@ class Worker:
         self.state = STOPPED
 
     def stall(self, now: int) -> None:
-        """Nothing moves, nobody is told (SIGSTOP)."""
+        """Stop handling events without closing connections, as under SIGSTOP."""
         self.state = STALLED
         self._stalled_at = now
         self.speed_changed(now)
 
     def err(self, now: int) -> None:
-        """Answers everything new with an error, at once."""
+        """Answer every new call with an error immediately."""
         self.state = ERRING
 
     def slow(self, now: int, factor: float) -> None:
@@ -119,13 +119,13 @@ class Worker:
         self.speed_changed(now)
 
     def recover(self, now: int) -> None:
-        """All is well again."""
+        """End any failure."""
         stalled_for = now - self._stalled_at if self.state == STALLED else 0
         self.state = SERVING
         self.speed = self.full_speed
         self.speed_changed(now)
         held, self._held = self._held, []
         for instant, handler, argument in held:
-            # Messages waited in the socket; compute goes on where it was, so it ends later by the length of the stall.
+            # Messages waited in the socket. Compute resumes, so it ends later by the length of the stall.
             waits = handler in (self.arrive, self.abandoned)
             self.engine.at(now if waits else instant + stalled_for, handler, argument)

@@ -1,6 +1,6 @@
-"""Latencies counted in buckets that grow with the value: bounded memory, percentiles within 0.2 %.
+"""A log-linear histogram of latencies: bounded memory for any number of samples, percentiles within 0.2 %.
 
-The ten leading bits of a value name its bucket. A list of samples would grow with the run; this does not.
+The ten leading bits of a value name its bucket.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _BITS = 9
 
 
 class Histogram:
-    """Of non-negative whole numbers (ns)."""
+    """A histogram of non-negative integers (ns)."""
 
     __slots__ = ("counts", "highest", "total", "weight")
 
@@ -23,7 +23,7 @@ class Histogram:
         self.weight = 0
 
     def add(self, value: int) -> None:
-        # As ``bucket_of`` has it, without the call.
+        # ``bucket_of``, inlined.
         shift = value.bit_length() - _BITS - 1
         bucket = (shift << _BITS) + (value >> shift) if shift > 0 else value
         counts = self.counts
@@ -45,7 +45,7 @@ class Histogram:
         return self.weight / self.total if self.total else 0.0
 
     def percentile(self, share: float) -> float:
-        """The value that ``share`` of all do not exceed, on a straight line inside its bucket; 0 without values."""
+        """The value that ``share`` of all do not exceed, interpolated linearly within its bucket; 0 without values."""
         wanted = share * self.total
         passed = 0
         for bucket in sorted(self.counts):

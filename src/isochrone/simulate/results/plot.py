@@ -1,4 +1,4 @@
-"""A picture of the figures: latency by policy, or by phase where the load moves in steps. Needs matplotlib."""
+"""A plot of the figures: latency by policy, or by phase if the load changes in steps. Needs matplotlib."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _PERCENTILES = ("p50", "p90", "p99", "p99.9")
 
 
 def draw(figures: dict[str, Any], path: Path) -> None:
-    """Writes the picture; the file's ending says which format."""
+    """Write the plot in the format of the file's suffix."""
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise Unsupported("a plot needs matplotlib, which is not installed; run: pip install matplotlib") from None
-    # Without pyplot: nothing global is left behind, and no display is looked for.
+    # Without pyplot: it keeps global state and looks for a display.
     figure = Figure(figsize=(10, 5), layout="constrained")
     FigureCanvasAgg(figure)
     policies = figures["policies"]
@@ -49,5 +49,5 @@ def draw(figures: dict[str, Any], path: Path) -> None:
     left.set_ylabel("latency, ms")
     left.legend(fontsize="small")
     figure.suptitle(figures["scenario"] or "scenario")
-    # No date and no version inside: the same figures give the same file.
+    # No date and no version: the same figures give the same file.
     figure.savefig(path, metadata={"Software": None} if path.suffix == ".png" else None)

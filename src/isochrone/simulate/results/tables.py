@@ -1,4 +1,4 @@
-"""Figures as tables: policies by percentiles, and per phase and kind of request where there are several."""
+"""Figures as tables: percentiles per policy, and per phase and kind of request if there are several."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COLUMNS = ("p50", "p90", "p99", "p99.9")
 
 
 def tables(figures: dict[str, Any]) -> Iterable[Table]:
-    """The whole first, then the parts."""
+    """The table of all requests, then those of the phases and kinds."""
     policies = figures["policies"]
     title = f"{figures['scenario'] or 'scenario'}: {figures['workers']} workers, {figures['gateways']} gateways"
     title += f", capacity {figures['capacity_per_s']:,.0f}/s, seed {figures['seed']}"

@@ -1,7 +1,7 @@
-"""What came of a run: every request has exactly one outcome, counted per phase and priority.
+"""Outcomes of a run: every request has exactly one, counted per phase and kind of request.
 
-Latency is as the client saw it. A request that was given up at its deadline counts as late, with the time it was
-waited for. Refused and failed ones have no latency here: a fast "no" must not improve the percentiles.
+Latency is as the client sees it. A request that is given up at its deadline counts as late, with the time that its
+client waited. Rejected and failed requests have no latency: a fast rejection must not improve the percentiles.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ class Tally:
 
     def __init__(self) -> None:
         self.offered = 0
-        #: Answered before the deadline, if there was one.
+        #: Answered before the deadline, if there is one.
         self.in_time = 0
         #: Answered after the deadline, given up at it, or dropped because of it after admission.
         self.late = 0
-        #: Told at once that it cannot be: by the gateway's admission or the worker's.
+        #: Rejected by the admission of the gateway or the worker.
         self.refused = 0
-        #: Errors, and nobody to send to.
+        #: Errors, and requests without an eligible worker.
         self.failed = 0
         #: Attempts beyond the first.
         self.retried = 0

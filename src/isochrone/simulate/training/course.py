@@ -1,11 +1,12 @@
-"""Trains the learned policy: episodes on random fleets, a fit, episodes with what was learned, a fit again.
+"""Training of the learned policy: rounds of episodes on random fleets, with a fit after each round.
 
-A contextual bandit by the direct method: in every episode a share of requests is placed by lot inside the safe set, and
-a ridge regression learns what each figure of a candidate adds to the cost of a request. Later rounds place the rest by
-the weights so far, so that it learns about the states its own choices lead to. At the end the margin is chosen on fresh
-episodes: how much better another must look before Prequal's choice is overruled.
+A contextual bandit, trained by the direct method. In every episode, a share of the requests is placed at random within
+the safe set, and a ridge regression estimates how much each feature of a candidate adds to the cost of a request. Later
+rounds place the other requests by the weights so far, so that the policy learns about the states that its own choices
+lead to. Finally the margin is chosen on fresh episodes: the advantage that another candidate must have before Prequal's
+choice is overruled.
 
-Deterministic by seed: ``minutes`` says how many episodes, not how long.
+Deterministic by seed: ``minutes`` sets the number of episodes, not their duration.
 """
 
 from __future__ import annotations
@@ -25,25 +26,25 @@ from isochrone.simulate.training.scenarios import REQUESTS, TRAINING, Kind
 
 #: Episodes that take about a minute of one core.
 EPISODES_PER_MINUTE = 80
-#: Share of an episode's requests that is placed by lot: many at first, when there is nothing to go by.
+#: Share of an episode's requests that is placed at random: larger in the first round, which has no weights yet.
 _FIRST_LOTS, _LOTS = 0.5, 0.25
 _ROUNDS = 4
 _RIDGE = 0.02
-#: Figures may go this far beyond those of training before the policy calls itself unsure: half as long again.
+#: Features may exceed the range of training by this much (a factor of 1.5) before the policy is out of its range.
 _ROOM = log(1.5)
 _MARGINS = (0.03, 0.06, 0.1, 0.15, 0.25)
-#: Of all episodes, so many are for choosing the margin.
+#: Share of the episodes that is used to choose the margin.
 _FOR_MARGIN = 0.4
 
-#: Told before each step: what is done, how many steps are done, and how many there are.
+#: Called before each step with its description, the steps done so far, and their total.
 Progress = Callable[[str, int, int], None]
 
 
 class Course(NamedTuple):
-    """What came of a training."""
+    """The result of a training."""
 
     weights: Weights
-    #: p99 relative to Prequal's on the episodes the margin was chosen on, by margin.
+    #: By margin: p99 relative to Prequal's on the episodes that the margin is chosen on.
     margins: dict[float, float]
 
 
@@ -54,7 +55,7 @@ def train(
     requests: int = REQUESTS,
     training: Sequence[Kind] = TRAINING,
 ) -> Course:
-    """The whole course. ``requests``: of one episode; ``training``: the kinds of episode, in turn."""
+    """Train the policy. ``requests``: of one episode; ``training``: the kinds of episode, in turn."""
     kinds = len(training)
     whole = max(2 * kinds, round(minutes * EPISODES_PER_MINUTE))
     repeats = max(1, round(whole * _FOR_MARGIN / kinds / (1 + len(_MARGINS))))
@@ -75,34 +76,34 @@ def train(
             weights = Weights(lessons.fit(_RIDGE), lessons.ranges(_ROOM), 0.0)
     if not lessons.samples:
         raise ConfigError("training", "requests", "episodes long enough to learn from", str(requests))
-    trials = [(kind(random, requests), random.getrandbits(32)) for kind in [*training] * repeats]
-    margins = _try_margins(weights, trials, lambda name, at: _tell(progress, name, done + at, steps))
+    episodes = [(kind(random, requests), random.getrandbits(32)) for kind in [*training] * repeats]
+    margins = _try_margins(weights, episodes, lambda name, at: _report(progress, name, done + at, steps))
     margin = min(margins, key=margins.__getitem__)
-    told: dict[str, str | int | float] = {
+    origin: dict[str, str | int | float] = {
         "command": f"isochrone simulate train --seed {seed} --minutes {minutes:g}",
         "episodes": steps,
         "requests_placed_by_lot": lessons.samples,
     }
-    return Course(Weights(weights.weights, weights.ranges, margin, told), margins)
+    return Course(Weights(weights.weights, weights.ranges, margin, origin), margins)
 
 
-def _tell(progress: Progress | None, name: str, done: int, steps: int) -> None:
+def _report(progress: Progress | None, name: str, done: int, steps: int) -> None:
     if progress is not None:
         progress(name, done, steps)
 
 
 def _try_margins(
-    weights: Weights, trials: Sequence[tuple[Scenario, int]], tell: Callable[[str, int], None]
+    weights: Weights, episodes: Sequence[tuple[Scenario, int]], report: Callable[[str, int], None]
 ) -> dict[float, float]:
     """The p99 of each margin relative to Prequal's, as a geometric mean over fresh episodes of every kind."""
     sums, done = dict.fromkeys(_MARGINS, 0.0), 0
-    for scenario, seed in trials:
-        tell(f"margin: {scenario.name}", done)
+    for scenario, seed in episodes:
+        report(f"margin: {scenario.name}", done)
         usual = outcome(scenario, Prequal, seed)
         for margin in _MARGINS:
             sums[margin] += log(_ratio(outcome(scenario, _with_margin(weights, margin), seed), usual))
         done += 1 + len(_MARGINS)
-    return {margin: round(exp(total / len(trials)), 4) for margin, total in sums.items()}
+    return {margin: round(exp(total / len(episodes)), 4) for margin, total in sums.items()}
 
 
 def _with_margin(weights: Weights, margin: float) -> Callable[[Random], Policy]:

@@ -1,7 +1,7 @@
-"""One episode of training: a simulated run in which a share of requests is placed by lot, and what each of those cost.
+"""One episode of training: a simulated run that records the cost of the requests it places at random.
 
-The policy is the real one, with its watch and its control slice off: here it may be wrong. Only requests placed by lot
-are learned from; what the policy chose itself would tell it that it was right.
+The policy is the real one without its guard rails and control slice: in training it may be wrong. It learns only from
+requests that were placed at random; its own choices would confirm themselves.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ _TIMES = np.array([name in TIMES for name in NAMES])
 _SHARES = np.array([name in ("errors", "age", "memory") for name in NAMES])
 _ROOM_OF_SHARES = 0.05
 _SWEEPS = 2000
-#: Context in the regression is held to 0 by this much, or figures that never change would have no solution.
+#: Ridge on the context: without it, features that never change would leave the regression without a solution.
 _RIDGE = 0.1
-#: Episodes with fewer lots than this tell nothing.
+#: Episodes with fewer requests placed at random are ignored.
 _FEWEST = 200
-#: No latency is out of bounds before the first fit.
+#: Weights before the first fit: no feature is out of range.
 UNTRAINED = Weights(dict.fromkeys(NAMES, 0.0), dict.fromkeys(NAMES, (-1e9, 1e9)), 1e9)
 
 
 class Recorder(Model):
-    """Keeps what it is told in place of refining."""
+    """Records observations instead of refining the weights."""
 
     def __init__(self, given: Weights) -> None:
         super().__init__(given)
@@ -52,7 +52,7 @@ class Recorder(Model):
 
 
 class Trainee(Learned):
-    """Places ``lots`` of the requests at random and is never switched off."""
+    """Places the share ``lots`` of the requests at random, and is never switched off."""
 
     def __init__(self, random: Random, weights: Weights, lots: float, recorder: Recorder) -> None:
         super().__init__(random, weights=weights, floor=0.0, ceiling=1e9)
@@ -60,11 +60,11 @@ class Trainee(Learned):
         self._control, self._explore = 0.0, lots
 
     def _count(self, which: int, latency_ns: int, failed: bool) -> None:
-        """It is not watched."""
+        """Not monitored."""
 
 
 class Lessons:
-    """Sums over episodes that a fit needs, and the ranges of figures that were met."""
+    """The sums over episodes that a fit needs, and the observed ranges of the features."""
 
     def __init__(self) -> None:
         self.samples = 0
@@ -75,17 +75,17 @@ class Lessons:
         self._highs: list[Floats] = []
 
     def add(self, recorder: Recorder) -> None:
-        """What one gateway of one episode met."""
+        """Add the observations of one gateway in one episode."""
         if len(recorder.costs) < _FEWEST:
             return
         centred, means = np.array(recorder.centred), np.array(recorder.means)
-        # What the state of the fleet explains is taken off first: it was the same for every candidate.
+        # Subtract the part that the state of the fleet explains: it is the same for every candidate.
         context = np.hstack([means - means.mean(axis=0), np.ones((len(means), 1))])
         held = np.vstack([context, _RIDGE * np.eye(context.shape[1])])
         costs = np.array(recorder.costs)
         explained = np.linalg.lstsq(held, np.append(costs, np.zeros(context.shape[1])), rcond=None)[0]
         left = costs - context @ explained
-        # By the inverse of its noise, so that sizes of infinite variance do not drown the rest.
+        # Weighted by the inverse of its noise, so that sizes of infinite variance do not dominate.
         weight = 1 / max(float(left.var()), 1e-6)
         self._moments += weight * centred.T @ centred
         self._products += weight * centred.T @ left
@@ -96,18 +96,18 @@ class Lessons:
         self._highs.append(np.quantile(met, 0.999, axis=0))
 
     def fit(self, ridge: float) -> dict[str, float]:
-        """Weights from 0 on that explain the costs best, held to 0 by ``ridge`` times each figure's own variance.
+        """The non-negative weights that explain the costs best, with a ridge of ``ridge`` times each feature's variance.
 
-        None is negative: more load, a longer outlook or older news must never make a candidate look better, whatever
-        the noise in the lessons says.
+        No weight is negative: more load, a longer outlook or an older report must never make a candidate look better,
+        whatever the noise suggests.
         """
         spread = np.diag(self._moments) / self._weight
-        # A figure that never differed between candidates has taught nothing.
+        # A feature that never differed between candidates has no effect that could be estimated.
         taught = spread >= 1e-9
         held = self._moments / self._weight + np.diag(ridge * spread + ~taught)
         products = np.where(taught, self._products / self._weight, 0.0)
         solved = np.zeros(len(NAMES))
-        # Coordinate descent: the sum of squares is convex, so it comes to the one best point.
+        # Coordinate descent: the sum of squares is convex, so it converges to the optimum.
         for _ in range(_SWEEPS):
             for place in range(len(NAMES)):
                 slope = products[place] - held[place] @ solved + held[place, place] * solved[place]
@@ -115,7 +115,7 @@ class Lessons:
         return {name: round(float(value), 5) for name, value in zip(NAMES, solved, strict=True)}
 
     def ranges(self, room: float) -> dict[str, tuple[float, float]]:
-        """From the lowest to the highest that was usual in any episode, and ``room`` beyond where it is a logarithm."""
+        """The observed range of each feature over all episodes, extended by ``room`` if the feature is a logarithm."""
         rooms = np.where(_SHARES, _ROOM_OF_SHARES, room)
         lows, highs = np.min(self._lows, axis=0) - rooms, np.max(self._highs, axis=0) + rooms
         return {
@@ -125,7 +125,7 @@ class Lessons:
 
 
 def study(scenario: Scenario, weights: Weights, lots: float, seed: int, lessons: Lessons) -> None:
-    """Runs one episode and adds what it taught."""
+    """Run one episode and add its observations."""
     trainees: list[tuple[Trainee, Recorder]] = []
 
     def factory(random: Random) -> Policy:
@@ -141,7 +141,7 @@ def study(scenario: Scenario, weights: Weights, lots: float, seed: int, lessons:
 
 
 def outcome(scenario: Scenario, factory: PolicyFactory, seed: int) -> dict[str, Any]:
-    """Figures of one run."""
+    """The figures of one run."""
     fleet = Fleet(scenario, factory, seed)
     fleet.run()
     total = Tally()

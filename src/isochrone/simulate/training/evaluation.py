@@ -1,7 +1,7 @@
-"""The learned policy on trial: as it is shipped, guard rails and control slice and all, beside Prequal.
+"""Evaluation of the learned policy beside Prequal, as it is shipped: with its guard rails and control slice.
 
-Two sorts of workload: kinds it was trained on, with seeds it never saw, and kinds that training holds nothing like.
-Both policies meet the same requests, so figures are compared run by run.
+Workloads are of two sorts: kinds of the training with other seeds, and held-out kinds. Both policies meet the same
+requests, so figures are compared run by run.
 """
 
 from __future__ import annotations
@@ -20,30 +20,30 @@ from isochrone.gateway.policies.prequal.policy import Prequal
 from isochrone.simulate.training.episodes import outcome
 from isochrone.simulate.training.scenarios import HELD_OUT, TRAINING, Kind
 
-#: Requests of one run: with five seeds, a p99.9 is the median of five twentieth-slowest.
+#: Requests of one run: its p99.9 is the twentieth-slowest request.
 REQUESTS = 20_000
-#: Seeds of trials begin here; episodes of training draw theirs from all 32 bits.
+#: First seed of an evaluation; episodes of training draw 32-bit seeds.
 FIRST_SEED = 1 << 40
 _FIGURES = ("p50_ms", "p99_ms", "p99.9_ms")
 
-#: Told before each run: what is done, how many runs are done, and how many there are.
+#: Called before each run with its description, the runs done so far, and their total.
 Progress = Callable[[str, int, int], None]
 
 
-class Trial(NamedTuple):
-    """One workload over all seeds."""
+class Comparison(NamedTuple):
+    """The comparison on one workload over all seeds."""
 
     workload: str
     held_out: bool
     #: Medians over the seeds: p50, p99, p99.9 in ms.
     prequal: tuple[float, ...]
     learned: tuple[float, ...]
-    #: Share of requests that were late, refused or failed.
+    #: Share of requests that were late, rejected or failed.
     prequal_missed: float
     learned_missed: float
-    #: p99 of learned over that of Prequal, seed by seed.
+    #: p99 of learned relative to Prequal's, seed by seed.
     ratios: tuple[float, ...]
-    #: Gateways that switched the model off, of all gateways in all runs.
+    #: Gateways that switched the model off, and all gateways, over all runs.
     switched_off: int
     gateways: int
 
@@ -52,27 +52,27 @@ class Trial(NamedTuple):
         return exp(sum(map(log, self.ratios)) / len(self.ratios))
 
 
-def run(weights: Weights, seeds: int, progress: Progress | None = None, requests: int = REQUESTS) -> list[Trial]:
-    """Every workload, over so many seeds each."""
+def run(weights: Weights, seeds: int, progress: Progress | None = None, requests: int = REQUESTS) -> list[Comparison]:
+    """Evaluate every workload with ``seeds`` seeds each."""
     kinds = [(kind, False) for kind in TRAINING] + [(kind, True) for kind in HELD_OUT]
-    trials = []
+    comparisons = []
     for number, (kind, held_out) in enumerate(kinds):
-        told = None
+        for_kind = None
         if progress is not None:
-            told = _for_kind(progress, number * seeds, len(kinds) * seeds)
-        trials.append(try_one(kind, held_out, weights, seeds, requests, told))
-    return trials
+            for_kind = _for_kind(progress, number * seeds, len(kinds) * seeds)
+        comparisons.append(compare(kind, held_out, weights, seeds, requests, for_kind))
+    return comparisons
 
 
-def try_one(
+def compare(
     kind: Kind,
     held_out: bool,
     weights: Weights,
     seeds: int,
     requests: int = REQUESTS,
     progress: Callable[[str, int], None] | None = None,
-) -> Trial:
-    """One workload."""
+) -> Comparison:
+    """Evaluate one workload."""
     usual: list[dict[str, Any]] = []
     learned: list[dict[str, Any]] = []
     policies: list[Learned] = []
@@ -86,10 +86,10 @@ def try_one(
         scenario = kind(Random(f"trial {seed}"), requests)
         name = scenario.name
         if progress is not None:
-            progress(f"trial: {name}", seed - FIRST_SEED)
+            progress(f"evaluation: {name}", seed - FIRST_SEED)
         usual.append(outcome(scenario, Prequal, seed))
         learned.append(outcome(scenario, factory, seed))
-    return Trial(
+    return Comparison(
         name,
         held_out,
         _medians(usual),
@@ -115,21 +115,21 @@ def _missed(runs: Sequence[dict[str, Any]]) -> float:
     return float(lost / sum(figures["offered"] for figures in runs))
 
 
-def table(trials: Sequence[Trial]) -> Table:
-    """Learned beside Prequal. Ratios below 1: learned is quicker."""
-    seeds = len(trials[0].ratios)
+def table(comparisons: Sequence[Comparison]) -> Table:
+    """Both policies side by side. A ratio below 1 means that learned is faster."""
+    seeds = len(comparisons[0].ratios)
     title = f"learned beside prequal, ms, prequal → learned: medians of {seeds} seeds; p99 ratio: mean, lowest–highest"
     shown = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
     shown.add_column("workload", no_wrap=True)
     for column in ("p50", "p99", "p99.9", "missed", "p99 ratio", "spread", "switched off"):
         shown.add_column(column, justify="right", no_wrap=True)
-    for trial in trials:
+    for each in comparisons:
         shown.add_row(
-            trial.workload + (", held out" if trial.held_out else ""),
-            *(f"{before:,.2f} → {after:,.2f}" for before, after in zip(trial.prequal, trial.learned, strict=True)),
-            f"{trial.prequal_missed:.2%} → {trial.learned_missed:.2%}",
-            f"{trial.ratio:.3f}",
-            f"{min(trial.ratios):.3f}–{max(trial.ratios):.3f}",
-            f"{trial.switched_off} of {trial.gateways}",
+            each.workload + (", held out" if each.held_out else ""),
+            *(f"{before:,.2f} → {after:,.2f}" for before, after in zip(each.prequal, each.learned, strict=True)),
+            f"{each.prequal_missed:.2%} → {each.learned_missed:.2%}",
+            f"{each.ratio:.3f}",
+            f"{min(each.ratios):.3f}–{max(each.ratios):.3f}",
+            f"{each.switched_off} of {each.gateways}",
         )
     return shown

@@ -1,8 +1,8 @@
-"""What the learned policy is trained on and what it is tried on: fleets and workloads drawn at random.
+"""Random fleets and workloads for the training and the evaluation of the learned policy.
 
-Kinds for training and kinds for trials are apart. A held-out kind is put together differently from every episode,
-though of the same parts: the same worker models, antagonists and failures.
-Everything is drawn from the ``Random`` handed in, so a seed names the whole course.
+Kinds for training and held-out kinds are disjoint. A held-out kind combines the same parts (worker models, antagonists,
+failures) in another way than every episode. All draws come from the given ``Random``, so a seed determines the whole
+training.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from isochrone.simulate.scenario.records import (
 )
 from isochrone.simulate.load.workloads import Diurnal, Gamma, Minutes, Poisson, Steps, Workload
 
-#: Requests of one episode: enough for its p99 to mean something, few enough for many episodes.
+#: Requests of one episode: enough for a meaningful p99, few enough for many episodes.
 REQUESTS = 12_000
 _NETWORK = Network(one_way_ms=0.1, jitter_ms=0.02)
 _ALIKE = Lognormal(0.1)
@@ -48,7 +48,7 @@ def _scenario(
     outliers: bool = True,
     large_rows: int = 0,
 ) -> Scenario:
-    """A fleet at a share of its capacity, for as long as that many requests take."""
+    """A fleet at the given share of its capacity, for as long as ``requests`` take."""
     bare = Scenario(workload=Poisson(1.0), workers=workers)
     kinds = [Requests(deadline_ms=deadline_ms)]
     if large_rows:
@@ -71,7 +71,7 @@ def _scenario(
 
 
 def equal(random: Random, requests: int) -> Scenario:
-    """Workers alike, plain load: the case in which there is nothing to be clever about."""
+    """Equal workers and Poisson load: the case in which no policy can gain much."""
     run_ms = random.choice((1.0, 2.0, 5.0, 20.0))
     workers: list[Workers] = [FifoWorkers({1: run_ms}, count=random.choice((3, 4, 6, 8, 12)))]
     load, cost = random.uniform(0.4, 0.85), Lognormal(random.uniform(0.1, 1.0))
@@ -107,7 +107,7 @@ def mixed(random: Random, requests: int) -> Scenario:
 
 
 def bursts(random: Random, requests: int) -> Scenario:
-    """Requests come in bunches, workers take batches."""
+    """Bursts of requests; workers run batches."""
     run_ms = random.choice((3.0, 6.0))
     curve = {1: run_ms, 4: run_ms * 1.7, 8: run_ms * 2.7}
     workers: list[Workers] = [
@@ -122,7 +122,7 @@ def bursts(random: Random, requests: int) -> Scenario:
 
 
 def neighbours(random: Random, requests: int) -> Scenario:
-    """Machines shared with antagonists, a fleet larger than Prequal's pool or not."""
+    """Machines shared with antagonists; fleets smaller and larger than Prequal's pool."""
     count = random.choice((8, 12, 24, 40))
     workers: list[Workers] = [SharingWorkers(cpu_ms=20, cores=2, count=count)]
     low = random.uniform(0.5, 0.8)
@@ -150,7 +150,7 @@ def park(random: Random, requests: int) -> Scenario:
 
 
 def large(random: Random, requests: int) -> Scenario:
-    """A fleet that is known by probes alone, of two speeds."""
+    """A fleet so large that only probes inform about it, with two speeds."""
     workers: list[Workers] = [
         FifoWorkers({1: 5.0}, count=random.randint(20, 60)),
         FifoWorkers({1: 5.0}, count=random.randint(5, 30), speed=random.uniform(0.4, 0.9)),
@@ -174,7 +174,7 @@ def sized(random: Random, requests: int) -> Scenario:
 
 
 def swell(random: Random, requests: int) -> Scenario:
-    """Held out: the load moves through a day, on the real batch queue."""
+    """Held out: the load of a day, on the real batch queue."""
     curve = {1: 1.7, 2: 2.1, 4: 2.8, 8: 4.4}
     workers: list[Workers] = [ExactWorkers(curve, count=3), ExactWorkers(curve, count=2, speed=0.6)]
 
@@ -208,7 +208,7 @@ def minutes(random: Random, requests: int) -> Scenario:
 
 
 def ramp(random: Random, requests: int) -> Scenario:
-    """Held out: Prequal's steps, 50 servers beside antagonists."""
+    """Held out: the load steps of Prequal's testbed, 50 workers beside antagonists."""
     workers: list[Workers] = [SharingWorkers(cpu_ms=80, cores=2, count=50)]
     factors = [0.75, 0.926, 1.143, 1.411]
 
@@ -231,7 +231,7 @@ def ramp(random: Random, requests: int) -> Scenario:
 
 
 def trouble(random: Random, requests: int) -> Scenario:
-    """Held out: one worker is killed, one hangs, one fails everything, one runs at a tenth of its speed."""
+    """Held out: one worker stops, one stalls, one fails every request, one runs at a tenth of its speed."""
     workers: list[Workers] = [FifoWorkers({1: 2.0}, count=8)]
 
     def failures(seconds: float) -> list[Failure]:
