@@ -40,7 +40,11 @@ def test_up_refuses_an_engine_that_is_not_there() -> None:
 @pytest.mark.parametrize(
     ("words", "never"),
     [
-        (["--help"], "isochrone.cli.processes.serve isochrone.cli.simulate isochrone.cli.fleet.up isochrone.cli.requests.infer numpy"),
+        (
+            ["--help"],
+            "isochrone.cli.processes.serve isochrone.cli.simulate isochrone.cli.fleet.up isochrone.cli.requests.infer"
+            " numpy",
+        ),
         (["serve", "--help"], "isochrone.simulate isochrone.control isochrone.gateway httpx starlette uvicorn"),
         (["gateway", "--help"], "isochrone.simulate isochrone.worker httpx starlette uvicorn"),
         (["up", "--help"], "isochrone.simulate isochrone.worker httpx starlette uvicorn"),

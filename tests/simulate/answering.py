@@ -6,8 +6,8 @@ from typing import Any
 
 from isochrone.clock import MILLISECOND
 from isochrone.gateway.policies.base import NEVER
-from isochrone.simulate.processes.calls import ANSWERED, Call
 from isochrone.simulate.engine import START_NS, Engine
+from isochrone.simulate.processes.calls import ANSWERED, Call
 from isochrone.simulate.results.tally import Tally
 
 

@@ -13,9 +13,9 @@ from typing import Any
 from isochrone.gateway.policies import make
 from isochrone.gateway.policies.base import Policy
 from isochrone.simulate.fleet import Fleet
+from isochrone.simulate.load.workloads import Steps
 from isochrone.simulate.results.tally import Tally
 from isochrone.simulate.scenario.records import PolicyChoice, Scenario, capacity_per_second
-from isochrone.simulate.load.workloads import Steps
 
 #: Called during a run with the policy, the seed, the simulated seconds so far, and their total.
 Progress = Callable[[str, int, float, float], None]

@@ -22,15 +22,15 @@ from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.resilience.retry_budget import RetryRules, retry_budget
 from isochrone.simulate.draws import endless, plain_random, stream
 from isochrone.simulate.engine import START_NS, Engine
+from isochrone.simulate.load.workloads import arrivals, duration
 from isochrone.simulate.processes.exact_worker import ExactWorker
 from isochrone.simulate.processes.failures import schedule
 from isochrone.simulate.processes.fifo_worker import FifoWorker
 from isochrone.simulate.processes.gateways import Gateway, RequestKind
-from isochrone.simulate.results.tally import Tally
-from isochrone.simulate.scenario.records import ExactWorkers, FifoWorkers, Scenario, SharingWorkers, Workers
 from isochrone.simulate.processes.sharing_worker import SharingWorker
 from isochrone.simulate.processes.worker import Worker
-from isochrone.simulate.load.workloads import arrivals, duration
+from isochrone.simulate.results.tally import Tally
+from isochrone.simulate.scenario.records import ExactWorkers, FifoWorkers, Scenario, SharingWorkers, Workers
 from isochrone.worker.scheduler import LevelPolicy, QueueRules
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from answering import no_delay
 from scenarios import outcome
 
 from isochrone.clock import MILLISECOND, SECOND
-from isochrone.simulate.processes.antagonists import Antagonists
 from isochrone.simulate.draws import stream
 from isochrone.simulate.engine import START_NS, Engine
+from isochrone.simulate.processes.antagonists import Antagonists
 from isochrone.simulate.processes.sharing_worker import SharingWorker
 
 Cores = np.ndarray[tuple[int, ...], np.dtype[np.float64]]

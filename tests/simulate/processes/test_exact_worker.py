@@ -8,10 +8,10 @@ import pytest
 from answering import Callers, no_delay
 
 from isochrone.clock import MILLISECOND
-from isochrone.simulate.processes.calls import ANSWERED, FAILED, REFUSED, TOO_LATE
 from isochrone.simulate.engine import START_NS
-from isochrone.simulate.processes.exact_worker import ExactWorker
 from isochrone.simulate.fleet import batch_times
+from isochrone.simulate.processes.calls import ANSWERED, FAILED, REFUSED, TOO_LATE
+from isochrone.simulate.processes.exact_worker import ExactWorker
 from isochrone.worker.scheduler import LevelPolicy, QueueRules
 
 

@@ -6,10 +6,10 @@ import pytest
 from answering import Callers, no_delay
 
 from isochrone.clock import MILLISECOND
-from isochrone.simulate.processes.calls import ANSWERED, FAILED, TOO_LATE
 from isochrone.simulate.engine import START_NS
-from isochrone.simulate.processes.fifo_worker import FifoWorker
 from isochrone.simulate.fleet import batch_times
+from isochrone.simulate.processes.calls import ANSWERED, FAILED, TOO_LATE
+from isochrone.simulate.processes.fifo_worker import FifoWorker
 
 
 def worker_of(callers: Callers, curve: dict[int, float], instances: int = 1, speed: float = 1.0) -> FifoWorker:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.clock import MILLISECOND
-from isochrone.simulate.processes.calls import FAILED
 from isochrone.simulate.engine import START_NS
+from isochrone.simulate.processes.calls import FAILED
 from isochrone.simulate.processes.sharing_worker import SharingWorker
 
 

@@ -8,8 +8,8 @@ import pytest
 from scenarios import SHIPPED
 
 from isochrone.errors import ConfigError
-from isochrone.simulate.scenario.records import FifoWorkers
 from isochrone.simulate.scenario.file import parse, read
+from isochrone.simulate.scenario.records import FifoWorkers
 
 GOOD = """\
 name: small

@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from isochrone.clock import SECOND
 from isochrone.gateway.replicas import LoadReport
-from isochrone.simulate.load.costs import Lognormal
 from isochrone.simulate.engine import START_NS
 from isochrone.simulate.fleet import Fleet, PolicyFactory
-from isochrone.simulate.scenario.records import FifoWorkers, Gateways, Scenario
+from isochrone.simulate.load.costs import Lognormal
 from isochrone.simulate.load.workloads import Poisson
+from isochrone.simulate.scenario.records import FifoWorkers, Gateways, Scenario
 
 #: Of eight workers these two are slow, and say the opposite.
 LIARS = (6, 7)

@@ -11,8 +11,8 @@ import structlog
 import typer
 import uvloop
 
-from isochrone.cli.processes.worker_membership import Membership
 from isochrone.cli.processes.wire_limits import parse_limits
+from isochrone.cli.processes.worker_membership import Membership
 from isochrone.cli.triton.command import TritonCommand, flags_of
 from isochrone.cli.triton.command_line import BadFlag
 from isochrone.cli.triton.options import configure_logs, with_triton_flags

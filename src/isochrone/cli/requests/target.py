@@ -17,6 +17,7 @@ from isochrone.wire.tls import client_context
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
 
+
 class RequestFailed(Exception):
     """The sentence says what happened and, where it can, what to change."""
 

@@ -18,8 +18,8 @@ from isochrone.cli.api_client import (
     print_json,
 )
 from isochrone.cli.console import make_console
-from isochrone.cli.rollouts.watching import follow_rollout
 from isochrone.cli.rollouts.view import changes_text, listing, picture
+from isochrone.cli.rollouts.watching import follow_rollout
 from isochrone.control.api.messages import AbortRequest, RolloutRequest, Rollouts
 from isochrone.control.state.records import ABORTED, DONE, RolloutRecord
 

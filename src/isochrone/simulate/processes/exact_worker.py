@@ -1,8 +1,8 @@
 """The exact worker model: the real batch queue, deadlines, plans and measured latency curve; only compute is modelled.
 
 Slower to simulate than the others; use it for deadlines, batching and overload. Like the worker's runner, it pushes or
-rejects calls, takes a batch when an instance is idle, updates the queue's view of busy instances, and measures each run.
-The runner's own costs (threads, bytes) are not modelled.
+rejects calls, takes a batch when an instance is idle, updates the queue's view of busy instances, and measures each
+run. The runner's own costs (threads, bytes) are not modelled.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from isochrone.errors import IsochroneError
 from isochrone.gateway.replicas import LoadReport
 from isochrone.protocol.messages import InferRequest, Plan
-from isochrone.simulate.processes.calls import ANSWERED, ELSEWHERE, QUEUED, REFUSED, RUNNING, TOO_LATE, Call
 from isochrone.simulate.engine import Engine
+from isochrone.simulate.processes.calls import ANSWERED, ELSEWHERE, QUEUED, REFUSED, RUNNING, TOO_LATE, Call
 from isochrone.simulate.processes.worker import SERVING, Worker
 from isochrone.worker.curve import LatencyCurve
 from isochrone.worker.scheduler import BatchQueue, QueueRules
@@ -159,7 +159,7 @@ class ExactWorker(Worker):
                 self.answer(now, call, ANSWERED, report)
 
     def check(self, now: int) -> None:
-        """Reject calls that have become late while all instances were busy; ten times a second, as in the worker's runner."""
+        """Reject calls that have become late while all instances were busy; the worker's runner does so, too."""
         if self.state == SERVING and self.queue.requests and not self._idle:
             self.queue.drop_late(now)
             self._settle_refused(now)

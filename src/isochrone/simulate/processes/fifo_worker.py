@@ -1,8 +1,8 @@
 """The fast worker model: first come, first served, by a number of instances that take batches.
 
 Two or three events per batch. A free instance takes the waiting calls, up to the largest batch, without waiting for
-more. Calls whose deadline has passed are dropped before they cost compute, as in the real worker. No call is rejected on
-arrival: the exact model does that.
+more. Calls whose deadline has passed are dropped before they cost compute, as in the real worker. No call is rejected
+on arrival: the exact model does that.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from isochrone.gateway.replicas import LoadReport
-from isochrone.simulate.processes.calls import ANSWERED, ELSEWHERE, QUEUED, RUNNING, TOO_LATE, Call
 from isochrone.simulate.engine import Engine
+from isochrone.simulate.processes.calls import ANSWERED, ELSEWHERE, QUEUED, RUNNING, TOO_LATE, Call
 from isochrone.simulate.processes.worker import Worker
 
 #: Weight of one batch in the moving average of measured over expected time.

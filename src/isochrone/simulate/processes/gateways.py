@@ -16,10 +16,10 @@ from isochrone.gateway.policies.base import NEVER, Demand
 from isochrone.gateway.replicas import Endpoint, LoadReport, Replica
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.resilience.retry_budget import Budget
-from isochrone.simulate.processes.calls import ANSWERED, FAILED, REFUSED, TOO_LATE, Call
 from isochrone.simulate.engine import Engine
-from isochrone.simulate.results.tally import Tally
+from isochrone.simulate.processes.calls import ANSWERED, FAILED, REFUSED, TOO_LATE, Call
 from isochrone.simulate.processes.worker import ERRING, SERVING, Worker
+from isochrone.simulate.results.tally import Tally
 
 #: As the gateway has it.
 MAX_ATTEMPTS = 3

@@ -12,8 +12,8 @@ from heapq import heappop, heappush
 from math import ceil
 
 from isochrone.gateway.replicas import LoadReport
-from isochrone.simulate.processes.calls import ANSWERED, ELSEWHERE, RUNNING, Call
 from isochrone.simulate.engine import Engine
+from isochrone.simulate.processes.calls import ANSWERED, ELSEWHERE, RUNNING, Call
 from isochrone.simulate.processes.worker import STALLED, Worker
 
 _GAIN = 1 / 16

@@ -1,7 +1,7 @@
-"""Base class of simulated workers: accepts calls, answers them, reports its load, and can stop, stall, slow down or fail.
+"""Base class of simulated workers, which accept calls, answer them, report their load, and can fail.
 
-Subclasses model the compute: ``fifo_worker``, ``sharing_worker``, ``exact_worker``. The base class sends answers over the
-network and implements failures.
+Subclasses model the compute: ``fifo_worker``, ``sharing_worker``, ``exact_worker``. The base class sends answers over
+the network and implements failures.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from isochrone.gateway.replicas import LoadReport
-from isochrone.simulate.processes.calls import ANSWERED, ELSEWHERE, FAILED, Call
 from isochrone.simulate.engine import Engine, Handler
+from isochrone.simulate.processes.calls import ANSWERED, ELSEWHERE, FAILED, Call
 
 #: States of a worker.
 SERVING, STOPPED, STALLED, ERRING = range(4)

@@ -12,8 +12,8 @@ import yaml
 
 from isochrone.errors import ConfigError, IsochroneError
 from isochrone.gateway.policies import NAMES, make
-from isochrone.simulate.scenario.records import PolicyChoice, Scenario, SharingWorkers
 from isochrone.simulate.load.workloads import duration
+from isochrone.simulate.scenario.records import PolicyChoice, Scenario, SharingWorkers
 
 _AT = re.compile(r" - at `(?:key in )?\$(.*)`$")
 _STEP = re.compile(r"\.([^.\[]+)|\[(\d+|\.\.\.)\]")

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import msgspec
 
-from isochrone.simulate.processes.antagonists import Antagonists
 from isochrone.simulate.load.costs import Constant, Cost
+from isochrone.simulate.load.workloads import Workload
+from isochrone.simulate.processes.antagonists import Antagonists
 from isochrone.simulate.processes.failures import Failure
 from isochrone.simulate.processes.network import Network
-from isochrone.simulate.load.workloads import Workload
 
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 NotNegative = Annotated[float, msgspec.Meta(ge=0)]

@@ -96,7 +96,7 @@ class Lessons:
         self._highs.append(np.quantile(met, 0.999, axis=0))
 
     def fit(self, ridge: float) -> dict[str, float]:
-        """The non-negative weights that explain the costs best, with a ridge of ``ridge`` times each feature's variance.
+        """The non-negative weights that explain the costs best; ridge: ``ridge`` times each feature's variance.
 
         No weight is negative: more load, a longer outlook or an older report must never make a candidate look better,
         whatever the noise suggests.

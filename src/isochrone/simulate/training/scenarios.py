@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from isochrone.simulate.processes.antagonists import Antagonists
 from isochrone.simulate.load.costs import Cost, Lognormal, Normal, Pareto
+from isochrone.simulate.load.workloads import Diurnal, Gamma, Minutes, Poisson, Steps, Workload
+from isochrone.simulate.processes.antagonists import Antagonists
 from isochrone.simulate.processes.failures import Failure
 from isochrone.simulate.processes.network import Network
 from isochrone.simulate.scenario.records import (
@@ -24,7 +25,6 @@ from isochrone.simulate.scenario.records import (
     Workers,
     capacity_per_second,
 )
-from isochrone.simulate.load.workloads import Diurnal, Gamma, Minutes, Poisson, Steps, Workload
 
 #: Requests of one episode: enough for a meaningful p99, few enough for many episodes.
 REQUESTS = 12_000
