@@ -17,11 +17,11 @@ from typer.core import TyperGroup
 
 from isochrone.errors import ConfigError, IsochroneError
 from isochrone.gateway.policies.learned import model as learned_model
-from isochrone.simulate.scenario.records import PolicyChoice, Scenario
-from isochrone.simulate.load.workloads import Steps, duration
 from isochrone.simulate import experiment
+from isochrone.simulate.load.workloads import Steps, duration
 from isochrone.simulate.results import plot, tables
 from isochrone.simulate.scenario import file as scenario_file
+from isochrone.simulate.scenario.records import PolicyChoice, Scenario
 from isochrone.simulate.training import course as training
 from isochrone.simulate.training import evaluation
 

@@ -20,9 +20,9 @@ from isochrone.gateway.policies.learned.features import NAMES
 from isochrone.gateway.policies.learned.model import SHIPPED, Lot, Weights, read
 from isochrone.gateway.policies.learned.policy import Learned
 from isochrone.gateway.policies.prequal.policy import Prequal
+from isochrone.simulate.training import course, evaluation
 from isochrone.simulate.training.episodes import UNTRAINED, Lessons, Recorder, Trainee, study
 from isochrone.simulate.training.scenarios import HELD_OUT, TRAINING, bursts, equal, mixed, swell, trouble
-from isochrone.simulate.training import course, evaluation
 
 pytestmark = pytest.mark.long
 
