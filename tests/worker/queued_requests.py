@@ -13,8 +13,8 @@ import numpy as np
 from isochrone.clock import MILLISECOND, NEVER
 from isochrone.errors import IsochroneError
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
-from isochrone.worker.curve import LatencyCurve
-from isochrone.worker.scheduler import BatchQueue, QueueRules
+from isochrone.worker.scheduling.batch_queue import BatchQueue, QueueRules
+from isochrone.worker.scheduling.latency_curve import LatencyCurve
 
 #: A large multilayer perceptron on one core: rows → ms.
 LARGE_MLP = {1: 1.7, 2: 2.2, 4: 2.9, 8: 4.3, 16: 7.2, 32: 13.5}

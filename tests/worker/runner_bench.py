@@ -14,14 +14,14 @@ from queued_requests import RecordedRequest, plan_of, rows_of
 
 from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import IsochroneError
-from isochrone.worker.backends import Executable
-from isochrone.worker.curve import LatencyCurve
-from isochrone.worker.instance import Instance
-from isochrone.worker.runner import Runner
-from isochrone.worker.scheduler import QueueRules
+from isochrone.worker.backends.interface import Executable
+from isochrone.worker.execution.batch_runner import Runner
+from isochrone.worker.execution.instance import Instance
+from isochrone.worker.execution.stream_runner import StreamRunner
+from isochrone.worker.execution.watchdog import InlineWatchdog
+from isochrone.worker.scheduling.batch_queue import QueueRules
+from isochrone.worker.scheduling.latency_curve import LatencyCurve
 from isochrone.worker.statistics import ModelStatistics
-from isochrone.worker.stream_runner import StreamRunner
-from isochrone.worker.watchdog import InlineWatchdog
 
 
 async def until(condition: Callable[[], object]) -> None:

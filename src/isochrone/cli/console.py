@@ -7,7 +7,7 @@ from datetime import datetime
 from rich.console import Console
 from rich.table import Table
 
-from isochrone.models.config_keys import plural
+from isochrone.suggestions import plural
 
 #: Characters of a line where no terminal says its width: nothing is cut.
 _WIDE = 200

@@ -1,7 +1,6 @@
 """From a model repository on disk to a validated description of a model version.
 
-Read in this order: ``repository`` finds a model, ``versions`` says which of its versions are served,
-``config`` reads its config.pbtxt, ``completion`` fills in what the file left out, ``validation`` refuses what
-cannot be served, ``signature`` is what requests are checked against, ``digest`` names the result. No event
-loop, no socket and no backend is imported here.
+``repository`` finds models and their versions, ``configuration`` reads, completes and validates config.pbtxt,
+``signature`` is the check that every request must pass, ``onnx_file`` reads the tensors that an ONNX file declares.
+This package imports no event loop, no socket and no backend.
 """

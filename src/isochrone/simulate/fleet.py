@@ -31,7 +31,7 @@ from isochrone.simulate.processes.sharing_worker import SharingWorker
 from isochrone.simulate.processes.worker import Worker
 from isochrone.simulate.results.tally import Tally
 from isochrone.simulate.scenario.records import ExactWorkers, FifoWorkers, Scenario, SharingWorkers, Workers
-from isochrone.worker.scheduler import LevelPolicy, QueueRules
+from isochrone.worker.scheduling.batch_queue import LevelPolicy, QueueRules
 
 if TYPE_CHECKING:
     from isochrone.simulate.draws import Floats

@@ -20,8 +20,8 @@ import structlog
 
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError, NotFound
-from isochrone.models.layout import EXPECTED
-from isochrone.models.repository import Repository
+from isochrone.models.repository.layout import EXPECTED
+from isochrone.models.repository.repository import Repository
 from isochrone.observe.logs import Settings as LogSettings
 from isochrone.observe.metrics import Exposition
 from isochrone.observe.snapshot import ServerSnapshot
@@ -31,9 +31,9 @@ from isochrone.protocol.origins import SameOrigin
 from isochrone.settings import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.listeners import Listeners
-from isochrone.worker.catalog import Catalog
-from isochrone.worker.load_parameters import LoadParameters
-from isochrone.worker.load_settings import LoadSettings
+from isochrone.worker.catalog.catalog import Catalog
+from isochrone.worker.catalog.load_parameters import LoadParameters
+from isochrone.worker.catalog.load_settings import LoadSettings
 from isochrone.worker.response_cache import ResponseCache
 from isochrone.worker.service import WorkerService
 

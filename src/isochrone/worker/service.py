@@ -16,15 +16,15 @@ from isochrone.observe.snapshot import ServerSnapshot, WireSnapshot
 from isochrone.protocol.fencing import Fence
 from isochrone.protocol.service import InferenceService
 from isochrone.protocol.shared_memory import SharedMemoryRegions
-from isochrone.worker.catalog import is_unloaded
-from isochrone.worker.load_parameters import FILE_PREFIX
-from isochrone.worker.nested import LoggedRequest, LoggedStream
+from isochrone.worker.catalog.catalog import is_unloaded
+from isochrone.worker.catalog.load_parameters import FILE_PREFIX
+from isochrone.worker.request_wrappers import LoggedRequest, LoggedStream
 from isochrone.worker.trace_settings import TraceSettings
 
 if TYPE_CHECKING:
     from isochrone.observe.logs import Settings as LogSettings
     from isochrone.protocol.messages import InferRequest
-    from isochrone.worker.catalog import Catalog
+    from isochrone.worker.catalog.catalog import Catalog
 
 log = structlog.get_logger()
 

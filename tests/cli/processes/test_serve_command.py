@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from isochrone.cli.main import app
-from isochrone.models.layout import is_model
+from isochrone.models.repository.layout import is_model
 from server_process import StartServer
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"

@@ -14,8 +14,8 @@ from isochrone.control.fleet.bundled import bundled_fleet, files, write_bundled
 from isochrone.control.fleet.catalog import available_versions, catalog
 from isochrone.control.fleet.processes import processes
 from isochrone.control.fleet.reading import load_fleet
-from isochrone.models.digest import digest
-from isochrone.models.repository import Repository
+from isochrone.models.repository.digest import digest
+from isochrone.models.repository.repository import Repository
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from isochrone.simulate.engine import START_NS
 from isochrone.simulate.fleet import batch_times
 from isochrone.simulate.processes.calls import ANSWERED, FAILED, REFUSED, TOO_LATE
 from isochrone.simulate.processes.exact_worker import ExactWorker
-from isochrone.worker.scheduler import LevelPolicy, QueueRules
+from isochrone.worker.scheduling.batch_queue import LevelPolicy, QueueRules
 
 
 def worker_of(

@@ -10,7 +10,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.models.signature import signature_of
-from isochrone.worker.backends import LoadContext
+from isochrone.worker.backends.interface import LoadContext
 
 MakeContext = Callable[..., LoadContext]
 

@@ -16,8 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from conftest import MakeContext
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
-from isochrone.worker.backends import onnx_options
-from isochrone.worker.backends.onnx import ConvertingExecutable, OnnxExecutable, load
+from isochrone.worker.backends.onnx import options as onnx_options
+from isochrone.worker.backends.onnx.backend import ConvertingExecutable, OnnxExecutable, load
 
 
 def tensors(direction: str, **data_types: str) -> str:

@@ -18,7 +18,7 @@ from config_text import parameter, tensors
 
 from conftest import MakeContext
 from isochrone.errors import ConfigError, ModelFailed, Unsupported
-from isochrone.worker.backends.python import load
+from isochrone.worker.backends.python.backend import load
 
 FLOATS = tensors("input", x="FP32") + tensors("output", y="FP32")
 DECOUPLED = FLOATS + "model_transaction_policy { decoupled: true }"

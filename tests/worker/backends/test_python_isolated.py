@@ -21,9 +21,9 @@ from structlog.testing import capture_logs
 
 from conftest import MakeContext
 from isochrone.errors import ConfigError, ModelFailed, Unavailable
-from isochrone.worker.backends import LoadContext
-from isochrone.worker.backends.python import load
-from isochrone.worker.backends.python_isolated import IsolatedExecutable
+from isochrone.worker.backends.interface import LoadContext
+from isochrone.worker.backends.python.backend import load
+from isochrone.worker.backends.python.isolation.executable import IsolatedExecutable
 
 ISOLATED = parameter("isolation", "process")
 FLOATS = tensors("input", x="FP32") + tensors("output", y="FP32") + ISOLATED
@@ -303,8 +303,8 @@ import numpy as np
 from tritonclient.grpc import model_config_pb2
 from google.protobuf import text_format
 from isochrone.models.signature import signature_of
-from isochrone.worker.backends import LoadContext
-from isochrone.worker.backends.python import load
+from isochrone.worker.backends.interface import LoadContext
+from isochrone.worker.backends.python.backend import load
 config = model_config_pb2.ModelConfig(name="m")
 text_format.Parse({FLOATS!r}, config)
 directory, parameters = pathlib.Path({str(tmp_path)!r}), {{"isolation": "process"}}

@@ -8,7 +8,8 @@ import sys
 import pytest
 
 from isochrone.errors import ConfigError
-from isochrone.worker.backends import onnx, python
+from isochrone.worker.backends.onnx import backend as onnx
+from isochrone.worker.backends.python import backend as python
 from isochrone.worker.backends.registry import loader
 
 

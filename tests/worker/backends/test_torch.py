@@ -202,7 +202,7 @@ def test_the_backend_without_torch_says_what_to_install() -> None:
 import sys
 sys.modules["torch"] = None  # what an import of a missing package comes to
 from isochrone.errors import ConfigError
-from isochrone.worker.backends import LoadContext
+from isochrone.worker.backends.interface import LoadContext
 from isochrone.worker.backends.registry import loader
 context = LoadContext("m", "1", None, None, None, 0, (), {})
 try:

@@ -12,10 +12,10 @@ from isochrone.control.fleet.processes import repositories_of
 from isochrone.control.fleet.reading import FleetError, read_text
 from isochrone.control.fleet.spec import Fleet
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError
-from isochrone.models.ensemble_graph import step_names
-from isochrone.models.ensemble_steps import check_steps
-from isochrone.models.layout import EXPECTED, is_model, missing_model_file
-from isochrone.models.repository import CONFIG_FILE, ModelDescription, Repository
+from isochrone.models.configuration.ensemble_graph import step_names
+from isochrone.models.configuration.ensemble_steps import check_steps
+from isochrone.models.repository.layout import EXPECTED, is_model, missing_model_file
+from isochrone.models.repository.repository import CONFIG_FILE, ModelDescription, Repository
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import typer
 from isochrone.cli.api_client import ApiFailed, failing_as, print_json
 from isochrone.cli.files.first_fleet import FoundModel, fleet_name, fleet_text, without_missing_steps
 from isochrone.errors import IsochroneError
-from isochrone.models.repository import CONFIG_FILE, Repository
+from isochrone.models.repository.repository import CONFIG_FILE, Repository
 
 EPILOG = """
 \b

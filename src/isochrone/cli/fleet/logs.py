@@ -12,7 +12,7 @@ import typer
 from isochrone.cli.api_client import ApiFailed, JsonOption, failing_as
 from isochrone.cli.last_fleet import last_fleet
 from isochrone.engines.local.log_reading import LogReader, log_files
-from isochrone.models.config_keys import suggestion
+from isochrone.suggestions import suggestion
 
 EPILOG = """
 \b

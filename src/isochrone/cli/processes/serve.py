@@ -17,7 +17,7 @@ from isochrone.cli.triton.command import TritonCommand, flags_of
 from isochrone.cli.triton.command_line import BadFlag
 from isochrone.cli.triton.options import configure_logs, with_triton_flags
 from isochrone.errors import IsochroneError
-from isochrone.models.layout import is_model
+from isochrone.models.repository.layout import is_model
 from isochrone.protocol.origins import read_origins
 from isochrone.settings import WireLimits
 from isochrone.stop_signals import stop_signals

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from isochrone.cli.triton.command_line import BadFlag, GivenFlags
-from isochrone.worker.load_settings import LoadSettings
+from isochrone.worker.catalog.load_settings import LoadSettings
 
 _BACKENDS = {"onnxruntime": "onnx", "pytorch": "torch", "python": "python"}
 #: Settings that models may also give as parameters; a model's own wins.

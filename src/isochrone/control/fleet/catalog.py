@@ -21,12 +21,12 @@ from isochrone.control.fleet.reading import fleet_error
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.fleet.text.lines import Lines, parse_yaml
 from isochrone.errors import ConfigError
-from isochrone.models.config import parse_text
-from isochrone.models.config_keys import suggestion
-from isochrone.models.ensemble_graph import step_names
-from isochrone.models.layout import missing_model_file
-from isochrone.models.repository import CONFIG_FILE
-from isochrone.models.versions import find_versions
+from isochrone.models.configuration.ensemble_graph import step_names
+from isochrone.models.configuration.pbtxt import parse_text
+from isochrone.models.repository.layout import missing_model_file
+from isochrone.models.repository.repository import CONFIG_FILE
+from isochrone.models.repository.versions import find_versions
+from isochrone.suggestions import suggestion
 
 
 @dataclass(frozen=True, slots=True)

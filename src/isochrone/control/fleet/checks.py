@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from isochrone.control.fleet.processes import OWN_FLAGS, controller_ports, gateway_ports, names_of, worker_ports
 from isochrone.control.fleet.quantities import bytes_text
 from isochrone.gateway.upstreams import parse_upstream
-from isochrone.models.config_keys import suggestion
+from isochrone.suggestions import suggestion
 
 if TYPE_CHECKING:
     from isochrone.control.fleet.model_spec import Canary, ModelDefaults

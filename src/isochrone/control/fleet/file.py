@@ -16,8 +16,8 @@ from isochrone.control.fleet.reading import examine, fleet_error, fleet_of
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.state.records import Assignment, FleetRecord
 from isochrone.errors import IsochroneError
-from isochrone.models.digest import digest
-from isochrone.models.repository import Repository
+from isochrone.models.repository.digest import digest
+from isochrone.models.repository.repository import Repository
 
 
 @dataclass(frozen=True, slots=True)

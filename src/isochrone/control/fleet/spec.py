@@ -28,7 +28,7 @@ from isochrone.control.fleet.quantities import (
     wrong,
 )
 from isochrone.errors import InvalidArgument
-from isochrone.models.repository import validate_model_name
+from isochrone.models.repository.repository import validate_model_name
 from isochrone.store.etcd.address import split_password
 
 

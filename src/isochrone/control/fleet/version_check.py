@@ -13,7 +13,7 @@ from isochrone.control.fleet.catalog import available_versions
 from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.state.records import FleetRecord
 from isochrone.errors import InvalidArgument, IsochroneError
-from isochrone.models.versions import version_number
+from isochrone.models.repository.versions import version_number
 
 
 def check_versions(record: FleetRecord, changes: Mapping[str, str]) -> None:

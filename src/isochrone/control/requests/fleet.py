@@ -37,8 +37,8 @@ from isochrone.control.state.records import (
 )
 from isochrone.control.state.view import View
 from isochrone.errors import GRPC_ALREADY_EXISTS, InvalidArgument, IsochroneError, NotFound
-from isochrone.models.config_keys import suggestion
 from isochrone.store.base import Compare, Delete, Put
+from isochrone.suggestions import suggestion
 
 Answer = TypeVar("Answer")
 

@@ -32,7 +32,7 @@ from isochrone.control.state.records import (
 )
 from isochrone.control.state.view import View
 from isochrone.errors import InvalidArgument, NotFound
-from isochrone.models.versions import version_number
+from isochrone.models.repository.versions import version_number
 from isochrone.store import base
 
 _Rule = TypeVar("_Rule", bound=Section)

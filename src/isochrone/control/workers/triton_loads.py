@@ -23,8 +23,8 @@ from typing import Any
 from tritonclient.grpc import service_pb2
 
 from isochrone.errors import ConfigError
-from isochrone.models.config import parse_text
-from isochrone.models.repository import CONFIG_FILE
+from isochrone.models.configuration.pbtxt import parse_text
+from isochrone.models.repository.repository import CONFIG_FILE
 from isochrone.protocol.control_json import model_config_json
 from isochrone.wire.grpc_client import unary
 from isochrone.wire.upstream import connect_http2

@@ -15,7 +15,7 @@ from isochrone.gateway.resilience.outliers import OutlierRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.gateway.rules.reading import as_mapping, read
 from isochrone.gateway.traffic.quotas import QuotaRules
-from isochrone.models.config_keys import suggestion
+from isochrone.suggestions import suggestion
 
 
 def load_rules(path: Path | str) -> GatewayRules:

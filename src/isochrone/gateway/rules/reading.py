@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 from isochrone.errors import ConfigError
 from isochrone.gateway.ranges import Range
-from isochrone.models.config_keys import suggestion
+from isochrone.suggestions import suggestion
 
 T = TypeVar("T")
 

@@ -15,8 +15,8 @@ from isochrone.protocol.messages import InferRequest, Plan
 from isochrone.simulate.engine import Engine
 from isochrone.simulate.processes.calls import ANSWERED, ELSEWHERE, QUEUED, REFUSED, RUNNING, TOO_LATE, Call
 from isochrone.simulate.processes.worker import SERVING, Worker
-from isochrone.worker.curve import LatencyCurve
-from isochrone.worker.scheduler import BatchQueue, QueueRules
+from isochrone.worker.scheduling.batch_queue import BatchQueue, QueueRules
+from isochrone.worker.scheduling.latency_curve import LatencyCurve
 
 
 class QueuedCall(InferRequest):

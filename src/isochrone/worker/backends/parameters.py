@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NoReturn
 from isochrone.errors import ConfigError
 
 if TYPE_CHECKING:
-    from isochrone.worker.backends import LoadContext
+    from isochrone.worker.backends.interface import LoadContext
 
 _TRUE = frozenset(("1", "true", "on", "yes"))
 _FALSE = frozenset(("0", "false", "off", "no"))

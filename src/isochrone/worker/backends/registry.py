@@ -12,14 +12,14 @@ from collections.abc import Callable
 from typing import cast
 
 from isochrone.errors import ConfigError
-from isochrone.worker.backends import Executable, LoadContext
+from isochrone.worker.backends.interface import Executable, LoadContext
 
 Load = Callable[[LoadContext], Executable]
 
 #: By the names that ``models.config`` brings every spelling of a backend down to.
 MODULE_BY_BACKEND = {
-    "onnx": "isochrone.worker.backends.onnx",
-    "python": "isochrone.worker.backends.python",
+    "onnx": "isochrone.worker.backends.onnx.backend",
+    "python": "isochrone.worker.backends.python.backend",
     "torch": "isochrone.worker.backends.torch",
 }
 

@@ -23,8 +23,10 @@ import numpy as np
 
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed
 from isochrone.protocol.datatypes import NUMPY_BY_NAME
-from isochrone.worker.backends import Executable, LoadContext, parameters
-from isochrone.worker.backends.declared import datatype_of, declared_outputs, scheduler_inputs
+from isochrone.worker.backends import parameters
+from isochrone.worker.backends.datatypes import datatype_of
+from isochrone.worker.backends.declared import declared_outputs, scheduler_inputs
+from isochrone.worker.backends.interface import Executable, LoadContext
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors

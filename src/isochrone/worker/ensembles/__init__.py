@@ -1,7 +1,6 @@
-"""Ensembles: graphs of models run inside the worker.
+"""Ensembles: graphs of models that run inside the worker.
 
-``dependencies`` says in which order models load and whether an ensemble's steps are there; ``standing`` remembers which
-ensembles wait for which steps; ``dependents`` acts on both when a model comes or goes. ``graph`` says which steps a
-request needs, ``shapes`` how a tensor passes between models with and without batching; ``runner`` and ``run`` carry a
-request through, ``step_request`` is what a step's model sees of it.
+``graph`` holds the steps of an ensemble and finds those that a request needs. ``runner`` fixes the versions of the
+steps and starts a ``run`` per request, which submits one ``step_request`` per step. ``shapes`` passes tensors between
+models with and without a batch dimension. Loading ensembles is ``catalog``'s job.
 """

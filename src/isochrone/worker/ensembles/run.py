@@ -17,16 +17,16 @@ from isochrone.clock import now_ns
 from isochrone.errors import Cancelled, InvalidArgument, IsochroneError, ModelFailed
 from isochrone.protocol.datatypes import name_of
 from isochrone.protocol.messages import NO_PARAMETERS, Plan
-from isochrone.worker.batch import answer
 from isochrone.worker.ensembles.shapes import fit_shape
 from isochrone.worker.ensembles.step_request import StepRequest, StreamedStep
-from isochrone.worker.reshape import new_shape
+from isochrone.worker.execution.batch import answer
+from isochrone.worker.execution.reshape import new_shape
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Parameters, Tensor, Tensors
     from isochrone.worker.ensembles.graph import EnsembleGraph, Step
     from isochrone.worker.ensembles.runner import EnsembleRunner
-    from isochrone.worker.served import ServedVersion
+    from isochrone.worker.served_version import ServedVersion
 
 #: Responses of decoupled steps on their way through later steps before the model has to wait.
 _FRAMES_AHEAD = 16

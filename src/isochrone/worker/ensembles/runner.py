@@ -16,7 +16,7 @@ from isochrone.worker.ensembles.run import EnsembleRun
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
-    from isochrone.worker.served import ServedVersion
+    from isochrone.worker.served_version import ServedVersion
     from isochrone.worker.statistics import ModelStatistics
 
 Resolve = Callable[[str, str], "ServedVersion"]

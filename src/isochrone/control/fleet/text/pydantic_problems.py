@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from isochrone.control.fleet.checks import Problem
-from isochrone.models.config_keys import suggestion
+from isochrone.suggestions import suggestion
 
 #: A value is quoted up to here.
 _QUOTED = 60

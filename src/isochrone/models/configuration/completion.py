@@ -1,0 +1,233 @@
+"""Filling in what a configuration leaves out, from the names and contents of the model's files.
+
+Runs after parsing and before validation, once per load. Whatever it decides it also says in a sentence, so
+that an operator can read in the log what was assumed on their behalf. It must never overrule a value the file
+states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tritonclient.grpc import model_config_pb2
+
+from isochrone.errors import ConfigError
+from isochrone.models.configuration.backends import backend_name
+from isochrone.models.onnx_file import OnnxTensor, read_onnx_tensors
+from isochrone.models.signature import DATA_TYPE_BY_OIP_NAME
+
+# Large enough that onnxruntime on a CPU gains little from more rows, small enough not to blow up activations.
+ASSUMED_MAX_BATCH_SIZE = 32
+# Triton's default: an idle sequence loses its slot after a second.
+ASSUMED_SEQUENCE_IDLE_MICROSECONDS = 1_000_000
+
+# In order of preference where a directory holds several of one backend: an exported program over TorchScript.
+FILE_NAMES = {"onnx": ("model.onnx",), "torch": ("model.pt2", "model.pt"), "python": ("model.py",)}
+# How the completed configuration spells backends: Triton's own words, so that tools which read it find what
+# they know, and so that two spellings of one backend do not give two digests.
+_TRITON_BACKENDS = {"onnx": "onnxruntime", "torch": "pytorch", "python": "python", "ensemble": "ensemble"}
+_TRITON_PLATFORMS = {
+    "onnx": "onnxruntime_onnx",
+    "torch": "pytorch_libtorch",
+    "python": "",
+    "ensemble": "ensemble",
+}
+
+
+def complete(
+    config: model_config_pb2.ModelConfig,
+    directory: Path,
+    versions: Mapping[int, Path],
+    *,
+    max_batch_size_stated: bool = False,
+    where: str | None = None,
+    assumed_batch_sizes: Mapping[str, int] | None = None,
+) -> tuple[model_config_pb2.ModelConfig, tuple[str, ...]]:
+    """A completed copy of ``config``, and the sentences that say what was assumed.
+
+    ``directory`` is the model's own; ``versions`` are those to be served, with their directories. Tensors are
+    read from the newest of them. ``assumed_batch_sizes`` are the server's, by backend; "" holds for all.
+    """
+    where = where or str(directory / "config.pbtxt")
+    completed = model_config_pb2.ModelConfig()
+    completed.CopyFrom(config)
+    assumed: list[str] = []
+    if not completed.name:
+        completed.name = directory.name
+        assumed.append(f"assumed name '{directory.name}' from the directory")
+    newest = versions[max(versions)] if versions else None
+    backend = _complete_backend(completed, newest, where, assumed)
+    if backend == "onnx" and newest is not None:
+        sizes = assumed_batch_sizes or {}
+        size = sizes.get(backend, sizes.get("", ASSUMED_MAX_BATCH_SIZE))
+        stated = max_batch_size_stated or not size
+        _complete_onnx(completed, model_file(completed, newest), stated, size, where, assumed)
+    _complete_policies(completed, backend, assumed)
+    return completed, tuple(assumed)
+
+
+def model_file(config: model_config_pb2.ModelConfig, version_directory: Path) -> Path:
+    """The file of one version that a completed configuration's backend loads."""
+    path = version_directory / str(config.default_model_filename)
+    # Triton lets model.onnx be a directory that holds the file beside its external weights.
+    return path / path.name if path.is_dir() else path
+
+
+def _complete_backend(config: model_config_pb2.ModelConfig, newest: Path | None, where: str, assumed: list[str]) -> str:
+    stated = bool(config.backend or config.platform or config.HasField("ensemble_scheduling"))
+    present = _present_files(newest)
+    if stated:
+        backend = backend_name(config, where)
+    else:
+        backend = _backend_from_files(config, present, newest, where)
+    if backend != "ensemble" and not config.default_model_filename:
+        names = FILE_NAMES[backend]
+        config.default_model_filename = next((name for name in names if name in present), names[0])
+    config.backend = _TRITON_BACKENDS[backend]
+    config.platform = config.platform or _TRITON_PLATFORMS[backend]
+    if not stated:
+        assumed.append(f"assumed backend '{config.backend}' from the file {config.default_model_filename}")
+    return backend
+
+
+def _present_files(newest: Path | None) -> frozenset[str]:
+    if newest is None:
+        return frozenset()
+    try:
+        return frozenset(entry.name for entry in newest.iterdir())
+    except OSError as error:
+        raise ConfigError(str(newest), "version", "a readable directory", error.strerror or str(error)) from None
+
+
+def _backend_from_files(
+    config: model_config_pb2.ModelConfig, present: frozenset[str], newest: Path | None, where: str
+) -> str:
+    if config.default_model_filename:
+        suffix = Path(config.default_model_filename).suffix
+        for backend, names in FILE_NAMES.items():
+            if suffix in {Path(name).suffix for name in names}:
+                return backend
+    found = [backend for backend, names in FILE_NAMES.items() if present.intersection(names)]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(name for names in FILE_NAMES.values() for name in names)
+    if found:
+        files = ", ".join(sorted(present.intersection(name for names in FILE_NAMES.values() for name in names)))
+        raise ConfigError(where, "backend", "to be stated, since the files fit several", f"files {files}")
+    files = ", ".join(sorted(present)) or "no files"
+    raise ConfigError(where, "backend", f"to be stated, or one of {known} in {newest}", f"none, and {files}")
+
+
+def _complete_onnx(
+    config: model_config_pb2.ModelConfig, path: Path, stated: bool, batch_size: int, where: str, assumed: list[str]
+) -> None:
+    """Inputs, outputs and the batch size of an onnx model."""
+    groups = (config.input, config.output)
+    if all(group and all(tensor.data_type and tensor.dims for tensor in group) for group in groups):
+        return
+    sequence = config.sequence_batching
+    # The scheduler fills control inputs and state; requests never carry them, so they are not inputs or
+    # outputs.
+    internal_inputs = {control.name for control in sequence.control_input}
+    internal_inputs.update(state.input_name for state in sequence.state)
+    internal_outputs = {state.output_name for state in sequence.state}
+    all_inputs, all_outputs = read_onnx_tensors(path)
+    inputs = [tensor for tensor in all_inputs if tensor.name not in internal_inputs]
+    outputs = [tensor for tensor in all_outputs if tensor.name not in internal_outputs]
+
+    undeclared = not config.input and not config.output
+    if undeclared and not stated and config.max_batch_size == 0:
+        _assume_batching(config, (*all_inputs, *all_outputs), batch_size, path, assumed)
+    _complete_tensors(config, "input", inputs, path, where, assumed)
+    _complete_tensors(config, "output", outputs, path, where, assumed)
+
+
+def _assume_batching(
+    config: model_config_pb2.ModelConfig,
+    tensors: Sequence[OnnxTensor],
+    batch_size: int,
+    path: Path,
+    assumed: list[str],
+) -> None:
+    fixed = [tensor.name for tensor in tensors if not tensor.shape or tensor.shape[0] != -1]
+    if fixed or not tensors:
+        why = f"since the first dimension of '{fixed[0]}' is not dynamic in {path.name}" if fixed else "without tensors"
+        assumed.append(f"assumed max_batch_size 0 (no batching), {why}")
+        return
+    config.max_batch_size = batch_size
+    batcher = ""
+    if config.WhichOneof("scheduling_choice") is None:
+        config.dynamic_batching.SetInParent()
+        batcher = " with dynamic_batching"
+    assumed.append(
+        f"assumed max_batch_size {batch_size}{batcher}, since every tensor of {path.name} has a dynamic first dimension"
+    )
+
+
+def _complete_tensors(
+    config: model_config_pb2.ModelConfig,
+    key: str,
+    tensors: Sequence[OnnxTensor],
+    path: Path,
+    where: str,
+    assumed: list[str],
+) -> None:
+    declared = getattr(config, key)
+    if not declared:
+        for tensor in tensors:
+            _fill_tensor(declared.add(name=tensor.name), tensor, config.max_batch_size, key, path)
+        names = ", ".join(f"'{tensor.name}' {tensor.datatype}{list(tensor.shape)}" for tensor in tensors)
+        assumed.append(f"assumed {key} {names} from {path.name}")
+        return
+    by_name = {tensor.name: tensor for tensor in tensors}
+    for index, partial in enumerate(declared):
+        if partial.data_type and partial.dims:
+            continue
+        known = by_name.get(partial.name)
+        if known is None:
+            expected = f"one of {', '.join(sorted(by_name))} (from {path})"
+            raise ConfigError(where, f"{key}[{index}].name", expected, f"'{partial.name}'")
+        _fill_tensor(partial, known, config.max_batch_size, key, path)
+        assumed.append(f"assumed datatype and dims of {key} '{partial.name}' from {path.name}")
+
+
+def _fill_tensor(partial: Any, tensor: OnnxTensor, max_batch_size: int, key: str, path: Path) -> None:
+    partial.data_type = partial.data_type or DATA_TYPE_BY_OIP_NAME[tensor.datatype]
+    if partial.dims:
+        return
+    shape = tensor.shape
+    if max_batch_size > 0:
+        if not shape or shape[0] != -1:
+            expected = f"a dynamic first dimension, since max_batch_size is {max_batch_size}"
+            raise ConfigError(str(path), f"{key} '{tensor.name}'", expected, f"shape {list(shape)}")
+        shape = shape[1:]
+    if shape:
+        partial.dims.extend(shape)
+    else:
+        # ModelConfig has no empty dims: Triton says it as one element that the model sees without its
+        # dimension.
+        partial.dims.append(1)
+        partial.reshape.SetInParent()
+
+
+def _complete_policies(config: model_config_pb2.ModelConfig, backend: str, assumed: list[str]) -> None:
+    if config.version_policy.WhichOneof("policy_choice") is None:
+        config.version_policy.latest.num_versions = 1
+        assumed.append("assumed version_policy latest 1")
+    if backend != "ensemble":
+        if not config.instance_group:
+            config.instance_group.add(count=1)
+            assumed.append("assumed one instance")
+        for index, group in enumerate(config.instance_group):
+            group.name = group.name or f"{config.name}_{index}"
+            group.count = group.count or 1
+    if config.HasField("sequence_batching"):
+        sequence = config.sequence_batching
+        if sequence.max_sequence_idle_microseconds == 0:
+            sequence.max_sequence_idle_microseconds = ASSUMED_SEQUENCE_IDLE_MICROSECONDS
+            assumed.append(f"assumed max_sequence_idle_microseconds {ASSUMED_SEQUENCE_IDLE_MICROSECONDS}")
+        if sequence.WhichOneof("strategy_choice") is None:
+            sequence.direct.SetInParent()
+            assumed.append("assumed the direct strategy of sequence_batching")

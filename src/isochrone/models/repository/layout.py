@@ -1,0 +1,45 @@
+"""Mistakes in the layout of a model repository that a look at names can find. Reads directories, opens no model.
+
+Asked before anything is loaded: by ``isochrone validate``, ``isochrone serve`` and whatever applies a fleet.yaml.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tritonclient.grpc import model_config_pb2
+
+from isochrone.errors import ConfigError
+from isochrone.models.configuration.backends import backend_name
+from isochrone.models.configuration.completion import FILE_NAMES
+from isochrone.models.repository.versions import find_versions
+
+#: What a repository looks like, for errors.
+EXPECTED = "models in Triton's layout, such as detector/config.pbtxt and detector/1/model.onnx"
+_CONFIG_FILE = "config.pbtxt"
+
+
+def missing_model_file(config: model_config_pb2.ModelConfig, version_directory: Path) -> ConfigError | None:
+    """The error of a version that lacks the file its backend loads; None where the configuration names no backend."""
+    try:
+        backend = backend_name(config)
+    except ConfigError:
+        return None
+    given = str(config.default_model_filename)
+    names = (given,) if given else FILE_NAMES.get(backend, ())
+    if backend == "ensemble" or not names or any((version_directory / name).exists() for name in names):
+        return None
+    return ConfigError(str(version_directory), "model file", " or ".join(names), "no such file")
+
+
+def is_model(path: Path) -> bool:
+    """Whether a directory that was given as a repository is a model's own: its versions lie directly in it."""
+    try:
+        versions = [path / str(number) for number in find_versions(path).present]
+        # A model may be called "1", too: then its versions are in it.
+        bare = [version for version in versions if not find_versions(version).present]
+    except ConfigError:
+        return False
+    known = [name for names in FILE_NAMES.values() for name in names]
+    has_file = any((version / name).exists() for version in bare for name in known)
+    return has_file or (bool(bare) and (path / _CONFIG_FILE).is_file())

@@ -1,0 +1,22 @@
+"""The wording of errors about an unknown word: the nearest known one, or the list of them."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+
+def suggestion(word: str, known: list[str], kind: str = "key") -> str:
+    """``a known key (did you mean 'dims'?)``, or the list of them where nothing is near."""
+    near = get_close_matches(word, known, n=1, cutoff=0.6)
+    if near:
+        return f"a known {kind} (did you mean '{near[0]}'?)"
+    return f"one of the known {plural(kind)} {', '.join(known)}"
+
+
+def plural(words: str) -> str:
+    """``keys``, ``policies``, ``processes``, ``workers or gateways``."""
+    if " or " in words:
+        return " or ".join(plural(each) for each in words.split(" or "))
+    if words.endswith("y") and words[-2:-1] not in "aeiou":
+        return f"{words[:-1]}ies"
+    return f"{words}es" if words.endswith(("s", "x", "ch", "sh")) else f"{words}s"

@@ -1,0 +1,233 @@
+"""A python model in a process of its own, as the worker sees it.
+
+``python.load`` makes one where the configuration says ``isolation: "process"``. Tensors go over in shared memory, each
+copied once each way: inputs into a block the child reads in place, outputs by the child into one of a few blocks that
+the server then sends from in place. A child that dies or is killed for its time takes only its own call with it: the
+next call starts another, at once after the first death, then after a growing pause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import structlog
+
+from isochrone import clock
+from isochrone.errors import ConfigError, ModelFailed, Unavailable, Unsupported
+from isochrone.observe.logs import Sparing
+from isochrone.worker.backends.interface import Executable
+from isochrone.worker.backends.python.isolation.child import Child, ChildGone, ChildTimedOut, Spawner
+from isochrone.worker.backends.python.isolation.messages import (
+    Answer,
+    Done,
+    Failed,
+    Infer,
+    Next,
+    Open,
+    Question,
+    Result,
+    Start,
+    Stop,
+)
+from isochrone.worker.backends.python.isolation.shared_block import BadPlace, SharedBlock
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import Parameters, Tensors
+    from isochrone.worker.backends.python.model import ModelContext
+
+log = structlog.get_logger()
+
+# Responses that callers may still be reading when the next call begins; beyond, and below _COPIED_BYTES, the server
+# copies: a small answer must not keep a large block from being used.
+_BLOCKS_LENT = 3
+_COPIED_BYTES = 64 * 1024
+
+_FIRST_PAUSE_NS = 100 * clock.MILLISECOND
+_LONGEST_PAUSE_NS = 10 * clock.SECOND
+
+
+class IsolatedExecutable(Executable):
+    """One child process at a time, started again when it dies."""
+
+    inline_allowed = False
+    fresh_outputs = True
+
+    def __init__(
+        self,
+        context: ModelContext,
+        filename: str,
+        outputs: dict[str, str],
+        decoupled: bool,
+        cpus: tuple[int, ...],
+        timeout_ms: int,
+    ) -> None:
+        self.decoupled = decoupled
+        self._label = f"model '{context.model_name}' version {context.model_version}"
+        self._start_message = Start(
+            model_name=context.model_name,
+            model_version=context.model_version,
+            directory=str(context.directory),
+            config=dict(context.config),
+            parameters=dict(context.parameters),
+            instance=context.instance,
+            filename=filename,
+            outputs=outputs,
+            decoupled=decoupled,
+            cpus=list(cpus),
+        )
+        self._timeout_ms = timeout_ms or None
+        self._child: Child | None = None
+        #: Deaths since the last answer, and the instant before which no child is started again.
+        self._deaths = 0
+        self._not_before = 0
+        self._last_words = ""
+        #: The first start is the load's, which tells its failures itself.
+        self._has_served = False
+        self._lost_lines, self._restart_lines = Sparing(), Sparing()
+        #: Number of the stream the child has open; an older generator must not ask for its responses.
+        self._stream_number = 0
+        self._request = SharedBlock.create("isochrone-request")
+        #: The last is the one whose content is always copied out.
+        self._responses = [SharedBlock.create(f"isochrone-response-{n}") for n in range(_BLOCKS_LENT + 1)]
+        self._spawner = Spawner(context.model_name)
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        self._has_served = True
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id; None while it is dead."""
+        return self._child.pid if self._child is not None else None
+
+    def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
+        if self.decoupled:
+            raise Unsupported("a decoupled model answers through a stream of responses")
+        self._ensure_started()
+        places, size = self._request.write(inputs)
+        response = self._free_response()
+        answer = self._ask(Infer(places, size, None if outputs is None else list(outputs), response))
+        return self._received(answer, response)
+
+    def stream(self, inputs: Tensors, parameters: Parameters) -> Iterator[Tensors]:
+        self._ensure_started()
+        self._stream_number += 1
+        number = self._stream_number
+        places, size = self._request.write(inputs)
+        self._ask(Open(places, size, dict(parameters)))
+        over = False
+        try:
+            while number == self._stream_number:
+                response = self._free_response()
+                over = True  # unless a response comes: after a failure the child has nothing open
+                answer = self._ask(Next(response))
+                if isinstance(answer, Done):
+                    return
+                over = False
+                yield self._received(answer, response)
+        finally:
+            if not over and number == self._stream_number and self._child is not None:
+                self._ask(Stop())
+
+    def close(self) -> None:
+        if self._child is not None:
+            self._child.close()
+            self._child = None
+        self._spawner.close()
+        for block in (self._request, *self._responses):
+            block.close()
+
+    def _ensure_started(self) -> None:
+        if self._child is not None:
+            if self._child.alive():
+                return
+            self._lost("its process ended between two calls")
+        wait = self._not_before - clock.now_ns()
+        if wait > 0:
+            raise Unavailable(
+                f"{self._label}: {self._last_words}, {self._deaths} times in a row;"
+                f" it is started again in {wait / clock.SECOND:.1f} s"
+            )
+        self._start()
+        not_shown = self._restart_lines.lets_through(clock.now_ns())
+        if not_shown is not None:
+            start = self._start_message
+            log.warning(
+                "the process of a model was started again",
+                model=start.model_name,
+                version=start.model_version,
+                pid=self.pid,
+                not_shown=not_shown,
+            )
+
+    def _start(self) -> None:
+        try:
+            self._child = Child(self._spawner, self._request, self._responses)
+        except OSError as error:
+            raise ModelFailed(f"{self._label}: its process cannot be started: {error}") from error
+        try:
+            answer = self._child.ask(self._start_message, None)
+        except ChildGone as gone:
+            raise self._lost(f"load: {gone}") from None
+        if isinstance(answer, Failed):
+            self._lost("load failed")
+            raise ConfigError(*answer.config) if len(answer.config) == 4 else ModelFailed(answer.message)
+
+    def _ask(self, question: Question) -> Answer:
+        if self._child is None:
+            raise ModelFailed(f"{self._label}: {self._last_words}")
+        try:
+            answer = self._child.ask(question, self._timeout_ms)
+        except ChildGone as gone:
+            raise self._lost(f"infer: {gone}") from None
+        except ChildTimedOut:
+            raise self._lost(
+                f"infer took longer than execution_timeout_ms = {self._timeout_ms}, its process was killed"
+            ) from None
+        self._deaths = 0
+        if isinstance(answer, Failed):
+            failure = ModelFailed(answer.message)
+            if answer.traceback:
+                failure.add_note(answer.traceback)
+            raise failure
+        return answer
+
+    def _lost(self, how: str) -> ModelFailed:
+        """Notes that there is no child any more, and when the next may start."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+        self._last_words = how
+        if self._deaths:
+            pause = min(_FIRST_PAUSE_NS << min(self._deaths - 1, 16), _LONGEST_PAUSE_NS)
+            self._not_before = clock.now_ns() + pause
+        self._deaths += 1
+        not_shown = self._lost_lines.lets_through(clock.now_ns()) if self._has_served else None
+        if not_shown is not None:
+            log.warning(
+                "the process of a model was lost",
+                model=self._start_message.model_name,
+                version=self._start_message.model_version,
+                how=how,
+                in_a_row=self._deaths,
+                not_shown=not_shown,
+            )
+        return ModelFailed(f"{self._label}: {how}")
+
+    def _free_response(self) -> int:
+        for number in range(_BLOCKS_LENT):
+            if not self._responses[number].in_use():
+                return number
+        return _BLOCKS_LENT
+
+    def _received(self, answer: Answer, response: int) -> Tensors:
+        if not isinstance(answer, Result):
+            raise self._lost(f"infer: its process answered {type(answer).__name__} and was killed")
+        copy = response == _BLOCKS_LENT or answer.size <= _COPIED_BYTES
+        try:
+            return self._responses[response].read(answer.tensors, answer.size, copy=copy)
+        except BadPlace as error:
+            raise self._lost(f"infer: its process answered nonsense and was killed: {error}") from None

@@ -1,0 +1,140 @@
+"""What the server and the process of an isolated model say to each other, and how it is framed.
+
+One question, one answer, over a socket pair: a length (4 bytes, little-endian) and a MessagePack body. Tensors never
+travel here: they lie in shared blocks, and a message tells their places. No pickle: a model's process can say nothing
+that makes the server run code.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Any
+
+import msgspec
+
+from isochrone.worker.backends.python.isolation.shared_block import Place
+
+# The largest thing said is a configuration; a length beyond this is not one of ours.
+_LONGEST_FRAME = 64 * 1024 * 1024
+
+
+class Start(msgspec.Struct, tag=True):
+    """First message of the server: load this model."""
+
+    model_name: str
+    model_version: str
+    directory: str
+    config: dict[str, Any]
+    parameters: dict[str, str]
+    instance: int
+    filename: str
+    outputs: dict[str, str]
+    decoupled: bool
+    cpus: list[int]
+
+
+class Infer(msgspec.Struct, tag=True):
+    """Run a batch; write the results into response block number ``response``."""
+
+    tensors: list[Place]
+    size: int
+    outputs: list[str] | None
+    response: int
+
+
+class Open(msgspec.Struct, tag=True):
+    """Begin the responses of one request of a decoupled model."""
+
+    tensors: list[Place]
+    size: int
+    parameters: dict[str, bool | int | float | str]
+
+
+class Next(msgspec.Struct, tag=True):
+    """Give the next response of the open request."""
+
+    response: int
+
+
+class Stop(msgspec.Struct, tag=True):
+    """Nobody wants further responses of the open request."""
+
+
+class Close(msgspec.Struct, tag=True):
+    """Close the model and exit."""
+
+
+class Done(msgspec.Struct, tag=True):
+    """Started, opened, stopped, or: no further response."""
+
+
+class Result(msgspec.Struct, tag=True):
+    """Tensors lie in the response block."""
+
+    tensors: list[Place]
+    size: int
+
+
+class Failed(msgspec.Struct, tag=True):
+    """The model's own failure, told; ``config`` has the four parts of a ConfigError."""
+
+    message: str
+    config: list[str] = []
+    #: Where it was raised, for the server's log.
+    traceback: str = ""
+
+
+Question = Start | Infer | Open | Next | Stop | Close
+Answer = Done | Result | Failed
+
+_encoder = msgspec.msgpack.Encoder()
+_questions = msgspec.msgpack.Decoder(Question)
+_answers = msgspec.msgpack.Decoder(Answer)
+
+
+class Disconnected(Exception):
+    """The other side has gone, or speaks nonsense."""
+
+
+def send(link: socket.socket, message: Question | Answer) -> None:
+    body = _encoder.encode(message)
+    try:
+        link.sendall(len(body).to_bytes(4, "little") + body)
+    except OSError as error:
+        raise Disconnected(str(error)) from error
+
+
+def receive_question(link: socket.socket) -> Question:
+    question: Question = _decoded(_questions, _receive(link))
+    return question
+
+
+def receive_answer(link: socket.socket) -> Answer:
+    answer: Answer = _decoded(_answers, _receive(link))
+    return answer
+
+
+def _decoded(decoder: Any, body: memoryview) -> Any:
+    try:
+        return decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise Disconnected(f"not a message: {error}") from error
+
+
+def _receive(link: socket.socket) -> memoryview:
+    # Neither side speaks twice in a row, so whatever is there belongs to one frame, and one read mostly has it all.
+    received = bytearray()
+    length = 4
+    while len(received) < length:
+        try:
+            data = link.recv(65536)
+        except OSError as error:
+            raise Disconnected(str(error)) from error
+        if not data:
+            raise Disconnected("the other side has gone")
+        received += data
+        if length == 4 and len(received) >= 4:
+            length = 4 + int.from_bytes(received[:4], "little")
+            if length > _LONGEST_FRAME:
+                raise Disconnected(f"a frame of {length} bytes")
+    return memoryview(received)[4:length]

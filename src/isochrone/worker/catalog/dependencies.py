@@ -1,0 +1,94 @@
+"""Which models an ensemble stands on: the order in which they load, and whether they are there.
+
+The catalog asks before it loads, and again when a model comes or goes. Pure: these functions see what they are given.
+Sentences are Triton's, since its users read and match them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from isochrone.errors import InvalidArgument
+from isochrone.models.configuration.ensemble_graph import step_names
+from isochrone.models.configuration.ensemble_steps import check_steps
+
+if TYPE_CHECKING:
+    from tritonclient.grpc import model_config_pb2
+
+    from isochrone.worker.served_version import ServedVersion
+
+#: The version that serves (model, version), or None; version "" is the newest.
+Serves = Callable[[tuple[str, str]], "ServedVersion | None"]
+#: Why no version of a model is served: what its load failed with; None: it was not loaded, or is not there.
+Failure = Callable[[str], str | None]
+
+
+def load_order(
+    names: Iterable[str], steps: Callable[[str], Sequence[str]]
+) -> tuple[dict[str, tuple[str, ...]], dict[str, InvalidArgument]]:
+    """The models to load with those of their steps, which come before them; and the models that stand on themselves."""
+    order: dict[str, tuple[str, ...]] = {}
+    circular: dict[str, InvalidArgument] = {}
+    for name in names:
+        # Depth first, without recursion: configurations are the user's, and may nest as they like.
+        path: dict[str, tuple[str, ...]] = {} if name in order else {name: tuple(steps(name))}
+        ahead = [list(below) for below in path.values()]
+        while path:
+            if not ahead[-1]:
+                ahead.pop()
+                finished, below = path.popitem()
+                order[finished] = below
+                continue
+            step = ahead[-1].pop(0)
+            if step in path:
+                circle = list(path)[list(path).index(step) :]
+                for runner, member in zip(circle, [*circle[1:], circle[0]], strict=True):
+                    circular[member] = InvalidArgument(
+                        f"circular dependency between ensembles: {member} -> ... -> {runner} -> {member}"
+                    )
+            elif step not in order:
+                path[step] = tuple(steps(step))
+                ahead.append(list(path[step]))
+    return order, circular
+
+
+def resolve_steps(config: model_config_pb2.ModelConfig, serves: Serves, failure: Failure) -> list[ServedVersion]:
+    """The version that each step would run now; raises ``InvalidArgument`` where one is missing."""
+    names = step_names(config)
+    absent = [name for name in names if serves((name, "")) is None]
+    missing = [name for name in absent if failure(name) is None]
+    if missing:
+        raise InvalidArgument(
+            f"ensemble {config.name} contains models that are not available or ambiguous: {', '.join(missing)}"
+        )
+    if absent:
+        raise InvalidArgument(
+            f"ensemble '{config.name}' depends on '{absent[0]}' which has no loaded version. Model '{absent[0]}'"
+            f" loading failed with error: {failure(absent[0])}"
+        )
+    found: list[ServedVersion] = []
+    for step in config.ensemble_scheduling.step:
+        # proto3 gives 0 where the version is left out; Triton's files write -1 for the newest.
+        version = "" if step.model_version in (-1, 0) else str(step.model_version)
+        served = serves((step.model_name, version))
+        if served is None:
+            raise InvalidArgument(
+                f"ensemble '{config.name}' depends on '{step.model_name}' whose required version {version} is not"
+                " loaded."
+            )
+        found.append(served)
+    return found
+
+
+def check(
+    config: model_config_pb2.ModelConfig, serves: Serves, failure: Failure
+) -> tuple[model_config_pb2.ModelConfig, list[ServedVersion]]:
+    """The ensemble's configuration as its steps decide it, and the versions it was checked against."""
+    versions = resolve_steps(config, serves, failure)
+    return check_steps(config, [version.description.config for version in versions]), versions
+
+
+def still_served(versions: Iterable[ServedVersion], serves: Serves) -> bool:
+    """Whether all of these are what they were: then an ensemble that was checked against them need not be again."""
+    return all(serves((version.model_name, version.model_version)) is version for version in versions)

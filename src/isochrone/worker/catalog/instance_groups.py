@@ -1,0 +1,98 @@
+"""What a model's instance groups ask for: how many instances, on which CPUs, with which parameters.
+
+Read once per load, by ``loading``. Nothing here loads or runs anything.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from isochrone.errors import ConfigError
+from isochrone.worker.backends.interface import LoadContext
+from isochrone.worker.catalog.load_settings import LoadSettings
+
+if TYPE_CHECKING:
+    from isochrone.models.repository.repository import ModelDescription
+
+log = structlog.get_logger()
+
+#: Triton's name for the policy of instances on a CPU whose group names none.
+_CPU_POLICY = "cpu"
+
+
+def plain_parameters(config: Any) -> dict[str, str]:
+    return {key: value.string_value for key, value in config.parameters.items()}
+
+
+def load_contexts(
+    description: ModelDescription, version: int, directory: Path, backend: str, settings: LoadSettings
+) -> list[LoadContext]:
+    config = description.config
+    count = sum(max(1, group.count) for group in config.instance_group) or 1
+    parameters = {**settings.parameters.get(backend, {}), **plain_parameters(config)}
+    affinity = _affinity(parameters.get("cpus", ""), description.name) or _policy_cpus(config, settings)
+    return [
+        LoadContext(
+            description.name,
+            str(version),
+            # Absolute: a model may change its working directory, and its errors name lines by where its files lie.
+            directory.absolute(),
+            config,
+            description.signature,
+            index,
+            affinity[index % len(affinity)] if affinity else (),
+            parameters,
+        )
+        for index in range(count)
+    ]
+
+
+def note_group_settings(description: ModelDescription, settings: LoadSettings) -> None:
+    """Logs what an instance group asks for and the server was not started with."""
+    config = description.config
+    limited = any(group.rate_limiter.resources for group in config.instance_group)
+    if limited and settings.rate_limits is None:
+        log.warning("instance_group.rate_limiter has no effect without --rate-limit=execution_count", model=config.name)
+    elif limited and (config.HasField("sequence_batching") or config.model_transaction_policy.decoupled):
+        raise ConfigError(
+            f"{description.name}/config.pbtxt",
+            "instance_group.rate_limiter",
+            "none for sequence and decoupled models, whose instances run several requests at once",
+            "resources",
+        )
+    for name in {group.host_policy for group in config.instance_group} - {"", *settings.host_policies}:
+        log.warning(
+            "instance_group.host_policy has no effect: start the server with --host-policy",
+            model=config.name,
+            policy=name,
+        )
+
+
+def _policy_cpus(config: Any, settings: LoadSettings) -> list[tuple[int, ...]]:
+    """The CPUs of each instance, as the host policies say; empty: no policy is set."""
+    policies = settings.host_policies
+    if not policies:
+        return []
+    return [
+        policies.get(group.host_policy or _CPU_POLICY, ())
+        for group in config.instance_group
+        for _ in range(max(1, group.count))
+    ]
+
+
+def _affinity(text: str, model: str) -> list[tuple[int, ...]]:
+    """``cpus: "0,1;2,3"``: the CPUs of each instance, instances separated by semicolons."""
+    where, key = f"{model}/config.pbtxt", 'parameters["cpus"]'
+    try:
+        affinity = [tuple(int(cpu) for cpu in part.split(",")) for part in text.split(";") if part.strip()]
+    except ValueError:
+        raise ConfigError(where, key, 'CPUs as in "0,1;2,3"', repr(text)) from None
+    usable = os.sched_getaffinity(0)
+    for cpus in affinity:
+        if not usable.issuperset(cpus):
+            raise ConfigError(where, key, f"of the CPUs {sorted(usable)}", repr(text))
+    return affinity

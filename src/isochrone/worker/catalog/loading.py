@@ -1,0 +1,291 @@
+"""From a model's description to instances that are warm: the slow part of a load, off the loop's thread.
+
+Nothing here is visible to requests. ``prepare`` runs on a thread of its own; ``serve`` then, on the loop, puts what was
+prepared to work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from isochrone.clock import MICROSECOND, MILLISECOND, now_ns
+from isochrone.errors import ConfigError, Internal, IsochroneError
+from isochrone.models.configuration.backends import backend_name
+from isochrone.models.repository.digest import digest
+from isochrone.worker.backends.interface import Executable, LoadContext
+from isochrone.worker.backends.registry import loader
+from isochrone.worker.catalog.instance_groups import load_contexts, note_group_settings, plain_parameters
+from isochrone.worker.catalog.load_settings import LoadSettings
+from isochrone.worker.catalog.warmup import batch_sizes, warm_up
+from isochrone.worker.ensembles.runner import EnsembleRunner, Resolve
+from isochrone.worker.execution.batch import Batch
+from isochrone.worker.execution.batch_runner import Runner
+from isochrone.worker.execution.instance import Instance
+from isochrone.worker.execution.replacement import TakeInstance
+from isochrone.worker.execution.reshape import reshaped
+from isochrone.worker.execution.resource_gate import ResourceGate, SharedResources, demands_of
+from isochrone.worker.execution.stream_runner import StreamRunner
+from isochrone.worker.execution.watchdog import InlineWatchdog
+from isochrone.worker.scheduling.batch_queue import LevelPolicy, QueueRules
+from isochrone.worker.scheduling.latency_curve import LatencyCurve
+from isochrone.worker.sequences.batcher import SequenceBatcher
+from isochrone.worker.sequences.runner import SequenceRunner
+from isochrone.worker.served_version import ServedVersion
+from isochrone.worker.statistics import ModelStatistics
+
+if TYPE_CHECKING:
+    from isochrone.models.repository.repository import ModelDescription
+
+log = structlog.get_logger()
+
+_DEFAULT_AGEING_MS = 1000
+_DEFAULT_SETTINGS = LoadSettings()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A version that is loaded and warm, and not yet served."""
+
+    description: ModelDescription
+    version: int
+    digest: str
+    executables: tuple[Executable, ...]
+    curve: LatencyCurve
+    contexts: tuple[LoadContext, ...]
+    backend: str
+    rules: QueueRules
+    #: 0: none, or the backend's own affair.
+    execution_timeout_ns: int = 0
+
+    def discard(self) -> None:
+        """Frees what was loaded; it will not be served."""
+        _close_all(self.executables, self.description.name)
+
+
+def prepare_again(
+    description: ModelDescription, version: int, own_digest: str | None, settings: LoadSettings
+) -> Prepared:
+    """``prepare``, tried again as often as the settings say."""
+    for attempt in range(1, settings.retries + 1):
+        try:
+            return prepare(description, version, own_digest, settings)
+        except Exception as error:
+            log.warning(
+                "a load failed and is tried again",
+                model=description.name,
+                version=version,
+                attempt=attempt,
+                retries=settings.retries,
+                error=str(error),
+            )
+    return prepare(description, version, own_digest, settings)
+
+
+def prepare(
+    description: ModelDescription,
+    version: int,
+    own_digest: str | None = None,
+    settings: LoadSettings = _DEFAULT_SETTINGS,
+) -> Prepared:
+    """Loads every instance of a version and warms it. Raises without leaving anything behind.
+
+    ``own_digest`` is the version's digest, where the caller knows it.
+    """
+    config = description.config
+    directory = description.versions[version]
+    backend = backend_name(config)
+    if own_digest is None:
+        own_digest = digest(config, directory)
+    curve = LatencyCurve(max(1, config.max_batch_size))
+    rules = queue_rules(config)
+    if backend == "ensemble":
+        return Prepared(description, version, own_digest, (), curve, (), backend, rules)
+    timeout_ms = _number(plain_parameters(config), "execution_timeout_ms", 0, description.name)
+    if plain_parameters(config).get("isolation") == "process":
+        # The backend kills the model's process itself; giving up on the thread as well would leave two at it.
+        timeout_ms = 0
+    note_group_settings(description, settings)
+    contexts = tuple(load_contexts(description, version, directory, backend, settings))
+    load = loader(backend, f"{description.name}/config.pbtxt")
+    executables: list[Executable] = []
+    try:
+        for context in contexts:
+            started = now_ns()
+            executable = reshaped(load(context), description.signature)
+            executables.append(executable)
+            loaded = now_ns()
+            warm_up(executable, description, curve)
+            log.debug(
+                "instance loaded",
+                model=description.name,
+                version=version,
+                instance=context.instance,
+                backend=backend,
+                load_ms=(loaded - started) // MILLISECOND,
+                warmup_ms=(now_ns() - loaded) // MILLISECOND,
+                estimates_us={rows: curve.estimate(rows) // MICROSECOND for rows in batch_sizes(config)},
+            )
+    except BaseException:
+        _close_all(executables, description.name)
+        raise
+    return Prepared(
+        description,
+        version,
+        own_digest,
+        tuple(executables),
+        curve,
+        contexts,
+        backend,
+        rules,
+        timeout_ms * MILLISECOND,
+    )
+
+
+def _close_all(executables: Iterable[Executable], model: str) -> None:
+    """Closes each, even if the model's own ``close`` raises in one of them."""
+    for executable in executables:
+        try:
+            executable.close()
+        except Exception as error:
+            log.warning("closing an instance that is not served failed", model=model, error=str(error))
+
+
+def serve(
+    prepared: Prepared, resolve: Resolve, watchdog: InlineWatchdog, resources: SharedResources | None = None
+) -> ServedVersion:
+    """On the loop's thread: gives a prepared version its queue and threads."""
+    description, config = prepared.description, prepared.description.config
+    statistics = ModelStatistics(description.name, str(prepared.version))
+    served = ServedVersion(description, prepared.version, prepared.digest, statistics)
+    if prepared.backend == "ensemble":
+        served.runner = EnsembleRunner(description.name, config, resolve, statistics, served.over)
+        return served
+    name, curve, over = description.name, prepared.curve, served.over
+    runner: Runner | StreamRunner | SequenceRunner
+    finished: Callable[[Instance, Batch], None] = _nothing
+    if config.HasField("sequence_batching"):
+        batcher = SequenceBatcher(config, len(prepared.executables), description.directory)
+        batched = config.max_batch_size > 0
+        timeout_ns = prepared.execution_timeout_ns
+        runner = SequenceRunner(name, batcher, curve, batched, statistics, over, execution_timeout_ns=timeout_ns)
+    elif prepared.executables[0].decoupled:
+        timeout_ns = prepared.execution_timeout_ns
+        runner = StreamRunner(name, prepared.rules, curve, statistics, over, execution_timeout_ns=timeout_ns)
+    else:
+        runner = Runner(
+            name,
+            prepared.rules,
+            curve,
+            statistics,
+            watchdog,
+            over,
+            preserve_ordering=config.dynamic_batching.preserve_ordering,
+            execution_timeout_ns=prepared.execution_timeout_ns,
+            gate=_gate(config, resources),
+        )
+        finished = runner.finished
+    _start(runner, prepared, finished)
+    served.runner = runner
+    return served
+
+
+def _gate(config: Any, resources: SharedResources | None) -> ResourceGate | None:
+    demands = demands_of(config)
+    if resources is None or not any(demand.needs for demand in demands):
+        return None
+    for demand in demands:
+        resources.limiter.check(demand.needs, config.name)
+    return ResourceGate(resources, demands)
+
+
+def _start(
+    runner: Runner | StreamRunner | SequenceRunner, prepared: Prepared, finished: Callable[[Instance, Batch], None]
+) -> None:
+    """Gives a runner its instances, and a way to more of them."""
+    loop = asyncio.get_running_loop()
+    model = prepared.description.name
+    max_rows = max(1, prepared.description.config.max_batch_size)
+    name = f"{model}-{prepared.version}"
+
+    def instance(index: int, executable: Executable) -> Instance:
+        cpus = prepared.contexts[index].cpus
+        return Instance(executable, f"{name}-{index}", max_rows, cpus, loop, finished)
+
+    def replacement(made: TakeInstance) -> None:
+        # The hung thread is still inside the old executable; a fresh one is loaded for its successor, off the loop:
+        # a load takes seconds, and one that hangs must not take the server with it.
+        def load_again() -> None:
+            try:
+                result: Instance | IsochroneError = instance(0, _load_again(prepared))
+            except IsochroneError as error:
+                result = error
+            except BaseException as error:
+                result = Internal(f"loading model '{model}' again: {type(error).__name__}: {error}")
+            try:
+                loop.call_soon_threadsafe(made, result)
+            except RuntimeError:  # the loop is closed: nobody waits
+                pass
+
+        threading.Thread(target=load_again, name=f"{name}-again", daemon=True).start()
+
+    runner.start([instance(index, each) for index, each in enumerate(prepared.executables)], replacement)
+
+
+def _load_again(prepared: Prepared) -> Executable:
+    description = prepared.description
+    executable = loader(prepared.backend, f"{description.name}/config.pbtxt")(prepared.contexts[0])
+    try:
+        executable = reshaped(executable, description.signature)
+        # Into a curve of its own: the live one belongs to the loop's thread.
+        warm_up(executable, description, LatencyCurve(prepared.curve.max_rows))
+    except BaseException:
+        _close_all((executable,), description.name)
+        raise
+    return executable
+
+
+def _nothing(*_: Any) -> None:
+    """Runners of sequences and streams hand their own jobs to instances and need no call back."""
+
+
+def _number(parameters: Mapping[str, str], key: str, default: int, model: str) -> int:
+    value = parameters.get(key, "").strip()
+    if not value:
+        return default
+    if not value.isdigit():
+        raise ConfigError(f"{model}/config.pbtxt", f'parameters["{key}"]', "a whole number", repr(value))
+    return int(value)
+
+
+def queue_rules(config: Any) -> QueueRules:
+    """A model's queue, from ``dynamic_batching`` and the parameter ``priority_ageing_ms``."""
+    if not config.HasField("dynamic_batching"):
+        return QueueRules()
+    batching = config.dynamic_batching
+    levels = int(batching.priority_levels) or 1
+    policies = []
+    for level in range(1, levels + 1):
+        policy = batching.priority_queue_policy.get(level, batching.default_queue_policy)
+        policies.append(
+            LevelPolicy(
+                policy.max_queue_size,
+                policy.default_timeout_microseconds * MICROSECOND,
+                policy.timeout_action == 1,
+            )
+        )
+    ageing = _number(plain_parameters(config), "priority_ageing_ms", _DEFAULT_AGEING_MS, config.name)
+    return QueueRules(
+        max_rows=max(1, config.max_batch_size),
+        preferred=tuple(sorted(batching.preferred_batch_size)),
+        delay_ns=batching.max_queue_delay_microseconds * MICROSECOND,
+        levels=levels,
+        default_level=int(batching.default_priority_level) or 1,
+        ageing_ns=ageing * MILLISECOND,
+        policies=tuple(policies),
+    )

@@ -1,0 +1,177 @@
+"""Warm-up: every instance runs every batch size it will use before the model is READY.
+
+So the first request is as fast as the thousandth, and the latency curve is known before the first decision. It is a
+gate, too: a run that fails, or gives an output of another type or shape than declared, fails the load with the model's
+own words. The samples of ``model_warmup`` are run where the configuration has some, and zeros at every batch size. A
+model that cannot take zeros has samples, or the parameter ``auto_warmup: false``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import structlog
+
+from isochrone.clock import SECOND, now_ns
+from isochrone.errors import ConfigError, IsochroneError, ModelFailed
+from isochrone.models.signature import OIP_NAME_BY_DATA_TYPE
+from isochrone.protocol.datatypes import numpy_of
+from isochrone.protocol.tensors import from_binary
+from isochrone.worker.backends.datatypes import datatype_of
+
+if TYPE_CHECKING:
+    from isochrone.models.repository.repository import ModelDescription
+    from isochrone.models.signature import Signature
+    from isochrone.protocol.messages import Tensors
+    from isochrone.worker.backends.interface import Executable
+    from isochrone.worker.scheduling.latency_curve import LatencyCurve
+
+log = structlog.get_logger()
+
+#: Runs of one size: the first pays for lazy set-up, the others are measured.
+_RUNS = 4
+#: Time for one instance's automatic warm-up after which sizes get one run each.
+_BUDGET_NS = 2 * SECOND
+
+
+def warm_up(executable: Executable, description: ModelDescription, curve: LatencyCurve) -> None:
+    """Runs the warm-up of one instance and feeds the curve."""
+    config = description.config
+    for sample in config.model_warmup:
+        _run_sample(executable, description, sample, curve)
+    # Asked first: reading a key that is not there would put it there, and so change the digest of versions read later.
+    wish = config.parameters["auto_warmup"].string_value if "auto_warmup" in config.parameters else ""
+    if wish.lower() in ("false", "0", "off"):
+        return
+    if executable.decoupled or config.HasField("sequence_batching"):
+        # Zeros without a sequence mean nothing to a stateful model, and a stream may never end.
+        return
+    try:
+        _run_zeros(executable, description, curve)
+    except Exception as error:
+        if not config.model_warmup:
+            raise ModelFailed(
+                f"model '{description.name}': automatic warm-up, with zeros as inputs, failed: {_words(error)} "
+                "(a model that cannot take zeros needs real samples as model_warmup in config.pbtxt, or the parameter "
+                'auto_warmup: "false")'
+            ) from error
+        # Its samples have shown that it works: other sizes are measured with requests.
+        log.info("zeros cannot be used to warm up all batch sizes", model=description.name, error=str(error))
+
+
+def _words(error: Exception) -> str:
+    return str(error).strip() or type(error).__name__
+
+
+def batch_sizes(config: Any) -> list[int]:
+    """The sizes to warm: powers of two up to the maximum, the maximum itself, and the preferred ones."""
+    maximum = config.max_batch_size
+    if maximum <= 1:
+        return [1]
+    sizes = {1, maximum, *config.dynamic_batching.preferred_batch_size}
+    size = 2
+    while size < maximum:
+        sizes.add(size)
+        size *= 2
+    return sorted(sizes)
+
+
+def _run_zeros(executable: Executable, description: ModelDescription, curve: LatencyCurve) -> None:
+    signature = description.signature
+    started = now_ns()
+    for rows in batch_sizes(description.config):
+        inputs: Tensors = {}
+        for spec in signature.inputs:
+            shape = tuple(max(size, 1) for size in spec.dims)
+            inputs[spec.name] = _zeros(spec.datatype, (rows, *shape) if signature.max_batch_size else shape)
+        for attempt in range(_RUNS):
+            before = now_ns()
+            outputs = executable.execute(inputs, None)
+            if attempt:
+                curve.observe(rows, now_ns() - before)
+                continue
+            _check_outputs(outputs, signature, rows)
+            if now_ns() - started > _BUDGET_NS:
+                curve.observe(rows, now_ns() - before)
+                break
+
+
+def _check_outputs(outputs: Tensors, signature: Signature, rows: int) -> None:
+    """Raises for an output of another type or shape than the configuration declares: its callers rely on that."""
+    for name, array in outputs.items():
+        spec = signature.output_by_name.get(name)
+        if spec is None:
+            # A state that the scheduler keeps between the requests of a sequence.
+            continue
+        if array.dtype != numpy_of(spec.datatype):
+            given = datatype_of(array.dtype)
+            raise ModelFailed(f"output '{name}': expected {spec.datatype} as config.pbtxt declares, given {given}")
+        shape = (rows, *spec.dims) if signature.max_batch_size else spec.dims
+        if len(shape) != array.ndim or any(
+            size not in (-1, found) for size, found in zip(shape, array.shape, strict=True)
+        ):
+            expected, given = _shown(shape), _shown(array.shape)
+            raise ModelFailed(f"output '{name}': expected shape {expected} as config.pbtxt declares, given {given}")
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return f"[{','.join(map(str, shape))}]"
+
+
+def _zeros(datatype: str, shape: tuple[int, ...]) -> Any:
+    if datatype == "BYTES":
+        return np.full(shape, b"", dtype=np.object_)
+    return np.zeros(shape, numpy_of(datatype))
+
+
+def _run_sample(executable: Executable, description: ModelDescription, sample: Any, curve: LatencyCurve) -> None:
+    rows = max(1, sample.batch_size)
+    inputs: Tensors = {}
+    for name, given in sample.inputs.items():
+        datatype = OIP_NAME_BY_DATA_TYPE[given.data_type]
+        shape = tuple(given.dims)
+        if given.HasField("input_data_file"):
+            array = _from_file(description, given.input_data_file, name, datatype, shape)
+        elif given.random_data and datatype != "BYTES":
+            array = np.random.default_rng(0).random(shape).astype(numpy_of(datatype))
+        else:
+            array = _zeros(datatype, shape)
+        inputs[name] = np.stack([array] * rows) if description.signature.max_batch_size else array
+    for attempt in range(max(1, sample.count) + 1):
+        before = now_ns()
+        try:
+            if executable.decoupled:
+                _exhaust(executable, inputs)
+            else:
+                _check_outputs(executable.execute(inputs, None), description.signature, rows)
+        except Exception as error:
+            raise ModelFailed(
+                f"model '{description.name}': warm-up sample '{sample.name}' failed: {_words(error)}"
+            ) from error
+        if attempt:
+            curve.observe(rows, now_ns() - before)
+
+
+def _exhaust(executable: Executable, inputs: Tensors) -> None:
+    responses = executable.stream(inputs, {})
+    if isinstance(responses, AsyncIterator):
+        asyncio.run(_exhaust_async(responses))
+        return
+    for _ in responses:
+        pass
+
+
+async def _exhaust_async(responses: AsyncIterator[Tensors]) -> None:
+    async for _ in responses:
+        pass
+
+
+def _from_file(description: ModelDescription, name: str, tensor: str, datatype: str, shape: tuple[int, ...]) -> Any:
+    path = description.directory / "warmup" / name
+    try:
+        return from_binary(tensor, datatype, shape, path.read_bytes())
+    except (OSError, IsochroneError) as error:
+        raise ConfigError(str(path), f"model_warmup input '{tensor}'", "the tensor's bytes", str(error)) from None

@@ -1,0 +1,203 @@
+"""One batch on its way through an executable: gather inputs, run, split outputs.
+
+Runs on an instance's thread or inline on the loop's; touches no state but its own. One caller's bad input never fails
+its batch-mates: a batch that raises is run again request by request. Only a run that hung on the loop's thread is not
+tried again there: it would hang again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import structlog
+
+from isochrone.clock import NEVER, now_ns
+from isochrone.errors import Internal, IsochroneError, ModelFailed
+from isochrone.protocol.messages import NO_PARAMETERS
+from isochrone.worker.execution.watchdog import InlineHang
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import InferRequest, Parameters, Tensors
+    from isochrone.worker.backends.interface import Executable
+
+log = structlog.get_logger()
+
+
+class BatchBuffers:
+    """Arrays that inputs are gathered into, kept from batch to batch: fresh pages cost more than the copy."""
+
+    __slots__ = ("_arrays", "_max_rows")
+
+    def __init__(self, max_rows: int) -> None:
+        self._max_rows = max_rows
+        self._arrays: dict[tuple[str, tuple[int, ...], Any], Any] = {}
+
+    def gather(self, name: str, parts: list[Any], rows: int) -> Any:
+        first = parts[0]
+        key = (name, first.shape[1:], first.dtype)
+        buffer = self._arrays.get(key)
+        if buffer is None:
+            if len(self._arrays) >= 16:
+                self._arrays.clear()
+            buffer = self._arrays[key] = np.empty((self._max_rows, *first.shape[1:]), first.dtype)
+        return np.concatenate(parts, out=buffer[:rows])
+
+
+class Batch:
+    """Requests that run together, and what came of it."""
+
+    __slots__ = (
+        "compute_end",
+        "compute_start",
+        "dropped",
+        "error",
+        "errors",
+        "hung",
+        "infer_end",
+        "infer_start",
+        "latest_start",
+        "occupied",
+        "requests",
+        "results",
+        "retried",
+        "rows",
+    )
+
+    def __init__(self, requests: list[InferRequest], rows: int) -> None:
+        self.requests = requests
+        self.rows = rows
+        #: Requests whose caller had gone when the run began: they cost no compute.
+        self.dropped: list[InferRequest] = []
+        #: Outputs of each request; None where it failed.
+        self.results: list[Tensors | None] = []
+        self.errors: dict[int, IsochroneError] = {}
+        #: Set when the whole batch failed.
+        self.error: IsochroneError | None = None
+        #: What the requests raised together, if they then ran one by one.
+        self.retried: BaseException | None = None
+        #: The watchdog had to end an inline run.
+        self.hung = False
+        #: ns its instance was taken, the way to its thread included; 0: it ran inline.
+        self.occupied = 0
+        #: A batch that waits behind another is not begun after this moment: somebody in it would be late.
+        self.latest_start = NEVER
+        self.compute_start = self.infer_start = self.infer_end = self.compute_end = 0
+
+    def run(self, executable: Executable, buffers: BatchBuffers | None) -> None:
+        """Fills ``results``; never raises."""
+        self.compute_start = now_ns()
+        self._drop_cancelled()
+        requests = self.requests
+        if not requests:
+            self.infer_start = self.infer_end = self.compute_end = self.compute_start
+            return
+        try:
+            if len(requests) == 1:
+                request = requests[0]
+                self.infer_start = self.compute_start
+                outputs = executable.execute(request.inputs, request.plan.outputs)
+                self.infer_end = now_ns()
+                self.results.append(outputs)
+            else:
+                self._run_together(executable, buffers)
+        except BaseException as error:
+            # SystemExit and KeyboardInterrupt too: a model that calls exit() must not end the server.
+            self._failed(executable, error)
+        self.compute_end = now_ns()
+        if not self.infer_end:
+            self.infer_end = self.compute_end
+        if not self.infer_start:
+            self.infer_start = self.compute_start
+
+    def _drop_cancelled(self) -> None:
+        """A batch may have waited behind another one; its callers may have left meanwhile."""
+        if any(request.cancelled for request in self.requests):
+            gone: list[InferRequest] = []
+            stay: list[InferRequest] = []
+            for request in self.requests:
+                # Asked once: a caller that leaves while this thread looks must be in one of the two, or nobody ends it.
+                (gone if request.cancelled else stay).append(request)
+            # In this order, for ``everybody``.
+            self.dropped = gone
+            self.requests = stay
+            self.rows = sum(request.plan.batch_size for request in stay)
+
+    def everybody(self) -> list[InferRequest]:
+        """All who came in with it, each once; for the loop's thread, while the run may be at any point."""
+        return list(dict.fromkeys([*self.requests, *self.dropped]))
+
+    def _run_together(self, executable: Executable, buffers: BatchBuffers | None) -> None:
+        requests = self.requests
+        inputs: Tensors = {}
+        for name in requests[0].inputs:
+            parts = [request.inputs[name] for request in requests]
+            if buffers is not None and parts[0].dtype.kind != "O":
+                inputs[name] = buffers.gather(name, parts, self.rows)
+            else:
+                inputs[name] = np.concatenate(parts)
+        wanted = requests[0].plan.outputs
+        for request in requests:
+            if request.plan.outputs != wanted:
+                wanted = None
+                break
+        self.infer_start = now_ns()
+        outputs = executable.execute(inputs, wanted)
+        self.infer_end = now_ns()
+        _check_rows(outputs, self.rows)
+        start = 0
+        for request in requests:
+            stop = start + request.plan.batch_size
+            own = request.plan.outputs if wanted is None else None
+            self.results.append(
+                {name: array[start:stop] for name, array in outputs.items() if own is None or name in own}
+            )
+            start = stop
+
+    def _failed(self, executable: Executable, error: BaseException) -> None:
+        self.results.clear()
+        requests = self.requests
+        self.hung = isinstance(error, InlineHang) or isinstance(error.__cause__, InlineHang)
+        if len(requests) == 1 or self.hung:
+            self.error = as_model_error(error, requests[0])
+            return
+        self.retried = error
+        for index, request in enumerate(requests):
+            try:
+                outputs = executable.execute(request.inputs, request.plan.outputs)
+                _check_rows(outputs, request.plan.batch_size)
+                self.results.append(outputs)
+            except BaseException as own:
+                self.hung = isinstance(own, InlineHang) or isinstance(own.__cause__, InlineHang)
+                self.errors[index] = as_model_error(own, request)
+                self.results.append(None)
+                if self.hung:
+                    for left in range(index + 1, len(requests)):
+                        self.errors[left] = self.errors[index]
+                        self.results.append(None)
+                    return
+
+
+def _check_rows(outputs: Tensors, rows: int) -> None:
+    for name, array in outputs.items():
+        if not array.ndim or array.shape[0] != rows:
+            raise ModelFailed(f"output '{name}': expected {rows} rows, one for each given, given {list(array.shape)}")
+
+
+def answer(request: InferRequest, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+    """Completes a request; a fault while one answer is written must not reach those that come after it."""
+    try:
+        request.complete(outputs, parameters)
+    except Exception as error:
+        log.error("an answer could not be written", model=request.plan.model_name, exc_info=error)
+        request.fail(Internal(f"{type(error).__name__}: {error}"))
+
+
+def as_model_error(error: BaseException, request: InferRequest) -> IsochroneError:
+    """What a caller is told when a model raised."""
+    if isinstance(error, IsochroneError):
+        return error
+    failed = ModelFailed(f"model '{request.plan.model_name}' failed: {type(error).__name__}: {error}")
+    # For the log, which shows where it was raised.
+    failed.__cause__ = error
+    return failed

@@ -1,0 +1,58 @@
+"""What the log says of a model that fails: enough to find the fault, never a line per request.
+
+Runners report failures here on the loop's thread. One line a minute and version goes out at warning, with the number
+of those held back since; the traceback goes with it as a debug line (``--log-verbose 1``).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from isochrone.clock import now_ns
+from isochrone.errors import Internal, IsochroneError
+from isochrone.observe.logs import Sparing
+
+if TYPE_CHECKING:
+    from isochrone.worker.execution.batch import Batch
+
+log = structlog.get_logger()
+
+
+class FailureLog:
+    """The failures of one model version."""
+
+    __slots__ = ("_failed", "_model", "_retried", "_version")
+
+    def __init__(self, model: str, version: str) -> None:
+        self._model = model
+        self._version = version
+        self._failed = Sparing()
+        self._retried = Sparing()
+
+    def request_failed(self, error: IsochroneError) -> None:
+        """A request was answered with an error; only a fault of the model or of ours is worth a line."""
+        if not isinstance(error, Internal):
+            return
+        held_back = self._failed.lets_through(now_ns())
+        if held_back is None:
+            return
+        log.warning("model failed", model=self._model, version=self._version, error=str(error), not_shown=held_back)
+        log.debug("traceback of the failure", model=self._model, version=self._version, exc_info=error)
+
+    def batch_retried(self, batch: Batch) -> None:
+        """Requests that failed together were run one by one."""
+        held_back = self._retried.lets_through(now_ns())
+        if held_back is None:
+            return
+        log.warning(
+            "a batch failed and was run again request by request",
+            model=self._model,
+            version=self._version,
+            requests=len(batch.requests),
+            failed_alone=len(batch.errors),
+            error=f"{type(batch.retried).__name__}: {batch.retried}",
+            not_shown=held_back,
+        )
+        log.debug("traceback of the failure", model=self._model, version=self._version, exc_info=batch.retried)

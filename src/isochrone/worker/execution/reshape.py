@@ -1,0 +1,92 @@
+"""The ``reshape`` of inputs and outputs: callers see one shape, the model another."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from typing import TYPE_CHECKING
+
+from isochrone.worker.backends.interface import Executable
+
+if TYPE_CHECKING:
+    from isochrone.models.signature import Signature, TensorSpec
+    from isochrone.protocol.messages import Parameters, Tensor, Tensors
+
+
+def new_shape(
+    shape: tuple[int, ...], declared: tuple[int, ...], wanted: tuple[int, ...], batched: bool
+) -> tuple[int, ...]:
+    """The shape of a tensor declared as ``declared`` when it is seen as ``wanted``.
+
+    Free sizes pass from one to the other in their order, since validation has made sure that as many elements lie
+    between them; a tensor of another rank than declared is left to numpy, which knows one free size.
+    """
+    front, own = (shape[:1], shape[1:]) if batched else ((), shape)
+    if -1 not in wanted or len(own) != len(declared):
+        return (*front, *wanted)
+    free = iter([size for size, stated in zip(own, declared, strict=True) if stated == -1])
+    return (*front, *(next(free) if size == -1 else size for size in wanted))
+
+
+def reshaped(executable: Executable, signature: Signature) -> Executable:
+    """The executable itself, or one that reshapes around it where the configuration asks for that."""
+    if any(spec.reshape is not None for spec in (*signature.inputs, *signature.outputs)):
+        return _Reshaping(executable, signature)
+    return executable
+
+
+class _Reshaping(Executable):
+    def __init__(self, inner: Executable, signature: Signature) -> None:
+        self._inner = inner
+        self._batched = signature.max_batch_size > 0
+        self._inputs = {spec.name: spec for spec in signature.inputs if spec.reshape is not None}
+        self._outputs = {spec.name: spec for spec in signature.outputs if spec.reshape is not None}
+        self.decoupled = inner.decoupled
+        self.inline_allowed = inner.inline_allowed
+        self.is_async = inner.is_async
+
+    def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
+        return self._after(self._inner.execute(self._before(inputs), outputs))
+
+    def stream(self, inputs: Tensors, parameters: Parameters) -> Iterator[Tensors] | AsyncIterator[Tensors]:
+        responses = self._inner.stream(self._before(inputs), parameters)
+        if isinstance(responses, AsyncIterator):
+            return self._after_each_async(responses)
+        return self._after_each(responses)
+
+    def _after_each(self, responses: Iterator[Tensors]) -> Iterator[Tensors]:
+        try:
+            for outputs in responses:
+                yield self._after(outputs)
+        finally:
+            # The model's own clean-up runs when the caller leaves, not when memory is next swept.
+            if isinstance(responses, Generator):
+                responses.close()
+
+    async def _after_each_async(self, responses: AsyncIterator[Tensors]) -> AsyncIterator[Tensors]:
+        try:
+            async for outputs in responses:
+                yield self._after(outputs)
+        finally:
+            if isinstance(responses, AsyncGenerator):
+                await responses.aclose()
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _before(self, inputs: Tensors) -> Tensors:
+        given = dict(inputs)
+        for name, spec in self._inputs.items():
+            if name in given:
+                array = given[name]
+                given[name] = array.reshape(new_shape(array.shape, spec.dims, spec.reshape or (), self._batched))
+        return given
+
+    def _after(self, outputs: Tensors) -> Tensors:
+        given = dict(outputs)
+        for name, spec in self._outputs.items():
+            if name in given:
+                given[name] = self._outward(given[name], spec)
+        return given
+
+    def _outward(self, array: Tensor, spec: TensorSpec) -> Tensor:
+        return array.reshape(new_shape(array.shape, spec.reshape or (), spec.dims, self._batched))

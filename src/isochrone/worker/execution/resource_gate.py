@@ -1,0 +1,96 @@
+"""The shell around the rate limiter: runners ask which of their idle instances may run. On the loop's thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from isochrone.worker.scheduling.rate_limiter import RateLimiter, Resources
+
+if TYPE_CHECKING:
+    from isochrone.worker.execution.instance import Instance
+
+
+class Demand(NamedTuple):
+    """What an instance's group says in ``rate_limiter``."""
+
+    needs: Resources
+    priority: int
+
+
+def demands_of(config: Any) -> list[Demand]:
+    """Of each instance of a model, in order."""
+    return [
+        Demand({resource.name.lower(): resource.count for resource in group.rate_limiter.resources}, _priority(group))
+        for group in config.instance_group
+        for _ in range(max(1, group.count))
+    ]
+
+
+def _priority(group: Any) -> int:
+    return int(group.rate_limiter.priority) or 1
+
+
+class SharedResources:
+    """One per server: the limiter, and whom to call when an instance's turn may have come."""
+
+    def __init__(self, limits: Resources) -> None:
+        self.limiter = RateLimiter(limits)
+        self._pumps: dict[Hashable, Callable[[], None]] = {}
+
+    def join(self, instance: Instance, demand: Demand, pump: Callable[[], None]) -> None:
+        self._pumps[instance] = pump
+        self.limiter.join(instance, demand.needs, demand.priority)
+
+    def leave(self, instance: Instance) -> None:
+        waiting = self.limiter.leave(instance)
+        self._pumps.pop(instance, None)
+        self.wake(waiting)
+
+    def wake(self, waiting: Iterable[Hashable]) -> None:
+        """In order, each runner once; those whose turn has not come wait again."""
+        loop = asyncio.get_running_loop()
+        for pump in dict.fromkeys(self._pumps[instance] for instance in waiting):
+            loop.call_soon(pump)
+
+
+class ResourceGate:
+    """One per runner of a model whose instances ask for resources."""
+
+    def __init__(self, shared: SharedResources, demands: Sequence[Demand]) -> None:
+        self._shared = shared
+        self._demands = demands
+        self._instances: set[Instance] = set()
+
+    def add(self, instance: Instance, pump: Callable[[], None], index: int = 0) -> None:
+        """``index`` is the instance's number among the model's; one that replaces another asks as the first does."""
+        self._instances.add(instance)
+        self._shared.join(instance, self._demands[index], pump)
+
+    def enter(self, idle: list[Instance]) -> bool:
+        """Whether one of the idle instances may run: it is the last of them then, and holds its resources."""
+        limiter = self._shared.limiter
+        for instance in idle:
+            if limiter.acquire(instance):
+                for other in idle:
+                    limiter.withdraw(other)
+                idle.remove(instance)
+                idle.append(instance)
+                return True
+        return False
+
+    def exit(self, instance: Instance, *, again: bool = False) -> None:
+        """The run is over, or did not begin. ``again``: there is more to run, when its turn among the others comes."""
+        limiter = self._shared.limiter
+        if again:
+            limiter.wait(instance)
+        self._shared.wake(limiter.release(instance))
+
+    def remove(self, instance: Instance) -> None:
+        self._instances.discard(instance)
+        self._shared.leave(instance)
+
+    def close(self) -> None:
+        for instance in list(self._instances):
+            self.remove(instance)

@@ -1,0 +1,119 @@
+"""The shell around the queue of a decoupled model: each request is a run of its own, with any number of answers.
+
+``execution_timeout_ms`` is the time a model may take for one response: a stream may last, but not hang. All on the
+loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from isochrone.clock import now_ns
+from isochrone.worker.execution.queued_runner import QueuedRunner
+from isochrone.worker.execution.streams import Streams
+
+if TYPE_CHECKING:
+    from isochrone.errors import IsochroneError
+    from isochrone.protocol.messages import InferRequest
+    from isochrone.worker.execution.instance import Instance
+    from isochrone.worker.scheduling.batch_queue import QueueRules
+    from isochrone.worker.scheduling.latency_curve import LatencyCurve
+    from isochrone.worker.statistics import ModelStatistics
+
+
+class StreamRunner(QueuedRunner):
+    """Runs one version of a decoupled model."""
+
+    def __init__(
+        self,
+        name: str,
+        rules: QueueRules,
+        curve: LatencyCurve,
+        statistics: ModelStatistics,
+        over: Callable[[], None],
+        *,
+        execution_timeout_ns: int = 0,
+    ) -> None:
+        rules = replace(rules, max_rows=1, preferred=(), delay_ns=0)
+        super().__init__(name, rules, curve, statistics, over, execution_timeout_ns)
+        self._streams = Streams(self._stream_over, self._stream_freed)
+        self._pump_planned = False
+
+    def submit(self, request: InferRequest) -> None:
+        """Takes a request; raises if it cannot be queued."""
+        if self._refusal is not None:
+            raise self._refusal
+        self.queue.push(request, now_ns())
+        self._plan_pump()
+
+    def _plan_pump(self) -> None:
+        if not self._pump_planned:
+            self._pump_planned = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_planned = False
+        while self._idle and self.queue.pending:
+            requests = self.queue.take(now_ns())
+            self._fail_refused()
+            if not requests:
+                break
+            for request in requests:
+                instance = self._idle[-1]
+                if not self._streams.start(instance, request):
+                    self._idle.remove(instance)
+
+    def _stream_freed(self, instance: Instance) -> None:
+        if instance.abandoned:
+            if not instance.streams:
+                self._replacements.ended(instance)
+        elif instance not in self._idle:
+            self._idle.append(instance)
+        if self.queue.pending:
+            self._plan_pump()
+
+    def _stream_over(self, request: InferRequest, error: IsochroneError | None) -> None:
+        if error is not None:
+            self._fail(request, error)
+            return
+        self._statistics.record_batch(1, 0, request.infer_end - request.infer_start, 0)
+        self._statistics.record_success(request, now_ns(), 1)
+        self._over()
+        if request.cancelled:
+            request.dropped()
+        else:
+            request.finish()
+
+    def check_stuck(self, now: int) -> None:
+        """Called about ten times a second: refuses what is late by now, gives up on responses over their limit."""
+        if self.queue.requests and not self._idle:
+            self.queue.drop_late(now)
+            self._fail_refused()
+        limit_ns = self._execution_timeout_ns
+        if not limit_ns:
+            return
+        error = self._took_too_long("no further response is waited for")
+        for request in self._streams.overdue(now, limit_ns):
+            self._stop(request, error, now)
+        for instance in self._streams.stuck(now, limit_ns):
+            error = self._took_too_long("the instance was given up and is replaced")
+            for request in self._streams.on(instance):
+                self._stop(request, error, now)
+            self._replace(instance)
+
+    def _stop(self, request: InferRequest, error: IsochroneError, now: int) -> None:
+        self._streams.stop(request, now)
+        self._fail(request, error)
+
+    def fail_all(self, error: IsochroneError | None = None) -> None:
+        """Fails what is queued or under way: the version is going away and will not wait longer."""
+        error = self._refusal = error or self._unloading()
+        for request in self.queue.clear():
+            self._fail(request, error)
+        for instance in self.instances:
+            if instance.streams:
+                instance.abandoned = True
+        for request in self._streams.all():
+            self._stop(request, error, now_ns())

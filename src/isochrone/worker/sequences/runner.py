@@ -1,0 +1,261 @@
+"""The shell around sequence batching: asks the pure batcher for batches, puts them on the instances they belong to.
+
+A run over ``execution_timeout_ms`` is given up with its instance, and with the state of every sequence there: the next
+request of such a sequence is told to start anew. All on the loop's thread but for ``_run``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from isochrone.clock import MILLISECOND, now_ns
+from isochrone.errors import IsochroneError, ModelFailed, Unavailable
+from isochrone.worker.execution.batch import answer as complete
+from isochrone.worker.execution.batch import as_model_error
+from isochrone.worker.execution.failure_log import FailureLog
+from isochrone.worker.execution.replacement import MakeInstance, Replacements, discard
+from isochrone.worker.scheduling.alarm import Alarm
+from isochrone.worker.sequences.batcher import SequenceBatch, SequenceBatcher
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import InferRequest, Tensors
+    from isochrone.worker.execution.instance import Instance
+    from isochrone.worker.scheduling.latency_curve import LatencyCurve
+    from isochrone.worker.statistics import ModelStatistics
+
+
+class SequenceRunner:
+    """Runs one version of a model that keeps state between the requests of a sequence."""
+
+    def __init__(
+        self,
+        name: str,
+        batcher: SequenceBatcher,
+        curve: LatencyCurve,
+        batched: bool,
+        statistics: ModelStatistics,
+        over: Callable[[], None],
+        *,
+        execution_timeout_ns: int = 0,
+    ) -> None:
+        self.instances: list[Instance] = []
+        self._name = name
+        self._batcher = batcher
+        self._curve = curve
+        self._batched = batched
+        self._statistics = statistics
+        self._over = over
+        self._loop = asyncio.get_running_loop()
+        self._alarm = Alarm(self._loop, self._ring)
+        self._failures = FailureLog(name, statistics.model_version)
+        self._busy: list[SequenceBatch | None] = []
+        #: When the run under way on each instance began.
+        self._since: list[int] = []
+        #: Numbers of instances that were given up and have no successor yet.
+        self._lost: set[int] = set()
+        #: 0: none.
+        self._execution_timeout_ns = execution_timeout_ns
+        self._replacements: Replacements
+        #: Why no request is taken: the version is going away, or none of its instances is left.
+        self._refusal: IsochroneError | None = None
+
+    def start(self, instances: list[Instance], replacement: MakeInstance) -> None:
+        self.instances = instances
+        self._busy = [None] * len(instances)
+        self._since = [0] * len(instances)
+        self._replacements = Replacements(self._name, replacement)
+
+    @property
+    def pending(self) -> int:
+        return self._batcher.pending()
+
+    def steps_digest(self, stages: Mapping[str, str] | None) -> str:
+        return ""
+
+    def estimated_wait(self, now: int) -> int:
+        return self._curve.estimate(1) if any(self._busy) else 0
+
+    def estimated_run(self) -> int:
+        return self._curve.estimate(1)
+
+    def least_run(self) -> int:
+        return self._curve.estimate(1)
+
+    def submit(self, request: InferRequest) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        now = now_ns()
+        request.enqueued = now
+        instance = self._batcher.push(request, now)
+        if instance is not None and self._busy[instance] is None:
+            self._start(instance, now)
+        self._refuse(self._batcher.expire(now))
+        self._set_alarm()
+
+    def _ring(self) -> None:
+        now = now_ns()
+        self._refuse(self._batcher.drop_cancelled(now))
+        self._start_all(now)
+
+    def _start_all(self, now: int) -> None:
+        for index in range(len(self.instances)):
+            if self._busy[index] is None and index not in self._lost:
+                self._start(index, now)
+        self._set_alarm()
+
+    def _set_alarm(self) -> None:
+        wake = self._batcher.wake_at()
+        if wake is not None and self._refusal is None:
+            self._alarm.set(max(wake, 1))
+
+    def _start(self, index: int, now: int) -> None:
+        batch = self._batcher.take(index, now)
+        if batch is None:
+            return
+        for request in batch.requests:
+            request.dispatched = now
+        self._busy[index] = batch
+        self._since[index] = now
+        instance = self.instances[index]
+        instance.submit(lambda: self._run(instance, batch))
+
+    def _run(self, instance: Instance, batch: SequenceBatch) -> None:
+        """On the instance's thread."""
+        marks = [now_ns(), 0, 0, 0]
+        outputs: Tensors | None = None
+        error: IsochroneError | None = None
+        try:
+            inputs = batch.inputs()
+            marks[1] = now_ns()
+            outputs = instance.executable.execute(inputs, None)
+            marks[2] = now_ns()
+        except BaseException as raised:
+            error = as_model_error(raised, batch.requests[0])
+            marks[1] = marks[1] or now_ns()
+            marks[2] = marks[2] or now_ns()
+        marks[3] = now_ns()
+        instance.call_loop(self._finished, instance, batch, outputs, error, marks)
+
+    def _finished(
+        self,
+        instance: Instance,
+        batch: SequenceBatch,
+        outputs: Tensors | None,
+        error: IsochroneError | None,
+        marks: list[int],
+    ) -> None:
+        if instance.abandoned:
+            # Its requests have been answered.
+            self._replacements.ended(instance)
+            return
+        self._busy[batch.instance] = None
+        now = now_ns()
+        try:
+            if outputs is None:
+                self._batcher.failed(batch, now)
+            else:
+                self._batcher.finished(batch, outputs, now)
+        except ModelFailed as failure:
+            error = failure
+        self._refuse(self._batcher.expire(now))
+        self._start_all(now)
+        self._settle(batch, outputs or {}, error, marks)
+
+    def _settle(self, batch: SequenceBatch, outputs: Tensors, error: IsochroneError | None, marks: list[int]) -> None:
+        if error is None:
+            self._curve.observe(len(batch.requests), marks[3] - marks[0])
+            self._statistics.record_batch(
+                len(batch.requests), marks[1] - marks[0], marks[2] - marks[1], marks[3] - marks[2]
+            )
+        hidden = set(self._batcher.state_outputs)
+        for position, request in enumerate(batch.requests):
+            request.compute_start, request.infer_start, request.infer_end, request.compute_end = marks
+            if error is not None:
+                self._fail(request, error)
+                continue
+            row = batch.row_of(position)
+            wanted = request.plan.outputs
+            outputs_of_row = {
+                name: array[row : row + 1] if self._batched else array
+                for name, array in outputs.items()
+                if (name in wanted if wanted is not None else name not in hidden)
+            }
+            self._statistics.record_success(request, marks[3], 1)
+            self._over()
+            if request.cancelled:
+                request.dropped()
+            else:
+                complete(request, outputs_of_row)
+
+    def _refuse(self, refusals: list[tuple[InferRequest, IsochroneError]]) -> None:
+        for request, error in refusals:
+            self._fail(request, error)
+
+    def _fail(self, request: InferRequest, error: IsochroneError) -> None:
+        self._failures.request_failed(error)
+        self._statistics.record_failure(error.code, now_ns() - request.arrived)
+        self._over()
+        if request.cancelled:
+            request.dropped()
+        else:
+            request.fail(error)
+
+    def check_stuck(self, now: int) -> None:
+        """Called about ten times a second: gives up on runs over their limit."""
+        limit_ns = self._execution_timeout_ns
+        if not limit_ns:
+            return
+        for index, batch in enumerate(self._busy):
+            if batch is not None and now - self._since[index] >= limit_ns:
+                self._give_up(index, batch)
+
+    def _give_up(self, index: int, batch: SequenceBatch) -> None:
+        error = ModelFailed(
+            f"model '{self._name}': a run took over execution_timeout_ms"
+            f" ({self._execution_timeout_ns // MILLISECOND}); the instance was given up and is replaced, and its"
+            " sequences have ended"
+        )
+        self._busy[index] = None
+        self._lost.add(index)
+        queued = self._batcher.lose(index)
+        for request in (*batch.requests, *queued):
+            self._fail(request, error)
+        self._replacements.give_up(self.instances[index], lambda made: self._replaced(index, made))
+
+    def _replaced(self, index: int, made: Instance | IsochroneError) -> None:
+        """A new instance is there, or there will be none."""
+        if isinstance(made, IsochroneError):
+            if len(self._lost) == len(self.instances) and self._refusal is None:
+                self.fail_all(made)
+            return
+        if self._refusal is not None:
+            discard(made)
+            return
+        self.instances[index] = made
+        self._lost.discard(index)
+        now = now_ns()
+        self._batcher.restore(index, now)
+        self._refuse(self._batcher.expire(now))
+        self._start_all(now)
+
+    def fail_all(self, error: IsochroneError | None = None) -> None:
+        error = self._refusal = error or Unavailable(f"model '{self._name}' is being unloaded")
+        for request in self._batcher.clear():
+            self._fail(request, error)
+        for index, batch in enumerate(self._busy):
+            if batch is not None:
+                self.instances[index].abandoned = True
+                for request in batch.requests:
+                    self._fail(request, error)
+
+    def release(self) -> None:
+        self._refusal = self._refusal or Unavailable(f"model '{self._name}' is being unloaded")
+        self._alarm.close()
+
+    def close(self) -> None:
+        for index, instance in enumerate(self.instances):
+            # One that was given up is closed when its run ends.
+            if index not in self._lost:
+                instance.close()

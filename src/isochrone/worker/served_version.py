@@ -1,0 +1,161 @@
+"""A model version that is being served: checks requests against its signature, counts them, passes them to its runner.
+
+Everything that changes here changes on the loop's thread. In-flight requests are counted so that an unload can wait for
+the last one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from copy import copy
+from typing import TYPE_CHECKING, Protocol
+
+from isochrone.clock import now_ns
+from isochrone.errors import IsochroneError, Unsupported
+from isochrone.worker.request_wrappers import CachingRequest
+from isochrone.worker.response_cache import ResponseCache, response_key
+
+if TYPE_CHECKING:
+    from isochrone.models.repository.repository import ModelDescription
+    from isochrone.protocol.messages import InferRequest, Plan
+    from isochrone.worker.statistics import ModelStatistics
+
+
+class RequestRunner(Protocol):
+    """What runs the requests of a version: batches, sequences, or the steps of an ensemble."""
+
+    @property
+    def pending(self) -> int: ...
+
+    def submit(self, request: InferRequest) -> None: ...
+
+    def estimated_wait(self, now: int) -> int:
+        """ns until a new request would start."""
+        ...
+
+    def estimated_run(self) -> int:
+        """ns its run would take, with those it would join; 0: not known."""
+        ...
+
+    def least_run(self) -> int:
+        """ns its run would take alone: the least there can be; 0: not known."""
+        ...
+
+    def steps_digest(self, stages: Mapping[str, str] | None) -> str:
+        """Digests of the versions a request with these stages would run through in an ensemble; "" for a model."""
+        ...
+
+    def check_stuck(self, now: int) -> None: ...
+
+    def fail_all(self, error: IsochroneError | None = None) -> None: ...
+
+    def release(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ServedVersion:
+    """One version, ready for requests."""
+
+    def __init__(self, description: ModelDescription, version: int, digest: str, statistics: ModelStatistics) -> None:
+        self.model_name = description.name
+        self.model_version = str(version)
+        self.number = version
+        self.description = description
+        self.digest = digest
+        self.statistics = statistics
+        self.signature = description.signature
+        self.batched = description.signature.max_batch_size > 0
+        #: No output is BYTES: the shapes decide an answer's size, so transports memoise what stands around the data.
+        self.fixed_size = all(spec.datatype != "BYTES" for spec in description.signature.outputs)
+        self.decoupled: bool = description.config.model_transaction_policy.decoupled
+        self.runner: RequestRunner
+        #: Of an ensemble: what its steps were when it was last checked against them.
+        self.checked: list[ServedVersion] = []
+        #: Set when responses of this model are cached.
+        self.cache: ResponseCache | None = None
+        self.in_flight = 0
+        self._drained: asyncio.Event | None = None
+
+    def submit(self, request: InferRequest) -> None:
+        """Takes a request; raises if it is not one for this model, or cannot be queued."""
+        plan = request.plan
+        if plan.checked_by is not self:
+            plan = request.plan = self._own(plan)
+            self._check(plan)
+        request.served_by = self
+        if self.cache is not None:
+            caching = self._look_up(request, self.cache)
+            if caching is None:
+                return
+            request = caching
+        self.in_flight += 1
+        try:
+            self.runner.submit(request)
+        except IsochroneError as error:
+            self.over()
+            self.statistics.record_rejected(error.code)
+            raise
+
+    @staticmethod
+    def _own(plan: Plan) -> Plan:
+        """The plan itself, or a copy while requests of another version may still be computing by what it says."""
+        other = plan.checked_by
+        return copy(plan) if isinstance(other, ServedVersion) and other.in_flight else plan
+
+    def _check(self, plan: Plan) -> None:
+        plan.batch_size = self.signature.check(plan.inputs, plan.outputs)
+        start = 1 if self.batched else 0
+        plan.shape_key = tuple(sorted((name, shape[start:]) for name, _, shape in plan.inputs))
+        plan.checked_by = self
+
+    def hold(self) -> None:
+        """Somebody will send a request later: until ``over`` is called, the version is not freed."""
+        self.in_flight += 1
+
+    def cache_digest(self, stages: Mapping[str, str] | None = None) -> str:
+        """What decides an answer beside the request: this version, and for an ensemble those its steps run."""
+        return self.digest + self.runner.steps_digest(stages)
+
+    def over(self) -> None:
+        """A request is over, however it ended."""
+        self.in_flight -= 1
+        if self._drained is not None and not self.in_flight:
+            self._drained.set()
+
+    async def drain(self, seconds: float) -> bool:
+        """Waits until no request is in flight; False if that took too long."""
+        if not self.in_flight:
+            return True
+        self._drained = asyncio.Event()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._drained.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def refuse_unary(self, endpoint: str) -> None:
+        if self.decoupled:
+            raise Unsupported(
+                f"{endpoint} doesn't support models with decoupled transaction policy: '{self.model_name}'; "
+                "use ModelStreamInfer or generate_stream"
+            )
+
+    def _look_up(self, request: InferRequest, cache: ResponseCache) -> InferRequest | None:
+        """Answers from the cache; otherwise the request to run instead, which puts its answer there."""
+        started = now_ns()
+        key = response_key(request, self.model_name, self.model_version, self.cache_digest(request.stages))
+        outputs = cache.lookup(key)
+        now = now_ns()
+        cache.lookup_ns += now - started
+        if outputs is None:
+            return CachingRequest(request, cache, key, self.statistics, now - started)
+        # As Triton: a hit's time in the queue ends where the look-up begins.
+        request.dispatched = started
+        request.compute_start = request.infer_start = now
+        request.infer_end = request.compute_end = now
+        self.statistics.record_cache_hit(request, now, now - started)
+        request.complete(outputs)
+        return None

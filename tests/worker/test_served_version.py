@@ -1,0 +1,33 @@
+"""A served version and the plans requests share: what one version found must not reach another's requests in flight."""
+
+from __future__ import annotations
+
+from isochrone.protocol.messages import Plan
+from isochrone.worker.served_version import ServedVersion
+
+
+def version(in_flight: int) -> ServedVersion:
+    served = ServedVersion.__new__(ServedVersion)
+    served.in_flight = in_flight
+    return served
+
+
+def plan_checked_by(other: object) -> Plan:
+    plan = Plan("m", "", (("x", "FP32", (3, 2)),), None)
+    plan.checked_by = other
+    plan.batch_size = 3
+    return plan
+
+
+def test_a_plan_in_use_by_another_version_is_copied() -> None:
+    plan = plan_checked_by(version(in_flight=1))
+    own = ServedVersion._own(plan)
+    own.batch_size = 1
+    assert plan.batch_size == 3
+    assert own.inputs == plan.inputs
+
+
+def test_a_plan_nobody_computes_by_is_taken_over() -> None:
+    for other in (None, version(in_flight=0)):
+        plan = plan_checked_by(other)
+        assert ServedVersion._own(plan) is plan
