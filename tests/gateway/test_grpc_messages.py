@@ -24,9 +24,12 @@ def requests(draw: st.DrawFn) -> service_pb2.ModelInferRequest:
         message.parameters["sequence_id"].string_param = draw(st.text(max_size=40))
     if draw(st.booleans()):
         message.parameters["timeout"].int64_param = draw(st.integers(0, 2**62))
+    elif draw(st.booleans()):
+        message.parameters["timeout"].bool_param = True
     if draw(st.booleans()):
         message.parameters["priority"].uint64_param = draw(st.integers(0, 2**32))
     if draw(st.booleans()):
+        message.parameters["sequence_start"].bool_param = draw(st.booleans())
         message.parameters["binary_data_output"].bool_param = True
         message.parameters["share"].double_param = 0.5
     if draw(st.booleans()):
@@ -48,6 +51,7 @@ def expected(message: service_pb2.ModelInferRequest) -> Opening:
         sequence,
         parameters["timeout"].int64_param * 1000 if "timeout" in parameters else 0,
         parameters["priority"].uint64_param if "priority" in parameters else 0,
+        "sequence_start" in parameters and parameters["sequence_start"].bool_param,
     )
 
 

@@ -198,7 +198,7 @@ class Forward(ABC):
 
     def _place_at_home(self, replica_set: ReplicaSet, now: int) -> None:
         """A request of a sequence: it goes where the sequence lives, or nowhere."""
-        home = self.served.sequences.home(self.demand.key, replica_set)
+        home = self.served.sequences.home(self.demand, replica_set)
         if home is None:
             raise self.served.nobody(replica_set)
         self.replica_set = home.replica_set
@@ -362,10 +362,9 @@ class Forward(ABC):
             return False
         if outcome != REFUSED and not (self.idempotent and retries.idempotent):
             return False
-        sequence = not self.idempotent and self.demand.key.startswith(SEQUENCE_MARK)
-        if sequence and not self.served.sequences.may_move(self.demand.key):
-            return False
         replica_set = self.replica_set
+        if not self.idempotent and self.demand.key.startswith(SEQUENCE_MARK):
+            return self._move_sequence(replica_set, attempt, now)
         if len(replica_set.balancer.eligible) < 2 and attempt.replica in replica_set.balancer.eligible:
             if replica_set.whole is None:
                 return False
@@ -377,7 +376,7 @@ class Forward(ABC):
         if not free and not self.served.budget.take(now):
             self.served.retries_denied += 1
             return False
-        if self.suspect is not None and not sequence:
+        if self.suspect is not None:
             self.gateway.lost_workers.wait(self)
             return True
         demand = Demand(self.demand.key, self.deadline, self.demand.rows, self.demand.priority, self.tried)
@@ -385,8 +384,24 @@ class Forward(ABC):
         if replica is None or replica in self.tried or self.breaker_refusal(replica, now):
             return False
         self.served.retries += 1
-        if sequence:
-            self.served.sequences.settle(self.demand.key, replica_set, replica)
+        self._send(replica, now)
+        return True
+
+    def _move_sequence(self, replica_set: ReplicaSet, attempt: Attempt, now: int) -> bool:
+        """The first request of a sequence, which no worker has begun: whether another worker gets it."""
+        served, key = self.served, self.demand.key
+        replica = served.sequences.next_home(key, replica_set, self.tried, lost=attempt.lost)
+        if replica is None and replica_set.whole is not None:
+            # Nobody else in this tier: any other will do now.
+            replica_set = self.replica_set = replica_set.whole
+            replica = served.sequences.next_home(key, replica_set, self.tried, lost=attempt.lost)
+        if replica is None or self.breaker_refusal(replica, now):
+            return False
+        if not (attempt.lost and len(self.tried) == 1) and not served.budget.take(now):
+            served.retries_denied += 1
+            return False
+        served.retries += 1
+        served.sequences.settle(key, replica_set, replica)
         self._send(replica, now)
         return True
 

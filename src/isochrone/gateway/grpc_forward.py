@@ -223,7 +223,8 @@ class GrpcForward(Forward):
         if timeout:
             self.deadline = self.arrived + timeout
         if timeout or key or opening.priority:
-            self.demand = Demand(key, self.deadline, 1, opening.priority or served.priority)
+            priority = opening.priority or served.priority
+            self.demand = Demand(key, self.deadline, 1, priority, (), opening.starts_sequence)
 
     def copy_for(self, exchange: DiscardingExchange, served: ServedModel, replica_set: ReplicaSet) -> GrpcForward:
         opening = read_opening(self.body, self.start)

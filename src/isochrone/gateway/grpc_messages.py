@@ -27,12 +27,15 @@ class Opening(NamedTuple):
     sequence: bytes = b""
     timeout_ns: int = 0
     priority: int = 0
+    #: It is the first request of its sequence.
+    starts_sequence: bool = False
 
 
 def read_opening(message: Buffer, position: int) -> Opening:
     """Reads a message that begins at ``position``."""
     model = version = sequence = b""
     timeout_ns = priority = 0
+    starts_sequence = False
     end = len(message)
     try:
         while position < end:
@@ -57,6 +60,11 @@ def read_opening(message: Buffer, position: int) -> Opening:
                 version = bytes(message[start:position])
             elif tag == _PARAMETERS:
                 key, value = _parameter(bytes(message[start:position]))
+                if key == b"sequence_start":
+                    starts_sequence = value is True
+                    continue
+                if isinstance(value, bool):
+                    value = 0  # none of the others is a boolean
                 if key == b"sequence_id":
                     sequence = value if isinstance(value, bytes) else b"%d" % value if value else b""
                 elif key == b"timeout" and isinstance(value, int):
@@ -67,7 +75,7 @@ def read_opening(message: Buffer, position: int) -> Opening:
         raise MalformedRequest("a field of the request is cut off") from None
     if position > end:
         raise MalformedRequest("a field of the request is cut off")
-    return Opening(model, version, sequence, timeout_ns, priority)
+    return Opening(model, version, sequence, timeout_ns, priority, starts_sequence)
 
 
 def only_tensors(message: Buffer, position: int) -> bool:
@@ -97,7 +105,7 @@ def _skip(message: Buffer, position: int, wire_type: int) -> int:
 
 
 def _parameter(entry: bytes) -> tuple[bytes, int | bytes]:
-    """A map entry's key and its value, where that is a number or a string."""
+    """A map entry's key and its value, where that is a boolean, an integer or a string."""
     key = b""
     value: int | bytes = 0
     position = 0
@@ -120,8 +128,10 @@ def _infer_parameter(message: bytes) -> int | bytes:
     position = 0
     while position < len(message):
         tag = message[position]
-        if tag in (0x10, 0x28):
+        if tag in (0x08, 0x10, 0x28):
             value, position = read_varint(message, position + 1)
+            if tag == 0x08:
+                value = value != 0
         elif tag == 0x1A:
             length, start = read_varint(message, position + 1)
             position = start + length

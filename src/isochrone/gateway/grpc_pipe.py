@@ -22,7 +22,7 @@ from isochrone.errors import (
 )
 from isochrone.gateway.connections import Waiting
 from isochrone.gateway.grpc_forward import GrpcRoute, has_status, returned_block, timeout_field
-from isochrone.gateway.grpc_messages import read_opening
+from isochrone.gateway.grpc_messages import Opening, read_opening
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import Endpoint, Replica
 from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
@@ -162,7 +162,7 @@ class GrpcPipe:
             self._refuse(MalformedRequest("the stream ends inside a message"))
         elif self._replica is None:
             try:
-                self._place(b"", b"")
+                self._place(Opening(b""))
             except IsochroneError as error:
                 self._refuse(error)
                 return
@@ -228,7 +228,7 @@ class GrpcPipe:
         payload = unpack(flag, payload, self._route.call.encoding, self._gateway.limits.max_body_bytes)
         opening = read_opening(payload, 0)
         if self._replica is None:
-            self._place(opening.model, opening.sequence, opening.version)
+            self._place(opening)
         if not opening.version or self._gateway.fleet.is_led:
             stamp = self._stamp(opening.model, opening.version)
         size = len(payload) + len(stamp)
@@ -246,20 +246,22 @@ class GrpcPipe:
         self._upstream.send_data(framed)
         self._look_after(self._upstream)
 
-    def _place(self, model: bytes, sequence: bytes, version: bytes = b"") -> None:
+    def _place(self, opening: Opening) -> None:
+        model, version = opening.model, opening.version
         served = self._served = self._gateway.fleet.model(model.decode("utf-8", "replace"))
         served.requests += 1
         served.budget.unbooked += 1
         text = version.decode("utf-8", "replace")
         replica_set = self._replica_set = served.replica_set(text) if text else served.choose(self._stream.head)
         now = now_ns()
-        key = self._key = served.affinity.key(sequence) or served.affinity_key(self._stream.head)
+        key = self._key = served.affinity.key(opening.sequence) or served.affinity_key(self._stream.head)
+        demand = Demand(key, self.deadline, starts_sequence=opening.starts_sequence)
         if key.startswith(SEQUENCE_MARK):
-            home = served.sequences.home(key, replica_set)
+            home = served.sequences.home(demand, replica_set)
             replica = home.replica if home is not None else None
             replica_set = self._replica_set = home.replica_set if home is not None else replica_set
         else:
-            replica = replica_set.balancer.choose(Demand(key, self.deadline), now)
+            replica = replica_set.balancer.choose(demand, now)
         if replica is None:
             raise served.nobody(replica_set)
         self._stamps[model, version] = b"" if version else replica_set.stamp
@@ -408,12 +410,13 @@ class GrpcPipe:
         if served is None or replica_set is None or replica is None or self._kept is None or now >= self.deadline:
             return False
         retries = served.rules.retries
-        sequence = self._key.startswith(SEQUENCE_MARK)
         if not retries.enabled or len(self._tried) >= retries.attempts:
             return False
-        if sequence and not served.sequences.may_move(self._key):
-            return False
-        other = replica_set.balancer.choose(Demand(self._key, self.deadline, avoid=self._tried), now)
+        sequence = self._key.startswith(SEQUENCE_MARK)
+        if sequence:
+            other = served.sequences.next_home(self._key, replica_set, self._tried, lost=True)
+        else:
+            other = replica_set.balancer.choose(Demand(self._key, self.deadline, avoid=self._tried), now)
         if other is None or other in self._tried:
             return False
         if not served.budget.take(now):

@@ -242,13 +242,14 @@ class HttpForward(Forward):
         timeout = route.timeout_ns or served.deadline_ns
         key = served.affinity_key(exchange.head) if served.affinity.header else b""
         priority = served.priority
+        starts_sequence = False
         body = exchange.body
         length = route.json_length
         start = bytes(body[:length]) if 0 <= length < GLANCE else None
         if start not in _plain_starts:
             special = self._glance(start)
             if special is not None:
-                sequence, own_timeout, own_priority = special
+                sequence, own_timeout, own_priority, starts_sequence = special
                 priority = own_priority or priority
                 if own_timeout and (not timeout or own_timeout < timeout):
                     timeout = own_timeout
@@ -259,7 +260,7 @@ class HttpForward(Forward):
         if timeout:
             self.deadline = self.arrived + timeout
         if timeout or key or priority != served.priority:
-            self.demand = Demand(key, self.deadline, 1, priority)
+            self.demand = Demand(key, self.deadline, 1, priority, (), starts_sequence)
 
     def _glance(self, start: bytes | None) -> Parameters | None:
         """Where the JSON part may speak of them."""

@@ -36,6 +36,9 @@ def request(size: int, parameters: dict[str, Any] | None) -> bytes:
     [
         (SPOKEN, FOUND),
         ({"sequence_id": "a"}, Parameters(b"a")),
+        ({"sequence_id": 3, "sequence_start": True}, Parameters(b"3", starts_sequence=True)),
+        ({"sequence_id": 3, "sequence_start": False}, Parameters(b"3")),
+        ({"sequence_id": 3, "sequence_start": 1}, Parameters(b"3")),
         ({"timeout": -1, "priority": True}, NONE),
         ({"timeout": 10**15, "priority": -1}, NONE),
         (None, NONE),

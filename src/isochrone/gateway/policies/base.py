@@ -20,7 +20,7 @@ NEVER = 1 << 62
 class Demand:
     """What a policy may know of a request."""
 
-    __slots__ = ("avoid", "deadline", "key", "priority", "rows")
+    __slots__ = ("avoid", "deadline", "key", "priority", "rows", "starts_sequence")
 
     def __init__(
         self,
@@ -29,6 +29,7 @@ class Demand:
         rows: int = 1,
         priority: int = 0,
         avoid: tuple[Replica, ...] = (),
+        starts_sequence: bool = False,
     ) -> None:
         #: What affinity goes by: agent, sequence or a header's value; empty: none.
         self.key = key
@@ -38,6 +39,8 @@ class Demand:
         self.priority = priority
         #: Tried already: chosen only when there is nobody else.
         self.avoid = avoid
+        #: The first request of a sequence, by its own word.
+        self.starts_sequence = starts_sequence
 
 
 class Policy:

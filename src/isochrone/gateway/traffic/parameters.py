@@ -32,6 +32,8 @@ class Parameters(NamedTuple):
     sequence: bytes = b""
     timeout_ns: int = 0
     priority: int = 0
+    #: It is the first request of its sequence.
+    starts_sequence: bool = False
 
 
 NONE = Parameters()
@@ -42,6 +44,7 @@ class _Parameters(msgspec.Struct):
     sequence_id: _Scalar = None
     timeout: _Scalar = None
     priority: _Scalar = None
+    sequence_start: _Scalar = None
 
     def checked(self) -> Parameters:
         sequence, timeout, priority = self.sequence_id, self.timeout, self.priority
@@ -49,7 +52,8 @@ class _Parameters(msgspec.Struct):
             priority = 0
         if isinstance(timeout, bool) or not isinstance(timeout, int) or not 0 < timeout < _MAX_TIMEOUT_NS // 1000:
             timeout = 0
-        return Parameters(str(sequence).encode() if sequence else b"", timeout * 1000, priority)
+        named = str(sequence).encode() if sequence else b""
+        return Parameters(named, timeout * 1000, priority, self.sequence_start is True)
 
 
 class _Request(msgspec.Struct):
