@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PEERS := .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo demo-policies test test-peers test-lowest lint format bench bench-deadlines bench-connections bench-memory \
+.PHONY: help setup demo demo-policies test test-peers test-lowest lint format docs bench bench-deadlines bench-connections bench-memory \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
 	soak peers models clean
 
@@ -16,6 +16,7 @@ help:
 	@echo "make test-peers   the same worker against real Triton, grpc-js, curl, nghttp and h2load; then the long tests of fleets"
 	@echo "make test-lowest  the tests with the lowest version of every dependency that pyproject.toml allows"
 	@echo "make lint         ruff, mypy --strict, import-linter"
+	@echo "make docs         the generated pages: references of fleet.yaml and the commands, tritonserver's flags, the schema"
 	@echo "make bench        our worker beside its peers in one alternating run; also bench-deadlines,"
 	@echo "                  bench-connections, bench-memory; of the gateway bench-gateway, bench-antagonists,"
 	@echo "                  bench-overload, bench-decisions; of the control plane bench-rollouts, bench-faults,"
@@ -70,6 +71,13 @@ lint: $(VENV)/.dev
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Tests fail while one of these files is out of date.
+docs: $(VENV)/.dev
+	$(BIN)/python -m isochrone.control.fleet.schema docs/fleet.schema.json
+	$(BIN)/python -m isochrone.cli.triton.page > docs/triton-flags.md
+	$(BIN)/python scripts/fleet_reference.py docs/reference/fleet.md
+	$(BIN)/python scripts/cli_reference.py docs/reference/cli.md
 
 # The outside servers live in an environment of their own: their pins fight ours.
 peers: $(PEERS)/.ready

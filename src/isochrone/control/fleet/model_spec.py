@@ -50,37 +50,38 @@ def _switch(given: Any) -> Any:
 
 
 class Slo(Section):
-    """What a model's callers can rely on."""
+    """Deadline and priority of requests that carry none."""
 
     deadline_ms: Milliseconds = 0.0
-    """When a request that brings no deadline must be answered; 0: it has none."""
+    """Deadline of requests that carry none. 0: they have no deadline."""
     priority: int = Field(default=0, ge=0, le=100)
-    """Class of requests that name none, 1 the highest; 0: the worker's default."""
+    """Priority of requests that carry none; 1 is the highest. 0: the worker's default."""
 
 
 class Canary(Section):
-    """How a new version is tried on a part of the traffic, and by what it is judged."""
+    """Shares of the traffic that a new version gets step by step, and the test that judges it. true: all defaults;
+    false: no canary."""
 
     steps: Shares = CanaryRule().weights
-    """Shares of the agents that get the new version, one after the other; all of them follow the last."""
+    """Shares of the agents that get the new version, step by step. After the last step all agents get it."""
     sticky: bool = CanaryRule().sticky
-    """An agent stays with its version. Off: each request is drawn on its own."""
+    """An agent keeps its version. false: the gateway draws for each request."""
     header: str = CanaryRule().header
-    """A request decides for itself with always or never in this header; "": none may."""
+    """Header in which a request asks for the new version (always) or the old one (never). "" disables it."""
     min_samples: int = Field(default=CanaryRule().min_samples, ge=1)
-    """Requests each version must have answered in a step before it is judged."""
+    """Answers that each version needs in a step before the step can pass."""
     min_seconds: Seconds = CanaryRule().min_seconds
-    """A step lasts at least so long."""
+    """Shortest duration of a step."""
     max_seconds: Seconds = CanaryRule().max_seconds
-    """And at most so long: then what is known decides."""
+    """Longest duration of a step. Then the figures so far decide."""
     latency_ratio: float = Field(default=CanaryRule().latency_ratio, ge=1)
-    """The new version may be slower by this factor at the quantile."""
+    """Allowed ratio of the new version's latency to the old version's, at the quantile."""
     quantile: Share = CanaryRule().quantile
-    """Quantile of the latency that is compared."""
+    """Quantile of the latency to compare."""
     error_margin: Share = CanaryRule().error_margin
-    """Share of failures the new version may have beyond the old one's."""
+    """Allowed excess of the new version's share of failures over the old version's."""
     significance: Share = CanaryRule().significance
-    """Chance of calling a good version bad, per rollout."""
+    """Probability of rejecting a version that meets these limits, per rollout."""
 
     def rule(self) -> CanaryRule:
         fields = self.model_dump(exclude={"steps"})
@@ -88,69 +89,73 @@ class Canary(Section):
 
 
 class Compare(Section):
-    """Outputs of the old and the new version on live requests, compared before anything is visible."""
+    """Comparison of the outputs of both versions on live requests, before any caller gets the new version. true: all
+    defaults; false: no comparison."""
 
     samples: int = Field(default=CompareRule().samples, ge=1)
-    """Requests that are compared."""
+    """Requests to compare."""
     relative: float = Field(default=CompareRule().relative, ge=0)
-    """Outputs are equal within this share of the old value ..."""
+    """Allowed difference of a float, relative to the old value."""
     absolute: float = Field(default=CompareRule().absolute, ge=0)
-    """... or within this much."""
+    """Allowed difference of a float, added to the relative one."""
     allowed: Share = CompareRule().allowed
-    """Share of samples that may differ."""
+    """Share of requests that may differ."""
     timeout: Seconds = CompareRule().timeout
-    """Seconds to wait for samples."""
+    """How long to wait for requests."""
 
     def rule(self) -> CompareRule:
         return CompareRule(**self.model_dump())
 
 
 class Rollout(Section):
-    """How a model goes from one version to the next."""
+    """How a model changes from one version to another."""
 
     cutover: Literal["fast", "strict"] = "fast"
-    """fast: each gateway switches when it sees the commit. strict: no request that starts after anybody got the new
-    version gets the old one, for a pause of a few milliseconds."""
+    """fast: each gateway switches when it reads the commit. strict: no request that starts after any caller has
+    received the new version gets the old one; requests pause for a few milliseconds."""
     prepare_seconds: Seconds = 300.0
-    """The new version must be loaded and warm everywhere within so long, or the rollout is aborted."""
+    """Time for a pool to load and warm up the new version: first on one worker, then again on the others. After it the
+    rollout is aborted."""
     canary: Annotated[Canary | None, BeforeValidator(_switch)] = None
-    """Try it on a part of the traffic first; left out: everybody at once."""
+    """Give the new version a growing share of the traffic and judge it. Off by default."""
     compare: Annotated[Compare | None, BeforeValidator(_switch)] = None
-    """Compare its outputs first; left out: not."""
+    """Compare the outputs of both versions first. Off by default."""
 
 
 class ModelDefaults(Section):
-    """What holds for every model that does not say otherwise."""
+    """Settings of models that the file does not name, and of keys that a named model leaves out."""
 
     version: Version = "latest"
-    """The version that is served; latest: the highest number in the repository when the file is applied."""
+    """Version to serve. latest is the highest number in the repository when the file is applied; a version that is
+    copied there later waits for the next apply."""
     pools: Names = ()
-    """Pools whose workers serve it; none named: all of them."""
+    """Pools that serve the model; the default is all. The stages of an ensemble must be in each of its pools."""
     slo: Slo = Slo()
-    """Deadline and priority of requests that bring none."""
+    """Deadline and priority of requests that carry none."""
     policy: str = DEFAULT
-    """How a worker is chosen: a policy of the gateway."""
+    """Routing policy of the gateways."""
     policy_options: dict[str, Any] = {}
-    """What the policy is made with."""
+    """Options of the policy."""
     affinity: dict[str, Any] = {}
-    """What requests stick to: affinity of the gateway's rules (header, sequence)."""
+    """Which requests go to the same worker: affinity of the gateway's rules (header, sequence)."""
     memory: Bytes = 0
-    """What it needs on a worker; 0: not stated. A version that does not fit is refused before it is loaded."""
+    """Memory of one version on a worker; at most the memory of its pools. A version that does not fit is rejected
+    before it is loaded. 0: not checked."""
     traffic: dict[str, Any] = {}
-    """Any other rules of the gateway for a model: quota, retries, hedge, shadow, breaker, admission, tiers ..."""
+    """Other gateway rules of the model: quota, retries, hedge, shadow, breaker, admission, balancer, tiers."""
     rollout: Rollout = Rollout()
-    """How it goes from one version to the next."""
+    """How the model changes from one version to another."""
 
 
 class Model(ModelDefaults):
-    """One model."""
+    """One model, by its name in the repository."""
 
     source: FilePath | None = None
-    """Its directory, where that is not in the repository. Must be called as the model is."""
+    """Directory of the model, if it is outside the repository. It must have the name of the model."""
     stages: Words = ()
-    """Of an ensemble: the models its steps run; left out: read from its config.pbtxt."""
+    """Models that an ensemble runs. The default comes from its config.pbtxt."""
     changes_with: Words = Field(default=(), alias="with")
-    """Models that change together with it, as one: an apply that changes several of them is one rollout."""
+    """Models that change together with this one: an apply that changes several of them is one rollout."""
 
 
 def overlay(defaults: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:

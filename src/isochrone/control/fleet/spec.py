@@ -62,74 +62,78 @@ def _enabled(given: Any) -> Any:
 
 
 class Store(Section):
-    """Where the fleet's state is."""
+    """The database that holds the state of the fleet."""
 
     url: Annotated[str, AfterValidator(_store_url)] = "sqlite:state/fleet.db"
-    """sqlite:PATH for one machine, relative to the file; etcd:http://USER@H1:2379,http://H2:2379 for many. The password
-    is read from the environment: ISOCHRONE_STORE_PASSWORD."""
+    """sqlite:PATH for one machine; etcd:http://USER@H1:2379,http://H2:2379 for several. The environment variable
+    ISOCHRONE_STORE_PASSWORD holds the password of the etcd user."""
     lease_seconds: Seconds = Field(default=5.0, ge=1, le=600)
-    """A process that has not been heard of for so long counts as gone."""
+    """A process that does not renew its lease for this long counts as gone; 1 to 600."""
 
 
 class Control(Section):
-    """The controllers. One of them leads; any of them answers."""
+    """The controllers. One of them is the leader; all of them answer API calls."""
 
     listen: Address = "127.0.0.1:8003"
-    """Where the first one listens; the others one port up each."""
+    """Address of the first controller. Each further one uses the next port."""
     count: int = Field(default=1, ge=1, le=16)
-    """How many run on this machine."""
+    """Controllers on this machine. With two, the second one takes over when the leader dies."""
     hosts: Words = ()
-    """Host names that their API is reached by, beside this machine's own; addresses need not be named."""
+    """Host names under which clients reach the API, besides localhost, the name of this machine and the one in listen.
+    IP addresses are always allowed."""
 
 
 class Gateway(Section):
-    """A group of equal gateways."""
+    """A group of equal gateways. Their processes are named gw, or gw-1, gw-2 where count is above 1."""
 
     listen: Address = "127.0.0.1:8000"
-    """Where the first one listens, for HTTP and gRPC; the others one port up each. Port 0: each a free one."""
+    """Address of the first gateway, for HTTP and gRPC. Each further one uses the next port; with port 0, each uses a
+    free port."""
     count: int = Field(default=1, ge=1, le=256)
-    """How many run on this machine."""
+    """Gateways on this machine."""
     metrics_port: int = Field(default=9000, ge=-1, le=65535)
-    """Port for /metrics of the first one; the others one port up each. 0: each a free one, -1: none."""
+    """Port of /metrics of the first gateway. Each further one uses the next port. 0 selects free ports. -1 opens none;
+    then no model may have canary or compare, which read it."""
     tier: str = ""
-    """Where they stand: edge, region, core ... Not yet used."""
+    """Tier of the gateways. Not used yet."""
     processes: int = Field(default=1, ge=1, le=256)
-    """Processes that share each one's port."""
+    """Processes that share the port of each gateway."""
 
 
 class Pool(Section):
-    """Equal workers: those that are started here, or servers that run already."""
+    """Equal workers: processes that this fleet starts, or servers that run already. The processes of pool cpu are named
+    cpu-1, cpu-2."""
 
     workers: int = Field(default=1, ge=0, le=4096)
-    """How many are started. 1 if left out; 0 where addresses are given."""
+    """Workers to start. With addresses, the default is 0."""
     min: int = Field(default=0, ge=0)
-    """Never fewer, whoever asks."""
+    """Lower limit of workers, for this file, isochrone scale and the autoscaler."""
     max: int | None = Field(default=None, ge=0)
-    """Never more; left out: no limit."""
+    """Upper limit of workers."""
     warm: int = Field(default=0, ge=0)
-    """Started workers to spare, beyond what the load needs. For the autoscaler."""
+    """Spare workers for the autoscaler. Not used yet."""
     tier: str = ""
-    """Where they stand: edge, region, core ... The gateway's tier rules go by it."""
+    """Tier of the workers, such as edge or core. The traffic rule tiers orders them."""
     device: str = "cpu"
-    """What they compute on: cpu, gpu ..."""
+    """Device of the workers, such as cpu or gpu. The gateway rule device selects by it."""
     memory: Bytes = 0
-    """What one worker may use for models; 0: not stated."""
+    """Memory of one worker for models. A version that does not fit is rejected before it is loaded. 0: not checked."""
     cpus: float = Field(default=1.0, gt=0, le=4096)
-    """Cores for one worker. For engines that place workers on machines."""
+    """Cores for one worker, for engines that place workers on machines. Not used yet."""
     distance_ms: Milliseconds = 0.0
-    """The network's way from the gateways to them, one way."""
+    """Network latency from the gateways to the workers, one way."""
     region: str = ""
-    """Where they are: eu-west, factory-3 ..."""
+    """Location of the workers, such as eu-west."""
     repository: Paths = ()
-    """Model repositories of this pool; left out: the fleet's."""
+    """Model repositories of this pool. The default is the repository of the fleet."""
     first_port: int = Field(default=0, ge=0, le=65535)
-    """Ports count up from here, three for each worker (HTTP, gRPC, metrics); 0: free ones."""
+    """First port of the workers. Each worker takes three: HTTP, gRPC, metrics. 0 selects free ports."""
     addresses: Upstreams = ()
-    """Servers that run already, such as real Tritons: "10.0.0.7:8000,grpc=8001,metrics=8002"."""
+    """Servers that run already, written as for isochrone gateway --upstream: "10.0.0.7:8000,grpc=8001,metrics=8002"."""
     kind: Literal["isochrone", "triton"] = "isochrone"
-    """What they are; triton: any other server of the protocol, which must be at addresses."""
+    """Kind of the servers. triton means any other server of the protocol; it needs addresses."""
     arguments: Words = ()
-    """Further words for isochrone serve: [--cache-config, "local,size=104857600"]."""
+    """Further arguments of isochrone serve, such as [--cache-config, "local,size=104857600"]."""
 
     @model_validator(mode="before")
     @classmethod
@@ -140,107 +144,108 @@ class Pool(Section):
 
 
 class Traffic(Section):
-    """Rules of the gateways that are not of one model."""
+    """Gateway rules that apply to all models together."""
 
     outliers: Annotated[dict[str, Any], BeforeValidator(_enabled)] = Field(default={})
-    """Which workers are left out for a while: outliers of the gateway's rules."""
+    """When gateways eject a worker: outliers of the gateway's rules."""
     quota: Annotated[dict[str, Any], BeforeValidator(_empty)] = Field(default={})
-    """What one caller may use over all models: quota of the gateway's rules."""
+    """Limits of one caller over all models: quota of the gateway's rules."""
 
 
 class Tls(Section):
-    """Certificates, as PEM files relative to the file."""
+    """Certificates as PEM files. The files must exist."""
 
     cert: FilePath | None = None
-    """The servers' certificate."""
+    """Certificate of all servers."""
     key: FilePath | None = None
-    """Its key."""
+    """Key of the certificate."""
     client_ca: FilePath | None = None
-    """Clients must show a certificate signed by this one."""
+    """Clients must present a certificate that this authority signed."""
 
 
 class Token(Section):
-    """One caller's token."""
+    """The token of one caller."""
 
     file: FilePath
-    """A file that holds the token; a token never stands in fleet.yaml."""
+    """File that holds the token. The token itself never appears in fleet.yaml."""
     role: Literal["read", "operate", "admin"] = "read"
-    """What its bearer may do."""
+    """Role of the caller."""
 
 
 class Security(Section):
-    """Who may talk to the fleet. Read and checked; not yet used."""
+    """Access to the fleet. Checked, but not used yet; the plan of every apply says so."""
 
     tls: Tls = Tls()
-    """Certificates."""
+    """Certificates. Not used yet."""
     tokens: Annotated[dict[Name, Token], BeforeValidator(_empty)] = Field(default={})
-    """Tokens of callers, by the caller's name."""
+    """Tokens by the name of the caller. Not used yet."""
 
 
 class Metrics(Section):
-    """Metrics of all processes."""
+    """Metrics of all processes. Not used yet."""
 
     enabled: bool = True
-    """Whether they are served."""
+    """Whether processes serve /metrics."""
 
 
 class Tracing(Section):
-    """Traces."""
+    """Traces. Not used yet."""
 
     otlp: str = ""
-    """OTLP endpoint, such as http://collector:4317; "": none."""
+    """OTLP endpoint, such as http://collector:4317."""
     sample: Share = 0.01
-    """Share of requests that are traced."""
+    """Share of requests to trace."""
 
 
 class Log(Section):
-    """Logs."""
+    """Logs. Not used yet."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
-    """What is told."""
+    """Least severe level to log."""
     as_json: bool = Field(default=False, alias="json")
-    """Lines as JSON."""
+    """Whether to write lines as JSON."""
 
 
 class Observability(Section):
-    """What the fleet tells of itself. Read and checked; not yet used."""
+    """Metrics, traces and logs. Checked, but not used yet; the plan of every apply says so."""
 
     metrics: Metrics = Metrics()
-    """Metrics."""
+    """Metrics. Not used yet."""
     tracing: Tracing = Tracing()
-    """Traces."""
+    """Traces. Not used yet."""
     log: Log = Log()
-    """Logs."""
+    """Logs. Not used yet."""
 
 
 class Fleet(Section):
-    """The whole file."""
+    """The keys of the file."""
 
     name: Name
-    """Names the fleet, and its part of the store: fleets may share an etcd."""
+    """Name of the fleet, and of its part of the store: fleets may share an etcd. a-z, 0-9 and -."""
     repository: Paths = ("models",)
-    """Model repositories, in Triton's layout; relative to the file."""
+    """Model repositories in Triton's layout."""
     store: Store = Store()
-    """Where the fleet's state is."""
+    """The database that holds the state of the fleet."""
     control: Control = Control()
     """The controllers."""
     gateways: Annotated[dict[Name, Gateway], BeforeValidator(_empty)] = Field(default={"gw": Gateway()})
-    """Groups of gateways, by name. Left out: one, named gw, on port 8000."""
+    """Groups of gateways by name. The default is one group of one gateway, named gw, on port 8000."""
     pools: Annotated[dict[Name, Pool], BeforeValidator(_empty)] = Field(default={"cpu": Pool()})
-    """Pools of workers, by name. Left out: one, named cpu, with one worker."""
+    """Pools of workers by name. The default is one pool of one worker, named cpu."""
     # Before models: their validator lays them over it.
     defaults: ModelDefaults = ModelDefaults()
-    """What holds for models that are not named, and for what the named ones leave out."""
+    """Settings of models that the file does not name, and of keys that a named model leaves out."""
     models: Annotated[dict[Annotated[str, AfterValidator(_model_name)], Model], BeforeValidator(_empty)] = Field(
         default={}
     )
-    """What is served, by the model's name. None named: every model of the repositories."""
+    """Models to serve, by name. Where models are named, the fleet serves only those and the stages of their ensembles.
+    The default is every model of the repositories."""
     traffic: Traffic = Traffic()
-    """Rules of the gateways that are not of one model."""
+    """Gateway rules that apply to all models together."""
     security: Security = Security()
-    """Who may talk to the fleet. Read and checked; not yet used."""
+    """Access to the fleet. Checked, but not used yet."""
     observability: Observability = Observability()
-    """What the fleet tells of itself. Read and checked; not yet used."""
+    """Metrics, traces and logs. Checked, but not used yet."""
 
     @field_validator("models", mode="after")
     @classmethod
