@@ -20,16 +20,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from documented import EXAMPLES, PAGES, ROOT, blocks, check_installable, is_of_a_fleet, lines_of
-from typer.testing import CliRunner
 
+from documented import EXAMPLES, ROOT, blocks, check_installable, is_of_a_fleet, lines_of
 from gateway_process import GatewayProcess, StartGateway, start_gateway
-from isochrone.cli.main import app
-from isochrone.cli.triton.flags import FLAGS
-from isochrone.gateway.policies import NAMES
-from isochrone.gateway.resilience.outliers import OutlierRules
-from isochrone.gateway.rules.file import load_rules, parse_rules
-from isochrone.gateway.rules.gateway_rules import ModelRules
 from server_process import ServerProcess, StartServer, start_server
 
 _FILE = re.compile(r"# (\w+/(?:config\.pbtxt|\d+/model\.py))\n")
@@ -211,24 +204,6 @@ def test_every_documented_model_answers(server: ServerProcess) -> None:
         assert result.returncode == 0, result.stderr
 
 
-def test_links_between_pages_lead_somewhere() -> None:
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[\w-]+)?\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
-
-
-def test_the_docs_name_real_flags() -> None:
-    commands = ["serve", "gateway", "infer", "simulate", "up", "control", "apply", "scale", "events", "top"]
-    commands += ["rollout start", "rollout abort", "canary abort", "init", "logs", "restore-epoch", ""]
-    pages = "".join(CliRunner().invoke(app, [*command.split(), "--help"]).output for command in commands)
-    # etcd's own, and tritonserver's, which serve takes beside those of its help.
-    text = pages.replace("\n", " ") + " --auto-compaction-retention --auto-compaction-mode --quota-backend-bytes"
-    text += "".join(f" --{flag.name}" for flag in FLAGS)
-    for page in PAGES:
-        for flag in re.findall(r"`(--[a-z0-9-]+)", page.read_text()):
-            assert re.search(rf"{flag}\b", text), f"{page.name} names {flag}"
-
-
 def test_the_docs_name_real_metrics(server: ServerProcess) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", server.metrics_port, timeout=30)
     with contextlib.closing(connection):
@@ -246,32 +221,6 @@ def test_the_gateways_page_names_real_metrics(gateway: GatewayProcess) -> None:
         told = set(re.findall(r"^(isochrone_gateway_\w+)", connection.getresponse().read().decode(), re.MULTILINE))
     named = set(re.findall(r"`(isochrone_gateway_[a-z_]+)`", (ROOT / "docs" / "gateway.md").read_text()))
     assert named == {name for name in told if not name.endswith("_created")}
-
-
-def test_the_gateways_page_shows_rules_that_load_and_defaults_that_are() -> None:
-    shown = [text for page, text in blocks("yaml") if page.name == "gateway.md"]
-    assert len(shown) >= 7
-    for number, text in enumerate(shown):
-        rules = parse_rules(text, f"block {number}")
-        assert rules.defaults == ModelRules()
-        assert rules.outliers == OutlierRules()
-    assert load_rules(EXAMPLES / "traffic.yaml").models.keys() == {"detector", "pipeline", "preprocess"}
-
-
-def test_the_gateways_page_names_every_policy() -> None:
-    table = (ROOT / "docs" / "gateway.md").read_text().partition("\n## Policies")[2].partition("\n## ")[0]
-    first_cells = [row.split(" | ")[0] for row in table.splitlines() if row.startswith("| `")]
-    assert {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)} == set(NAMES)
-
-
-def test_the_docs_name_real_parameters() -> None:
-    code = "".join(path.read_text() for path in (ROOT / "src" / "isochrone" / "worker").rglob("*.py"))
-    table = (ROOT / "docs" / "serving.md").read_text().partition("### Our own `parameters`")[2].partition("\n## ")[0]
-    first_cells = [row.split(" | ")[0] for row in table.splitlines() if row.startswith("| `")]
-    keys = [key for cell in first_cells for key in re.findall(r"`([\w.]+)`", cell)]
-    assert len(keys) >= 15
-    for key in keys:
-        assert f'"{key}"' in code, key
 
 
 # The samples.

@@ -1,7 +1,7 @@
-"""What the README and the docs show: their blocks by language, and the commands in them.
+"""The code blocks of README and docs by language, and the commands in them.
 
-Blocks with commands of a fleet (``isochrone up``, ``rollout`` and so on) belong together, page by page: what one
-command does, the next one finds. All others stand alone.
+Blocks with commands of a fleet (``isochrone up``, ``rollout`` and so on) belong together, page by page: each command
+depends on those before it. All other blocks are independent.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import shlex
 from importlib import metadata
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = ROOT / "examples"
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 #: Commands that need a whole fleet.
@@ -22,7 +22,7 @@ _BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def blocks(language: str) -> list[tuple[Path, str]]:
-    """(page, text) in the order they are in."""
+    """(page, text) in the order of pages and blocks."""
     found = []
     for page in PAGES:
         found += [(page, text) for kind, text in _BLOCK.findall(page.read_text()) if kind == language]
@@ -39,13 +39,13 @@ def words_of(command: str) -> list[str]:
 
 
 def is_of_a_fleet(text: str) -> bool:
-    """Of a block: that a fleet has to run for it."""
+    """Whether an ``sh`` block needs a running fleet."""
     commands = [words_of(line) for line in lines_of(text)]
     return any(words[0] == "isochrone" and (words[1] in FLEET_COMMANDS or "--store" in words) for words in commands)
 
 
 def check_installable(command: str) -> None:
-    """A ``pip install`` names extras that there are; it is not run."""
+    """Check that a ``pip install`` names extras that exist, without running it."""
     known = metadata.metadata("isochrone").get_all("Provides-Extra") or []
     for extras in re.findall(r"\[([\w,]+)\]", command):
         assert all(extra in known for extra in extras.split(",")), command

@@ -1,0 +1,73 @@
+"""README and docs: links, anchors, paths, flags and settings that they name exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from documented import EXAMPLES, PAGES, ROOT, blocks
+from isochrone.cli.triton.flags import FLAGS
+from isochrone.gateway.policies import NAMES
+from isochrone.gateway.resilience.outliers import OutlierRules
+from isochrone.gateway.rules.file import load_rules, parse_rules
+from isochrone.gateway.rules.gateway_rules import ModelRules
+
+#: Flags of other programs.
+_FOREIGN_FLAGS = ("--auto-compaction-retention", "--auto-compaction-mode", "--quota-backend-bytes")
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_lead_to_pages_and_headings() -> None:
+    for page in PAGES:
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([\w-]+))?\)", page.read_text()):
+            linked = page.parent / target if target else page
+            assert linked.exists(), f"{page.name} links to {target}"
+            assert not anchor or anchor in anchors(linked), f"{page.name} links to {target}#{anchor}"
+
+
+def test_every_page_is_linked() -> None:
+    linked = {
+        (page.parent / target).resolve() for page in PAGES for target in re.findall(r"\]\(([^)#:]+)", page.read_text())
+    }
+    alone = [page for page in PAGES if page.resolve() not in linked and page.parent.resolve() not in linked]
+    assert [page.name for page in alone if page.name != "README.md"] == []
+
+
+def test_flags_exist() -> None:
+    """The reference of the command line has every flag; another test keeps it current."""
+    known = set(re.findall(r"--[a-z0-9-]+", (ROOT / "docs" / "reference" / "cli.md").read_text()))
+    known |= {f"--{flag.name}" for flag in FLAGS} | {"--help", "--install-completion", "--show-completion"}
+    for page in PAGES:
+        for flag in re.findall(r"`(--[a-z0-9-]+)", page.read_text()):
+            assert flag in known or flag in _FOREIGN_FLAGS, f"{page.name} names {flag}"
+
+
+def test_the_gateways_page_shows_valid_rules_and_true_defaults() -> None:
+    shown = [text for page, text in blocks("yaml") if page.name == "gateway.md"]
+    assert len(shown) >= 7
+    for number, text in enumerate(shown):
+        rules = parse_rules(text, f"block {number}")
+        assert rules.defaults == ModelRules()
+        assert rules.outliers == OutlierRules()
+    assert load_rules(EXAMPLES / "traffic.yaml").models.keys() == {"detector", "pipeline", "preprocess"}
+
+
+def test_the_gateways_page_names_every_policy() -> None:
+    table = (ROOT / "docs" / "gateway.md").read_text().partition("\n## Policies")[2].partition("\n## ")[0]
+    first_cells = [row.split(" | ")[0] for row in table.splitlines() if row.startswith("| `")]
+    assert {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)} == set(NAMES)
+
+
+def test_the_parameters_of_models_exist() -> None:
+    code = "".join(path.read_text() for path in (ROOT / "src" / "isochrone" / "worker").rglob("*.py"))
+    table = (ROOT / "docs" / "serving.md").read_text().partition("### Our own `parameters`")[2].partition("\n## ")[0]
+    first_cells = [row.split(" | ")[0] for row in table.splitlines() if row.startswith("| `")]
+    keys = [key for cell in first_cells for key in re.findall(r"`([\w.]+)`", cell)]
+    assert len(keys) >= 15
+    for key in keys:
+        assert f'"{key}"' in code, key
