@@ -279,8 +279,8 @@ def test_events_are_followed_as_they_happen(serving: ControlThread) -> None:
 def test_top_tells_what_it_can(serving: ControlThread) -> None:
     result = isochrone(serving, "top", "--count", "1", "--interval", "0.1")
     assert result.exit_code == 0, result.output
-    assert "gateway gw-1  tells nothing" in result.output
-    assert "worker cpu-1  tells nothing" in result.output
+    assert "gateway gw-1  no figures" in result.output
+    assert "worker cpu-1  no figures" in result.output
     assert json.loads(isochrone(serving, "top", "--count", "1", "--interval", "0.1", "--json").output) == {
         "models": {},
         "gateways": {},

@@ -1,6 +1,6 @@
-"""The command line's way to a controller: the control API over HTTP, typed, with failures in one sentence.
+"""The command line's client of the control API: typed, blocking, one request at a time.
 
-Blocking, one request at a time. Raises ``ApiFailed`` and nothing else for whatever a controller or the network does.
+Raises ``ApiFailed``, and nothing else, for any failure of a controller or the network.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from isochrone.errors import IsochroneError
 
 Answer = TypeVar("Answer")
 
-#: No controller is named: the one of the fleet that was started last on this machine.
+#: No ``--api``: use the fleet that was started last on this machine.
 DEFAULT_API = ""
-#: And without such a fleet, where controllers listen unless fleet.yaml says otherwise.
+#: Without such a fleet: the default address of a controller.
 _USUAL_API = "http://127.0.0.1:8003"
 ApiOption = Annotated[
     str,
@@ -35,20 +35,20 @@ ApiOption = Annotated[
         "--api",
         metavar="URL",
         envvar="ISOCHRONE_API",
-        help="Where a controller answers.",
+        help="Address of a controller.",
         show_default=f"the fleet last started here with 'isochrone up', else {_USUAL_API}",
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-#: Seconds for an answer. A controller may wait for a slow disk; nothing else takes long.
+#: Timeout in seconds. A controller may wait for a slow disk; nothing else takes long.
 _PATIENCE = 30.0
-#: Seconds without a byte on a stream: the controller sends a comment every ten.
+#: Seconds without a byte on a stream; the controller sends a comment every ten.
 _SILENCE = 30.0
 
 
 class ApiFailed(Exception):
-    """The sentence says what happened and what to do. ``status`` 0: nobody answered."""
+    """A failed call; the message says what happened and what to do. ``status`` 0: no answer."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -59,10 +59,10 @@ class ApiClient:
     """``with ApiClient(url) as client``."""
 
     def __init__(self, url: str) -> None:
-        """``url`` "": of the fleet that was started last on this machine."""
+        """``url`` "": the fleet that was started last on this machine."""
         last = last_fleet() if not url else None
         url = url or (last.api if last is not None else "") or _USUAL_API
-        #: Says in errors whose controller was expected.
+        #: Names the expected fleet in errors.
         self._whose = f" of fleet {last.name}, the last one started here," if last is not None and last.api else ""
         self.url = (url if "://" in url else f"http://{url}").rstrip("/")
         try:
@@ -86,7 +86,7 @@ class ApiClient:
         return self._ask(method, path, kind, body, query)
 
     def follow(self, path: str, kind: type[Answer], **query: int) -> Iterator[Answer]:
-        """What a stream of server-sent events tells, until it ends."""
+        """The records of a stream of server-sent events, until it ends."""
         try:
             timeout = httpx.Timeout(_PATIENCE, read=_SILENCE)
             with self._client.stream("GET", path, params=query, timeout=timeout) as response:
@@ -114,7 +114,7 @@ class ApiClient:
         try:
             return msgspec.json.decode(content, type=kind)
         except msgspec.DecodeError as error:
-            raise ApiFailed(f"{self.url}{path} gave no answer of a controller ({error}); is it one?") from None
+            raise ApiFailed(f"{self.url}{path} did not answer as a controller does ({error}); is it one?") from None
 
     def _refusal(self, response: httpx.Response) -> ApiFailed:
         try:
@@ -123,13 +123,13 @@ class ApiClient:
         except (ValueError, KeyError, TypeError, AttributeError):
             said = f"{response.url} answered {response.status_code} without an explanation; is it a controller?"
             code = None
-        # A controller's refusals have a code; an inference server's have none.
+        # A controller's errors have a code; an inference server's have none.
         if code is None and (what := self._inference_server()):
-            said = f"{self.url} is {what}; --api wants the controller ({_USUAL_API} by default)"
+            said = f"{self.url} is {what}; --api needs the address of a controller ({_USUAL_API} by default)"
         return ApiFailed(said, response.status_code)
 
     def _inference_server(self) -> str:
-        """What answers there, if it speaks the inference protocol; "": it does not."""
+        """The kind of server at the URL if it speaks the inference protocol, else ""."""
         try:
             metadata = self._client.get("/v2").json()
             name, _ = str(metadata["name"]), metadata["extensions"]
@@ -139,7 +139,7 @@ class ApiClient:
 
     def _unreachable(self, error: Exception) -> ApiFailed:
         if isinstance(error, httpx.TimeoutException) and not isinstance(error, httpx.ConnectTimeout):
-            return ApiFailed(f"the controller at {self.url} gave no answer in time; try another with --api")
+            return ApiFailed(f"the controller at {self.url} did not answer in time; try another with --api")
         if isinstance(error, httpx.UnsupportedProtocol | httpx.InvalidURL):
             return ApiFailed(f"--api: expected http://HOST:PORT, given '{self.url}'")
         return ApiFailed(
@@ -149,7 +149,7 @@ class ApiClient:
 
 
 def user() -> str:
-    """Who sits at this terminal: user@host."""
+    """The user of this terminal: user@host."""
     try:
         name = getpass.getuser()
     except (KeyError, OSError):
@@ -159,7 +159,7 @@ def user() -> str:
 
 
 def part(name: str) -> str:
-    """A name as one part of a path."""
+    """A name, quoted as one part of a path."""
     return quote(name, safe="")
 
 
@@ -169,7 +169,7 @@ def print_json(record: Any) -> None:
 
 @contextmanager
 def failing_as(command: str) -> Iterator[None]:
-    """Failures end the command with one sentence and status 1."""
+    """End the command with the error's message and status 1 on failure."""
     try:
         yield
     except (ApiFailed, IsochroneError, OSError) as error:

@@ -1,7 +1,7 @@
-"""The commands of ``isochrone``, each imported only when it is asked for.
+"""The commands of ``isochrone``, each imported only when it is used.
 
-A worker must not pay for the simulator's imports: all commands together take a second of CPU to import, most of them
-alone a fifth of it. Every command's module has an ``app``, a Typer with one command or a group of them.
+A worker must not pay for the simulator's imports: importing all commands takes a second of CPU, most single commands a
+fifth of it. Every command's module has an ``app``: a Typer with one command or a group.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 
 from isochrone.cli.help_types import with_plain_types
 
-#: In the order of the help: name, module, what it does. A new command is one line here.
+#: Name → module and summary, in the order of the help. A new command is one line here.
 COMMANDS = {
     "up": ("isochrone.cli.fleet.up", "Start a whole fleet on this machine and keep it running."),
     "init": ("isochrone.cli.files.init", "Write a first fleet.yaml for the models in a directory."),
@@ -42,12 +42,12 @@ COMMANDS = {
     "events": ("isochrone.cli.fleet.events", "Show who changed what, when."),
     "logs": ("isochrone.cli.fleet.logs", "Print the logs of a fleet's processes on this machine."),
     "infer": ("isochrone.cli.requests.infer", "Send one request and show where its time went."),
-    "simulate": ("isochrone.cli.simulate", "What-if: simulate a fleet."),
+    "simulate": ("isochrone.cli.simulate", "Simulate a fleet: policies, load and failures."),
 }
 
 
 class _Imported(MutableMapping[str, Any]):
-    """Commands by name; reading one imports it."""
+    """Commands by name; looking a command up imports it."""
 
     def __init__(self) -> None:
         self._made: dict[str, Any] = {}

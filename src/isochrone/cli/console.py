@@ -1,4 +1,4 @@
-"""How control commands print: tables that fit a terminal, and that are whole where there is none. Times for people."""
+"""Output of the control commands: tables that fit the terminal or are complete without one, times, counts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.table import Table
 
 from isochrone.suggestions import plural
 
-#: Characters of a line where no terminal says its width: nothing is cut.
+#: Width without a terminal: wide enough that no cell is cut.
 _WIDE = 200
 
 
@@ -26,7 +26,7 @@ def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
 
 
 def clock(at: float) -> str:
-    """Local time of an instant in seconds since 1970."""
+    """Local time of a Unix timestamp."""
     return datetime.fromtimestamp(at).strftime("%Y-%m-%d %H:%M:%S") if at else "–"
 
 

@@ -1,6 +1,6 @@
-"""What ``--help`` shows as the type of an option: TEXT, NUMBER, PATH, not Python's own ``<list[str]>``.
+"""Types of options in ``--help``: TEXT, NUMBER, PATH instead of Python's ``<list[str]>``, which Typer prints.
 
-Typer prints annotations. A metavar that a command states itself stands.
+A metavar that a command declares itself is kept.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _WORDS = {
 
 
 def with_plain_types(command: Any) -> Any:
-    """The same command, or group of commands, with types in words."""
+    """The same command or group, with readable types."""
     for parameter in command.params:
         _name_type(parameter)
     for each in getattr(command, "commands", {}).values():
@@ -33,7 +33,7 @@ def _name_type(parameter: Any) -> None:
     if not hasattr(parameter, "display_type"):
         return  # releases of Typer before 0.2x print words themselves
     if parameter.param_type_name == "argument":
-        # Its name says enough.
+        # The name of an argument is enough.
         parameter.display_type_rich = lambda ctx: None
     elif parameter.metavar is None and not parameter.is_flag and not parameter.count:
         label = parameter.display_type(None).strip("<>").removeprefix("list[").removesuffix("]")

@@ -1,7 +1,7 @@
-"""The fleet that was started last on this machine: commands without ``--api`` or ``--url`` talk to it.
+"""The fleet that was started last on this machine, which commands without ``--api`` or ``--url`` use.
 
-``isochrone up`` writes the file; nothing else does, so that one command for another fleet does not redirect the next.
-A file that cannot be written or read is as good as none: it only saves typing.
+Only ``isochrone up`` writes the file, so that a command for another fleet does not redirect the next one. A file that
+cannot be written or read is ignored: it only saves typing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 @dataclass(frozen=True, slots=True)
 class LastFleet:
     name: str
-    #: Where its first controller answers; "": on a port that the controller picked.
+    #: URL of its first controller; "": the controller picks its port.
     api: str
     #: Directory of its logs and its lock.
     state: str
@@ -24,19 +24,19 @@ class LastFleet:
 
 
 def last_fleet_file() -> Path:
-    """In the state directory of the XDG base directory specification."""
+    """The file, in the state directory of the XDG base directory specification."""
     given = os.environ.get("XDG_STATE_HOME", "")
-    # The specification: a relative path is to be ignored.
+    # The specification says to ignore a relative path.
     base = Path(given) if os.path.isabs(given) else Path.home() / ".local" / "state"
     return base / "isochrone" / "last-fleet.json"
 
 
 def remember(fleet: LastFleet) -> bool:
-    """Whether commands will find it."""
+    """Write the file. False: it cannot be written, and commands will not find the fleet."""
     try:
         path = last_fleet_file()
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Whole or not at all: another command may be reading it.
+        # Atomically: another command may be reading it.
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         unfinished.write_text(json.dumps(asdict(fleet)) + "\n", encoding="utf-8")
         unfinished.replace(path)

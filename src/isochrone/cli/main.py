@@ -1,4 +1,4 @@
-"""``isochrone``: one file per command or group of them, listed in ``commands``; this one puts them together."""
+"""The program ``isochrone``: the group of all commands, which ``commands`` lists."""
 
 from __future__ import annotations
 

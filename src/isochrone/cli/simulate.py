@@ -1,4 +1,4 @@
-"""``isochrone simulate``: what-if, on one core: policies, load, failures, up to thousands of workers."""
+"""``isochrone simulate``: simulate policies, load and failures on fleets of up to thousands of workers."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ Examples:
   isochrone simulate train --out weights.json --seed 1 --minutes 2
   isochrone simulate examples/scenarios/failures.yaml --policy least_connections --policy peak_ewma --seed 7
 
-The same scenario and seed give the same figures, byte for byte. docs/simulator.md says what is modelled.
+The same scenario and seed give the same figures, byte for byte. docs/simulator.md describes the models.
 """
 
 
-#: Between two lines of progress where there is no terminal.
+#: Seconds between two lines of progress without a terminal.
 _LINE_SECONDS = 15
 
 
 class RunsByDefault(TyperGroup):
-    """``isochrone simulate FILE`` runs the file: no word is needed for what is done nearly always."""
+    """``isochrone simulate FILE`` is short for ``isochrone simulate run FILE``."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if not args or args[0] not in self.commands:
@@ -52,12 +52,17 @@ class RunsByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(cls=RunsByDefault, rich_markup_mode=None, add_completion=False, help="What-if: simulate a fleet.")
+app = typer.Typer(
+    cls=RunsByDefault,
+    rich_markup_mode=None,
+    add_completion=False,
+    help="Simulate a fleet: policies, load and failures.",
+)
 
 
 @app.callback()
 def main() -> None:
-    """What-if: simulate a fleet."""
+    """Simulate a fleet: policies, load and failures."""
 
 
 @app.command("run", epilog=EPILOG)
@@ -66,20 +71,20 @@ def simulate(
     policy: Annotated[
         list[str] | None, typer.Option(help="Policy to run in place of the scenario's. May be repeated.")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="In place of the scenario's.", min=0, show_default=False)] = None,
-    seeds: Annotated[int | None, typer.Option(help="How many seeds to run.", min=1, show_default=False)] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed in place of the scenario's.", min=0, show_default=False)
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Number of seeds to run.", min=1, show_default=False)] = None,
     seconds: Annotated[
         float | None,
-        typer.Option(
-            help="Simulated seconds; warm-up and steps shrink or grow with them.", min=0.001, show_default=False
-        ),
+        typer.Option(help="Simulated seconds; warm-up and steps scale with them.", min=0.001, show_default=False),
     ] = None,
     plot_to: Annotated[
-        Path | None, typer.Option("--plot", help="Draw the figures into this file (.png, .svg, .pdf).")
+        Path | None, typer.Option("--plot", help="Plot the figures to this file (.png, .svg, .pdf).")
     ] = None,
     json_out: Annotated[bool, typer.Option("--json/--no-json", help="Print figures as JSON.")] = False,
 ) -> None:
-    """Run a scenario through the real policies and print a table: percentiles, deadline misses, refusals, goodput."""
+    """Run a scenario with the real policies; print latency percentiles, missed deadlines, rejections and goodput."""
     try:
         read = scenario_file.read(scenario)
         read = _changed(read, seed, seeds, seconds)
@@ -96,7 +101,7 @@ def simulate(
         typer.echo(json.dumps(figures, indent=2, ensure_ascii=False))
         return
     console = Console()
-    # A table cut off at 80 columns helps nobody; where it is too wide, lines wrap.
+    # Rather wrap wide lines than cut the table at 80 columns.
     console = Console(width=max(console.width, 110))
     if figures["about"]:
         console.print(figures["about"], highlight=False, markup=False)
@@ -111,20 +116,20 @@ def simulate(
 
 @app.command("train")
 def train_command(
-    out: Annotated[Path, typer.Option(help="Where the weights go: JSON, for the policy's `weights` option.")],
-    seed: Annotated[int, typer.Option(help="Names the whole course: the same seed, the same bytes.", min=0)] = 1,
+    out: Annotated[Path, typer.Option(help="Output file: weights as JSON, for the policy's `weights` option.")],
+    seed: Annotated[int, typer.Option(help="Seed of the training: the same seed gives the same bytes.", min=0)] = 1,
     minutes: Annotated[
-        float, typer.Option(help="How much training: so many episodes as take about so long on one core.", min=0)
+        float, typer.Option(help="Amount of training: as many episodes as take about this long on one core.", min=0)
     ] = 2.0,
-    trials: Annotated[int, typer.Option(help="Seeds of the trials beside prequal; 0: none.", min=0)] = 5,
+    trials: Annotated[int, typer.Option(help="Seeds of the evaluation beside prequal; 0: no evaluation.", min=0)] = 5,
 ) -> None:
-    """Train the learned policy on random fleets, and try it on workloads it never saw, beside prequal."""
+    """Train the learned policy on random fleets, and evaluate it beside prequal on workloads it was not trained on."""
     try:
         learned_model.check_writable(out)
         with _course() as progress:
             course = training.train(seed, minutes, progress)
             learned_model.write(course.weights, out)
-            tried = evaluation.run(course.weights, trials, progress) if trials else []
+            compared = evaluation.run(course.weights, trials, progress) if trials else []
     except IsochroneError as error:
         typer.secho(f"isochrone simulate train: {error}", fg="red", err=True)
         raise typer.Exit(1) from None
@@ -132,8 +137,8 @@ def train_command(
     console = Console(width=max(console.width, 170))
     margins = ", ".join(f"{margin:g}: {ratio:.3f}" for margin, ratio in course.margins.items())
     console.print(f"p99 relative to prequal by margin: {margins}; taken: {course.weights.margin:g}", highlight=False)
-    if tried:
-        console.print(evaluation.table(tried))
+    if compared:
+        console.print(evaluation.table(compared))
     console.print(f"weights: {out}", highlight=False)
 
 
@@ -152,7 +157,7 @@ def _course() -> Iterator[training.Progress | None]:
 
 
 def _changed(scenario: Scenario, seed: int | None, seeds: int | None, seconds: float | None) -> Scenario:
-    """The scenario as the command line wants it; what is not given stays."""
+    """The scenario with the changes of the command line."""
     changes: dict[str, Any] = {"seed": seed, "seeds": seeds}
     if seconds is not None:
         # The parts of a run stay in proportion.
@@ -165,7 +170,7 @@ def _changed(scenario: Scenario, seed: int | None, seeds: int | None, seconds: f
 
 
 def _choices(named: list[str], scenario: Scenario) -> list[PolicyChoice]:
-    """The scenario's policies, or those on the command line, with the scenario's options where it has some."""
+    """The policies of the command line, with the scenario's options for them, or else the scenario's policies."""
     if not named:
         return scenario.choices
     known = {choice.name: choice for choice in scenario.choices}
@@ -192,16 +197,16 @@ def _run(scenario: Scenario, choices: list[PolicyChoice]) -> dict[str, Any]:
 
 
 def _lines() -> experiment.Progress:
-    """Elsewhere than on a terminal: a plain line now and then."""
-    told = monotonic()
+    """Progress without a terminal: a plain line every few seconds."""
+    last = monotonic()
 
-    def tell(policy: str, seed: int, passed: float, whole: float) -> None:
-        nonlocal told
-        if monotonic() - told >= _LINE_SECONDS:
-            told = monotonic()
+    def report(policy: str, seed: int, passed: float, whole: float) -> None:
+        nonlocal last
+        if monotonic() - last >= _LINE_SECONDS:
+            last = monotonic()
             typer.echo(f"{policy}, seed {seed}: {passed:.1f} of {whole:g} s", err=True)
 
-    return tell
+    return report
 
 
 def _draw(figures: dict[str, Any], path: Path) -> None:

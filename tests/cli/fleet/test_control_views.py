@@ -353,11 +353,11 @@ def test_what_a_process_does_not_tell_is_left_out() -> None:
     seen = Seen({"detector": ModelFigures(1234.0, runs=2468.0, p99_ms=1.5)}, {"gw-1": gateway})
     lines = plain_lines(a_status(), seen, 0.0)
     assert lines[0].endswith("model detector  1,234 req/s  2,468 runs/s  1.50 p99 ms")
-    assert lines[1].endswith("model tracker  tells nothing")
+    assert lines[1].endswith("model tracker  no figures")
     assert lines[2].endswith(
         "gateway gw-1  1,234 req/s  0 refused/s  0.2 failed/s  3 in flight  50% cpu  128 MiB memory"
     )
-    assert lines[-1].endswith("worker cpu-1  tells nothing")
+    assert lines[-1].endswith("worker cpu-1  no figures")
     shown = " ".join(printed(top_picture(a_status(), seen)).split())
     assert "detector 1 1,234 – – 2,468 – 1.50" in shown
     assert "gw-1 1,234 0 0.2 3 – 50% 128 MiB" in shown

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from isochrone.cli.processes.worker_membership import Membership
+from isochrone.cli.processes.worker_membership import WorkerMembership
 from isochrone.errors import ConfigError
 from isochrone.worker.server import StartFailed
 
-MEMBER = Membership("sqlite:fleet.db", "farm", "cpu-1", "cpu", "", "", "", 0, 5.0)
+MEMBER = WorkerMembership("sqlite:fleet.db", "farm", "cpu-1", "cpu", "", "", "", 0, 5.0)
 
 
 def test_a_worker_with_a_name_or_without() -> None:

@@ -173,4 +173,7 @@ def test_the_control_commands_say_what_they_were_pointed_at(
         result = CliRunner().invoke(app, [*words, "--api", url])
         assert result.exit_code == 1
         what = "a gateway" if kind == "gateway" else "an inference server"
-        assert f"{url} is {what}; --api wants the controller (http://127.0.0.1:8003 by default)" in result.output
+        assert (
+            f"{url} is {what}; --api needs the address of a controller (http://127.0.0.1:8003 by default)"
+            in result.output
+        )

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from isochrone.cli.api_client import ApiClient
-from isochrone.cli.rollouts.watching import follow_rollout
+from isochrone.cli.rollouts.watching import watch_rollout
 from isochrone.control.state.records import PREPARING, Change, RolloutRecord
 
 
@@ -30,5 +30,5 @@ class InterruptedClient(ApiClient):
 def test_ctrl_c_says_that_the_rollout_goes_on(capsys: pytest.CaptureFixture[str], quiet: bool, terminal: bool) -> None:
     console = Console(file=io.StringIO(), force_terminal=terminal)
     with InterruptedClient() as client, pytest.raises(KeyboardInterrupt):
-        follow_rollout(client, "r17", console, quiet=quiet)
+        watch_rollout(client, "r17", console, quiet=quiet)
     assert capsys.readouterr().err == "rollout r17 goes on; see: isochrone rollout status r17\n"

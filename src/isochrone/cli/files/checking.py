@@ -1,4 +1,4 @@
-"""Everything that is wrong with a fleet.yaml or a model repository, in one go. Reads, never writes."""
+"""All errors of a fleet.yaml or a model repository at once. Reads files, writes nothing."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from isochrone.models.repository.repository import CONFIG_FILE, ModelDescription
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found. ``models``: name to version, or to the versions, in words."""
+    """The result of a check. ``models``: name to version, or to all versions as text."""
 
     kind: str
     name: str
@@ -29,7 +29,7 @@ class Checked:
 
 
 def check(path: Path) -> Checked:
-    """A directory is a model repository, everything else a fleet.yaml."""
+    """Check a model repository if the path is a directory, else a fleet.yaml."""
     return _repository(path) if path.is_dir() else _fleet(path)
 
 
@@ -49,7 +49,7 @@ def _fleet(path: Path) -> Checked:
 def _by_repository(
     fleet: Fleet, directory: Path, versions: Mapping[str, str]
 ) -> dict[tuple[Path, ...], dict[str, int]]:
-    """By the repositories of a pool's workers: the models that they load, with their versions."""
+    """The models that workers load, with their versions, by the repositories that they load from."""
     found: dict[tuple[Path, ...], dict[str, int]] = {}
     for name, version in versions.items():
         for pool in fleet.pools_of(name):
@@ -81,7 +81,7 @@ def _parent(path: Path) -> Path:
 
 
 def _of_models(repository: Repository, models: dict[str, int] | dict[str, None]) -> list[ConfigError]:
-    """What a worker would refuse before it loads the models: configurations, versions, files they name, ensembles."""
+    """The errors that a worker would report before it loads the models: configurations, versions, files, ensembles."""
     problems = []
     read: dict[str, ModelDescription] = {}
     for name, version in models.items():
@@ -109,7 +109,7 @@ def _of_files(description: ModelDescription) -> Iterator[ConfigError]:
 def _of_steps(
     ensemble: ModelDescription, read: Mapping[str, ModelDescription], models: Iterable[str]
 ) -> ConfigError | None:
-    """What is wrong with an ensemble among its models. A step that cannot be read is told of by itself."""
+    """The error of an ensemble's steps, if any. A step that cannot be read has an error of its own."""
     config, where = ensemble.config, str(ensemble.directory / CONFIG_FILE)
     steps = step_names(config)
     if missing := [name for name in steps if name not in models]:
@@ -125,5 +125,5 @@ def _of_steps(
 
 
 def _once(problems: Iterable[ConfigError]) -> list[ConfigError]:
-    """Two pools may load one model."""
+    """Without duplicates: two pools may load the same model."""
     return list({str(problem): problem for problem in problems}.values())

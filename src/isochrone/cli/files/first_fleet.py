@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
-#: Words that YAML takes for something else than text.
+#: Words that YAML does not read as text.
 _SPECIAL = frozenset(("y", "n", "yes", "no", "on", "off", "true", "false", "null"))
 
 _HEAD = """\
 # A fleet on this machine: what runs, and what it serves.
 #   isochrone validate fleet.yaml    check this file and the models it names
 #   isochrone up fleet.yaml          start it
-#   isochrone apply fleet.yaml       after a change of the file: show what would follow, and do it
-# Paths are relative to this file. What is left out here has a default; docs/fleet.md has every key.
+#   isochrone apply fleet.yaml       apply a changed file: shows the plan first
+# Paths are relative to this file. Every key has a default; docs/fleet.md describes all keys.
 name: {name}
 
 # Model repositories in Triton's layout: <model>/config.pbtxt and <model>/<version>/.
@@ -58,7 +58,7 @@ class FoundModel:
 
 
 def without_missing_steps(models: Sequence[FoundModel]) -> list[FoundModel]:
-    """An ensemble of models that are not there, or cannot be served, cannot be served either."""
+    """Mark ensembles as not servable if one of their steps is missing or not servable."""
     left = list(models)
     while True:
         served = {model.name for model in left if not model.problem}
@@ -97,12 +97,12 @@ def _entry(model: FoundModel) -> str:
 
 
 def fleet_name(directory: str) -> str:
-    """A name that a fleet may have, from that of a directory."""
+    """A valid name of a fleet, derived from a directory's name."""
     return re.sub(r"[^a-z0-9]+", "-", directory.lower()).strip("-")[:40].strip("-") or "fleet"
 
 
 def _scalar(text: str) -> str:
-    """As YAML reads it back as this text."""
+    """The text as a YAML scalar that reads back as the same text."""
     is_plain = text.startswith(("./", "../")) and _PLAIN.fullmatch(text.replace("/", "").replace(".", "") or "-")
     if (_PLAIN.fullmatch(text) and text.lower() not in _SPECIAL) or is_plain:
         return text

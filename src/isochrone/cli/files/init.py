@@ -1,4 +1,4 @@
-"""``isochrone init``: a commented fleet.yaml for the models that are there."""
+"""``isochrone init``: write a commented fleet.yaml for the models of a directory."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def init(
         if all(model.problem for model in found):
             raise ApiFailed(f"no model in {repository} can be served: {found[0].name}: {found[0].problem}")
         is_own = repository.resolve() == directory.resolve()
-        # A repository's own directories are models: the state goes where no worker looks for one.
+        # The directories of a repository are models, so the state goes where no worker looks for models.
         store = "sqlite:.isochrone/fleet.db" if is_own else "sqlite:state/fleet.db"
         name = fleet_name(directory.resolve().name)
         text = fleet_text(name, _relative(repository, directory, models), store, found)
         directory.mkdir(parents=True, exist_ok=True)
-        # Whole or not at all.
+        # Atomically.
         unfinished = file.with_name(f".{_FILE}.{os.getpid()}")
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(file)
@@ -72,7 +72,7 @@ def _report(file: Path, name: str, found: list[FoundModel], as_json: bool) -> No
 
 
 def _find(directory: Path, models: Path | None) -> tuple[Path, list[FoundModel]]:
-    """The first place that holds models, and those."""
+    """The first directory that contains models, and its models."""
     places = [models] if models is not None else [directory / "models", directory]
     for place in places:
         if place.is_dir() and (found := _models_in(place)):
@@ -88,7 +88,7 @@ def _models_in(place: Path) -> list[FoundModel]:
     found = []
     for name, entry in repository.scan().items():
         if not entry.versions and not (entry.directory / CONFIG_FILE).exists() and entry.problem is None:
-            continue  # a directory of something else
+            continue  # not a model
         try:
             description = repository.read(name)
         except IsochroneError as error:
@@ -102,7 +102,7 @@ def _models_in(place: Path) -> list[FoundModel]:
 
 
 def _relative(repository: Path, directory: Path, given: Path | None) -> str:
-    """As the file names it: relative to the file, unless it was given as an absolute path."""
+    """The repository's path relative to the file, unless it was given as an absolute path."""
     if given is not None and given.is_absolute():
         return str(given)
     path = os.path.relpath(repository.resolve(), directory.resolve())

@@ -1,4 +1,4 @@
-"""``isochrone validate``: is a fleet.yaml or a model repository right? Nothing is started or loaded."""
+"""``isochrone validate``: check a fleet.yaml or a model repository without starting or loading anything."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ Examples:
   isochrone validate ./models
   isochrone validate fleet.yaml --json
 
-Every error is shown, one a line: file and line, key, what was expected, what was given. Status 1: there are some. A
-model's own file (onnx, Python) is read as far as its configuration needs it; loading it may still fail.
+Shows every error on its own line: file and line, key, expected value, given value. The exit status is 1 if there are
+errors. Model files (onnx, Python) are read only as far as their configuration needs; loading them may still fail.
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)

@@ -1,4 +1,4 @@
-"""``isochrone apply``: apply a fleet file; the plan is shown first."""
+"""``isochrone apply``: show the plan of a fleet file, and apply it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ Examples:
   isochrone apply fleet.yaml --yes --json
   isochrone apply fleet.yaml --yes --no-wait
 
-It waits for the rollouts that the file starts, and ends with status 1 if one is aborted. Ctrl-C only stops the waiting.
-Unchanged processes are not restarted. If somebody else applied a file since the plan was shown, nothing is applied.
-Steps that take something away (retire, interrupt) need a typed word, or --yes. Where there is no terminal, nothing is
-applied without --yes.
+Waits for the rollouts that the file starts, and exits with status 1 if one is aborted. Ctrl-C only stops the waiting.
+Unchanged processes are not restarted. If another file was applied since the plan was shown, nothing is applied. Steps
+that take something away (retire, interrupt) must be confirmed by typing a word, or with --yes. Without a terminal,
+nothing is applied without --yes.
 """
 
 _STYLES = {
@@ -41,9 +41,9 @@ _STYLES = {
     "interrupt": "red",
     "retire": "red",
 }
-#: To be typed where something is taken away.
+#: The word that confirms a plan that takes something away.
 _WORD = "retire"
-#: Steps that a refusal names.
+#: Most steps that an error names.
 _NAMED = 6
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -71,7 +71,7 @@ def apply(
         taken = tuple(f"{step.kind} {step.name}" for step in plan.steps if step.action in ("retire", "interrupt"))
         if not yes and any(step.action != "ignore" for step in plan.steps):
             _ask(plan, taken)
-        # What is applied is what was shown, or nothing.
+        # Apply exactly the plan that was shown, or nothing.
         request = FleetRequest(request.text, request.directory, request.file, plan.generation, taken)
         before = [each.identity for each in client.get("/v1/rollouts", Rollouts).rollouts]
         applied = client.send("PUT", "/v1/fleet", PlanAnswer, request)
@@ -79,7 +79,7 @@ def apply(
 
 
 def _finish(client: ApiClient, applied: PlanAnswer, before: list[str], wait: bool, as_json: bool) -> None:
-    """Ends with status 1 when a rollout that was waited for was aborted."""
+    """Wait for the rollouts if ``wait``; exit with status 1 if one was aborted."""
     if not as_json:
         typer.echo(f"Applied as generation {applied.generation}.{'' if wait else ' Watch it with: isochrone status'}")
     ended = wait_for_rollouts(client, applied.generation, before, make_console(), quiet=as_json) if wait else []
@@ -90,7 +90,7 @@ def _finish(client: ApiClient, applied: PlanAnswer, before: list[str], wait: boo
 
 
 def _ask(plan: PlanAnswer, taken: Sequence[str]) -> None:
-    """Raises unless the user agrees, at a terminal."""
+    """Raise unless the user agrees at a terminal."""
     if not sys.stdin.isatty():
         raise ApiFailed(f"nothing was applied: there is no terminal to ask at. {_without_terminal(plan, taken)}")
     if taken:

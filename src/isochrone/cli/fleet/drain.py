@@ -1,4 +1,4 @@
-"""``isochrone drain``: a worker or gateway gets no new work."""
+"""``isochrone drain``: send no new work to a worker or gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``isochrone events``: who changed what, when."""
+"""``isochrone events``: the log of changes with time and user."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command(epilog=EPILOG)
 def events(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new ones as they happen.")] = False,
-    limit: Annotated[int, typer.Option(help="How many of the latest.", min=0, max=1000)] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new events as they happen.")] = False,
+    limit: Annotated[int, typer.Option(help="Number of the latest events.", min=0, max=1000)] = 100,
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
-    """Show who changed what, when; the newest last. With --json, one object a line."""
+    """Show who changed what and when, the newest last. With --json, one object per line."""
     with failing_as("events"), ApiClient(api) as client:
         if follow:
             for event in client.follow("/v1/events", Event, limit=limit, follow=1):

@@ -1,4 +1,4 @@
-"""``isochrone forget``: a gateway that died without a farewell no longer holds strict switches up."""
+"""``isochrone forget``: remove a dead gateway, so that strict switches no longer wait for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``isochrone logs``: what the processes of a fleet on this machine log."""
+"""``isochrone logs``: print the logs of a fleet's processes on this machine."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Examples:
   isochrone logs gw-1 --follow
   isochrone logs --state ./isochrone-state --json
 
-The files are those of the fleet that was started last on this machine with 'isochrone up', or in --state. Processes on
-other machines log there.
+Shows the fleet that was started last on this machine with 'isochrone up', or the one in --state. Processes on other
+machines log there.
 """
 
 #: Where ``isochrone up`` without a file keeps its fleet.
 _USUAL = Path("isochrone-state")
-#: Seconds between two looks at the files.
+#: Seconds between two reads of the files.
 _PAUSE = 0.25
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -40,14 +40,14 @@ def logs(
         str | None, typer.Argument(metavar="[PROCESS]", help="A worker, gateway or controller. [default: all]")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines as they come.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", help="How many of the last lines of each.", min=0)] = 20,
+    lines: Annotated[int, typer.Option("--lines", "-n", help="Number of the last lines of each process.", min=0)] = 20,
     state: Annotated[
         Path | None,
         typer.Option(help="The fleet's state directory.", show_default="of the fleet last started here"),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the logs of a fleet's processes on this machine. With --json, one object a line."""
+    """Print the logs of a fleet's processes on this machine. With --json, one object per line."""
     with failing_as("logs"):
         directory = _directory(state)
         readers = {name: LogReader(path) for name, path in _wanted(directory, process).items()}
@@ -57,7 +57,7 @@ def logs(
         while follow:
             time.sleep(_PAUSE)
             if process is None:
-                # One that was started since: all its lines are new.
+                # All lines of a process that has started since are new.
                 readers |= {name: LogReader(path) for name, path in log_files(directory).items() if name not in readers}
                 width = max(map(len, readers))
             for name, reader in readers.items():

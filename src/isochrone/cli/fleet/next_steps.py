@@ -1,4 +1,4 @@
-"""What a person can do with a fleet that has just come up: commands that work as they are printed. Reads, no more."""
+"""The commands that ``isochrone up`` suggests for a fleet that has just started; they work as printed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from isochrone.control.state.records import FleetRecord
 from isochrone.control.state.view import View
 from isochrone.errors import IsochroneError
 
-#: Where commands look if they are not told.
+#: Default addresses of commands.
 _USUAL_GATEWAYS = frozenset(("127.0.0.1:8000", "0.0.0.0:8000", "localhost:8000"))
 _USUAL_CONTROLLERS = frozenset(("127.0.0.1:8003", "0.0.0.0:8003", "localhost:8003"))
 

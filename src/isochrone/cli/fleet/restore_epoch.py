@@ -1,4 +1,4 @@
-"""``isochrone restore-epoch``: the way out when neither the epoch's record nor its copy can be read."""
+"""``isochrone restore-epoch``: rebuild the epoch's record if neither it nor its copy can be read."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Examples:
   isochrone restore-epoch --yes
   isochrone restore-epoch --without gw-2
 
-The committed versions are rebuilt from what the gateways serve and from the rollouts, and are shown first. Requests are
-served meanwhile. Where there is no terminal, or with --json, nothing is written without --yes. The command waits for
-every gateway that serves and has not yet reported what it serves, unless --without names it.
+The committed versions are rebuilt from the versions that gateways serve and from the rollouts, and are shown first.
+Requests are served meanwhile. Without a terminal, or with --json, nothing is written without --yes. The command waits
+until every gateway has reported its versions, except those that --without names.
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -34,7 +34,7 @@ def restore_epoch(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Write it without being asked.")] = False,
     without: Annotated[
         list[str] | None,
-        typer.Option(metavar="GATEWAY", help="Do not wait for what this gateway serves; may be given several times."),
+        typer.Option(metavar="GATEWAY", help="Do not wait for this gateway. May be repeated."),
     ] = None,
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
@@ -53,7 +53,7 @@ def restore_epoch(
             return
         if not yes:
             _ask()
-        # What is written is what was shown, or nothing.
+        # Write exactly the versions that were shown, or nothing.
         request = RestoreRequest(seen.digest, ignored)
         restored = client.send("POST", "/v1/epoch/restore", RestoreAnswer, request)
         print_json(restored) if as_json else typer.echo(f"Restored as epoch {restored.epoch}.")

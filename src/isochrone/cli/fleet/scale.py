@@ -1,4 +1,4 @@
-"""``isochrone scale``: give a pool another number of workers."""
+"""``isochrone scale``: set the number of workers of a pool."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Examples:
   isochrone scale cpu 4
   isochrone scale cpu 0 --yes
 
-It stands until a fleet.yaml is applied again, and keeps to the pool's min and max. Those with the highest
-numbers stop first. No workers at all, or none but drained ones, need --yes.
+The number holds until a fleet.yaml is applied, and must be within the pool's min and max. Workers with the highest
+numbers stop first. A pool without workers, or with drained ones only, needs --yes.
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -26,7 +26,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command(epilog=EPILOG)
 def scale(
     pool: Annotated[str, typer.Argument(help="The pool.", show_default=False)],
-    workers: Annotated[int, typer.Argument(help="How many workers it is to have.", min=0, show_default=False)],
+    workers: Annotated[int, typer.Argument(help="The number of workers.", min=0, show_default=False)],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Agree to a pool that serves nothing.")] = False,
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,

@@ -1,4 +1,4 @@
-"""``isochrone status``: the whole fleet, once."""
+"""``isochrone status``: show the state of the fleet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Examples:
   isochrone status --json
   isochrone status --api http://10.0.0.5:8003
 
-While the store is away, the controller answers with what it knew last, and says so.
+While the store is unreachable, the controller shows the last known state and says so.
 """
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -26,7 +26,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command(epilog=EPILOG)
 def status(api: ApiOption = DEFAULT_API, as_json: JsonOption = False) -> None:
-    """Show the fleet: models and their versions, workers, gateways, rollouts under way."""
+    """Show the fleet: models and their versions, workers, gateways, running rollouts."""
     with failing_as("status"), ApiClient(api) as client:
         seen = client.get("/v1/status", Status)
         if as_json:

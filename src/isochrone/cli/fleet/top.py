@@ -110,7 +110,7 @@ class _Pages:
             before = self._last.pop(name, None)
             if taken is not None:
                 self._last[name] = taken
-                # Without a reading before there is nothing to tell rates by.
+                # Without an earlier reading there are no rates.
                 at, reading = before or (taken[0], Reading())
                 pairs[name] = (reading, taken[1], taken[0] - at)
         gateways = {each.name: pairs[each.name] for each in status.gateways if each.name in pairs}
@@ -159,28 +159,28 @@ def plain_lines(status: Status, seen: Seen, now: float) -> list[str]:
     ]
     lines = []
     for name, columns, cells in rows:
-        told = "  ".join(f"{cell} {column}" for column, cell in zip(columns, cells, strict=True) if cell != "–")
-        lines.append(f"{clock(now)}  {name}  {told or 'tells nothing'}")
+        figures = "  ".join(f"{cell} {column}" for column, cell in zip(columns, cells, strict=True) if cell != "–")
+        lines.append(f"{clock(now)}  {name}  {figures or 'no figures'}")
     return lines
 
 
 def _cells(figures: Figures | None) -> tuple[str, ...]:
-    told = figures or Figures()
+    shown = figures or Figures()
     return (
-        *map(_rate, (told.requests, told.refused, told.failures)),
-        "–" if told.in_flight is None else f"{told.in_flight:.0f}",
-        "–" if told.p99_ms is None else f"{told.p99_ms:.2f}",
-        "–" if told.cpu is None else f"{told.cpu:.0%}",
-        "–" if told.memory is None else f"{told.memory / 2**20:,.0f} MiB",
+        *map(_rate, (shown.requests, shown.refused, shown.failures)),
+        "–" if shown.in_flight is None else f"{shown.in_flight:.0f}",
+        "–" if shown.p99_ms is None else f"{shown.p99_ms:.2f}",
+        "–" if shown.cpu is None else f"{shown.cpu:.0%}",
+        "–" if shown.memory is None else f"{shown.memory / 2**20:,.0f} MiB",
     )
 
 
 def _model_cells(figures: ModelFigures | None) -> tuple[str, ...]:
-    told = figures or ModelFigures()
+    shown = figures or ModelFigures()
     return (
-        *map(_rate, (told.requests, told.refused, told.failures, told.runs)),
-        "–" if told.in_flight is None else f"{told.in_flight:.0f}",
-        "–" if told.p99_ms is None else f"{told.p99_ms:.2f}",
+        *map(_rate, (shown.requests, shown.refused, shown.failures, shown.runs)),
+        "–" if shown.in_flight is None else f"{shown.in_flight:.0f}",
+        "–" if shown.p99_ms is None else f"{shown.p99_ms:.2f}",
     )
 
 

@@ -1,6 +1,6 @@
-"""What is going on, from two readings of a metrics page: rates, and quantiles of what happened between them. Pure.
+"""Rates and latency quantiles between two readings of a metrics page. Pure.
 
-Gateways and workers of ours, and real Tritons, tell enough; what a page does not tell is None, never a guess.
+Works for Isochrone's gateways and workers and for Triton. A figure that the page does not contain is None.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 _Key = TypeVar("_Key")
 
 _GATEWAY = "isochrone_gateway_"
-#: Samples that are added up over their labels, without the ``_total`` that the parser adds to counters.
+#: Samples that are summed over their labels, without the ``_total`` that the parser adds to counters.
 _SUMS = {
     f"{_GATEWAY}requests": "requests",
     f"{_GATEWAY}refused": "refused",
@@ -27,7 +27,7 @@ _SUMS = {
     "process_cpu_seconds": "cpu",
     "process_resident_memory_bytes": "memory",
 }
-#: Those of them that are a state, not a count.
+#: Gauges among them.
 _LEVELS = ("in_flight", "memory")
 _RATES = ("requests", "refused", "failures", "cpu")
 _BUCKETS = "isochrone_request_duration_seconds_bucket"
@@ -35,7 +35,7 @@ _BUCKETS = "isochrone_request_duration_seconds_bucket"
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One page at one moment, or what it tells of one model. Empty: there is no reading."""
+    """One page at one time, or its part on one model. Empty: there is no reading."""
 
     sums: Mapping[str, float] = field(default_factory=dict)
     #: Upper bound in seconds → requests up to it.
@@ -45,7 +45,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """Of a process, between two readings; None: not told."""
+    """Figures of a process between two readings; None: not on its page."""
 
     requests: float | None = None
     refused: float | None = None
@@ -60,9 +60,9 @@ class Figures:
 
 @dataclass(frozen=True, slots=True)
 class ModelFigures:
-    """Of a model, over all gateways and workers; None: not told."""
+    """Figures of a model over all gateways and workers; None: not on their pages."""
 
-    #: At the gateways: what clients asked for.
+    #: At the gateways: requests of clients.
     requests: float | None = None
     refused: float | None = None
     failures: float | None = None
@@ -73,7 +73,7 @@ class ModelFigures:
 
 
 def read_page(text: str) -> Reading:
-    """Raises ``ValueError`` for a page that is none."""
+    """Parse a page; raises ``ValueError`` if it is not a metrics page."""
     whole = _Sums()
     models: dict[str, _Sums] = {}
     for family in text_string_to_metric_families(text):
@@ -91,7 +91,7 @@ def read_page(text: str) -> Reading:
 
 
 class _Sums:
-    """A reading while its page is read."""
+    """A reading under construction."""
 
     def __init__(self) -> None:
         self.sums: dict[str, float] = {}
@@ -103,7 +103,7 @@ def _add(into: dict[_Key, float], key: _Key, value: float) -> None:
 
 
 def between(before: Reading, after: Reading, seconds: float) -> Figures:
-    """Counters that went back (a restart) count from nothing."""
+    """The figures between two readings. A counter that decreased (a restart) counts from 0."""
     rates = {name: _rate(before, after, name, seconds) for name in _RATES}
     levels = {name: after.sums.get(name) for name in _LEVELS}
     return Figures(**rates, **levels, p99_ms=_p99_ms([_since(before, after)]))
@@ -133,14 +133,14 @@ def of_models(
 
 
 def _of(model: str, before: Reading, after: Reading, seconds: float) -> tuple[Reading, Reading, float]:
-    # A model that came in between counts from nothing; a page that was not read before is no reading at all.
+    # A model that appeared in between counts from 0; without an earlier page there is no reading.
     empty = Reading({"in_flight": 0.0}) if before.sums else Reading()
     return before.models.get(model, empty), after.models.get(model, Reading()), seconds
 
 
 def _total(figures: Iterable[float | None]) -> float | None:
-    told = [figure for figure in figures if figure is not None]
-    return sum(told) if told else None
+    known = [figure for figure in figures if figure is not None]
+    return sum(known) if known else None
 
 
 def _rate(before: Reading, after: Reading, name: str, seconds: float) -> float | None:
@@ -159,7 +159,7 @@ def _since(before: Reading, after: Reading) -> dict[float, float]:
 
 
 def _p99_ms(grown: Iterable[Mapping[float, float]]) -> float | None:
-    """Of several processes: all have the same bounds."""
+    """The p99 over several processes, which all have the same bounds."""
     total: dict[float, float] = {}
     for each in grown:
         for bound, count in each.items():
@@ -169,7 +169,7 @@ def _p99_ms(grown: Iterable[Mapping[float, float]]) -> float | None:
 
 
 def quantile(buckets: Mapping[float, float], share: float) -> float | None:
-    """Inside its bucket on a straight line, as Prometheus does; the last bound for what lies above all."""
+    """Interpolated linearly within its bucket, as in Prometheus; the highest finite bound if it lies above."""
     bounds = sorted(buckets)
     total = buckets[bounds[-1]] if bounds else 0.0
     if total <= 0:

@@ -1,4 +1,4 @@
-"""``isochrone undrain``: a worker or gateway gets work again."""
+"""``isochrone undrain``: send work to a worker or gateway again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command(epilog=EPILOG)
 def undrain(
-    name: Annotated[str, typer.Argument(help="A worker or gateway that drains.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="A drained worker or gateway.", show_default=False)],
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:

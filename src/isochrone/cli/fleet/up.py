@@ -1,4 +1,4 @@
-"""``isochrone up``: a whole fleet on this machine, in the foreground, until it is stopped."""
+"""``isochrone up``: run a whole fleet on this machine in the foreground."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ Examples:
   isochrone up fleet.yaml
   isochrone up --state ./my-first-fleet
 
-Without a file, the fleet in ./isochrone-state is started as it was left; if there is none, the bundled fleet is written
-there. With a file, the file is applied first, as by isochrone apply. Ctrl-C stops everything; the state stays. Commands
-without --api or --url talk to the fleet that was started last on this machine.
+Without a file, the fleet in ./isochrone-state is started in its last state; if there is none, the bundled fleet is
+written there. With a file, the file is applied first, as by isochrone apply. Ctrl-C stops all processes and keeps the
+state. Commands without --api or --url use the fleet that was started last on this machine.
 """
 
 _ENGINES = ("local",)
 _STATE = Path("isochrone-state")
-#: Of the log of a process that dies at its first start.
+#: Lines of the log that are shown if a process dies at its first start.
 _LINES = 5
-#: Lines at the end of a dead process's log in which its error is looked for.
+#: Lines at the end of a dead process's log that are searched for its error.
 _LINES_OF_ERRORS = 20
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -70,7 +70,7 @@ def up(
         if engine not in _ENGINES:
             raise ConfigError("--engine", "name", f"one of {', '.join(_ENGINES)}", repr(engine))
         launch = launch_of_file(fleet, state) if fleet is not None else launch_of_state(state or _STATE)
-        # Events of the store, such as its loss; what is for people is printed.
+        # For events of the store, such as its loss; output for people is printed.
         observed_logs.configure()
         with alone(launch.state):
             uvloop.run(_run(launch, yes))
@@ -80,12 +80,12 @@ def up(
 
 
 async def _run(launch: Launch, agrees: bool) -> None:
-    stopping, hurry = _told_to_stop()
+    stopping, hurry = _stop_events()
     store = open_store(launch.store_url, launch.directory)
     try:
-        # A fleet that cannot be started is not applied either.
+        # A fleet that cannot be started is not applied.
         record, before = await record_of(store, launch, agrees, check_ports)
-        _tell_what_is_applied(launch, record, before)
+        _print_applied(launch, record, before)
         last = last_fleet_of(fleet_of(record.spec), launch.state)
         found = last if remember(last) else None
         files = LogFiles(launch.state / "logs")
@@ -95,7 +95,7 @@ async def _run(launch: Launch, agrees: bool) -> None:
             return [by_fleet_key(line, name, fleet) for line in files.last_lines(name, count)]
 
         def ended(exit: Exit) -> None:
-            # Why a process gave up at its first try is in its last words; of later ones, the log is the place to look.
+            # If a process fails at its first start, its last lines give the reason; later failures are in the log.
             name = exit.spec.name
             first = exit.status > 0 and supervisor.restarts_of(name) == 0
             for line in exit_lines(exit, str(files.path(name)), last_lines(name, _LINES) if first else ()):
@@ -130,29 +130,29 @@ async def _show_next_steps(supervisor: Supervisor, files: LogFiles, last: LastFl
             typer.echo(line)
 
 
-def _told_to_stop() -> tuple[asyncio.Event, asyncio.Event]:
-    """Set by the first Ctrl-C, SIGTERM or SIGHUP, and by the second one: then nothing is waited for any more."""
+def _stop_events() -> tuple[asyncio.Event, asyncio.Event]:
+    """Events that the first and the second Ctrl-C, SIGTERM or SIGHUP set. After the second, nothing is waited for."""
     stopping, hurry = asyncio.Event(), asyncio.Event()
 
-    def told() -> None:
+    def stop() -> None:
         if stopping.is_set():
             hurry.set()
         stopping.set()
 
     for number in stop_signals():
-        asyncio.get_running_loop().add_signal_handler(number, told)
+        asyncio.get_running_loop().add_signal_handler(number, stop)
     return stopping, hurry
 
 
-def _tell_what_is_applied(launch: Launch, record: FleetRecord, before: FleetRecord | None) -> None:
+def _print_applied(launch: Launch, record: FleetRecord, before: FleetRecord | None) -> None:
     if before is None:
         typer.echo(f"fleet {launch.fleet.name} from {launch.where}")
     elif launch.applies and record.generation != before.generation:
         typer.echo(f"fleet {launch.fleet.name}: applied {launch.where} as generation {record.generation}")
     else:
-        typer.echo(f"fleet {launch.fleet.name} goes on at generation {record.generation}")
+        typer.echo(f"fleet {launch.fleet.name} continues at generation {record.generation}")
         if not launch.applies and launch.text != record.text:
-            typer.echo(f"  {launch.where} says something else by now; apply it with: isochrone up {launch.where}")
+            typer.echo(f"  {launch.where} has changed since; apply it with: isochrone up {launch.where}")
 
 
 def _names(record: FleetRecord | None) -> tuple[str, ...]:

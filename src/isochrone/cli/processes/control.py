@@ -1,4 +1,4 @@
-"""``isochrone control``: one controller: it leads when it is its turn, and answers the control API in any case."""
+"""``isochrone control``: run one controller, which takes part in leader election and serves the control API."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Examples:
 
 log = structlog.get_logger()
 
-#: Seconds between tries to reach the store at the start.
+#: Seconds between attempts to reach the store at the start.
 _PAUSE = 1.0
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
@@ -69,24 +69,24 @@ def control(
         opened = open_store(store)
         logs.configure(json=log_json)
         host = (host or "127.0.0.1").removeprefix("[").removesuffix("]")
-        reached = _Reached(host, int(port), (host, *(allow_host or ())), read_origins(allow_origin or ()))
+        reached = _Access(host, int(port), (host, *(allow_host or ())), read_origins(allow_origin or ()))
         uvloop.run(_run(opened, Keys(fleet), name, reached, lease_seconds))
 
 
 @dataclass(frozen=True, slots=True)
-class _Reached:
-    """Where the API listens, and who may come."""
+class _Access:
+    """The address of the API, and the host names and origins that it accepts."""
 
     host: str
     port: int
-    #: Host names that a request may name.
+    #: Host names that requests may use.
     names: tuple[str, ...]
-    #: Of pages in browsers.
+    #: Origins of pages in browsers.
     origins: tuple[str, ...]
 
 
-async def _run(store: Store, keys: Keys, name: str, reached: _Reached, lease_seconds: float) -> None:
-    """Until SIGTERM, SIGINT or SIGHUP, or until one of the parts fails."""
+async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seconds: float) -> None:
+    """Run until SIGTERM, SIGINT or SIGHUP, or until one of the tasks fails."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in stop_signals():
@@ -126,7 +126,7 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Reached, lease_sec
 
 
 async def _reach(mirror: Mirror, stop: asyncio.Event) -> bool:
-    """Waits for the store: it may start later than its controllers. False: told to stop meanwhile."""
+    """Wait for the store, which may start later than its controllers. False: the process must stop."""
     said = ""
     while not stop.is_set():
         try:
@@ -148,7 +148,7 @@ def _listening(host: str, port: int) -> None:
     log.info("listening", service="control", host=host, port=port)
     if not is_loopback(host):
         log.warning(
-            "the API listens beyond this machine and knows no users yet: whoever reaches it can change the fleet; "
-            "keep it inside, or listen on 127.0.0.1",
+            "the API is reachable from other machines and does not authenticate users: every client that reaches it "
+            "can change the fleet; keep it in a private network, or listen on 127.0.0.1",
             host=host,
         )

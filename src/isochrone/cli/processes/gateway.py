@@ -43,7 +43,7 @@ Examples:
 Point any Triton client at the listening port: it speaks HTTP and gRPC.
 """
 
-#: A process that fails within so many seconds of its start could not start.
+#: A process that fails within this many seconds of its start could not start.
 _START_SECONDS = 5.0
 #: Seconds before a process that died is started again.
 _RESTART_PAUSE = 1.0
@@ -81,9 +81,7 @@ def gateway(
     exit_timeout_secs: Annotated[float, typer.Option(help="Grace for in-flight requests when stopping.", min=0)] = 30.0,
     store: Annotated[
         str,
-        typer.Option(
-            help="Be led by a fleet's control plane: sqlite:PATH or etcd:http://HOST:2379.", show_default="off"
-        ),
+        typer.Option(help="Join the fleet in this store: sqlite:PATH or etcd:http://HOST:2379.", show_default="off"),
     ] = "",
     fleet: Annotated[str, typer.Option(help="With --store: the fleet's name.")] = "default",
     name: Annotated[
@@ -98,7 +96,7 @@ def gateway(
     server_name: Annotated[
         str, typer.Option(help="The name in the server metadata; some clients expect 'triton'.")
     ] = "isochrone-gateway",
-    seed: Annotated[int | None, typer.Option(help="Makes random choices repeat.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of random choices.")] = None,
     limit: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A limit of the wire, as in max_body_bytes=1048576. May be repeated."),
@@ -175,7 +173,7 @@ async def _serve(settings: GatewaySettings, membership: GatewayMembership) -> in
 
 
 def _supervise(processes: int, port: int, name: str, store: str) -> int:
-    """Runs this command so many times on one port; one that dies is started again, and none outlives this process."""
+    """Run this command in several processes on one port; restart a process that dies; none outlives this process."""
     if port == 0:
         raise StartFailed("--processes needs a port in --listen: each process would pick another free one")
     words, secrets = without_password(_without_processes(sys.argv[1:]), store)
@@ -205,7 +203,7 @@ def _supervise(processes: int, port: int, name: str, store: str) -> int:
                 continue
             del children[index]
             if stopping or code == 0 or (code == 1 and time.monotonic() - started[index] < _START_SECONDS):
-                # It ended well, or could not start: starting it again would not help.
+                # It ended normally or could not start: a restart would not help.
                 status = status or code
                 if code and not stopping:
                     stop(signal.SIGTERM, None)
@@ -219,14 +217,14 @@ def _supervise(processes: int, port: int, name: str, store: str) -> int:
 
 
 def _own(index: int, name: str) -> list[str]:
-    """What differs from process to process: the name in a fleet; and one metrics page, since two processes on one port
-    would answer for each other."""
+    """The arguments that differ between processes: the name in a fleet, and the metrics port of the first process only,
+    because processes that share a metrics port would answer for each other."""
     words = ["--name", f"{name}.{index + 1}"]
     return words if index == 0 else [*words, "--metrics-port", "-1"]
 
 
 def without_password(words: list[str], store: str) -> tuple[list[str], dict[str, str]]:
-    """A command line that does not show what this one's does, and the variables to run it with."""
+    """The command line without the store's password, and the environment variable that carries it."""
     url, password = split_password(store)
     if not password:
         return words, {}

@@ -1,6 +1,6 @@
-"""A gateway's place in a fleet, as ``isochrone gateway`` was told, and its link to the store.
+"""A gateway's membership in a fleet, from the flags of ``isochrone gateway``, and its link to the store.
 
-The control plane is imported here alone, and only for a gateway that belongs to a fleet.
+Only this module imports the control plane, and only for a gateway that belongs to a fleet.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class GatewayMembership:
-    """As the command line has it. ``store`` "": the gateway is nobody's member."""
+    """The flags of the membership. ``store`` "": the gateway belongs to no fleet."""
 
     store: str
     fleet: str
@@ -28,7 +28,7 @@ class GatewayMembership:
     lease_seconds: float
 
     def link(self, server: GatewayServer) -> GatewayLink:
-        """Once the ports are known."""
+        """The link, once the ports are known."""
         from isochrone.control.agents.gateway_link import GatewayLink
         from isochrone.control.agents.link_rules import LinkRules
         from isochrone.control.agents.worker_link import advertised_host, new_incarnation

@@ -12,7 +12,7 @@ import typer
 import uvloop
 
 from isochrone.cli.processes.wire_limits import parse_limits
-from isochrone.cli.processes.worker_membership import Membership
+from isochrone.cli.processes.worker_membership import WorkerMembership
 from isochrone.cli.triton.command import TritonCommand, flags_of
 from isochrone.cli.triton.command_line import BadFlag
 from isochrone.cli.triton.options import configure_logs, with_triton_flags
@@ -65,12 +65,12 @@ def serve(
     allow_grpc: Annotated[bool, typer.Option("--allow-grpc/--no-allow-grpc", help="Serve gRPC.")] = True,
     allow_metrics: Annotated[bool, typer.Option("--allow-metrics/--no-allow-metrics", help="Serve /metrics.")] = True,
     model_control_mode: Annotated[
-        str, typer.Option(help="none: load all at start; explicit: on request; poll: follow the files.")
+        str, typer.Option(help="none: load all at start; explicit: on request; poll: on changes of the files.")
     ] = "none",
     load_model: Annotated[
         list[str] | None, typer.Option(help="Model to load at start in explicit mode; * for all.")
     ] = None,
-    repository_poll_secs: Annotated[float, typer.Option(help="Seconds between looks in poll mode.", min=0.05)] = 15.0,
+    repository_poll_secs: Annotated[float, typer.Option(help="Seconds between scans in poll mode.", min=0.05)] = 15.0,
     exit_timeout_secs: Annotated[float, typer.Option(help="Grace for in-flight requests when stopping.", min=0)] = 30.0,
     exit_on_error: Annotated[
         bool, typer.Option("--exit-on-error/--no-exit-on-error", help="Exit if a model fails to load at start.")
@@ -139,12 +139,12 @@ def serve(
     tier: Annotated[str, typer.Option(help="With --store: its tier, as edge or cloud.", show_default="none")] = "",
     device: Annotated[str, typer.Option(help="With --store: what it computes on, as cpu.", show_default="none")] = "",
     region: Annotated[str, typer.Option(help="With --store: its region.", show_default="none")] = "",
-    memory: Annotated[int, typer.Option(help="With --store: bytes it may use for models; 0: not known.", min=0)] = 0,
+    memory: Annotated[int, typer.Option(help="With --store: bytes it may use for models; 0: not stated.", min=0)] = 0,
     lease_seconds: Annotated[
         float, typer.Option(help="With --store: seconds without a heartbeat until it counts as lost.", min=0.5)
     ] = 5.0,
     log_verbose: Annotated[
-        int, typer.Option(help="More in the log: 1 what happens to models, 2 every request.", min=0)
+        int, typer.Option(help="1: also log events of models; 2: also log every request.", min=0)
     ] = 0,
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
 ) -> None:
@@ -167,7 +167,7 @@ def serve(
             raise StartFailed("--load-model=* loads all models; give it alone")
         if bool(tls_cert) != bool(tls_key):
             raise StartFailed("--tls-cert and --tls-key go together")
-        membership = Membership(
+        membership = WorkerMembership(
             store,
             fleet,
             name,
@@ -229,7 +229,7 @@ def serve(
                 _ignore_further_signals()
 
         status = uvloop.run(run())
-        _ignore_further_signals()  # the loop's end gave SIGINT its own handler back
+        _ignore_further_signals()  # closing the loop restored the handler of SIGINT
         raise typer.Exit(status)
     except (StartFailed, BadFlag, IsochroneError) as error:
         typer.secho(f"isochrone serve: {error}", fg="red", err=True)
@@ -237,7 +237,7 @@ def serve(
 
 
 def _ignore_further_signals() -> None:
-    """The interpreter takes some 100 ms to end; a second Ctrl-C must not turn an orderly end into a death by signal."""
+    """Ignore stop signals while the interpreter exits, some 100 ms: a second Ctrl-C must not change the exit status."""
     for number in stop_signals():
         signal.signal(number, signal.SIG_IGN)
 

@@ -1,4 +1,4 @@
-"""``--limit NAME=VALUE``: the wire's limits as commands take them."""
+"""The flag ``--limit NAME=VALUE``: limits of the wire."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _DEFAULTS = WireLimits()
 
 
 def parse_limits(given: list[str], **flags: float) -> WireLimits:
-    """The flags' limits with those of ``--limit NAME=VALUE`` over them."""
+    """The limits of other flags, overridden by ``--limit NAME=VALUE``."""
     values: dict[str, Any] = dict(flags)
     for word in given:
         name, _, text = word.partition("=")
         default = getattr(_DEFAULTS, name, None)
         if default is None:
             known = ", ".join(field.name for field in fields(WireLimits))
-            raise InvalidArgument(f"--limit {word}: no limit is called {name!r}; there are {known}")
+            raise InvalidArgument(f"--limit {word}: no limit is called {name!r}; known limits are {known}")
         try:
             values[name] = type(default)(text)
         except ValueError:

@@ -1,6 +1,6 @@
-"""A worker's place in a fleet, as ``isochrone serve`` was told: its checks, and its link to the store.
+"""A worker's membership in a fleet, from the flags of ``isochrone serve``, and its link to the store.
 
-The control plane is imported here alone, and only for a worker that belongs to a fleet.
+Only this module imports the control plane, and only for a worker that belongs to a fleet.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
-    """The flags of that part."""
+class WorkerMembership:
+    """The flags of the membership. ``store`` "": the worker belongs to no fleet."""
 
     store: str
     fleet: str
@@ -37,7 +37,7 @@ class Membership:
     memory: int
     lease_seconds: float
     repositories: tuple[str, ...] = ()
-    #: Random per process. Only those that read it in the store may change the worker.
+    #: Random per process. Only processes that can read it in the store may change the worker.
     control_token: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -46,7 +46,7 @@ class Membership:
     def check(self, control_mode: str, *, allow_http: bool, tls: bool, shared_port: bool = False) -> None:
         if control_mode != "explicit":
             raise StartFailed(
-                "--store needs --model-control-mode explicit: the fleet's controller says what is loaded, "
+                "--store needs --model-control-mode explicit: the fleet's controller decides which models are loaded, "
                 f"given {control_mode!r}"
             )
         if not allow_http:
@@ -63,7 +63,7 @@ class Membership:
                 raise StartFailed(f"{flag}: expected letters, digits, '.', '_' and '-', given {given!r}")
 
     def link(self, host: str) -> WorkerLink:
-        """Raises ``ConfigError`` for a store that makes no sense; one that does not answer is waited for."""
+        """The link. Raises ``ConfigError`` for an invalid store; a store that does not answer is waited for."""
         from isochrone.control.agents.worker_link import WorkerLink, advertised_host, new_incarnation
         from isochrone.control.state.keys import Keys
         from isochrone.control.state.records import WorkerRecord

@@ -1,4 +1,4 @@
-"""``isochrone infer``: one request, its outputs, and where its time went."""
+"""``isochrone infer``: send one request and show its outputs and the stages of its latency."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def infer(
 
 
 def _open(url: str, timeout_ms: float | None, certificates: Certificates) -> Target:
-    """``url`` "": the gateway of the fleet that was started last on this machine, else the usual place."""
+    """``url`` "": the gateway of the fleet that was started last on this machine, else the default address."""
     last = last_fleet() if not url else None
     if last is None or not last.gateway:
         return open_target(url or _USUAL_URL, timeout_ms, certificates)
@@ -124,7 +124,7 @@ def _open(url: str, timeout_ms: float | None, certificates: Certificates) -> Tar
 
 
 def _explained(error: RequestFailed, target: Target) -> RequestFailed:
-    """The same with what the server's own sentence cannot know: what to type instead."""
+    """The same error with a hint for the command line."""
     if error.unknown_model and "' version " not in str(error):
         names = ", ".join(target.model_names()) or "no model that is ready"
         return RequestFailed(f"{error}; the server has {names}")
@@ -134,7 +134,7 @@ def _explained(error: RequestFailed, target: Target) -> RequestFailed:
 
 
 def _parameters(words: list[str]) -> dict[str, Any]:
-    """``KEY=VALUE``: JSON where it is JSON, text otherwise."""
+    """``KEY=VALUE`` words by key; values are JSON if they parse as JSON, else text."""
     parameters: dict[str, Any] = {}
     for word in words:
         key, equals, text = word.partition("=")
@@ -151,7 +151,7 @@ def _parameters(words: list[str]) -> dict[str, Any]:
 
 
 def _summary(answers: list[Answer]) -> tuple[float, dict[str, float]]:
-    """The median request: of many, stage by stage, so the parts need not add up to the total exactly."""
+    """The median latency: of several requests, stage by stage, so that the parts may not add up to the total."""
     total = statistics.median(answer.total_ms for answer in answers)
     every = [stages_of(answer.total_ms, answer.stages) for answer in answers]
     return total, {stage: statistics.median(each.get(stage, 0.0) for each in every) for stage in every[0]}
@@ -187,7 +187,7 @@ def _as_json(model: str, answers: list[Answer]) -> dict[str, Any]:
 
 
 def _plain(array: Tensor) -> list[Any]:
-    # BF16 and NaN have no form in the protocol's JSON; for people's eyes they have one.
+    # The protocol's JSON has no BF16 and no NaN; the output for people has.
     if array.dtype.kind == "O":
         return [each.decode("utf-8", "replace") for each in array.ravel().tolist()]
     wide = array.astype(np.float32) if name_of(array.dtype) in ("BF16", "FP16") else array

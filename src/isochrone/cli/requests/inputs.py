@@ -1,7 +1,7 @@
-"""The inputs of ``isochrone infer``: what the command line gave (JSON, files) or random, as the model declares them.
+"""The inputs of ``isochrone infer``: JSON or files from the command line, or random data, as the model declares them.
 
-Pure but for reading the files named. Shapes are the server's to judge; here, data only get the declared datatype and
-leading dimensions of 1 where the command line left them out.
+The server checks shapes. This module only converts data to the declared datatype and adds leading dimensions of 1 that
+the command line left out.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def arrange(
     rows: int,
     seed: int,
 ) -> dict[str, tuple[str, Tensor]]:
-    """Every declared input as (datatype, array). What was not given is random if ``fill``, else refused."""
+    """Every declared input as (datatype, array). Inputs that are not given are random if ``fill``, else an error."""
     names = [each.name for each in declared]
     for name in given:
         if name not in names:
@@ -76,7 +76,7 @@ def make_random(declared: TensorDescription, rows: int, random: np.random.Genera
 
 
 def read(declared: TensorDescription, value: str) -> Tensor:
-    """One input from what stands behind ``NAME=``."""
+    """One input from the value of ``NAME=VALUE``."""
     where = f"--input {declared.name}"
     if value.startswith("@"):
         path = Path(value[1:])
@@ -99,7 +99,7 @@ def _from_npy(declared: TensorDescription, path: Path, where: str) -> Tensor:
     dtype = numpy_of(declared.datatype)
     if declared.datatype == "BYTES" and array.dtype.kind in "SU":
         return array.astype(np.object_)
-    # int64 to int32 and float64 to float32 is what people mean; float to integer is not.
+    # int64 to int32 and float64 to float32 are intended; float to integer is not.
     if declared.datatype == "BYTES" or not np.can_cast(array.dtype, dtype, "same_kind"):
         raise RequestFailed(f"{where}: expected {declared.datatype}, given {array.dtype} in {path}")
     converted = array.astype(dtype)
@@ -130,10 +130,10 @@ def _from_json(declared: TensorDescription, text: str, where: str) -> Tensor:
         if array.dtype.kind not in "biuf" or (array.size and dtype.kind in "iub" and array.dtype.kind == "f"):
             raise ValueError(f"{text[:40]} is not of that type")
         check_range(array, dtype)
-        # From the Python numbers, not from what numpy made of them.
+        # From the Python numbers, not from the array that numpy made of them.
         return np.asarray(data, dtype)
     except (ValueError, TypeError, OverflowError) as error:
-        raise RequestFailed(f"{where}: expected {declared.datatype}, given what is not: {error}") from None
+        raise RequestFailed(f"{where}: expected {declared.datatype}, given another type: {error}") from None
 
 
 def _texts(data: Any) -> Tensor:

@@ -11,7 +11,6 @@ _PATIENCE = 60.0
 
 
 def open_target(url: str, timeout_ms: float | None, certificates: Certificates) -> Target:
-    """The target that a URL names."""
     text = url if "://" in url else f"http://{url}"
     wrong = RequestFailed(f"--url: expected http://HOST:PORT, https://…, grpc://… or grpcs://…, given '{url}'")
     try:
@@ -23,9 +22,9 @@ def open_target(url: str, timeout_ms: float | None, certificates: Certificates) 
         raise wrong
     is_secure = parts.scheme.endswith("s")
     certificates.check(is_secure)
-    # A deadline is the server's to keep; the margin lets its answer arrive.
+    # The server enforces the deadline; the margin lets its answer arrive.
     patience = _PATIENCE if timeout_ms is None else timeout_ms / 1000 + 5.0
-    # Imported here: gRPC's library takes a third of a second that an HTTP call need not pay.
+    # Imported here: gRPC's library takes a third of a second to import, which an HTTP call does not need.
     if parts.scheme in ("grpc", "grpcs"):
         from isochrone.cli.requests.grpc_target import GrpcTarget
 

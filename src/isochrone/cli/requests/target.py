@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class RequestFailed(Exception):
-    """The sentence says what happened and, where it can, what to change."""
+    """A failed request; the message says what happened and, if possible, what to change."""
 
     def __init__(self, message: str, *, unknown_model: bool = False) -> None:
         super().__init__(message)
@@ -28,7 +28,7 @@ class RequestFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class TensorDescription:
-    """An input as the model's metadata tells it; -1 is a dimension of any size, the batch's included."""
+    """An input as the model's metadata describes it; -1 is a dimension of any size, including the batch's."""
 
     name: str
     datatype: str
@@ -53,7 +53,7 @@ class Question:
 class Answer:
     version: str
     outputs: Tensors
-    #: Stage to milliseconds, as the server tells them; empty where it does not.
+    #: Stage to milliseconds, as the server reports them; empty if it does not.
     stages: Mapping[str, float]
     #: From the first byte sent to the whole answer read.
     total_ms: float

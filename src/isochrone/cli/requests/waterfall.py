@@ -1,7 +1,7 @@
-"""Where a request's time went, as a table with bars: for ``isochrone infer`` and the demo.
+"""The stages of a request's latency as a table with bars, for ``isochrone infer`` and the demo. Pure.
 
-The server tells its own stages (``Server-Timing``), a gateway its own part; what is left of the client's total is the
-network and both kernels. Pure: figures in, a rich table out.
+The server and the gateway report their stages (``Server-Timing``). The rest of the client's total is the network and
+both kernels.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _MEANING = {
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def stages_of(total_ms: float, told: Mapping[str, float]) -> dict[str, float]:
-    """Stage to milliseconds, adding up to the total; without the server's word, nothing but the total."""
-    if not told:
+def stages_of(total_ms: float, reported: Mapping[str, float]) -> dict[str, float]:
+    """Stage to milliseconds, adding up to the total; empty if the server reports no stages."""
+    if not reported:
         return {}
-    known = {stage: told[stage] for stage in STAGES if stage in told}
+    known = {stage: reported[stage] for stage in STAGES if stage in reported}
     network = max(0.0, total_ms - sum(known.values()))
-    steps = {stage: milliseconds for stage, milliseconds in told.items() if step_of(stage) is not None}
+    steps = {stage: milliseconds for stage, milliseconds in reported.items() if step_of(stage) is not None}
     return {"network": network, **known, **steps}
 
 
@@ -56,7 +56,7 @@ def render(total_ms: float, stages: Mapping[str, float], title: str, width: int 
             continue
         table.add_row(stage, f"{milliseconds:.3f}", _bar(begin, milliseconds, total_ms, width), _MEANING.get(stage, ""))
         if stage == "compute" and steps:
-            # Side by side where they take longer together than the whole: some ran at once.
+            # Bars start together if the steps sum to more than the whole: some of them ran in parallel.
             in_turn = sum(stages[step] for step in steps) <= milliseconds * 1.001
             within = begin
             for step, model in steps.items():

@@ -91,7 +91,7 @@ def promote(identity: IdentityArgument = None, api: ApiOption = DEFAULT_API, as_
 @app.command(epilog=ABORT_EPILOG)
 def abort(
     identity: IdentityArgument = None,
-    reason: Annotated[str, typer.Option(help="Kept with the rollout, for everybody.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, stored with the rollout.")] = "",
     wait: WaitOption = True,
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,

@@ -1,4 +1,4 @@
-"""``isochrone rollout``: change versions, watch it happen, stop it, go back."""
+"""``isochrone rollout``: start, watch, abort and roll back changes of model versions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from isochrone.cli.api_client import (
 )
 from isochrone.cli.console import make_console
 from isochrone.cli.rollouts.view import changes_text, listing, picture
-from isochrone.cli.rollouts.watching import follow_rollout
+from isochrone.cli.rollouts.watching import watch_rollout
 from isochrone.control.api.messages import AbortRequest, RolloutRequest, Rollouts
 from isochrone.control.state.records import ABORTED, DONE, RolloutRecord
 
@@ -30,7 +30,7 @@ Examples:
   isochrone rollout start detector=2 tracker=5 --cutover strict
   isochrone rollout start detector=2 --no-canary --no-wait
 
-All the models change at once, or none does. Ctrl-C stops watching, not the rollout. Status 1: it was aborted.
+All models change at once, or none does. Ctrl-C stops watching, not the rollout. The exit status is 1 if it is aborted.
 """
 STATUS_EPILOG = """
 \b
@@ -76,7 +76,9 @@ def main() -> None:
 
 @app.command(epilog=START_EPILOG)
 def start(
-    changes: Annotated[list[str], typer.Argument(metavar="MODEL=VERSION...", help="What each model is to serve.")],
+    changes: Annotated[
+        list[str], typer.Argument(metavar="MODEL=VERSION...", help="The version that each model is to serve.")
+    ],
     cutover: Annotated[
         str | None, typer.Option(help="fast or strict.", show_default="as fleet.yaml says", metavar="MODE")
     ] = None,
@@ -130,7 +132,7 @@ def list_rollouts(
 @app.command(epilog=ABORT_EPILOG)
 def abort(
     identity: Annotated[str, typer.Argument(metavar="ID", help="The rollout.", show_default=False)],
-    reason: Annotated[str, typer.Option(help="Kept with the rollout, for everybody.")] = "",
+    reason: Annotated[str, typer.Option(help="The reason, stored with the rollout.")] = "",
     wait: WaitOption = True,
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
@@ -169,10 +171,10 @@ def _list(client: ApiClient, limit: int, as_json: bool) -> None:
 
 
 def _finish(client: ApiClient, record: RolloutRecord, wanted: str, wait: bool, as_json: bool) -> None:
-    """Watches it if asked to; ends with status 1 when it is over and did not end as wanted."""
+    """Watch it if ``wait``; exit with status 1 if it ended in another state than ``wanted``."""
     console = make_console()
     if wait:
-        record = follow_rollout(client, record.identity, console, quiet=as_json)
+        record = watch_rollout(client, record.identity, console, quiet=as_json)
     if as_json:
         print_json(record)
     elif not wait:

@@ -1,4 +1,4 @@
-"""A rollout for people: one picture for a terminal, one line per change elsewhere. Pure: records in, text out."""
+"""The display of a rollout: one picture for a terminal, one line per change without one. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.text import Text
 from isochrone.cli.console import clock, span, table
 from isochrone.control.state.records import ABORTED, ABORTING, CANARY, COMPARING, DONE, RolloutRecord, VerdictRecord
 
-#: What happens in each state, in the order they are gone through.
+#: Descriptions of the states, in their order.
 PHASES = {
     "pending": "waiting for the leading controller",
     "preparing": "workers load the new version beside the old; in a pool of several, one goes first",
@@ -24,26 +24,26 @@ PHASES = {
     "aborting": "taking the new version away",
     "aborted": "nothing of it is visible",
 }
-#: What is different when a rollout goes back to the version before, which workers keep loaded.
+#: The descriptions that differ for a rollback to the previous version, which workers keep loaded.
 _BACK = {
-    "preparing": "every worker has the version before, kept loaded for this",
+    "preparing": "every worker has the previous version, kept loaded for this",
     "draining": "committed; last requests of the version that was taken back",
-    "done": "the version before is served everywhere",
+    "done": "the previous version is served everywhere",
     "aborting": "staying with the version that is served",
     "aborted": "the version that was served stays",
 }
-#: And when nothing was served.
+#: The descriptions that differ if no version was served before.
 _FIRST = {"preparing": "workers load it"}
-#: States that are entered before workers make progress.
+#: States before any worker makes progress.
 _BEFORE_PROGRESS = ("pending", "preparing")
-#: What a verdict is of, where it is not a step of the canary.
+#: Subject of a verdict that is not on a step of the canary.
 _COMPARISON = "comparison"
 _MARKS = {"waiting": "·", "loading": "…", "ready": "✓", "failed": "✗"}
 _STYLES = {"waiting": "dim", "loading": "cyan", "ready": "green", "failed": "red"}
 
 
 def phase_text(record: RolloutRecord, state: str) -> str:
-    """What happens in a state of this rollout."""
+    """The description of a state of this rollout."""
     special = _BACK if record.kind == "rollback" else _FIRST if record.kind == "first" else {}
     return special.get(state, PHASES.get(state, ""))
 
@@ -59,7 +59,7 @@ def changes_text(record: RolloutRecord) -> str:
 
 
 def outcome_text(record: RolloutRecord) -> str:
-    """One sentence for a rollout that is over, or where it stands."""
+    """One sentence: the outcome of a rollout, or its state."""
     if record.state == ABORTED:
         return f"rollout {record.identity} was {_aborted(record)}"
     if record.state == DONE:
@@ -69,7 +69,7 @@ def outcome_text(record: RolloutRecord) -> str:
 
 
 def new_lines(before: RolloutRecord | None, after: RolloutRecord) -> list[str]:
-    """What happened between two sights of a rollout, a line each."""
+    """The changes between two records of a rollout, a line each."""
     lines = []
     if before is None:
         rules = [after.cutover, *(["canary"] if after.canary else []), *(["compare"] if after.compare else [])]
@@ -82,7 +82,7 @@ def new_lines(before: RolloutRecord | None, after: RolloutRecord) -> list[str]:
     ]
     seen = before.workers if before is not None else {}
     judged = after.verdicts[len(before.verdicts) if before is not None else 0 :]
-    # In the order in which it happened: a state is left when its workers are ready or its verdict is known.
+    # In the order of events: a state ends when its workers are ready or its verdict is known.
     lines += [line for state, line in entered if state in _BEFORE_PROGRESS]
     for name, progress in sorted(after.workers.items()):
         if name not in seen or seen[name] != progress:
@@ -148,7 +148,7 @@ def _phases(record: RolloutRecord, now: float) -> Table:
 
 
 def _shown(record: RolloutRecord) -> list[tuple[str, float]]:
-    """When it entered each state, and each step of its canary. Other stamps are for the controller's time-outs."""
+    """The times of its states and of its canary's steps. Other stamps serve the controller's timeouts."""
     found = [(state, at) for state, at in record.since.items() if state in PHASES or _is_step(state)]
     return sorted(found, key=lambda item: item[1])
 

@@ -1,6 +1,6 @@
-"""Waits for the rollouts that an applied fleet.yaml starts: its versions are served when they are done.
+"""Wait for the rollouts that an applied fleet.yaml starts: its versions are served when they are done.
 
-The leading controller starts them, a moment after the file was applied; any controller tells how far they are.
+The leading controller starts them shortly after the file is applied; every controller reports their progress.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from rich.console import Console
 
 from isochrone.cli.api_client import ApiClient, ApiFailed
-from isochrone.cli.rollouts.watching import follow_rollout
+from isochrone.cli.rollouts.watching import watch_rollout
 from isochrone.control.api.messages import PlanAnswer, Rollouts, Status
 from isochrone.control.desired.reconcile import FILE
 from isochrone.control.state.records import RolloutRecord
 
-#: Seconds that a fleet may be without a leader: its lease, and time for another to take over.
+#: Seconds that a fleet may be without a leader: the lease, and the time of another controller to take over.
 _LEADER_SECONDS = 20.0
 _PAUSE = 0.2
 
@@ -28,7 +28,7 @@ def starts_rollouts(plan: PlanAnswer) -> bool:
 def wait_for_rollouts(
     client: ApiClient, generation: int, before: Iterable[str], console: Console, *, quiet: bool = False
 ) -> list[RolloutRecord]:
-    """The rollouts of a generation, when all are over. ``before``: those that there were when it was applied."""
+    """The rollouts of a generation, when all are over. ``before``: the rollouts that existed when it was applied."""
     _wait_until_followed(client, generation, console, quiet)
     known = set(before)
     found = [
@@ -36,7 +36,7 @@ def wait_for_rollouts(
         for each in client.get("/v1/rollouts", Rollouts).rollouts
         if each.by == FILE and (each.identity not in known or not each.is_over)
     ]
-    return [follow_rollout(client, each.identity, console, quiet=quiet) for each in found]
+    return [watch_rollout(client, each.identity, console, quiet=quiet) for each in found]
 
 
 def _wait_until_followed(client: ApiClient, generation: int, console: Console, quiet: bool) -> None:

@@ -1,6 +1,6 @@
-"""Follows a rollout until it is over: a live picture on a terminal, plain lines elsewhere.
+"""Watch a rollout until it is over: a live picture on a terminal, plain lines without one.
 
-Any controller can be asked, and one may go away meanwhile: the rollout goes on without it, so asking goes on too.
+Every controller can answer. If the controller goes away, the rollout continues without it, so watching is retried.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from isochrone.cli.api_client import ApiClient, ApiFailed, part
 from isochrone.cli.rollouts.view import new_lines, picture
 from isochrone.control.state.records import RolloutRecord
 
-#: Seconds that a controller may be away, and between two tries.
+#: Seconds that the controller may be unreachable, and between two attempts.
 _AWAY_SECONDS = 30.0
 _RETRY_SECONDS = 0.5
 
 
-def follow_rollout(client: ApiClient, identity: str, console: Console, *, quiet: bool = False) -> RolloutRecord:
-    """The rollout when it is over. ``quiet``: nothing is printed. Ctrl-C ends the watching alone, and says so."""
+def watch_rollout(client: ApiClient, identity: str, console: Console, *, quiet: bool = False) -> RolloutRecord:
+    """The rollout when it is over. ``quiet``: print nothing. Ctrl-C only ends the watching."""
     try:
         if quiet or not console.is_terminal:
-            return _follow(client, identity, _Lines(console, quiet))
+            return _watch(client, identity, _Lines(console, quiet))
         shown = _Picture()
         with Live(console=console, refresh_per_second=8, get_renderable=shown.render):
-            return _follow(client, identity, shown)
+            return _watch(client, identity, shown)
     except KeyboardInterrupt:
         typer.echo(f"rollout {identity} goes on; see: isochrone rollout status {identity}", err=True)
         raise
@@ -46,7 +46,7 @@ class _Lines:
 
 
 class _Picture:
-    """Drawn anew at every refresh: the time of the phase under way goes on between two records."""
+    """Rendered at every refresh: the time of the current phase advances between two records."""
 
     def __init__(self) -> None:
         self._record: RolloutRecord | None = None
@@ -58,7 +58,7 @@ class _Picture:
         return "" if self._record is None else picture(self._record, time.time())
 
 
-def _follow(client: ApiClient, identity: str, shown: _Lines | _Picture) -> RolloutRecord:
+def _watch(client: ApiClient, identity: str, shown: _Lines | _Picture) -> RolloutRecord:
     last: RolloutRecord | None = None
     away_since: float | None = None
     while True:
@@ -70,7 +70,7 @@ def _follow(client: ApiClient, identity: str, shown: _Lines | _Picture) -> Rollo
                     shown.show(record)
             if last is not None and last.is_over:
                 return last
-            # The controller stopped in good order.
+            # The controller stopped.
             failure = ApiFailed(f"the controller at {client.url} ended the stream; rollout {identity} goes on without")
         except ApiFailed as error:
             if error.status or last is None:

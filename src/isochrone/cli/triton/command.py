@@ -1,4 +1,4 @@
-"""A command whose line may hold Triton's flags beside its own options."""
+"""A command that accepts Triton's flags beside its own options."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ class TritonCommand(TyperCommand):
 
 
 def flags_of(context: typer.Context) -> GivenFlags:
-    """What the flags said; for the command's own function."""
+    """Triton's flags of this call, for the command's function."""
     return cast(GivenFlags, context.meta[_META])

@@ -1,7 +1,7 @@
-"""Reads Triton's flags out of a command line; the rest of it is left to ``isochrone serve``'s own options.
+"""Separates Triton's flags from ``isochrone serve``'s own options.
 
-Triton writes ``--flag=value`` or ``--flag value``, booleans included. Own options are passed on in the form that click
-reads; the others are collected for ``options``. Nothing is decided here but what ``flags`` says.
+Triton accepts ``--flag=value`` and ``--flag value``, also for booleans. Own options are passed on in the form that
+click parses; the others are collected for ``options``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class GivenFlags:
     warnings: list[str] = field(default_factory=list)
 
     def text(self, name: str, default: str = "") -> str:
-        """The last value given: a flag that is not a list counts as given last."""
+        """The last value given, for a flag that is not a list."""
         return self.values[name][-1] if name in self.values else default
 
     def boolean(self, name: str, default: bool) -> bool:
@@ -46,7 +46,7 @@ class GivenFlags:
 
 
 def read(words: Sequence[str]) -> tuple[list[str], GivenFlags]:
-    """The words that are left for own options, and what Triton's flags said."""
+    """The arguments that are own options, and Triton's flags."""
     rest: list[str] = []
     given = GivenFlags()
     position = 0

@@ -1,7 +1,7 @@
-"""Every flag of tritonserver 2.51, and what ``isochrone serve`` does with it: one table.
+"""The table of tritonserver 2.51's flags and their treatment by ``isochrone serve``.
 
-``command_line`` reads arguments by it and docs/triton-flags.md shows it; a test compares it with the help of the real
-binary. Data only. A flag without effect has to be harmless; one that would change answers is implemented or refused.
+``command_line`` parses arguments by it, docs/triton-flags.md shows it, and a test compares it with the help of the real
+binary. Data only. A flag without effect must be harmless; a flag that would change answers is implemented or refused.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from enum import Enum
 
 
 class Value(Enum):
-    """What follows a flag."""
+    """The value of a flag."""
 
     NONE = "nothing"
     BOOLEAN = "true or false"

@@ -1,4 +1,4 @@
-"""Triton's flags that concern models: which configuration they get, where they run, what backends assume."""
+"""Triton's flags about models: configurations, host policies, rate limits, defaults of backends."""
 
 from __future__ import annotations
 

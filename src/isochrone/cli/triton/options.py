@@ -1,7 +1,6 @@
-"""The meaning of Triton's flags: what they change in the settings of ``isochrone serve``.
+"""The effect of Triton's flags on the settings of ``isochrone serve``.
 
-Called once, with the flags that ``command_line`` collected. Each flag that ``flags`` calls implemented is read here and
-nowhere else.
+Each flag that ``flags`` lists as implemented is applied here or in ``model_settings``, and nowhere else.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ def with_triton_flags(settings: ServeSettings, given: GivenFlags) -> ServeSettin
 
 
 def configure_logs(verbose: int, json: bool, given: GivenFlags) -> logs.Settings:
-    """Sets logging up as Triton's flags say, and logs the warnings about flags."""
+    """Configure logging by Triton's flags."""
     path = given.text("log-file")
     try:
         settings = logs.configure(verbose, json, path)
@@ -120,7 +119,7 @@ def _trace(given: GivenFlags) -> Mapping[str, list[str]]:
     settings: dict[str, list[str]] = {}
 
     def put(name: str, value: str) -> None:
-        # Levels add up; of everything else the last one counts.
+        # Levels accumulate; of other settings the last value counts.
         settings[name] = [*settings.get(name, []), value] if name == "trace_level" else [value]
 
     for flag, name in _OLD_TRACE_FLAGS.items():

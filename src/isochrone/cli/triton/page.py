@@ -1,4 +1,4 @@
-"""Writes docs/triton-flags.md from the table: ``python -m isochrone.cli.triton.page > docs/triton-flags.md``."""
+"""The generator of docs/triton-flags.md: ``python -m isochrone.cli.triton.page > docs/triton-flags.md``."""
 
 from __future__ import annotations
 
