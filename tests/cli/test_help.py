@@ -44,7 +44,7 @@ def test_options_of_several_values_say_what_one_is() -> None:
 
 
 def test_h_is_not_taken_from_a_models_arguments() -> None:
-    assert "MODEL=VERSION...  What" in CliRunner().invoke(app, ["rollout", "start", "-h"]).output
+    assert "MODEL=VERSION...  The version" in CliRunner().invoke(app, ["rollout", "start", "-h"]).output
 
 
 def _completed(words: str) -> list[str]:
