@@ -19,11 +19,11 @@ from bench.worker.models import INPUT, OUTPUT
 from bench.worker.scenarios import IDENTITY_64
 from isochrone.errors import NotFound, Unsupported
 from isochrone.protocol import timing
-from isochrone.protocol.grpc import OK_TRAILERS, RESPONSE_HEADERS, GrpcErrorRoute, frame_message
-from isochrone.protocol.rest import ErrorRoute
+from isochrone.protocol.grpc.calls import OK_TRAILERS, RESPONSE_HEADERS, GrpcErrorRoute, frame_message
+from isochrone.protocol.rest.answers import ErrorRoute
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
-from isochrone.wire.hpack import Encoder
-from isochrone.wire.http2_server import ServerStream
+from isochrone.wire.http2.hpack import Encoder
+from isochrone.wire.http2.server_stream import ServerStream
 from isochrone.wire.listener import Listener
 
 MODEL = IDENTITY_64.model

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import hpack
 
-from isochrone.wire.hpack import Decoder, encode_integer
+from isochrone.wire.http2.hpack import Decoder, encode_integer
 
 Block = bytes
 CALLS = 2_000

@@ -23,7 +23,7 @@ from isochrone.cli.requests.opening import open_target
 from isochrone.cli.requests.target import Certificates, RequestFailed, TensorDescription
 from isochrone.cli.requests.waterfall import percentile, render, stages_of
 from isochrone.cli.triton.command_line import own_switch
-from isochrone.protocol.datatypes import NUMPY_BY_NAME
+from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
 
 FEATURES = TensorDescription("features", "FP32", (-1, 3))
 

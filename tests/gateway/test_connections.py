@@ -12,7 +12,7 @@ from isochrone.errors import ConnectionLost
 from isochrone.gateway.connections import Connections, Sent, Waiting
 from isochrone.gateway.upstreams import Upstream
 from isochrone.settings import WireLimits
-from isochrone.wire.http2_client import request_block
+from isochrone.wire.http2.client import request_block
 
 HEAD = b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nhi"

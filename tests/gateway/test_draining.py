@@ -12,9 +12,8 @@ from isochrone.gateway.application import GatewayApplication
 from isochrone.gateway.commitment import Commitment
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.protocol.grpc_control import NOT_SERVING, SERVING
-from isochrone.protocol.grpc_reflection import HealthCheckResponse
-from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
+from isochrone.protocol.grpc.health import NOT_SERVING, SERVING, HealthCheckResponse
+from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
 from isochrone.settings import WireLimits
 from isochrone.wire.exchange import Head
 

@@ -16,7 +16,7 @@ from isochrone.gateway.load_reports import (
     report_of_message,
 )
 from isochrone.gateway.replicas import LoadReport
-from isochrone.protocol import timing
+from isochrone.protocol import orca
 
 NAMES = (
     "mem_utilization",
@@ -36,23 +36,23 @@ REPORTS = st.fixed_dictionaries(dict.fromkeys(NAMES, AMOUNTS))
 def test_all_forms_say_the_same(reports: list[dict[str, float]], order: list[str]) -> None:
     for report in reports:
         ordered = {name: report[name] for name in order}
-        message = timing.orca_binary(ordered)
-        expected = report_of(timing.parse_orca_binary(message))
+        message = orca.orca_binary(ordered)
+        expected = report_of(orca.parse_orca_binary(message))
         # Twice: the second one goes by the layout of the first.
         assert report_of_message(message) == expected
         assert report_of_message(message) == expected
-        for text in (timing.orca_text(ordered), timing.orca_json(ordered)):
+        for text in (orca.orca_text(ordered), orca.orca_json(ordered)):
             assert report_of_header(text) == pytest.approx(expected)
 
 
 def test_what_is_not_told_is_not_known() -> None:
     assert report_of_header(b"TEXT cpu_utilization=0.5") == LoadReport(0, 0)
-    assert report_of_message(timing.orca_binary({"cpu_utilization": 0.5})) == LoadReport(0, 0)
+    assert report_of_message(orca.orca_binary({"cpu_utilization": 0.5})) == LoadReport(0, 0)
 
 
 def test_another_message_of_the_same_length() -> None:
-    first = timing.orca_binary({"named_metrics.in_flight": 3.0, "named_metrics.other_one": 7.0})
-    second = timing.orca_binary({"named_metrics.other_one": 7.0, "named_metrics.in_flight": 3.0})
+    first = orca.orca_binary({"named_metrics.in_flight": 3.0, "named_metrics.other_one": 7.0})
+    second = orca.orca_binary({"named_metrics.other_one": 7.0, "named_metrics.in_flight": 3.0})
     assert len(first) == len(second)
     assert report_of_message(first).in_flight == report_of_message(second).in_flight == 3
 
@@ -79,10 +79,10 @@ def test_numbers_that_are_none() -> None:
 def test_a_worker_that_drains_does_not_make_its_gateway_drain() -> None:
     told = {"named_metrics.in_flight": 3.0, "named_metrics.draining": 1.0, "named_metrics.free_memory_bytes": 9.0}
     for stopping in (False, True):
-        for text in (timing.orca_text(told), timing.orca_json(told)):
+        for text in (orca.orca_text(told), orca.orca_json(told)):
             report = report_of_header(relayed(text, stopping))
             assert (report.in_flight, report.draining, report.free_memory) == (3, stopping, -1)
-        report = report_of_message(relayed_message(timing.orca_binary(told), stopping))
+        report = report_of_message(relayed_message(orca.orca_binary(told), stopping))
         assert (report.in_flight, report.draining, report.free_memory) == (3, stopping, -1)
 
 

@@ -9,7 +9,7 @@ from tritonclient.grpc import service_pb2
 
 from isochrone.errors import IsochroneError, MalformedRequest, PermissionDenied
 from isochrone.gateway.load_requests import checked_grpc, checked_http
-from isochrone.protocol.grpc import frame_message
+from isochrone.protocol.grpc.calls import frame_message
 
 
 @pytest.mark.parametrize("body", [b"", b"{}", b'{"parameters": {"config": "{\\"backend\\": \\"python\\"}"}}'])

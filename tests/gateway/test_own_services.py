@@ -10,8 +10,8 @@ import pytest
 from isochrone.gateway.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.protocol.grpc import frame_message
-from isochrone.protocol.grpc_reflection import HealthCheckRequest, HealthCheckResponse
+from isochrone.protocol.grpc.calls import frame_message
+from isochrone.protocol.grpc.health import HealthCheckRequest, HealthCheckResponse
 from isochrone.settings import WireLimits
 from isochrone.wire.exchange import Head
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from isochrone.errors import IsochroneError
-from isochrone.protocol.datatypes import NUMPY_BY_NAME
+from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
 
 FIXED_SIZE = [name for name in NUMPY_BY_NAME if name != "BYTES"]
 INTEGERS = [name for name in FIXED_SIZE if NUMPY_BY_NAME[name].kind in "iu"]

@@ -13,10 +13,11 @@ import pytest
 from tritonclient.grpc import service_pb2
 
 from isochrone.errors import Internal, InvalidArgument, NotFound, Unavailable
-from isochrone.protocol.grpc_infer import plan_of, render
+from isochrone.protocol.grpc.answers import render
+from isochrone.protocol.grpc.plan import plan_of
 from isochrone.protocol.leases import LeasedRequest, infer_leased
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
-from isochrone.protocol.shared_memory import SharedMemoryRegions
+from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 
 KEY = f"isochrone-test-leases-{os.getpid()}"
 

@@ -21,7 +21,7 @@ from gateway_process import StartGateway
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import WorkerRecord, decode
 from isochrone.control.workers.control import WorkerControl
-from isochrone.protocol.control_token import HEADER
+from isochrone.protocol.access.control_token import HEADER
 from isochrone.store.opening import open_store
 from sample_models import plus_constant, write_models
 from server_process import ServerProcess, StartServer

@@ -13,14 +13,14 @@ import pytest
 import uvloop
 
 from isochrone.errors import Unavailable
-from isochrone.wire.answers import Gathering
+from isochrone.wire.connect import connect_http1, connect_http2
 from isochrone.wire.exchange import Exchange, Head, Route
-from isochrone.wire.grpc_client import unary
-from isochrone.wire.hpack import Encoder
-from isochrone.wire.http2_client import request_block
+from isochrone.wire.http2.client import request_block
+from isochrone.wire.http2.grpc_client import unary
+from isochrone.wire.http2.hpack import Encoder
 from isochrone.wire.listener import Listener
+from isochrone.wire.receiver import Gathering
 from isochrone.wire.tls import client_context, server_context
-from isochrone.wire.upstream import connect_http1, connect_http2
 
 CERTIFICATES = Path(__file__).parent.parent / "wire" / "certificates"
 CERTIFICATE, KEY = CERTIFICATES / "localhost.pem", CERTIFICATES / "localhost.key"

@@ -14,7 +14,7 @@ from watching import wait_for
 
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import WorkerRecord, decode
-from isochrone.protocol.control_token import HEADER
+from isochrone.protocol.access.control_token import HEADER
 from isochrone.store.opening import open_store
 from sample_models import write_config, write_models, write_python
 from server_process import ServerProcess, StartServer

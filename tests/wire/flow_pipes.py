@@ -13,8 +13,8 @@ from typing import Any
 from wire_fakes import HoldingRoute, ManualLoop, OneRoute, UnboundListener
 
 from isochrone.settings import WireLimits
-from isochrone.wire.http2_client import Http2ClientConnection
-from isochrone.wire.http2_server import Http2ServerConnection
+from isochrone.wire.http2.client import Http2ClientConnection
+from isochrone.wire.http2.server import Http2ServerConnection
 
 HIGH_WATER = 8_000
 LOW_WATER = 2_000

@@ -17,9 +17,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from wire_fakes import RecordingReceiver
 
 from isochrone.settings import WireLimits
-from isochrone.wire import frames
-from isochrone.wire.http2_client import ClientStream, request_block
-from isochrone.wire.http2_sending import FrameSender
+from isochrone.wire.http2 import frames
+from isochrone.wire.http2.client import ClientStream, request_block
+from isochrone.wire.http2.sending import FrameSender
 
 PATTERN = bytes(index * 7 % 251 for index in range(120_000))
 #: Most of all, sizes around windows and frames.

@@ -6,14 +6,14 @@ import asyncio
 from typing import Any
 
 import pytest
-from test_http1 import request, responses
-from test_http2_strictness import headers, parse
+from http1_messages import request, responses
+from http2_frames import headers, parse
 from wire_fakes import FakeTransport, HoldingRoute, OneRoute, UnboundListener, echo
 
 from isochrone.settings import WireLimits
-from isochrone.wire.frames import PREFACE, settings_frame
-from isochrone.wire.http1 import Http1Connection
-from isochrone.wire.http2_server import Http2ServerConnection
+from isochrone.wire.http1.server import Http1Connection
+from isochrone.wire.http2.frames import PREFACE, settings_frame
+from isochrone.wire.http2.server import Http2ServerConnection
 from isochrone.wire.listener import Listener, _Sniffer
 
 

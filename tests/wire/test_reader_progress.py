@@ -6,15 +6,14 @@ import asyncio
 import socket
 
 import pytest
-from test_http2_flow import advance, data_of, exchange_of
-from test_http2_strictness import headers, opened, parse
+from http2_frames import advance, data_of, exchange_of, headers, opened, parse
 from wire_fakes import FakeTransport, ServerEnd
 
 from isochrone.settings import WireLimits
-from isochrone.wire import frames
-from isochrone.wire.frames import DATA, PREFACE, RST_STREAM, frame, settings_frame, window_update
-from isochrone.wire.http1 import Http1Connection
-from isochrone.wire.http2_server import Http2ServerConnection
+from isochrone.wire.http1.server import Http1Connection
+from isochrone.wire.http2 import frames
+from isochrone.wire.http2.frames import DATA, PREFACE, RST_STREAM, frame, settings_frame, window_update
+from isochrone.wire.http2.server import Http2ServerConnection
 from isochrone.wire.progress import Progress, in_kernel
 
 

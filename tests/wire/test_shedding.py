@@ -6,15 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_http2_flow import data_of, statuses
-from test_http2_strictness import FIELDS, headers, opened, parse
+from http2_frames import FIELDS, data_of, headers, opened, parse, statuses
 from test_stream_memory import Call, Served, message
 from wire_fakes import ServerEnd
 
 from isochrone.settings import WireLimits
 from isochrone.wire.budget import MemoryBudget, Share
-from isochrone.wire.frames import DATA, HEADERS, PREFACE, frame, settings_frame, window_update
-from isochrone.wire.http2_server import Http2ServerConnection
+from isochrone.wire.http2.frames import DATA, HEADERS, PREFACE, frame, settings_frame, window_update
+from isochrone.wire.http2.server import Http2ServerConnection
 
 LIMIT = 16_000_000
 LIMITS = WireLimits(max_body_bytes=1_000_000, max_buffered_bytes=LIMIT)

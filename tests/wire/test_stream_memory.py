@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_http2_strictness import FIELDS, headers, parse
+from http2_frames import FIELDS, headers, parse
 from tritonclient.grpc import service_pb2
 from wire_fakes import ServerEnd
 
-from isochrone.protocol.grpc import OK_TRAILERS, CallHead
-from isochrone.protocol.grpc_stream import StreamInferRoute
+from isochrone.protocol.grpc.calls import OK_TRAILERS, CallHead
+from isochrone.protocol.grpc.stream import StreamInferRoute
 from isochrone.settings import WireLimits
-from isochrone.wire import frames
 from isochrone.wire.budget import SMALL, Share
 from isochrone.wire.exchange import Consumer, Exchange, Route
-from isochrone.wire.frames import DATA, HEADERS, frame, settings_frame, window_update
-from isochrone.wire.http2_server import Http2ServerConnection
+from isochrone.wire.http2 import frames
+from isochrone.wire.http2.frames import DATA, HEADERS, frame, settings_frame, window_update
+from isochrone.wire.http2.server import Http2ServerConnection
 
 LIMITS = WireLimits(max_body_bytes=10_000_000, max_buffered_bytes=40_000_000)
 
@@ -48,10 +48,9 @@ class Streams(Route):
 
     def __init__(self) -> None:
         self.service: Any = Service()
-        self.max_body_bytes = LIMITS.max_body_bytes
 
     def open(self, exchange: Exchange) -> Consumer:
-        return StreamInferRoute(self, CallHead(exchange.head)).open(exchange)  # type: ignore[arg-type]
+        return StreamInferRoute(self.service, LIMITS.max_body_bytes, CallHead(exchange.head)).open(exchange)
 
 
 class Call:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from wire_fakes import FakeTransport, HoldingRoute, OneRoute, UnboundListener, echo
 
 from isochrone.wire.exchange import Exchange
-from isochrone.wire.http1 import Http1Connection
+from isochrone.wire.http1.server import Http1Connection
 from isochrone.wire.turn import Turn
 
 #: Larger than any gap: every reading is staged.

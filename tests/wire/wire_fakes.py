@@ -10,9 +10,9 @@ from isochrone.errors import IsochroneError
 from isochrone.settings import WireLimits
 from isochrone.wire.budget import MemoryBudget
 from isochrone.wire.exchange import Application, Buffer, Exchange, Head, Headers, Route
-from isochrone.wire.heads import RequestHeads
-from isochrone.wire.http1 import Http1Connection
-from isochrone.wire.http2_server import Http2ServerConnection
+from isochrone.wire.http1.request_heads import RequestHeads
+from isochrone.wire.http1.server import Http1Connection
+from isochrone.wire.http2.server import Http2ServerConnection
 from isochrone.wire.listener import Listener
 from isochrone.wire.turn import Turn
 

@@ -16,21 +16,22 @@ from isochrone.gateway.grpc_forward import GrpcRoute
 from isochrone.gateway.grpc_pipe import PipeRoute
 from isochrone.gateway.http_forward import ForwardRoute
 from isochrone.gateway.load_requests import checked_grpc, checked_http
-from isochrone.protocol.grpc import CallHead, GrpcErrorRoute, fail
-from isochrone.protocol.grpc_control import NOT_SERVING, SERVING
-from isochrone.protocol.grpc_reflection import (
+from isochrone.protocol.compression.codec import is_identity
+from isochrone.protocol.compression.inflating import inflating_messages
+from isochrone.protocol.grpc.calls import CallHead, GrpcErrorRoute, fail
+from isochrone.protocol.grpc.health import (
     HEALTH_SERVICES,
-    REFLECTION_PATHS,
+    NOT_SERVING,
+    SERVING,
     HealthCheckRequest,
     HealthCheckResponse,
     HealthListResponse,
     HealthWatchRoute,
-    ReflectionRoute,
 )
-from isochrone.protocol.inflating import inflating, inflating_messages
-from isochrone.protocol.rest import ErrorRoute
-from isochrone.protocol.rest_control import MODEL_NOT_READY
-from isochrone.wire.compression import is_identity
+from isochrone.protocol.grpc.reflection import REFLECTION_PATHS, ReflectionRoute
+from isochrone.protocol.rest.answers import ErrorRoute
+from isochrone.protocol.rest.control import MODEL_NOT_READY
+from isochrone.protocol.rest.headers import inflating
 from isochrone.wire.exchange import Head, Route
 
 if TYPE_CHECKING:

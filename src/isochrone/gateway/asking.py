@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from isochrone.errors import DeadlineExceeded
-from isochrone.wire.answers import Gathering, Response
 from isochrone.wire.exchange import Buffer, Headers
-from isochrone.wire.http1_client import request_head
-from isochrone.wire.http2_client import request_block
+from isochrone.wire.http1.client import request_head
+from isochrone.wire.http2.client import request_block
+from isochrone.wire.receiver import Gathering, Response
 
 if TYPE_CHECKING:
     from isochrone.gateway.connections import Connections, Sent

@@ -10,9 +10,9 @@ from __future__ import annotations
 from isochrone.errors import IsochroneError, Unavailable
 from isochrone.gateway.http_forward import ForwardRoute
 from isochrone.gateway.traffic.parameters import NONE, read_bounded
-from isochrone.protocol.inflating import Waiting, inflate
-from isochrone.protocol.rest_answers import respond_error
-from isochrone.wire.compression import StartInflation
+from isochrone.protocol.compression.codec import StartInflation
+from isochrone.protocol.compression.inflating import Waiting, inflate
+from isochrone.protocol.rest.answers import respond_error
 from isochrone.wire.exchange import Exchange, Route
 
 #: The most that is decompressed of a JSON part.

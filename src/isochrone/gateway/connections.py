@@ -15,13 +15,13 @@ from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import ConnectionLost, IsochroneError
 from isochrone.gateway.upstreams import Upstream
 from isochrone.settings import WireLimits
-from isochrone.wire.answers import Receiver
+from isochrone.wire.connect import connect_http1, connect_http2
 from isochrone.wire.exchange import Buffer
-from isochrone.wire.http1_client import Call, Http1ClientConnection
-from isochrone.wire.http2_client import Http2ClientConnection
-from isochrone.wire.response_heads import ResponseHeads
+from isochrone.wire.http1.client import Call, Http1ClientConnection
+from isochrone.wire.http1.response_heads import ResponseHeads
+from isochrone.wire.http2.client import Http2ClientConnection
+from isochrone.wire.receiver import Receiver
 from isochrone.wire.turn import Turn
-from isochrone.wire.upstream import connect_http1, connect_http2
 
 #: HTTP/2 connections to one endpoint: a second one when the first takes no further stream.
 _MAX_HTTP2 = 4

@@ -19,17 +19,17 @@ from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import Internal, IsochroneError, Unavailable
 from isochrone.gateway.asking import ask_grpc, ask_http
 from isochrone.gateway.merging import merge_indexes, merge_messages, merge_statistics
-from isochrone.protocol.grpc import error_block, fail, only_message, respond
-from isochrone.protocol.rest_answers import JSON, respond_error
-from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, orca_json, orca_text
-from isochrone.wire.answers import Response
+from isochrone.protocol.grpc.calls import error_block, fail, only_message, respond
+from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, orca_json, orca_text
+from isochrone.protocol.rest.answers import JSON, respond_error
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
-from isochrone.wire.grpc_client import message_of_response
+from isochrone.wire.http2.grpc_client import message_of_response
+from isochrone.wire.receiver import Response
 
 if TYPE_CHECKING:
     from isochrone.gateway.fleet import Member
     from isochrone.gateway.gateway import Gateway
-    from isochrone.wire.http2_server import ServerStream
+    from isochrone.wire.http2.server_stream import ServerStream
 
 PER_WORKER_HEADER = b"x-isochrone-per-worker"
 #: Seconds a worker gets for a control call; loading a model takes its time.

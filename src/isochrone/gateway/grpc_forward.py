@@ -29,14 +29,15 @@ from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.sampling import GRPC
 from isochrone.gateway.served_model import ANSWERED, BROKEN, FOREIGN, REFUSED
-from isochrone.protocol.grpc import CallHead, error_block, fail, message_of
+from isochrone.protocol.grpc.calls import CallHead, error_block, fail, message_of
+from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
 from isochrone.protocol.stages import STAGES_HEADER
-from isochrone.protocol.timing import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER, through_gateway
+from isochrone.protocol.timing import through_gateway
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Headers, Route
-from isochrone.wire.grpc_client import grpc_timeout
-from isochrone.wire.hpack import Encoder
-from isochrone.wire.http2_client import request_block
-from isochrone.wire.http2_server import response_block
+from isochrone.wire.http2.client import request_block
+from isochrone.wire.http2.grpc_client import grpc_timeout
+from isochrone.wire.http2.hpack import Encoder
+from isochrone.wire.http2.server_stream import response_block
 
 if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
@@ -44,8 +45,8 @@ if TYPE_CHECKING:
     from isochrone.gateway.sampling import Samples
     from isochrone.gateway.served_model import ServedModel
     from isochrone.gateway.shadowing import DiscardingExchange
-    from isochrone.wire.http2_client import ClientStream
-    from isochrone.wire.http2_server import ServerStream
+    from isochrone.wire.http2.client import ClientStream
+    from isochrone.wire.http2.server_stream import ServerStream
 
 _prefix = Struct(">BI")
 _encode = Encoder().encode

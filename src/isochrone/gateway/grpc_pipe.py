@@ -26,19 +26,19 @@ from isochrone.gateway.grpc_messages import Opening, read_opening
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import Endpoint, Replica
 from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
-from isochrone.protocol.grpc import error_block, fail, unpack
-from isochrone.protocol.inflating import inflate
-from isochrone.protocol.message_reader import MessageReader
+from isochrone.protocol.compression.codec import Inflation, is_identity
+from isochrone.protocol.compression.inflating import inflate
+from isochrone.protocol.grpc.calls import error_block, fail, unpack
+from isochrone.protocol.grpc.message_reader import MessageReader
 from isochrone.wire.budget import SMALL
-from isochrone.wire.compression import Inflation, is_identity
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Head, Headers
 
 if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
     from isochrone.gateway.replica_set import ReplicaSet
     from isochrone.gateway.served_model import ServedModel
-    from isochrone.wire.http2_client import ClientStream
-    from isochrone.wire.http2_server import ServerStream
+    from isochrone.wire.http2.client import ClientStream
+    from isochrone.wire.http2.server_stream import ServerStream
 
 
 class PipeRoute(GrpcRoute):

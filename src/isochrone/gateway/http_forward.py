@@ -26,11 +26,13 @@ from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.sampling import HTTP
 from isochrone.gateway.served_model import ANSWERED, BROKEN, FOREIGN, REFUSED, QuotaExceeded
 from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_speak, read, read_bounded
-from isochrone.protocol.rest_answers import JSON, respond_error, timeout_header
+from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
+from isochrone.protocol.rest.answers import JSON, respond_error
+from isochrone.protocol.rest.headers import timeout_header
 from isochrone.protocol.stages import STAGES_HEADER
-from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, TIMING_HEADER, through_gateway
+from isochrone.protocol.timing import TIMING_HEADER, through_gateway
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
-from isochrone.wire.http2_client import request_block
+from isochrone.wire.http2.client import request_block
 
 if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
@@ -38,8 +40,8 @@ if TYPE_CHECKING:
     from isochrone.gateway.sampling import Samples
     from isochrone.gateway.served_model import ServedModel
     from isochrone.gateway.shadowing import DiscardingExchange
-    from isochrone.wire.http1_client import Call
-    from isochrone.wire.http2_client import ClientStream
+    from isochrone.wire.http1.client import Call
+    from isochrone.wire.http2.client import ClientStream
 
 TIMEOUT_HEADER = b"x-request-timeout-ms"
 EXPLAIN_HEADER = b"x-isochrone-explain"

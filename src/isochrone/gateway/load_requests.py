@@ -12,7 +12,7 @@ import msgspec
 from tritonclient.grpc import service_pb2
 
 from isochrone.errors import MalformedRequest, PermissionDenied
-from isochrone.protocol.grpc import frame_message, only_message, parse
+from isochrone.protocol.grpc.calls import frame_message, only_message, parse
 from isochrone.wire.exchange import Buffer
 
 _FILE = "file:"

@@ -20,7 +20,7 @@ from isochrone.errors import ConnectionLost, IsochroneError, Quarantined
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.resilience.retrials import Placed, Retrials
 from isochrone.gateway.resilience.suspects import Key, QuarantineRules, Standing, Suspects
-from isochrone.wire.upstream import connect_http1
+from isochrone.wire.connect import connect_http1
 
 if TYPE_CHECKING:
     from isochrone.gateway.attempt import Attempt

@@ -15,7 +15,7 @@ from isochrone.errors import MethodNotAllowed, NotFound
 from isochrone.gateway.trial_routes import TrialPages
 from isochrone.observe.snapshot import WireSnapshot
 from isochrone.observe.wire_metrics import wire_metrics
-from isochrone.protocol.rest import ErrorRoute
+from isochrone.protocol.rest.answers import ErrorRoute
 from isochrone.wire.exchange import Exchange, Head, Route
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError
 from isochrone.gateway.asking import ask_http
 from isochrone.gateway.load_reports import pending_requests, report_of
 from isochrone.gateway.replicas import NEWS_NS
-from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
+from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
 
 if TYPE_CHECKING:
     from isochrone.gateway.connections import Connections

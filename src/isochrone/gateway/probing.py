@@ -14,7 +14,7 @@ from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.gateway.load_reports import report_of_header
 from isochrone.gateway.replicas import Replica
-from isochrone.protocol.timing import ORCA_HEADER
+from isochrone.protocol.orca import ORCA_HEADER
 from isochrone.wire.exchange import Buffer, Headers
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from isochrone.gateway.balancer import Balancer
 from isochrone.gateway.grpc_messages import version_field
 from isochrone.gateway.replicas import Replica
 from isochrone.protocol.stages import STAGES_HEADER
-from isochrone.wire.hpack import encode_literal
+from isochrone.wire.http2.hpack import encode_literal
 
 if TYPE_CHECKING:
     from isochrone.gateway.fleet import Member

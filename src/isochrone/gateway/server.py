@@ -27,7 +27,7 @@ from isochrone.gateway.metrics import GatewayMetricsApplication
 from isochrone.gateway.monitor import MonitorRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.upstreams import Upstream
-from isochrone.protocol.origins import SameOrigin
+from isochrone.protocol.application import SameOrigin
 from isochrone.settings import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.exchange import Application

@@ -15,9 +15,8 @@ import msgspec
 from isochrone.errors import MethodNotAllowed, NotFound, PermissionDenied
 from isochrone.gateway.sampling import SampleReport
 from isochrone.gateway.trials import TrialReport
-from isochrone.protocol import control_token
-from isochrone.protocol.rest import ErrorRoute
-from isochrone.protocol.rest_answers import JSON, respond_error
+from isochrone.protocol.access import control_token
+from isochrone.protocol.rest.answers import JSON, ErrorRoute, respond_error
 from isochrone.wire.exchange import Exchange, Head, Route
 
 _TRIALS = b"/trials"

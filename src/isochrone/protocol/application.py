@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, cast
 
 from isochrone.errors import InvalidArgument, MethodNotAllowed, NotFound, Restricted
 from isochrone.observe.snapshot import ServerSnapshot
-from isochrone.protocol.access.forwarding import WithHeaders, forwarded
+from isochrone.protocol.access import origins
 from isochrone.protocol.access.restrictions import check_grpc, check_rest
 from isochrone.protocol.access.rules import HeaderRules
-from isochrone.protocol.grpc import GrpcErrorRoute, GrpcRouter
-from isochrone.protocol.rest import ErrorRoute, RestRouter
-from isochrone.wire.exchange import Exchange, Head, Route
+from isochrone.protocol.forwarded_headers import WithHeaders, forwarded
+from isochrone.protocol.grpc.calls import GrpcErrorRoute
+from isochrone.protocol.grpc.router import GrpcRouter
+from isochrone.protocol.rest.answers import ErrorRoute
+from isochrone.protocol.rest.router import RestRouter
+from isochrone.wire.exchange import Application, Exchange, Head, Route
 
 if TYPE_CHECKING:
     from isochrone.observe.metrics import Exposition
@@ -56,6 +59,26 @@ class ProtocolApplication:
             service = cast("InferenceService", WithHeaders(self._service, parameters))
             return GrpcRouter(service, self._max_body_bytes).route(head)
         return self._grpc.route(head)
+
+
+class SameOrigin:
+    """Rejects cross-origin requests of browsers; ``allowed``: origins that are served all the same.
+
+    Decided when a head is routed, so a repeated head pays nothing.
+    """
+
+    def __init__(self, application: Application, allowed: Collection[str] = ()) -> None:
+        self._application = application
+        self._allowed = frozenset(allowed)
+
+    def route(self, head: Head) -> Route:
+        origin = head.get(b"origin")
+        if origin is None or origins.is_allowed(origin, head.get(b"host") or head.authority, self._allowed):
+            return self._application.route(head)
+        error = origins.refused(origin)
+        if head.is_http2 and (head.get(b"content-type") or b"").startswith(b"application/grpc"):
+            return GrpcErrorRoute(error)
+        return ErrorRoute(error)
 
 
 class MetricsApplication:

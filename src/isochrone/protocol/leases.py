@@ -14,10 +14,9 @@ from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
 
 if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
-    from isochrone.protocol.messages import Tensors
-    from isochrone.protocol.rest_infer import OutputChoice
+    from isochrone.protocol.messages import OutputChoice, Tensors
     from isochrone.protocol.service import InferenceService
-    from isochrone.protocol.shared_memory import SharedMemoryRegions
+    from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 
 
 def regions_named(inputs: Iterable[object], choices: dict[str, OutputChoice]) -> tuple[str, ...]:

@@ -92,6 +92,23 @@ class Plan:
         self.shape_key: object = None
 
 
+class OutputChoice:
+    """How the caller wants one output."""
+
+    __slots__ = ("binary", "classes", "region", "region_offset", "region_size")
+
+    def __init__(self, binary: bool, classes: int = 0, region: str = "", offset: int = 0, size: int = 0) -> None:
+        self.binary = binary
+        self.classes = classes
+        self.region = region
+        self.region_offset = offset
+        self.region_size = size
+
+    @property
+    def is_plain(self) -> bool:
+        return self.binary and not self.classes and not self.region
+
+
 class InferRequest:
     """One request on its way through a server. Transports subclass it and override the four answers.
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tritonclient.grpc import service_pb2
 
-    from isochrone.protocol.fencing import Fence
+    from isochrone.protocol.access.fencing import Fence
     from isochrone.protocol.messages import InferRequest
-    from isochrone.protocol.shared_memory import SharedMemoryRegions
+    from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 
 
 class InferenceService(abc.ABC):

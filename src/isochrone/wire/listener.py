@@ -17,10 +17,10 @@ from isochrone.settings import WireLimits
 from isochrone.wire.budget import MemoryBudget
 from isochrone.wire.exchange import Application, Headers
 from isochrone.wire.file_descriptors import warn_if_exhausted
-from isochrone.wire.frames import PREFACE
-from isochrone.wire.heads import RequestHeads
-from isochrone.wire.http1 import Http1Connection
-from isochrone.wire.http2_server import Http2ServerConnection
+from isochrone.wire.http1.request_heads import RequestHeads
+from isochrone.wire.http1.server import Http1Connection
+from isochrone.wire.http2.frames import PREFACE
+from isochrone.wire.http2.server import Http2ServerConnection
 from isochrone.wire.turn import Turn
 
 #: Seconds between sweeps; also the unit of ``tick``.

@@ -14,6 +14,9 @@ import termios
 
 _int = struct.Struct("i")
 
+#: Bytes of a request body that must arrive within ``body_timeout``: fewer are a drip, not progress.
+BODY_PROGRESS = 16 * 1024
+
 
 class Progress:
     """One connection's bytes on their way out."""

@@ -26,8 +26,7 @@ from isochrone.observe.logs import Settings as LogSettings
 from isochrone.observe.metrics import Exposition
 from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.protocol.access.rules import HeaderRules
-from isochrone.protocol.application import MetricsApplication, ProtocolApplication
-from isochrone.protocol.origins import SameOrigin
+from isochrone.protocol.application import MetricsApplication, ProtocolApplication, SameOrigin
 from isochrone.settings import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.listeners import Listeners

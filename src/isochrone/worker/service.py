@@ -13,9 +13,9 @@ from isochrone.clock import now_ns
 from isochrone.errors import InvalidArgument, IsochroneError, PermissionDenied, Unavailable
 from isochrone.observe.logs import REQUEST_LINES
 from isochrone.observe.snapshot import ServerSnapshot, WireSnapshot
-from isochrone.protocol.fencing import Fence
+from isochrone.protocol.access.fencing import Fence
 from isochrone.protocol.service import InferenceService
-from isochrone.protocol.shared_memory import SharedMemoryRegions
+from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 from isochrone.worker.catalog.catalog import is_unloaded
 from isochrone.worker.catalog.load_parameters import FILE_PREFIX
 from isochrone.worker.request_wrappers import LoggedRequest, LoggedStream

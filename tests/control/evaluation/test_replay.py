@@ -17,7 +17,7 @@ from isochrone.control.evaluation.outputs import Difference, compare_outputs, re
 from isochrone.control.evaluation.replay import Comparison
 from isochrone.control.state.records import CompareRule
 from isochrone.errors import InvalidArgument
-from isochrone.protocol.datatypes import bytes_tensor
+from isochrone.protocol.tensors.datatypes import bytes_tensor
 
 RULE = CompareRule()
 

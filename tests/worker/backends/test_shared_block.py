@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from isochrone.protocol.datatypes import NUMPY_BY_NAME, bytes_tensor
+from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME, bytes_tensor
 from isochrone.worker.backends.python.isolation.shared_block import BadPlace, Place, SharedBlock
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -18,8 +18,8 @@ from ensemble_repository import write_repository
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError
 from isochrone.models.repository.repository import Repository
-from isochrone.protocol.datatypes import name_of
 from isochrone.protocol.messages import NO_PARAMETERS, Parameters, Plan
+from isochrone.protocol.tensors.datatypes import name_of
 from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.catalog.load_parameters import LoadParameters
 

@@ -19,7 +19,7 @@ from isochrone.control.leader.controller import Controller
 from isochrone.control.state.keys import Keys
 from isochrone.errors import ConfigError
 from isochrone.observe import logs
-from isochrone.protocol.origins import read_origins
+from isochrone.protocol.access.origins import read_origins
 from isochrone.stop_signals import stop_signals
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror

@@ -26,7 +26,7 @@ from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.server import GatewayServer, GatewaySettings, StartFailed
 from isochrone.gateway.upstreams import parse_upstream
 from isochrone.observe import logs
-from isochrone.protocol.origins import read_origins
+from isochrone.protocol.access.origins import read_origins
 from isochrone.stop_signals import stop_signals
 from isochrone.store.etcd.address import PASSWORD_VARIABLE, split_password
 from isochrone.wire.tls import server_context

@@ -18,7 +18,7 @@ from isochrone.cli.triton.command_line import BadFlag
 from isochrone.cli.triton.options import configure_logs, with_triton_flags
 from isochrone.errors import IsochroneError
 from isochrone.models.repository.layout import is_model
-from isochrone.protocol.origins import read_origins
+from isochrone.protocol.access.origins import read_origins
 from isochrone.settings import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.tls import server_context

@@ -21,7 +21,7 @@ from isochrone.cli.requests.target import (
 )
 from isochrone.clock import MILLISECOND, now_ns
 from isochrone.errors import IsochroneError
-from isochrone.protocol.tensors import from_binary, to_binary
+from isochrone.protocol.tensors.binary import from_binary, to_binary
 from isochrone.protocol.timing import parse_server_timing
 
 #: In the library's words for a connection that was there and ended before or at the TLS handshake.

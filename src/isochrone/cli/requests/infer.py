@@ -24,8 +24,8 @@ from isochrone.cli.requests.target import (
 )
 from isochrone.cli.requests.waterfall import percentile, render, stages_of
 from isochrone.errors import IsochroneError
-from isochrone.protocol.datatypes import name_of
-from isochrone.protocol.tensors import to_json
+from isochrone.protocol.tensors.datatypes import name_of
+from isochrone.protocol.tensors.json_values import to_json
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isochrone.cli.requests.target import RequestFailed, TensorDescription
-from isochrone.protocol.datatypes import bytes_tensor, check_range, numpy_of
+from isochrone.protocol.tensors.datatypes import bytes_tensor, check_range, numpy_of
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor

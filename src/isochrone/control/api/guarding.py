@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from isochrone.control.api.messages import ErrorAnswer
 from isochrone.errors import IsochroneError, PermissionDenied
-from isochrone.protocol import origins
+from isochrone.protocol.access import origins
 
 
 class Guard:

@@ -25,7 +25,7 @@ from isochrone.control.state.records import CanaryRule, Change, CompareRule, Gat
 from isochrone.errors import Unavailable
 from isochrone.gateway.sampling import Sample, SampleReport
 from isochrone.gateway.trials import TrialReport
-from isochrone.protocol import control_token
+from isochrone.protocol.access import control_token
 
 log = structlog.get_logger()
 _Answer = TypeVar("_Answer")

@@ -17,8 +17,9 @@ from tritonclient.grpc import service_pb2
 
 from isochrone.control.state.records import CompareRule
 from isochrone.errors import InvalidArgument
-from isochrone.protocol.datatypes import numpy_of
-from isochrone.protocol.tensors import from_binary, from_contents, from_json
+from isochrone.protocol.tensors.binary import from_binary, from_contents
+from isochrone.protocol.tensors.datatypes import numpy_of
+from isochrone.protocol.tensors.json_values import from_json
 from isochrone.wire.exchange import Buffer
 
 if TYPE_CHECKING:

@@ -18,12 +18,12 @@ from isochrone.control.state.records import CompareRule, WorkerRecord
 from isochrone.errors import ConnectionLost, DeadlineExceeded, InvalidArgument, IsochroneError
 from isochrone.gateway.grpc_messages import version_field
 from isochrone.gateway.sampling import GRPC, GRPC_PATH, SHARED_MEMORY, Sample
-from isochrone.wire.answers import Gathering
-from isochrone.wire.compression import decompress
-from isochrone.wire.grpc_client import unary
-from isochrone.wire.http1_client import request_head
-from isochrone.wire.http2_client import Http2ClientConnection
-from isochrone.wire.upstream import connect_http1, connect_http2
+from isochrone.protocol.compression.codec import decompress
+from isochrone.wire.connect import connect_http1, connect_http2
+from isochrone.wire.http1.client import request_head
+from isochrone.wire.http2.client import Http2ClientConnection
+from isochrone.wire.http2.grpc_client import unary
+from isochrone.wire.receiver import Gathering
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors

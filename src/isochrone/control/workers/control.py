@@ -20,7 +20,7 @@ import httpx
 
 from isochrone.control.workers import triton_loads
 from isochrone.errors import DeadlineExceeded, IsochroneError, NotFound, Unavailable
-from isochrone.protocol import control_token, fencing
+from isochrone.protocol.access import control_token, fencing
 
 if TYPE_CHECKING:
     from isochrone.control.state.records import WorkerRecord

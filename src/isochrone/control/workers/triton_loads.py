@@ -26,8 +26,8 @@ from isochrone.errors import ConfigError
 from isochrone.models.configuration.pbtxt import parse_text
 from isochrone.models.repository.repository import CONFIG_FILE
 from isochrone.protocol.control_json import model_config_json
-from isochrone.wire.grpc_client import unary
-from isochrone.wire.upstream import connect_http2
+from isochrone.wire.connect import connect_http2
+from isochrone.wire.http2.grpc_client import unary
 
 _LOAD = b"/inference.GRPCInferenceService/RepositoryModelLoad"
 

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 
 from isochrone.errors import MalformedRequest
-from isochrone.protocol.timing import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
+from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
 
 _SECONDS = 1.0
 #: Of the name of a figure in a worker's load report.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from isochrone.protocol.datatypes import NUMPY_BY_NAME
+from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
 
 if TYPE_CHECKING:
     import numpy as np

@@ -22,7 +22,7 @@ import ml_dtypes
 import numpy as np
 
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed
-from isochrone.protocol.datatypes import NUMPY_BY_NAME
+from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.datatypes import datatype_of
 from isochrone.worker.backends.declared import declared_outputs, scheduler_inputs

@@ -18,8 +18,8 @@ import structlog
 from isochrone.clock import SECOND, now_ns
 from isochrone.errors import ConfigError, IsochroneError, ModelFailed
 from isochrone.models.signature import OIP_NAME_BY_DATA_TYPE
-from isochrone.protocol.datatypes import numpy_of
-from isochrone.protocol.tensors import from_binary
+from isochrone.protocol.tensors.binary import from_binary
+from isochrone.protocol.tensors.datatypes import numpy_of
 from isochrone.worker.backends.datatypes import datatype_of
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 from isochrone.clock import now_ns
 from isochrone.errors import Cancelled, InvalidArgument, IsochroneError, ModelFailed
-from isochrone.protocol.datatypes import name_of
 from isochrone.protocol.messages import NO_PARAMETERS, Plan
+from isochrone.protocol.tensors.datatypes import name_of
 from isochrone.worker.ensembles.shapes import fit_shape
 from isochrone.worker.ensembles.step_request import StepRequest, StreamedStep
 from isochrone.worker.execution.batch import answer

@@ -30,7 +30,7 @@ import onnxruntime
 
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, ModelFailed
 from isochrone.models.onnx_file import DATATYPE_BY_ONNX_TYPE
-from isochrone.protocol.datatypes import bytes_tensor
+from isochrone.protocol.tensors.datatypes import bytes_tensor
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.declared import declared_outputs, scheduler_inputs
 from isochrone.worker.backends.interface import Executable, LoadContext

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isochrone.protocol.datatypes import NUMPY_BY_NAME, check_range
+from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME, check_range
 from isochrone.worker.backends.datatypes import datatype_of
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ import msgspec
 import numpy as np
 
 from isochrone.errors import InvalidArgument
-from isochrone.protocol.datatypes import NUMPY_BY_NAME, element_count
-from isochrone.protocol.tensors import decode_bytes, encode_bytes
+from isochrone.protocol.tensors.binary import decode_bytes, encode_bytes
+from isochrone.protocol.tensors.datatypes import NUMPY_BY_NAME, element_count
 from isochrone.worker.backends.datatypes import datatype_of
 
 if TYPE_CHECKING:

@@ -1,0 +1,40 @@
+"""Answers that the caller takes compressed: those for which it pays, large ones beside the event loop.
+
+``requests``, ``aiohttp`` and browsers accept gzip whether or not anybody wants it, so most answers that may be
+compressed are better sent as they are: small ones, and tensors of numbers, which hardly get smaller.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from isochrone.protocol.compression import codec
+from isochrone.wire.exchange import Buffer, Exchange, Headers
+
+_threads = ThreadPoolExecutor(2, thread_name_prefix="isochrone-deflate")
+
+
+def deflated(
+    exchange: Exchange, encoding: bytes, headers: Headers, parts: Sequence[Buffer], extras: Callable[[], Headers]
+) -> None:
+    """Answers with status 200. ``extras``: headers of the moment it leaves."""
+    size = sum(len(part) for part in parts)
+    if size < codec.LEAST or not codec.is_worth_it(parts):
+        exchange.respond(200, headers + extras(), parts)
+        return
+    encoded = (*headers, (b"content-encoding", encoding))
+    if not codec.takes_long(size):
+        exchange.respond(200, encoded + extras(), codec.compress(encoding, parts))
+        return
+
+    def answer(done: asyncio.Future[list[bytes]]) -> None:
+        if done.exception() is None:
+            exchange.respond(200, encoded + extras(), done.result())
+        else:
+            # Out of memory, say: as it is, the answer needs no more of it.
+            exchange.respond(200, headers + extras(), parts)
+
+    work = asyncio.get_running_loop().run_in_executor(_threads, codec.compress, encoding, parts)
+    work.add_done_callback(answer)

@@ -1,0 +1,177 @@
+"""ModelInfer: a unary call's message to an ``InferRequest``, and its answer back.
+
+``plan`` decodes messages, ``answers`` writes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from isochrone.clock import NEVER, now_ns
+from isochrone.errors import IsochroneError
+from isochrone.protocol import timing
+from isochrone.protocol.grpc.answers import JOIN_LIMIT, plain_answer, render
+from isochrone.protocol.grpc.calls import (
+    OK_TRAILERS,
+    RESPONSE_HEADERS,
+    CallHead,
+    error_block,
+    fail,
+    message_of,
+    unexpected,
+)
+from isochrone.protocol.grpc.plan import Answer, GrpcPlan, InferDecoder
+from isochrone.protocol.leases import LeasedRequest, infer_leased
+from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
+from isochrone.wire.exchange import Exchange, Route
+from isochrone.wire.http2.hpack import Encoder
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import Tensors
+    from isochrone.protocol.service import InferenceService
+    from isochrone.wire.http2.server_stream import ServerStream
+
+_encode_headers = Encoder().encode
+
+
+class InferMethod:
+    """ModelInfer, shared by all its calls."""
+
+    def __init__(self, service: InferenceService, max_body_bytes: int) -> None:
+        self._service = service
+        self._max_body_bytes = max_body_bytes
+        self._decoder = InferDecoder(service)
+
+    def route(self, call: CallHead) -> Route:
+        return InferRoute(self._service, self._max_body_bytes, self._decoder, call)
+
+
+class InferRoute(Route):
+    """ModelInfer with one particular header block."""
+
+    def __init__(self, service: InferenceService, max_body_bytes: int, decoder: InferDecoder, call: CallHead) -> None:
+        self.service = service
+        self._limit = max_body_bytes
+        self._decode = decoder.decode
+        self.call = call
+
+    def handle(self, exchange: Exchange) -> None:
+        try:
+            body = exchange.body
+            # An uncompressed message that fills the body, as every unary call's should; else find out what it is.
+            if len(body) >= 5 and not body[0] and int.from_bytes(body[1:5], "big") == len(body) - 5:
+                plan, inputs = self._decode(body, 5)
+            else:
+                plan, inputs = self._decode(*message_of(body, self.call.encoding, self._limit))
+            if plan.regions:
+                infer_leased(self.service, LeasedGrpcInferRequest(exchange, self, plan, inputs), plan.choices)
+            else:
+                self.service.infer(GrpcInferRequest(exchange, self, plan, inputs))
+        except IsochroneError as error:
+            exchange.owner = None
+            fail(exchange, error)
+        except Exception as error:
+            exchange.owner = None
+            fail(exchange, unexpected(error))
+
+
+class GrpcInferRequest(InferRequest):
+    """A request that came by ModelInfer; knows how to write its answer."""
+
+    __slots__ = ("route", "steps", "stream")
+
+    plan: GrpcPlan
+
+    def __init__(self, stream: Any, route: InferRoute, plan: GrpcPlan, inputs: Tensors) -> None:
+        # InferRequest's fields, set here rather than by a second call: this runs for every request.
+        arrived = stream.arrived
+        self.plan = plan
+        self.id = plan.request_id
+        self.inputs = inputs
+        if plan.timeout_ns or route.call.timeout_ns:
+            self.deadline = route.call.deadline(arrived, plan.timeout_ns)
+        else:
+            self.deadline = NEVER
+        self.cancelled = False
+        self.served_by = None
+        self.arrived = arrived
+        self.enqueued = arrived
+        self.dispatched = 0
+        self.compute_start = 0
+        self.infer_start = 0
+        self.infer_end = 0
+        self.compute_end = 0
+        self.stream: ServerStream = stream
+        self.route = route
+        stream.owner = self
+
+    @property
+    def stages(self) -> Mapping[str, str] | None:
+        return self.route.call.stages
+
+    def abandoned(self) -> None:
+        self.cancelled = True
+
+    def note_step(self, model: str, nanoseconds: int) -> None:
+        if self.route.call.wants_timing:
+            timing.note_step(self, model, nanoseconds)
+
+    def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        stream = self.stream
+        route = self.route
+        plan = self.plan
+        if plan.is_plain and outputs and not self.id and route.call.is_plain and self.served_by.fixed_size:
+            answer = plain_answer(self, plan, outputs, parameters)
+            if answer.size <= JOIN_LIMIT:
+                if len(outputs) == 1:
+                    for array in outputs.values():
+                        payload = answer.framed + array.tobytes()
+                else:
+                    payload = self._join(answer, outputs)
+                stream.respond_unary(RESPONSE_HEADERS, payload, answer.size + 5, OK_TRAILERS)
+                return
+        try:
+            parts, size = render(self, plan, outputs, parameters, route.service)
+        except IsochroneError as error:
+            self.fail(error)
+            return
+        prefix = b"\0" + size.to_bytes(4, "big")
+        trailers = OK_TRAILERS
+        if not route.call.is_plain:
+            extras = route.call.extras(self, route.service, now_ns())
+            trailers = _encode_headers([(b"grpc-status", b"0"), *extras])
+        if size <= JOIN_LIMIT:
+            stream.respond_unary(RESPONSE_HEADERS, b"".join([prefix, *parts]), size + 5, trailers)
+            return
+        stream.owner = None
+        if stream.local_done:
+            return
+        stream.send_headers(RESPONSE_HEADERS, False)
+        for part in [prefix, *parts]:
+            stream.send_data(part)
+        stream.send_headers(trailers, True)
+
+    @staticmethod
+    def _join(answer: Answer, outputs: Tensors) -> bytes:
+        parts = [answer.framed]
+        for prefix, array in zip((b"", *answer.prefixes[1:]), outputs.values(), strict=True):
+            parts += (prefix, array.tobytes())
+        return b"".join(parts)
+
+    def fail(self, error: IsochroneError) -> None:
+        call = self.route.call
+        extras = () if call.is_plain else call.extras(self, self.route.service, now_ns())
+        block = error_block(error.grpc_status, error.message, trailers_only=True, extras=extras)
+        self.stream.end_with_trailers(block)
+
+    def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        # infer() refuses decoupled models on unary calls before they start, so there is one response at most.
+        self.complete(outputs, parameters)
+
+    def finish(self) -> None:
+        pass
+
+
+class LeasedGrpcInferRequest(LeasedRequest, GrpcInferRequest):
+    """One that reads or writes shared memory."""

@@ -1,0 +1,63 @@
+"""gRPC routing: which path means which method.
+
+``route`` is called once per distinct header block; the route it returns holds everything the block alone decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from isochrone.errors import IsochroneError, Unsupported
+from isochrone.protocol.access import control_token
+from isochrone.protocol.compression.inflating import inflating_messages
+from isochrone.protocol.grpc.calls import CallHead, GrpcErrorRoute, fail
+from isochrone.protocol.grpc.control import CHANGES, METHODS, SERVICE, UnaryRoute, reads_only
+from isochrone.protocol.grpc.health import HealthWatchRoute
+from isochrone.protocol.grpc.infer import InferMethod
+from isochrone.protocol.grpc.reflection import REFLECTION_PATHS, ReflectionRoute
+from isochrone.protocol.grpc.stream import StreamInferRoute
+from isochrone.wire.exchange import Head, Route
+
+if TYPE_CHECKING:
+    from isochrone.protocol.service import InferenceService
+
+#: path → route of a streaming method, from the service, max_body_bytes and the call's header block
+STREAMING: dict[bytes, Callable[[InferenceService, int, CallHead], Route]] = {
+    SERVICE + b"ModelStreamInfer": StreamInferRoute,
+    b"/grpc.health.v1.Health/Watch": lambda service, _, call: HealthWatchRoute(service.is_ready, call),
+    **dict.fromkeys(REFLECTION_PATHS, lambda _, __, call: ReflectionRoute(call)),
+}
+
+
+class GrpcRouter:
+    """Finds the route of a gRPC call."""
+
+    def __init__(self, service: InferenceService, max_body_bytes: int) -> None:
+        self._service = service
+        self._max_body_bytes = max_body_bytes
+        self._infer = InferMethod(service, max_body_bytes)
+
+    def route(self, head: Head) -> Route:
+        try:
+            return self._find(head)
+        except IsochroneError as error:
+            return GrpcErrorRoute(error)
+
+    def _find(self, head: Head) -> Route:
+        call = CallHead(head)
+        path = head.target
+        service, limit = self._service, self._max_body_bytes
+        if path == SERVICE + b"ModelInfer":
+            return inflating_messages(self._infer.route(call), call.encoding, limit, fail)
+        streaming = STREAMING.get(path)
+        if streaming is not None:
+            return streaming(service, limit, call)
+        found = METHODS.get(path)
+        if found is None:
+            raise Unsupported(f"unknown method {path.decode('latin-1')[:200]}")
+        request, method = found
+        changes = CHANGES.get(path)
+        if changes is not None and not control_token.may_change(head, service.control_token):
+            method = reads_only(method, changes)
+        return inflating_messages(UnaryRoute(method, request, service, limit, call), call.encoding, limit, fail)

@@ -1,0 +1,37 @@
+"""REST responses that every route shares: errors as JSON."""
+
+from __future__ import annotations
+
+import msgspec
+import structlog
+
+from isochrone.errors import Internal, IsochroneError, Unsupported
+from isochrone.protocol.compression import codec
+from isochrone.wire.exchange import Exchange, Headers, Route
+
+log = structlog.get_logger()
+
+JSON: Headers = ((b"content-type", b"application/json"),)
+
+
+def respond_error(exchange: Exchange, error: IsochroneError) -> None:
+    headers: Headers = JSON
+    if isinstance(error, Unsupported):
+        headers = (*JSON, (b"accept-encoding", codec.ACCEPTED))
+    exchange.respond(error.http_status, headers, [msgspec.json.encode({"error": error.message})])
+
+
+def respond_unexpected(exchange: Exchange, error: Exception) -> None:
+    """A fault of ours: the caller is told, the log keeps where it was."""
+    log.error("a request failed unexpectedly", exc_info=error)
+    respond_error(exchange, Internal(f"{type(error).__name__}: {error}"))
+
+
+class ErrorRoute(Route):
+    """Answers every request with one error."""
+
+    def __init__(self, error: IsochroneError) -> None:
+        self._error = error
+
+    def handle(self, exchange: Exchange) -> None:
+        respond_error(exchange, self._error)

@@ -1,0 +1,165 @@
+"""POST …/generate and …/generate_stream: one plain JSON object in, one or a stream of server-sent events out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from isochrone.clock import NEVER
+from isochrone.errors import InvalidArgument, IsochroneError
+from isochrone.protocol.back_pressure import WaitingProducers
+from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters, Plan
+from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
+from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpected
+from isochrone.protocol.rest.generate_objects import read_generate, write_generate
+from isochrone.protocol.rest.headers import timeout_header
+from isochrone.protocol.rest.json_bodies import read_json, refuse_repeated_keys
+from isochrone.protocol.stages import stages_of
+from isochrone.protocol.tensors.datatypes import name_of
+from isochrone.wire.exchange import Exchange, Head, Headers, Route
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import Tensors
+    from isochrone.protocol.service import InferenceService
+
+_EVENTS: Headers = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"))
+
+
+class GenerateRoute(Route):
+    """One generate path with one particular head."""
+
+    def __init__(self, service: InferenceService, head: Head, model: str, version: str, *, streaming: bool) -> None:
+        self._service = service
+        self._model = model
+        self._version = version
+        self._events = streaming
+        self._timeout_ns = timeout_header(head)
+        self.stages = stages_of(head)
+
+    def handle(self, exchange: Exchange) -> None:
+        service = self._service
+        try:
+            raw = exchange.body
+            body: object = read_json(raw, msgspec.json.decode, object)
+            refuse_repeated_keys(raw)
+            declared, max_batch_size = service.declared_inputs(self._model, self._version)
+            generate = read_generate(body, declared, max_batch_size)
+            plan = Plan(
+                self._model,
+                self._version,
+                tuple((name, name_of(array.dtype), array.shape) for name, array in generate.inputs.items()),
+                None,
+                {key: value for key, value in generate.parameters.items() if key not in PLAN_PARAMETERS},
+                **read_parameters(generate.parameters),
+            )
+            request = GenerateInferRequest(exchange, self, plan, generate.id, generate.inputs, self._events)
+            timeout = min((given for given in (plan.timeout_ns, self._timeout_ns) if given), default=0)
+            request.deadline = exchange.arrived + timeout if timeout else NEVER
+            service.infer(request)
+        except IsochroneError as error:
+            exchange.owner = None
+            respond_error(exchange, error)
+        except Exception as error:
+            exchange.owner = None
+            respond_unexpected(exchange, error)
+
+
+class GenerateInferRequest(InferRequest):
+    """A generate request: answers as JSON, whole or event by event."""
+
+    takes_many = True
+
+    __slots__ = ("_answered", "_events", "_exchange", "_first", "_producers", "_route")
+
+    def __init__(
+        self, exchange: Exchange, route: GenerateRoute, plan: Plan, request_id: str, inputs: Tensors, events: bool
+    ) -> None:
+        super().__init__(plan, request_id, inputs, exchange.arrived)
+        self._route = route
+        self._exchange = exchange
+        self._events = events
+        self._answered = False
+        #: The one response of a plain generate call, until it is known that there is no other.
+        self._first: bytes | None = None
+        #: Called when the client has read what was sent.
+        self._producers = WaitingProducers(exchange)
+        exchange.owner = self
+
+    def abandoned(self) -> None:
+        self.cancelled = True
+        # Nobody will read again: the model that waits has to look at ``cancelled`` now.
+        self._producers.resume()
+
+    @property
+    def stages(self) -> Mapping[str, str] | None:
+        return self._route.stages
+
+    def _object(self, outputs: Tensors, parameters: Parameters) -> bytes:
+        served = self.served_by
+        message = write_generate(outputs, self.plan.model_name, served.model_version, self.id)
+        message.update({key: value for key, value in parameters.items() if not key.startswith("triton_")})
+        return msgspec.json.encode(message)
+
+    def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        try:
+            data = self._object(outputs, parameters)
+        except IsochroneError as error:
+            self.fail(error)
+            self.cancelled = True
+            return
+        if not self._events:
+            if self._first is None:
+                self._first = data
+            else:
+                self.fail(_not_one())
+                self.cancelled = True
+            return
+        if not self._answered:
+            self._answered = True
+            self._exchange.start(200, _EVENTS)
+        self._exchange.write([b"data: ", data, b"\n\n"])
+
+    def finish(self) -> None:
+        if self._events:
+            if not self._answered:
+                self._exchange.start(200, _EVENTS)
+            self._exchange.end()
+        elif self._first is None:
+            self.fail(_not_one())
+        elif not self._answered:
+            self._answered = True
+            self._exchange.respond(200, JSON, [self._first])
+
+    def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        self.emit(outputs, parameters)
+        if not self.cancelled:
+            self.finish()
+
+    def fail(self, error: IsochroneError) -> None:
+        data = msgspec.json.encode({"error": error.message})
+        if self._events:
+            # The first response may be the error: an event all the same, under the error's status, as Triton's.
+            if not self._answered:
+                self._answered = True
+                self._exchange.start(error.http_status, _EVENTS)
+            self._exchange.write([b"data: ", data, b"\n\n"])
+            self._exchange.end()
+        elif not self._answered:
+            self._answered = True
+            self._exchange.respond(error.http_status, JSON, [data])
+
+    @property
+    def is_congested(self) -> bool:
+        return self._events and self._answered and self._exchange.is_congested
+
+    def when_writable(self, callback: Callable[[], None]) -> None:
+        self._producers.add(callback)
+
+
+def _not_one() -> InvalidArgument:
+    return InvalidArgument(
+        "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
+        "number of responses"
+    )

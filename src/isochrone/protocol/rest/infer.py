@@ -1,0 +1,309 @@
+"""POST …/infer: JSON and binary tensors to an ``InferRequest``, and its outputs back to bytes.
+
+Plans are memoised by the bytes of their JSON part (``plan``); so is the JSON part of the answer, by the plan, the
+version that answered and the shapes of the outputs. Both transports share the tensor codecs; nothing here runs a model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from isochrone.clock import NEVER, now_ns
+from isochrone.errors import InvalidArgument, IsochroneError
+from isochrone.protocol import orca, timing
+from isochrone.protocol.compression import codec
+from isochrone.protocol.compression.deflating import deflated
+from isochrone.protocol.leases import LeasedRequest, infer_leased, write_output
+from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, OutputChoice, Parameters
+from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpected
+from isochrone.protocol.rest.headers import header_length, timeout_header
+from isochrone.protocol.rest.plan import RestPlan, decode_plan, read_inputs
+from isochrone.protocol.stages import stages_of
+from isochrone.protocol.tensors.binary import to_binary
+from isochrone.protocol.tensors.classification import classify
+from isochrone.protocol.tensors.datatypes import item_size, name_of
+from isochrone.protocol.tensors.json_values import to_json
+from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import Tensors
+    from isochrone.protocol.service import InferenceService
+
+_MAX_HEADER_MEMOISED = 4096
+_MAX_PLANS_MEMOISED = 512
+_MAX_ANSWERS_MEMOISED = 64
+#: Outputs up to this size are copied into the answer; larger ones are written from where they lie.
+_COPY_LIMIT = 4096
+
+_encode_json = msgspec.json.Encoder().encode
+
+
+class PlanMemo:
+    """Plans of one model and version as the path names them, by the bytes of their JSON part."""
+
+    __slots__ = ("_plans", "get")
+
+    def __init__(self) -> None:
+        self._plans: dict[bytes, RestPlan] = {}
+        self.get = self._plans.get
+
+    def keep(self, header: bytes, plan: RestPlan) -> None:
+        # A plan with inline data or an id of its own would never be asked for again.
+        if len(header) > _MAX_HEADER_MEMOISED or not plan.is_plain or plan.request_id:
+            return
+        if len(self._plans) >= _MAX_PLANS_MEMOISED:
+            self._plans.clear()
+        self._plans[header] = plan
+
+
+class InferRoute(Route):
+    """POST …/infer with one particular head."""
+
+    def __init__(self, service: InferenceService, memo: PlanMemo, head: Head, model: str, version: str) -> None:
+        self.service = service
+        self.model = model
+        self.version = version
+        self.memo = memo
+        self.header_length = header_length(head)
+        self.accept_encoding = codec.choose(head.get(b"accept-encoding"))
+        self.timeout_ns = timeout_header(head)
+        self.stages = stages_of(head)
+        self.wants_timing = head.get(timing.TIMING_HEADER) is not None
+        self.load_format = head.get(b"endpoint-load-metrics-format") or b""
+        #: Nothing but the answer itself is wanted.
+        self.is_plain = not (self.accept_encoding or self.wants_timing or self.load_format)
+
+    def handle(self, exchange: Exchange) -> None:
+        try:
+            body = exchange.body
+            length = self.header_length
+            if length is None:
+                plan = decode_plan(body, len(body), self.model, self.version)
+            elif length == 0:
+                plan, body = self._raw_plan(body)
+            else:
+                if length > len(body):
+                    raise InvalidArgument(
+                        f"Inference-Header-Content-Length is {length}, but the body has {len(body)} bytes"
+                    )
+                header = bytes(body[:length])
+                known = self.memo.get(header)
+                if known is None:
+                    known = decode_plan(header, length, self.model, self.version)
+                    self.memo.keep(header, known)
+                plan = known
+            inputs = read_inputs(plan, body, self.service)
+            if plan.regions:
+                infer_leased(self.service, LeasedRestInferRequest(exchange, self, plan, inputs), plan.choices)
+            else:
+                self.service.infer(RestInferRequest(exchange, self, plan, inputs))
+        except IsochroneError as error:
+            exchange.owner = None
+            respond_error(exchange, error)
+        except Exception as error:
+            exchange.owner = None
+            respond_unexpected(exchange, error)
+
+    def _raw_plan(self, body: Buffer) -> tuple[RestPlan, Buffer]:
+        """A body that is one tensor's bytes and nothing else, its shape following from its size; the body as read.
+
+        For BYTES the body is the one element itself, without its length.
+        """
+        declared, max_batch_size = self.service.declared_inputs(self.model, self.version)
+        if len(declared) != 1:
+            raise InvalidArgument(
+                f"a raw request needs a model with one input; model '{self.model}' has {len(declared)}"
+            )
+        name, datatype, dims = declared[0]
+        if datatype == "BYTES":
+            if dims != (1,):
+                raise InvalidArgument(
+                    f"For BYTE datatype raw input '{name}', the model must have input shape [1], it has {list(dims)}"
+                )
+            body = b"".join((len(body).to_bytes(4, "little"), body))
+        if sum(dimension < 0 for dimension in dims) > 1:
+            raise InvalidArgument(
+                f"a raw request needs an input of fixed size; input '{name}' is {datatype} {list(dims)}"
+            )
+        size = len(body)
+        known = item_size(datatype) or 1
+        for dimension in dims:
+            known *= max(dimension, 1) if dimension >= 0 else 1
+        shape = [size // known if dimension < 0 else dimension for dimension in dims]
+        if max_batch_size:
+            shape.insert(0, 1)
+        header = msgspec.json.encode(
+            {
+                "inputs": [
+                    {
+                        "name": name,
+                        "shape": shape,
+                        "datatype": datatype,
+                        "parameters": {"binary_data_size": size},
+                    }
+                ],
+                "parameters": {"binary_data_output": True},
+            }
+        )
+        return decode_plan(header, 0, self.model, self.version), body
+
+
+class RestInferRequest(InferRequest):
+    """An inference request that came over REST; knows how to write its answer."""
+
+    __slots__ = ("exchange", "route", "steps")
+
+    plan: RestPlan
+
+    def __init__(self, exchange: Exchange, route: InferRoute, plan: RestPlan, inputs: Tensors) -> None:
+        arrived = exchange.arrived
+        timeout = plan.timeout_ns or route.timeout_ns
+        if route.timeout_ns and plan.timeout_ns:
+            timeout = min(plan.timeout_ns, route.timeout_ns)
+        # InferRequest's fields, set here rather than by a second call: this runs for every request.
+        self.plan = plan
+        self.id = plan.request_id
+        self.inputs = inputs
+        self.deadline = arrived + timeout if timeout else NEVER
+        self.cancelled = False
+        self.served_by = None
+        self.arrived = arrived
+        self.enqueued = arrived
+        self.dispatched = 0
+        self.compute_start = 0
+        self.infer_start = 0
+        self.infer_end = 0
+        self.compute_end = 0
+        self.exchange = exchange
+        self.route = route
+        exchange.owner = self
+
+    @property
+    def stages(self) -> Mapping[str, str] | None:
+        return self.route.stages
+
+    def abandoned(self) -> None:
+        self.cancelled = True
+
+    def endpoint(self) -> str:
+        return "HTTP end point"
+
+    def note_step(self, model: str, nanoseconds: int) -> None:
+        if self.route.wants_timing:
+            timing.note_step(self, model, nanoseconds)
+
+    def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        plan = self.plan
+        served = self.served_by
+        if plan.is_plain and served.fixed_size:
+            if len(outputs) == 1:
+                for name, array in outputs.items():
+                    key: Any = (served, name, array.shape)
+            else:
+                # A python model may give its outputs in any order, and leave some out.
+                key = (served, *outputs, *[array.shape for array in outputs.values()])
+            if parameters:
+                key = (*key, *parameters.items())
+            answer = plan.answers.get(key)
+            if answer is None:
+                answer = self._memoise(key, outputs, parameters)
+            headers, start = answer
+            parts: list[Buffer] = [start]
+            for array in outputs.values():
+                if array.nbytes <= _COPY_LIMIT:
+                    parts.append(array.tobytes())
+                else:
+                    parts.append(to_binary(array, name_of(array.dtype)))
+            self._send(headers, parts)
+            return
+        try:
+            headers, parts = self._render(outputs, parameters)
+        except IsochroneError as error:
+            self.fail(error)
+            return
+        self._send(headers, parts)
+
+    def _memoise(self, key: Any, outputs: Tensors, parameters: Parameters) -> tuple[Headers, bytes]:
+        headers, parts = self._render(outputs, parameters)
+        answers = self.plan.answers
+        if len(answers) >= _MAX_ANSWERS_MEMOISED:
+            answers.clear()
+        answers[key] = (headers, bytes(parts[0]))
+        return answers[key]
+
+    def _render(self, outputs: Tensors, parameters: Parameters) -> tuple[Headers, list[Buffer]]:
+        plan, served = self.plan, self.served_by
+        described: list[dict[str, Any]] = []
+        blobs: list[Buffer] = []
+        default = OutputChoice(plan.binary_default)
+        for name, array in outputs.items():
+            choice = plan.choices.get(name, default)
+            if choice.classes:
+                labels = served.signature.output_by_name[name].labels
+                array = classify(array, choice.classes, labels, served.batched)
+            datatype = name_of(array.dtype)
+            item: dict[str, Any] = {"name": name, "datatype": datatype, "shape": list(array.shape)}
+            if choice.region:
+                # The entry says nothing of it, as Triton's: C++ clients take any parameter for a binary size.
+                write_output(name, choice, to_binary(array, datatype), self.route.service)
+            elif choice.binary:
+                blob = to_binary(array, datatype)
+                item["parameters"] = {"binary_data_size": len(blob)}
+                blobs.append(blob)
+            else:
+                item["data"] = to_json(array, datatype)
+            described.append(item)
+        # In Triton's order, for clients that compare text.
+        message: dict[str, Any] = {"id": self.id} if self.id else {}
+        message["model_name"], message["model_version"] = plan.model_name, served.model_version
+        if parameters:
+            message["parameters"] = dict(parameters)
+        message["outputs"] = described
+        start = _encode_json(message)
+        if not blobs:
+            return JSON, [start]
+        headers: Headers = (
+            (b"content-type", b"application/octet-stream"),
+            (b"inference-header-content-length", b"%d" % len(start)),
+        )
+        return headers, [start, *blobs]
+
+    def _send(self, headers: Headers, parts: Sequence[Buffer]) -> None:
+        route = self.route
+        if route.is_plain:
+            self.exchange.respond(200, headers, parts)
+            return
+        if route.accept_encoding is None:
+            self.exchange.respond(200, headers + self._extras(), parts)
+        else:
+            deflated(self.exchange, route.accept_encoding, headers, parts, self._extras)
+
+    def _extras(self) -> Headers:
+        """Headers the caller asked for: where the time went, and how loaded we are."""
+        route = self.route
+        extras: Headers = ()
+        if route.wants_timing:
+            extras += ((b"server-timing", timing.server_timing(self, now_ns())),)
+        if route.load_format:
+            report = route.service.load_report(route.model, route.version)
+            render = orca.orca_text if route.load_format == b"text" else orca.orca_json
+            extras += ((b"endpoint-load-metrics", render(report)),)
+        return extras
+
+    def fail(self, error: IsochroneError) -> None:
+        headers = JSON if self.route.is_plain else JSON + self._extras()
+        self.exchange.respond(error.http_status, headers, [_encode_json({"error": error.message})])
+
+    def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
+        # infer() refuses decoupled models over REST before they start, so there is one response at most.
+        self.complete(outputs, parameters)
+
+    def finish(self) -> None:
+        pass
+
+
+class LeasedRestInferRequest(LeasedRequest, RestInferRequest):
+    """One that reads or writes shared memory."""

@@ -1,0 +1,93 @@
+"""REST routing: which path means which route.
+
+``route`` is called once per distinct request head; the route it returns holds everything the head alone decides (model,
+version, encodings, deadline header), so that a repeated request starts at its body. Translation only: every answer
+comes from an ``InferenceService``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import unquote_to_bytes
+
+from isochrone.errors import InvalidArgument, IsochroneError, MethodNotAllowed, NotFound
+from isochrone.protocol.access import control_token
+from isochrone.protocol.access.fencing import term_of
+from isochrone.protocol.rest.answers import ErrorRoute
+from isochrone.protocol.rest.control import CHANGES, CONTROL_PATHS, ControlRoute, FencedRoute
+from isochrone.protocol.rest.generate import GenerateRoute
+from isochrone.protocol.rest.headers import inflating
+from isochrone.protocol.rest.infer import InferRoute, PlanMemo
+from isochrone.wire.exchange import Head, Route
+
+if TYPE_CHECKING:
+    from isochrone.protocol.service import InferenceService
+
+_MODEL = r"/v2/models/(?P<model>[^/]+)(?:/versions/(?P<version>[^/]+))?"
+_INFER = re.compile(_MODEL + r"/(?P<verb>infer|generate|generate_stream)/?$")
+
+
+class RestRouter:
+    """Finds the route of a head."""
+
+    def __init__(self, service: InferenceService, max_body_bytes: int) -> None:
+        self.service = service
+        self.max_body_bytes = max_body_bytes
+        self._memos: dict[tuple[str, str], PlanMemo] = {}
+
+    def route(self, head: Head) -> Route:
+        try:
+            return inflating(self._find(head), head, self.max_body_bytes)
+        except IsochroneError as error:
+            return ErrorRoute(error)
+
+    def _find(self, head: Head) -> Route:
+        path = head.target.partition(b"?")[0]
+        try:
+            text = path.decode("ascii")
+        except UnicodeDecodeError:
+            raise NotFound(f"no such path: {path[:200]!r}; percent-encode what is not ASCII") from None
+        match = _INFER.match(text)
+        if match is not None:
+            if head.method != b"POST":
+                raise MethodNotAllowed(f"{match['verb']}: expected POST, given {_shown(head.method)}")
+            model, version = _unquote(match["model"]), _unquote(match["version"] or "")
+            if match["verb"] == "infer":
+                return InferRoute(self.service, self._memo(model, version), head, model, version)
+            return GenerateRoute(self.service, head, model, version, streaming=match["verb"] == "generate_stream")
+        for pattern, methods in CONTROL_PATHS:
+            found = pattern.match(text)
+            if found is None:
+                continue
+            action = methods.get(head.method) or (methods.get(b"GET") if head.method == b"HEAD" else None)
+            if action is None:
+                allowed = ", ".join(name.decode() for name in methods)
+                raise MethodNotAllowed(f"{text}: expected {allowed}, given {_shown(head.method)}")
+            changes = head.method == b"POST" and action in CHANGES
+            if changes and not control_token.may_change(head, self.service.control_token):
+                raise control_token.refused()
+            arguments = {key: _unquote(value or "") for key, value in found.groupdict().items()}
+            route = ControlRoute(self.service, head, action, arguments)
+            term = term_of(head) if changes else None
+            return route if term is None else FencedRoute(route, self.service.fence, term)
+        raise NotFound(f"no such path: {text[:200]}; this server speaks the Open Inference Protocol under /v2")
+
+    def _memo(self, model: str, version: str) -> PlanMemo:
+        memo = self._memos.get((model, version))
+        if memo is None:
+            if len(self._memos) >= 4096:
+                self._memos.clear()
+            memo = self._memos[(model, version)] = PlanMemo()
+        return memo
+
+
+def _unquote(text: str) -> str:
+    try:
+        return unquote_to_bytes(text).decode()
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"the path's '{text[:100]}' is not valid UTF-8 when unquoted") from None
+
+
+def _shown(method: bytes) -> str:
+    return method.decode("latin-1")[:20]

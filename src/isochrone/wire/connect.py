@@ -1,0 +1,83 @@
+"""Connects to a server: TCP without Nagle's delay, TLS with ALPN where asked for.
+
+The client's counterpart of ``listener``. Whom to connect to, and when, is decided above; nothing is retried here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from typing import TypeVar
+
+from isochrone.errors import Unavailable
+from isochrone.settings import WireLimits
+from isochrone.wire.http1.client import Http1ClientConnection
+from isochrone.wire.http1.response_heads import ResponseHeads
+from isochrone.wire.http2.client import Http2ClientConnection
+from isochrone.wire.turn import Turn
+
+_Connection = TypeVar("_Connection", Http1ClientConnection, Http2ClientConnection)
+
+#: Seconds to wait for a server to accept.
+CONNECT_TIMEOUT = 5.0
+
+
+async def connect_http1(
+    host: str,
+    port: int,
+    *,
+    limits: WireLimits | None = None,
+    heads: ResponseHeads | None = None,
+    turn: Turn | None = None,
+    tls: ssl.SSLContext | None = None,
+    server_name: str | None = None,
+    timeout: float = CONNECT_TIMEOUT,  # noqa: ASYNC109 (names the limit in the error)
+) -> Http1ClientConnection:
+    """Raises ``Unavailable``. Connections that share ``heads`` share what they know of the server's answers."""
+    return await _connect(Http1ClientConnection(limits, heads, turn), host, port, tls, server_name, "http/1.1", timeout)
+
+
+async def connect_http2(
+    host: str,
+    port: int,
+    *,
+    limits: WireLimits | None = None,
+    turn: Turn | None = None,
+    tls: ssl.SSLContext | None = None,
+    server_name: str | None = None,
+    timeout: float = CONNECT_TIMEOUT,  # noqa: ASYNC109 (names the limit in the error)
+) -> Http2ClientConnection:
+    """Without TLS by prior knowledge (RFC 9113 §3.3); with it the server must choose h2. Raises ``Unavailable``."""
+    return await _connect(Http2ClientConnection(limits, turn=turn), host, port, tls, server_name, "h2", timeout)
+
+
+async def _connect(
+    connection: _Connection,
+    host: str,
+    port: int,
+    tls: ssl.SSLContext | None,
+    server_name: str | None,
+    protocol: str,
+    seconds: float,
+) -> _Connection:
+    loop = asyncio.get_running_loop()
+    try:
+        async with asyncio.timeout(seconds):
+            transport, _ = await loop.create_connection(
+                lambda: connection, host, port, ssl=tls, server_hostname=(server_name or host) if tls else None
+            )
+    except TimeoutError:
+        raise Unavailable(f"{host}:{port} did not accept a connection within {seconds:g} s") from None
+    except (OSError, ssl.SSLError) as error:
+        raise Unavailable(f"cannot connect to {host}:{port}: {error}") from None
+    connected = transport.get_extra_info("socket")
+    if connected is not None and connected.family != socket.AF_UNIX:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if tls is not None:
+        chosen = transport.get_extra_info("ssl_object").selected_alpn_protocol()
+        # A server without ALPN speaks HTTP/1.1 (RFC 9113 §3.2 asks for the name; RFC 9112 does not).
+        if chosen != protocol and not (chosen is None and protocol == "http/1.1"):
+            connection.close()
+            raise Unavailable(f"{host}:{port}: expected the server to choose {protocol} by ALPN, given {chosen}")
+    return connection

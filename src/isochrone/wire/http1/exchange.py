@@ -1,0 +1,200 @@
+"""One request on an HTTP/1.1 connection: its answer as bytes, sent in the order of requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from http import HTTPStatus
+from typing import Protocol
+
+from isochrone.wire.connection_host import ConnectionHost
+from isochrone.wire.exchange import Buffer, Head, Headers, Owner
+from isochrone.wire.http1.memory import Http1Memory
+from isochrone.wire.progress import Progress
+
+#: Answers up to this size are joined into one write; larger ones go out as a list of buffers.
+JOIN_LIMIT = 32 * 1024
+
+_REASONS = {status.value: status.phrase for status in HTTPStatus}
+
+#: (status, headers) → the head's bytes up to content-length's value. Answers repeat as requests do.
+_response_heads: dict[tuple[int, Headers], bytes] = {}
+
+
+def _response_head(status: int, headers: Headers) -> bytes:
+    key = (status, headers)
+    head = _response_heads.get(key)
+    if head is None:
+        lines = [b"HTTP/1.1 %d %s\r\n" % (status, _REASONS.get(status, "").encode())]
+        lines += [b"%s: %s\r\n" % header for header in headers]
+        head = b"".join(lines)
+        if len(_response_heads) >= 1024:
+            _response_heads.clear()
+        _response_heads[key] = head
+    return head
+
+
+class ExchangeConnection(Protocol):
+    """As much of an HTTP/1.1 connection as its exchanges use."""
+
+    closed: bool
+    closing: bool
+    exchanges: deque[Http1Exchange]
+    in_callback: bool
+    memory: Http1Memory
+    out: list[Buffer]
+    progress: Progress
+    reading_paused: bool
+    tick: int
+    transport: asyncio.Transport
+    write_paused: bool
+
+    @property
+    def listener(self) -> ConnectionHost: ...
+
+    def send(self, parts: list[Buffer], size: int) -> None: ...
+
+    def keep_waiting(self, size: int) -> None: ...
+
+    def advance(self) -> None: ...
+
+
+class Http1Exchange:
+    """A request on an HTTP/1.1 connection."""
+
+    __slots__ = (
+        "arrived",
+        "body",
+        "connection",
+        "finished",
+        "head",
+        "on_writable",
+        "owner",
+        "reserved",
+        "started",
+        "waiting",
+    )
+
+    def __init__(self, connection: ExchangeConnection, head: Head) -> None:
+        self.connection = connection
+        self.head = head
+        self.body: Buffer = b""
+        self.arrived = 0
+        self.owner: Owner | None = None
+        self.on_writable: Callable[[], None] | None = None
+        #: Bytes of an answer that is ready before its turn came.
+        self.waiting: list[Buffer] | None = None
+        #: Memory held for its body.
+        self.reserved = 0
+        self.started = False
+        self.finished = False
+
+    def reserve(self, size: int) -> bool:
+        connection = self.connection
+        if self.finished or connection.closed or not connection.memory.share.reserve(size):
+            return False
+        self.reserved += size
+        return True
+
+    def give_back(self, size: int) -> None:
+        # When the request is over, all of it has been given back already.
+        size = 0 if self.connection.closed else min(size, self.reserved)
+        self.reserved -= size
+        self.connection.memory.share.give_back(size)
+
+    def no_memory(self) -> str:
+        return self.connection.listener.no_memory()
+
+    @property
+    def is_congested(self) -> bool:
+        connection = self.connection
+        return not connection.closed and (connection.write_paused or connection.exchanges[0] is not self)
+
+    def respond(self, status: int, headers: Headers, body: Sequence[Buffer]) -> None:
+        connection = self.connection
+        self.owner = None
+        if connection.closed:
+            return
+        length = 0
+        for part in body:
+            length += len(part)
+        if self.head.keep_alive and not connection.closing:
+            head = b"%scontent-length: %d\r\n\r\n" % (_response_head(status, headers), length)
+        else:
+            head = b"%scontent-length: %d\r\nconnection: close\r\n\r\n" % (
+                _response_head(status, headers),
+                length,
+            )
+        self.finished = True
+        parts: list[Buffer] = [head, *body] if self.head.method != b"HEAD" else [head]
+        exchanges = connection.exchanges
+        if (
+            len(exchanges) == 1
+            and not connection.in_callback
+            and not connection.out
+            and not connection.closing
+            and not connection.reading_paused
+            and length <= JOIN_LIMIT
+            and not connection.listener.turn.staging
+        ):
+            # Nobody to share a write with.
+            exchanges.clear()
+            connection.tick = connection.listener.tick
+            data = b"".join(parts)
+            connection.progress.written += len(data)
+            connection.transport.write(data)
+            if self.reserved:
+                self.give_back(self.reserved)
+            return
+        connection.memory.answered(length)
+        if exchanges[0] is self:
+            connection.send(parts, length)
+            connection.advance()
+        else:
+            self.waiting = parts
+            connection.keep_waiting(length)
+
+    def start(self, status: int, headers: Headers) -> None:
+        if self.connection.closed:
+            return
+        self.started = True
+        if self.head.ends_by_closing:
+            self.connection.closing = True
+        closing = b"" if self.head.keep_alive and not self.connection.closing else b"connection: close\r\n"
+        # RFC 9112 §6.1, §7.1: HTTP/1.0 knows no chunks; there the connection's end is the body's end.
+        coding = b"" if self.head.ends_by_closing else b"transfer-encoding: chunked\r\n"
+        self._stream([b"%s%s%s\r\n" % (_response_head(status, headers), coding, closing)], 0)
+
+    def write(self, body: Sequence[Buffer]) -> None:
+        length = sum(len(part) for part in body)
+        if length and not self.connection.closed and self.head.method != b"HEAD":
+            if self.head.ends_by_closing:
+                self._stream([*body], length)
+            else:
+                self._stream([b"%x\r\n" % length, *body, b"\r\n"], length)
+
+    def end(self) -> None:
+        self.owner = None
+        if self.connection.closed:
+            return
+        if not self.head.ends_by_closing and self.head.method != b"HEAD":
+            self._stream([b"0\r\n\r\n"], 0)
+        self.finished = True
+        if self.connection.exchanges[0] is self:
+            self.connection.advance()
+
+    def abort(self) -> None:
+        self.owner = None
+        if not self.connection.closed:
+            self.connection.transport.abort()
+
+    def _stream(self, parts: list[Buffer], size: int) -> None:
+        if self.connection.exchanges[0] is self:
+            self.connection.send(parts, size)
+            return
+        if self.waiting is None:
+            self.waiting = parts
+        else:
+            self.waiting += parts
+        self.connection.keep_waiting(size)

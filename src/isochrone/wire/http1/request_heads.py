@@ -1,0 +1,123 @@
+"""HTTP/1.1 message heads: httptools parses each distinct one once; afterwards its bytes are the key.
+
+An agent that keeps its connection sends the same head with every request of the same size, so a dictionary look-up
+(0.2 µs) stands in for a parse with its callbacks (4 to 6 µs).
+"""
+
+from __future__ import annotations
+
+import httptools
+
+from isochrone.settings import WireLimits
+from isochrone.wire.exchange import Head, Header
+from isochrone.wire.head_memo import remember_second
+
+_MAX_MEMOISED_BYTES = 2048
+_MAX_MEMOISED_HEADS = 2048
+
+
+class HeadRefused(Exception):
+    """A head that will not be served: the status and sentence to answer before closing."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class _Collector:
+    """httptools' callbacks, gathered."""
+
+    __slots__ = ("complete", "headers", "target")
+
+    def __init__(self) -> None:
+        self.target = b""
+        self.headers: list[Header] = []
+        self.complete = False
+
+    def on_url(self, url: bytes) -> None:
+        self.target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers.append((name.lower(), value))
+
+    def on_headers_complete(self) -> None:
+        self.complete = True
+
+
+class RequestHeads:
+    """The heads one listener has seen."""
+
+    __slots__ = ("_limits", "_memo", "_seen", "get")
+
+    def __init__(self, limits: WireLimits) -> None:
+        self._limits = limits
+        self._memo: dict[bytes, Head] = {}
+        #: Hashes of heads seen once. A head with a field of its own for each call (a trace id) never comes again
+        #: and must not drive out those that do.
+        self._seen: set[int] = set()
+        #: The hot path's look-up, bound once.
+        self.get = self._memo.get
+
+    def parse(self, raw: bytes) -> Head:
+        """Parses a head that is not memoised; raises ``HeadRefused``."""
+        head = _parse(raw, self._limits)
+        if len(raw) <= _MAX_MEMOISED_BYTES and not head.expects_continue:
+            remember_second(raw, head, self._memo, self._seen, _MAX_MEMOISED_HEADS)
+        return head
+
+
+def _origin_form(target: bytes) -> bytes:
+    """RFC 9112 §3.2.2: a server must take http://host/path as well, which clients send to proxies."""
+    if target[:1] == b"/" or (target[:7].lower() != b"http://" and target[:8].lower() != b"https://"):
+        return target
+    slash = target.find(b"/", target.index(b"//") + 2)
+    return target[slash:] if slash >= 0 else b"/"
+
+
+def _parse(raw: bytes, limits: WireLimits) -> Head:
+    collector = _Collector()
+    parser = httptools.HttpRequestParser(collector)
+    try:
+        parser.feed_data(raw)
+    except httptools.HttpParserUpgrade:
+        # RFC 9110 §7.8: a server may ignore Upgrade and answer in the protocol it speaks.
+        pass
+    except httptools.HttpParserError as error:
+        raise HeadRefused(400, f"malformed HTTP/1.1 request: {error}") from None
+    if not collector.complete:
+        raise HeadRefused(400, "malformed HTTP/1.1 request: the head ends early")
+    if len(collector.headers) > limits.max_headers:
+        raise HeadRefused(
+            431,
+            f"the request has {len(collector.headers)} header fields; max_headers is {limits.max_headers}",
+        )
+    if parser.get_http_version() not in ("1.0", "1.1"):
+        raise HeadRefused(400, "malformed HTTP/1.1 request: the request line names no HTTP version")
+    head = Head(parser.get_method(), _origin_form(collector.target), tuple(collector.headers))
+    version = parser.get_http_version()
+    # HTTP/1.0's keep-alive was never standardised, and needs a header of its own in every answer: it is declined.
+    head.keep_alive = version == "1.1"
+    head.ends_by_closing = version == "1.0"
+    hosts = 0
+    for name, value in head.headers:
+        if name == b"content-length":
+            # llhttp has checked the digits and refuses a second one and one beside chunked.
+            head.content_length = int(value)
+        elif name == b"transfer-encoding":
+            if value.strip().lower() != b"chunked":
+                raise HeadRefused(501, f"transfer-encoding {value!r} is not supported; send chunked")
+            if head.chunked or version == "1.0":
+                # RFC 9112 §6.1: such framing is read differently by different servers.
+                raise HeadRefused(400, f"a second transfer-encoding, or one in HTTP/{version}")
+            head.chunked = True
+        elif name == b"expect":
+            if value.strip().lower() != b"100-continue":
+                raise HeadRefused(417, f"expectation {value!r} is not supported; only 100-continue is")
+            head.expects_continue = version != "1.0"
+        elif name == b"host":
+            hosts += 1
+        elif name == b"connection" and b"close" in value.lower():
+            head.keep_alive = False
+    if hosts != 1 and version == "1.1":
+        raise HeadRefused(400, f"an HTTP/1.1 request needs one Host header, given {hosts}")
+    return head
