@@ -12,7 +12,7 @@ import msgspec
 
 from isochrone.control.fleet.file import FleetFile
 from isochrone.control.fleet.reading import parse_fleet
-from isochrone.control.requests.fleet import Asking, Decision
+from isochrone.control.requests.decisions import Asking, Decision
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import (
     Assignment,

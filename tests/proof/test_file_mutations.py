@@ -14,7 +14,8 @@ from bench.control.history import ERROR, OK, Answer
 from bench.control.models import MODELS
 from bench.control.running_fleet import CONTROLLER, GATEWAY, WORKER
 from isochrone.control.fleet.file import lost_versions, read_file
-from isochrone.control.requests.fleet import Asking, apply_fleet
+from isochrone.control.requests.decisions import Asking
+from isochrone.control.requests.fleet import apply_fleet
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import Assignment, ConvergedRecord, EpochRecord, FleetRecord, encode
 from isochrone.control.state.view import View

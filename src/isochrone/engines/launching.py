@@ -22,7 +22,8 @@ from isochrone.control.fleet.passwords import without_password
 from isochrone.control.fleet.processes import store_url
 from isochrone.control.fleet.reading import FleetError, fleet_error, fleet_of, load_fleet, read_text
 from isochrone.control.fleet.spec import Fleet
-from isochrone.control.requests.fleet import Asking, apply_fleet
+from isochrone.control.requests.decisions import Asking
+from isochrone.control.requests.fleet import apply_fleet
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import FleetRecord
 from isochrone.control.state.view import View

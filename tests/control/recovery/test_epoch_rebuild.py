@@ -9,7 +9,7 @@ from fleet_records import ASKING, KEYS, Records
 from isochrone.control.desired.reconcile import FILE, REMOVED
 from isochrone.control.recovery.offers import offer
 from isochrone.control.recovery.rebuild import restore_epoch
-from isochrone.control.requests.fleet import Asking, Conflict
+from isochrone.control.requests.decisions import Asking, Conflict
 from isochrone.control.state.records import (
     ABORTED,
     ANNOUNCED,

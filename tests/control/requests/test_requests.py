@@ -11,17 +11,10 @@ import pytest
 from fleet_records import ALL, ASKING, FLEET, KEYS, Records, file_of, read_rollout, renamed, served
 from isochrone.control.fleet.planning.keeping import kept_processes, needed_pools
 from isochrone.control.fleet.processes import ProcessSpec, processes
-from isochrone.control.requests.fleet import (
-    Conflict,
-    NotAgreed,
-    abort,
-    apply_fleet,
-    drain,
-    forget_gateway,
-    promote,
-    scale,
-    undrain,
-)
+from isochrone.control.requests.decisions import Conflict
+from isochrone.control.requests.fleet import NotAgreed, apply_fleet, scale
+from isochrone.control.requests.processes import drain, forget_gateway, undrain
+from isochrone.control.requests.rollouts import abort, promote
 from isochrone.control.state.records import (
     ABORTED,
     ABORTING,

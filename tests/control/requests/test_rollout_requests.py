@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleet_records import ASKING, FLEET, KEYS, Records, read_rollout, served
-from isochrone.control.requests.fleet import Conflict
+from isochrone.control.requests.decisions import Conflict
 from isochrone.control.requests.rollouts import rollback, start_rollout
 from isochrone.control.state.records import (
     ABORTED,

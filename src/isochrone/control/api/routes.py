@@ -36,9 +36,9 @@ from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.fleet.version_check import check_versions
 from isochrone.control.recovery.rebuild import Rebuilt, restore_epoch
-from isochrone.control.requests import fleet as requests
-from isochrone.control.requests import rollouts as rollout_requests
-from isochrone.control.requests.fleet import Applied, Asking, Decision
+from isochrone.control.requests import fleet, processes, rollouts
+from isochrone.control.requests.decisions import Asking, Decision
+from isochrone.control.requests.fleet import Applied
 from isochrone.control.state.records import FleetRecord, RolloutRecord
 from isochrone.control.state.view import View
 from isochrone.errors import InvalidArgument, NotFound
@@ -76,7 +76,7 @@ async def _write_fleet(service: ControlService, request: Request) -> Response:
 
     def decide(view: View, asking: Asking) -> Decision[Applied]:
         # A dry run shows what would be taken away; nobody need agree to that.
-        return requests.apply_fleet(view, file, asking, body.generation, dry_run or body.retire, lost)
+        return fleet.apply_fleet(view, file, asking, body.generation, dry_run or body.retire, lost)
 
     if not dry_run:
         return _planned(await service.change(who_asks(request), decide))
@@ -110,12 +110,12 @@ async def _list_rollouts(service: ControlService, request: Request) -> Response:
 
 
 async def _read_rollout(service: ControlService, request: Request) -> Response:
-    return answer(requests.find_rollout(service.view(), request.path_params["id"]))
+    return answer(rollouts.find_rollout(service.view(), request.path_params["id"]))
 
 
 async def _watch_rollout(service: ControlService, request: Request) -> Response:
     identity = request.path_params["id"]
-    requests.find_rollout(service.view(), identity)
+    rollouts.find_rollout(service.view(), identity)
     return event_stream(rollout_changes(service, identity))
 
 
@@ -126,7 +126,7 @@ async def _start_rollout(service: ControlService, request: Request) -> Response:
         await asyncio.to_thread(check_versions, fleet, body.changes)
 
     def decide(view: View, asking: Asking) -> Decision[RolloutRecord]:
-        return rollout_requests.start_rollout(
+        return rollouts.start_rollout(
             view, body.changes, asking, cutover=body.cutover, canary=body.canary, compare=body.compare
         )
 
@@ -137,21 +137,21 @@ async def _abort(service: ControlService, request: Request) -> Response:
     body = await body_of(request, AbortRequest)
 
     def decide(view: View, asking: Asking) -> Decision[RolloutRecord]:
-        return requests.abort(view, request.path_params["id"], body.reason, asking)
+        return rollouts.abort(view, request.path_params["id"], body.reason, asking)
 
     return answer(await service.change(who_asks(request), decide))
 
 
 async def _promote(service: ControlService, request: Request) -> Response:
     def decide(view: View, asking: Asking) -> Decision[RolloutRecord]:
-        return requests.promote(view, request.path_params["id"], asking)
+        return rollouts.promote(view, request.path_params["id"], asking)
 
     return answer(await service.change(who_asks(request), decide))
 
 
 async def _rollback(service: ControlService, request: Request) -> Response:
     def decide(view: View, asking: Asking) -> Decision[RolloutRecord]:
-        return rollout_requests.rollback(view, request.path_params["model"], asking)
+        return rollouts.rollback(view, request.path_params["model"], asking)
 
     return answer(await service.change(who_asks(request), decide), 201)
 
@@ -160,28 +160,28 @@ async def _scale(service: ControlService, request: Request) -> Response:
     body = await body_of(request, ScaleRequest)
 
     def decide(view: View, asking: Asking) -> Decision[Applied]:
-        return requests.scale(view, request.path_params["pool"], body.workers, asking, body.retire)
+        return fleet.scale(view, request.path_params["pool"], body.workers, asking, body.retire)
 
     return _planned(await service.change(who_asks(request), decide))
 
 
 async def _drain(service: ControlService, request: Request) -> Response:
     def decide(view: View, asking: Asking) -> Decision[str]:
-        return requests.drain(view, request.path_params["name"], asking)
+        return processes.drain(view, request.path_params["name"], asking)
 
     return answer(Done(await service.change(who_asks(request), decide)))
 
 
 async def _undrain(service: ControlService, request: Request) -> Response:
     def decide(view: View, asking: Asking) -> Decision[str]:
-        return requests.undrain(view, request.path_params["name"], asking)
+        return processes.undrain(view, request.path_params["name"], asking)
 
     return answer(Done(await service.change(who_asks(request), decide)))
 
 
 async def _forget_gateway(service: ControlService, request: Request) -> Response:
     def decide(view: View, asking: Asking) -> Decision[str]:
-        return requests.forget_gateway(view, request.path_params["name"], asking)
+        return processes.forget_gateway(view, request.path_params["name"], asking)
 
     return answer(Done(await service.change(who_asks(request), decide)))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from isochrone.control.api.messages import StoreState
-from isochrone.control.requests.fleet import Asking, Decision
+from isochrone.control.requests.decisions import Asking, Decision
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.view import View
 from isochrone.errors import Unavailable

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from isochrone.control.desired.reconcile import REMOVED
-from isochrone.control.requests.fleet import Asking, Conflict, Decision, one_of
+from isochrone.control.requests.decisions import Asking, Conflict, Decision, one_of
 from isochrone.control.rollout.switching import with_changes
 from isochrone.control.state.events import event
 from isochrone.control.state.records import DONE, DRAINING, EpochRecord, EventRecord, RolloutRecord, encode

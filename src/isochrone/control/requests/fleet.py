@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, TypeVar
 
 import msgspec
 
@@ -20,58 +19,26 @@ from isochrone.control.fleet.planning.losses import losses_of_scaling
 from isochrone.control.fleet.planning.plan import Step, is_refused, plan, takes_away
 from isochrone.control.fleet.planning.steps import IGNORE, REFUSE
 from isochrone.control.fleet.reading import fleet_of, with_workers
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.requests.decisions import Asking, Conflict, Decision, applied_fleet, one_of
 from isochrone.control.state.events import event
 from isochrone.control.state.keys import PREFIX
 from isochrone.control.state.records import (
     ABORTING,
-    CANARY,
     DONE,
-    DRAINING,
     ConvergedRecord,
     EventRecord,
     FleetRecord,
     KeptPool,
-    RolloutRecord,
     encode,
 )
 from isochrone.control.state.view import View
-from isochrone.errors import GRPC_ALREADY_EXISTS, InvalidArgument, IsochroneError, NotFound
-from isochrone.store.base import Compare, Delete, Put
-from isochrone.suggestions import suggestion
-
-Answer = TypeVar("Answer")
+from isochrone.errors import InvalidArgument
+from isochrone.store.base import Put
 
 #: Workers of a pool that states no limit.
 _MOST_WORKERS = 4096
 #: Steps of a plan that its event names.
 _STEPS_TOLD = 5
-
-
-class Conflict(IsochroneError):
-    """What is asked does not fit what is under way; the message says what is, and what to do."""
-
-    code = "conflict"
-    http_status = 409
-    grpc_status = GRPC_ALREADY_EXISTS
-
-
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """Who asks, when (seconds since 1970), and a word that no other request has."""
-
-    who: str
-    at: float
-    unique: str
-
-
-@dataclass(frozen=True, slots=True)
-class Decision(Generic[Answer]):
-    """A transaction, and what is answered once it is written. No operations: it is so already."""
-
-    answer: Answer
-    compares: tuple[Compare, ...] = ()
-    operations: tuple[Put | Delete, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,98 +185,6 @@ def scale(view: View, pool: str, workers: int, asking: Asking, agreed: bool = Fa
     return Decision(decision.answer, (*decision.compares, unchanged), (*decision.operations, followed))
 
 
-def applied_fleet(view: View) -> tuple[FleetRecord, Fleet]:
-    record = view.fleet
-    if record is None:
-        raise Conflict("no fleet.yaml has been applied yet; do it with 'isochrone apply FILE'")
-    return record, fleet_of(record.spec)
-
-
-def abort(view: View, identity: str, reason: str, asking: Asking) -> Decision[RolloutRecord]:
-    """Nothing of the new version stays visible."""
-    record = find_rollout(view, identity)
-    if record.is_over:
-        way = "; go back with 'isochrone rollout rollback MODEL'" if record.state == DONE else ""
-        raise Conflict(f"rollout {identity} is {record.state} already{way}")
-    if record.state == DRAINING:
-        models = ", ".join(record.changes)
-        raise Conflict(f"rollout {identity} is committed; go back with 'isochrone rollout rollback' of {models}")
-    if record.state == ABORTING or record.abort_asked:
-        return Decision(record)
-    said = reason.strip()
-    changed = msgspec.structs.replace(record, abort_asked=f"{said} (by {asking.who})" if said else f"by {asking.who}")
-    return _rewritten(view, changed, "rollout abort asked", said, asking)
-
-
-def promote(view: View, identity: str, asking: Asking) -> Decision[RolloutRecord]:
-    """The canary goes on to all traffic now, whatever its figures."""
-    record = find_rollout(view, identity)
-    if record.abort_asked or record.state == ABORTING:
-        raise Conflict(f"rollout {identity} is being aborted: {record.abort_asked or record.reason}")
-    if record.state != CANARY:
-        raise Conflict(f"rollout {identity} is {record.state}; only one in canary can be promoted")
-    if record.promote_asked:
-        return Decision(record)
-    changed = msgspec.structs.replace(record, promote_asked=True)
-    return _rewritten(view, changed, "canary promoted", f"at step {record.step + 1}", asking)
-
-
-def drain(view: View, name: str, asking: Asking) -> Decision[str]:
-    """A worker or gateway gets no new work."""
-    _known_process(view, name)
-    key = view.keys.drain(name)
-    if key in view.entries:
-        return Decision(f"{name} is draining")
-    record = EventRecord(asking.at, asking.who, "drain", name)
-    operations = (Put(key, encode(record)), event(view.keys, record, asking.unique))
-    return Decision(f"{name} is draining", (view.unchanged(key),), operations)
-
-
-def undrain(view: View, name: str, asking: Asking) -> Decision[str]:
-    key = view.keys.drain(name)
-    if key not in view.entries:
-        drained = ", ".join(view.drains) or "nothing"
-        raise NotFound(f"{name} is not draining; draining: {drained}")
-    record = EventRecord(asking.at, asking.who, "undrain", name)
-    operations = (Delete(key), event(view.keys, record, asking.unique))
-    return Decision(f"{name} takes work again", (view.unchanged(key),), operations)
-
-
-def forget_gateway(view: View, name: str, asking: Asking) -> Decision[str]:
-    """A gateway that is dead for sure: strict switches no longer wait for its word."""
-    known = view.known_gateways
-    if name not in known:
-        raise NotFound(f"gateway '{name}': expected {suggestion(name, known, 'gateway') if known else 'none'}")
-    registered = view.keys.gateway(name)
-    if registered in view.entries:
-        raise Conflict(f"gateway {name} is registered, so it is alive; stop it, and it leaves by itself")
-    key, set_key = view.keys.known_gateway(name), view.keys.gateway_set
-    record = EventRecord(asking.at, asking.who, "gateway forgotten", name)
-    # Writing the set makes a switch that counted this gateway count again.
-    operations = (Delete(key), Put(set_key, name.encode()), event(view.keys, record, asking.unique))
-    compares = (view.unchanged(key), view.unchanged(registered), view.unchanged(set_key))
-    return Decision(f"gateway {name} is forgotten", compares, operations)
-
-
-def find_rollout(view: View, identity: str) -> RolloutRecord:
-    record = view.rollout(identity)
-    if record is None:
-        latest = ", ".join(each.identity for each in view.rollouts[-5:]) or "none"
-        raise NotFound(f"rollout '{identity}': expected one that exists; the latest: {latest}")
-    return record
-
-
-def one_of(name: str, known: Sequence[str], kind: str) -> None:
-    """Raises when a name is none of the known, with the nearest."""
-    if name not in known:
-        expected = suggestion(name, list(known), kind) if known else f"a {kind}, but the fleet has none"
-        raise NotFound(f"{kind} '{name}': expected {expected}")
-
-
-def _known_process(view: View, name: str) -> None:
-    one_of(name, sorted({*view.workers, *view.gateways, *view.known_gateways}), "worker or gateway")
-
-
 def _standing(view: View, versions: Mapping[str, str]) -> dict[str, str]:
     """By model: the version that is served, unless the file asks for the same as before.
 
@@ -341,9 +216,3 @@ def _fleet_written(view: View, applied: Applied, what: str, detail: str, asking:
     about = f"generation {record.generation}"
     told = event(view.keys, EventRecord(asking.at, asking.who, what, about, detail), asking.unique)
     return Decision(applied, (view.unchanged(key),), (Put(key, encode(record)), told))
-
-
-def _rewritten(view: View, record: RolloutRecord, what: str, detail: str, asking: Asking) -> Decision[RolloutRecord]:
-    key = view.keys.rollout(record.identity)
-    told = event(view.keys, EventRecord(asking.at, asking.who, what, record.identity, detail), asking.unique)
-    return Decision(record, (view.unchanged(key),), (Put(key, encode(record)), told))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
+import msgspec
 from pydantic import ValidationError
 
 from isochrone.control.fleet.checks import dotted
@@ -16,10 +17,12 @@ from isochrone.control.fleet.model_spec import Canary, Compare, Model, Section, 
 from isochrone.control.fleet.planning.lonely_stages import lonely_stages, without_traffic
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.fleet.text.pydantic_problems import problems_of
-from isochrone.control.requests.fleet import Asking, Conflict, Decision, abort, applied_fleet, one_of
+from isochrone.control.requests.decisions import Asking, Conflict, Decision, applied_fleet, one_of
 from isochrone.control.state.events import event
 from isochrone.control.state.records import (
+    ABORTING,
     CANARY,
+    DONE,
     DRAINING,
     FAST,
     PENDING,
@@ -131,6 +134,43 @@ def rollback(view: View, model: str, asking: Asking) -> Decision[RolloutRecord]:
     return _created(view, record, conditions, counted, asking)
 
 
+def abort(view: View, identity: str, reason: str, asking: Asking) -> Decision[RolloutRecord]:
+    """Nothing of the new version stays visible."""
+    record = find_rollout(view, identity)
+    if record.is_over:
+        way = "; go back with 'isochrone rollout rollback MODEL'" if record.state == DONE else ""
+        raise Conflict(f"rollout {identity} is {record.state} already{way}")
+    if record.state == DRAINING:
+        models = ", ".join(record.changes)
+        raise Conflict(f"rollout {identity} is committed; go back with 'isochrone rollout rollback' of {models}")
+    if record.state == ABORTING or record.abort_asked:
+        return Decision(record)
+    said = reason.strip()
+    changed = msgspec.structs.replace(record, abort_asked=f"{said} (by {asking.who})" if said else f"by {asking.who}")
+    return _rewritten(view, changed, "rollout abort asked", said, asking)
+
+
+def promote(view: View, identity: str, asking: Asking) -> Decision[RolloutRecord]:
+    """The canary goes on to all traffic now, whatever its figures."""
+    record = find_rollout(view, identity)
+    if record.abort_asked or record.state == ABORTING:
+        raise Conflict(f"rollout {identity} is being aborted: {record.abort_asked or record.reason}")
+    if record.state != CANARY:
+        raise Conflict(f"rollout {identity} is {record.state}; only one in canary can be promoted")
+    if record.promote_asked:
+        return Decision(record)
+    changed = msgspec.structs.replace(record, promote_asked=True)
+    return _rewritten(view, changed, "canary promoted", f"at step {record.step + 1}", asking)
+
+
+def find_rollout(view: View, identity: str) -> RolloutRecord:
+    record = view.rollout(identity)
+    if record is None:
+        latest = ", ".join(each.identity for each in view.rollouts[-5:]) or "none"
+        raise NotFound(f"rollout '{identity}': expected one that exists; the latest: {latest}")
+    return record
+
+
 def next_identity(view: View) -> tuple[str, tuple[base.Compare, ...], base.Put]:
     """A name no rollout has; the conditions that it is still free and the epoch as seen here; the new count."""
     key = view.keys.rollout_number
@@ -231,3 +271,9 @@ def _rule(wish: Wish, kind: type[_Rule], name: str, of_models: Sequence[_Rule | 
         problem = problems_of(error, kind)[0]
         key = dotted((name, *problem.path))
         raise InvalidArgument(f"{key}: expected {problem.expected}, given {problem.given}") from None
+
+
+def _rewritten(view: View, record: RolloutRecord, what: str, detail: str, asking: Asking) -> Decision[RolloutRecord]:
+    key = view.keys.rollout(record.identity)
+    told = event(view.keys, EventRecord(asking.at, asking.who, what, record.identity, detail), asking.unique)
+    return Decision(record, (view.unchanged(key),), (base.Put(key, encode(record)), told))

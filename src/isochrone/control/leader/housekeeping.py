@@ -1,0 +1,84 @@
+"""The leader's upkeep of the records: reports and repairs unreadable ones, reports workers, deletes old records."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import structlog
+
+from isochrone.control.leader.records import LeaderRecords
+from isochrone.control.leader.worker_reports import changes, worker_faults
+from isochrone.control.recovery.repair import mend, unreported
+from isochrone.control.state.events import trimmed
+from isochrone.control.state.records import EpochRecord, Fault, encode
+from isochrone.control.state.view import View
+from isochrone.store.base import Compare, Delete, Put
+
+log = structlog.get_logger()
+
+#: Finished rollouts that are kept for users to look at.
+_KEPT_ROLLOUTS = 200
+#: Operations in one transaction.
+_AT_ONCE = 100
+
+
+class Housekeeping:
+    def __init__(self, records: LeaderRecords) -> None:
+        self._records = records
+        self._keys = records.keys
+        #: Unreadable records that were reported.
+        self._reported: set[Fault] = set()
+        #: By worker: why gateways send it nothing, as it was reported.
+        self._worker_faults: dict[str, str] = {}
+
+    async def repair(self, view: View, asked: Mapping[str, str]) -> bool:
+        """Report unreadable records and repair those that would stop the leader; return whether it may go on.
+        ``asked``: the versions that the applied file asks for."""
+        now = time.time()
+        for fault, report in unreported(view, self._reported, now):
+            log.error("a record cannot be read", key=fault.key, revision=fault.revision, error=fault.reason)
+            await self._records.write((), (self._records.event_of(report),))
+            self._reported.add(fault)
+        mending = mend(view, asked, now)
+        if mending is not None:
+            log.warning(mending.event.what, about=mending.event.about, detail=mending.event.detail)
+            report_repair = self._records.event_of(mending.event)
+            await self._records.write(mending.compares, (*mending.operations, report_repair))
+            view = self._records.view()
+        return not view.is_unreadable(self._keys.epoch) and not view.is_unreadable(self._keys.switch)
+
+    async def report_workers(self, view: View) -> None:
+        """Write an event for each worker that stopped or started to get requests."""
+        faults = worker_faults(view)
+        events = changes(self._worker_faults, faults, view, time.time())
+        if events:
+            await self._records.write_later((), [self._records.event_of(each) for each in events[:_AT_ONCE]])
+        self._worker_faults = faults
+
+    async def tidy(self, view: View) -> None:
+        """Delete what nobody needs any more, and keep the copy of the epoch current."""
+        keys = self._keys
+        operations: list[Put | Delete] = list(trimmed(keys, view.entries))
+        over = [record for record in view.rollouts if record.is_over]
+        operations += [Delete(keys.rollout(record.identity)) for record in over[:-_KEPT_ROLLOUTS][:10]]
+        switch = view.switch
+        current = keys.acknowledgement(switch.identity, "") if switch is not None else "none"
+        acknowledgements = [key for key in view.entries if key.startswith(keys.acknowledgements)]
+        room = _AT_ONCE - len(operations)
+        operations += [Delete(key) for key in acknowledgements if not key.startswith(current)][:room]
+        known = set(view.known_gateways)
+        operations += [
+            Delete(key)
+            for key in view.entries
+            if key.startswith(keys.seen_epochs) and key.removeprefix(keys.seen_epochs) not in known
+        ]
+        compares: list[Compare] = []
+        epoch, copy = view.epoch, view.read(keys.epoch_copy, EpochRecord)
+        if epoch is not None and epoch != copy:
+            compares.append(view.unchanged(keys.epoch))
+            operations.insert(0, Put(keys.epoch_copy, encode(epoch)))
+        if epoch is not None:
+            operations += [Delete(key) for key in view.entries if key.startswith(keys.served_epochs)]
+        if operations:
+            await self._records.write_later(compares, operations[:_AT_ONCE])
