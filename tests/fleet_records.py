@@ -12,7 +12,7 @@ import msgspec
 
 from isochrone.control.fleet.file import FleetFile
 from isochrone.control.fleet.reading import parse_fleet
-from isochrone.control.requests.decisions import Asking, Decision
+from isochrone.control.requests.decisions import Decision, RequestContext
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import (
     Assignment,
@@ -26,7 +26,7 @@ from isochrone.control.state.view import View
 from isochrone.store.base import Delete, Entry, Put
 
 KEYS = Keys("plant")
-ASKING = Asking("ada@desk", 1000.0, "a1")
+CONTEXT = RequestContext("ada@desk", 1000.0, "a1")
 FLEET = """
 name: plant
 pools:

@@ -14,10 +14,10 @@ from bench.control.history import ERROR, OK, Answer
 from bench.control.models import MODELS
 from bench.control.running_fleet import CONTROLLER, GATEWAY, WORKER
 from isochrone.control.fleet.file import lost_versions, read_file
-from isochrone.control.requests.decisions import Asking
+from isochrone.control.requests.decisions import RequestContext
 from isochrone.control.requests.fleet import apply_fleet
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import Assignment, ConvergedRecord, EpochRecord, FleetRecord, encode
+from isochrone.control.state.records import Assignment, EpochRecord, FleetRecord, ReconciledRecord, encode
 from isochrone.control.state.view import View
 from isochrone.errors import IsochroneError
 from isochrone.store.base import Entry
@@ -49,13 +49,13 @@ class Decided:
         try:
             file = read_file(text, "fleet.yaml", self._directory)
             lost = lost_versions(file, view.fleet, view.assignments)
-            record = apply_fleet(view, file, Asking("", 0.0, ""), agreed=agreed, lost=lost).answer.record
+            record = apply_fleet(view, file, RequestContext("", 0.0, ""), agreed=agreed, lost=lost).answer.record
         except IsochroneError as error:
             return str(error)
         models = {name: Assignment(version, pools=file.fleet.pools_of(name)) for name, version in file.versions.items()}
         self._put(KEYS.fleet, encode(record))
         self._put(KEYS.epoch, encode(EpochRecord(record.generation, models)))
-        self._put(KEYS.converged, encode(ConvergedRecord(record.generation, dict(file.versions))))
+        self._put(KEYS.reconciled, encode(ReconciledRecord(record.generation, dict(file.versions))))
         return ""
 
     def _put(self, key: str, value: bytes) -> None:

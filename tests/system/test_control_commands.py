@@ -25,10 +25,10 @@ from isochrone.control.state.records import (
     Assignment,
     CanaryRule,
     Change,
-    ConvergedRecord,
     EpochRecord,
     GatewayRecord,
     Progress,
+    ReconciledRecord,
     RolloutRecord,
     WorkerRecord,
 )
@@ -123,7 +123,7 @@ def _leads(control: ControlThread, state: str, **fields: Any) -> threading.Threa
         control.wait_applied()
         record = RolloutRecord("r1", {"detector": Change("1")}, by="fleet.yaml", at=100.0, since={PENDING: 100.0})
         control.write(KEYS.rollout("r1"), record)
-        control.write(KEYS.converged, ConvergedRecord(1))
+        control.write(KEYS.reconciled, ReconciledRecord(1))
         control.write(KEYS.rollout("r1"), entered(state, **fields)(record))
 
     control.write(KEYS.leader, b"c1")

@@ -84,14 +84,14 @@ def test_any_number_of_models_and_servers_in_one_apply(tmp_path: Path) -> None:
         fleet = FleetRecord(1, text, spec, str(tmp_path))
         async with _leader(tmp_path, EpochRecord(4, served), fleet, asked, SERVERS) as (_, mirror):
             view = View(KEYS, mirror.entries)
-            await _until(lambda: view.converged.generation == 1)
+            await _until(lambda: view.reconciled.generation == 1)
             assert len(view.workers) == len(SERVERS)
             assert {name for record in view.rollouts for name in record.changes} == set(MODELS)
             assert [record.identity for record in view.rollouts] == [f"r{1 + number}" for number in range(len(MODELS))]
             assert mirror.entries[KEYS.rollout_number].value == str(len(MODELS)).encode()
             # What goes waits for all of them.
-            assert view.converged.retiring == ("old",)
-            assert set(view.converged.rollouts) == {record.identity for record in view.rollouts}
+            assert view.reconciled.retiring == ("old",)
+            assert set(view.reconciled.rollouts) == {record.identity for record in view.rollouts}
             assert view.epoch == EpochRecord(4, served)
 
     asyncio.run(run())
@@ -108,7 +108,7 @@ def test_servers_of_a_pool_that_the_file_drops_stay_until_nothing_committed_name
     async def run() -> None:
         async with _leader(tmp_path, served, fleet, {"m": Asked("1", ("new",))}, (new,)) as (store, mirror):
             view = View(KEYS, mirror.entries)
-            await _until(lambda: view.converged.generation == 1 and view.open_rollouts)
+            await _until(lambda: view.reconciled.generation == 1 and view.open_rollouts)
             assert set(view.workers) == {"old-server", "new-server"}
             # As the rollout's commit would: the model is served by the new pool, and nothing is on its way.
             (rollout,) = view.open_rollouts

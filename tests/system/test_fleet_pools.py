@@ -31,11 +31,11 @@ def test_a_model_moves_to_another_pool_under_requests(tmp_path: Path) -> None:
         answers: list[int] = []
         over = threading.Event()
 
-        def asking() -> None:
+        def context() -> None:
             while not over.is_set():
                 answers.append(ask(gateway, "solo").status)
 
-        caller = threading.Thread(target=asking)
+        caller = threading.Thread(target=context)
         caller.start()
         try:
             moved("edge")

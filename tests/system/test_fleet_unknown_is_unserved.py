@@ -188,7 +188,7 @@ def test_damaged_records_of_every_kind_harm_nobody_and_a_restart_works(tmp_path:
                 keys.drain("nobody"),
                 keys.event("0000000000000001-x"),
                 keys.switch,
-                keys.converged,
+                keys.reconciled,
                 keys.epoch_copy,
                 keys.epoch,
                 keys.rollout_number,

@@ -54,7 +54,7 @@ class Engine(ABC):
         """``listener`` is called at once whenever a process has ended, whatever the cause."""
         self._listeners.append(listener)
 
-    def _tell(self, ended: Exit) -> None:
+    def _notify(self, ended: Exit) -> None:
         for listener in self._listeners:
             listener(ended)
 

@@ -17,12 +17,12 @@ from pathlib import Path
 
 from isochrone.control.fleet.bundled import write_bundled
 from isochrone.control.fleet.file import lost_versions, read_file
-from isochrone.control.fleet.local_ports import FREE, port_problems, wanted_ports
+from isochrone.control.fleet.local_ports import FREE, fixed_ports, port_problems
 from isochrone.control.fleet.passwords import without_password
 from isochrone.control.fleet.processes import store_url
 from isochrone.control.fleet.reading import FleetError, fleet_error, fleet_of, load_fleet, read_text
 from isochrone.control.fleet.spec import Fleet
-from isochrone.control.requests.decisions import Asking
+from isochrone.control.requests.decisions import RequestContext
 from isochrone.control.requests.fleet import apply_fleet
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import FleetRecord
@@ -141,8 +141,8 @@ async def record_of(
         # A model or version that is not there is told now, not by a rollout that fails later.
         file = read_file(launch.text, launch.where, launch.directory)
         lost = lost_versions(file, before, view.assignments)
-        asking = Asking(_WHO, time.time(), secrets.token_hex(4))
-        decision = apply_fleet(view, file, asking, agreed=agrees, lost=lost)
+        context = RequestContext(_WHO, time.time(), secrets.token_hex(4))
+        decision = apply_fleet(view, file, context, agreed=agrees, lost=lost)
         if check is not None:
             await check(decision.answer.record, launch.where)
         if not decision.operations or (await store.transact(decision.compares, decision.operations)).succeeded:
@@ -159,9 +159,9 @@ def _says_the_same(record: FleetRecord, launch: Launch) -> bool:
 
 async def check_ports(record: FleetRecord, where: str) -> None:
     """Raises ``FleetError`` for all ports that others have: it names the keys to change."""
-    wanted = list(wanted_ports(fleet_of(record.spec)))
+    ports = list(fixed_ports(fleet_of(record.spec)))
     ends = time.monotonic() + _PORT_SECONDS
-    while problems := port_problems(wanted):
+    while problems := port_problems(ports):
         if time.monotonic() >= ends or any(each.expected != FREE for each in problems):
             raise fleet_error(problems, where, None)
         await asyncio.sleep(0.1)

@@ -9,7 +9,15 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from isochrone.control.desired.reconcile import FILE, Asked, Steps, follow, given_up, retire, superseded
+from isochrone.control.desired.reconcile import (
+    FILE,
+    DesiredModel,
+    Reconciliation,
+    reconcile,
+    retire,
+    superseded,
+    without_aborted,
+)
 from isochrone.control.state.records import (
     ABORTED,
     ABORTING,
@@ -19,12 +27,12 @@ from isochrone.control.state.records import (
     PREPARING,
     Assignment,
     Change,
-    ConvergedRecord,
     EpochRecord,
+    ReconciledRecord,
     RolloutRecord,
 )
 
-File = dict[str, Asked]
+File = dict[str, DesiredModel]
 
 
 @dataclass
@@ -34,7 +42,7 @@ class Fleet:
     file: File
     generation: int = 1
     epoch: EpochRecord = field(default_factory=lambda: EpochRecord(0))
-    converged: ConvergedRecord = field(default_factory=lambda: ConvergedRecord(0))
+    reconciled: ReconciledRecord = field(default_factory=lambda: ReconciledRecord(0))
     rollouts: dict[str, RolloutRecord] = field(default_factory=dict)
 
     @property
@@ -46,15 +54,15 @@ class Fleet:
 
     def lead(self) -> None:
         """One look at the file, as ``Controller._follow_fleet`` does it."""
-        if self.converged.generation >= self.generation:
-            self._write(retire(self.converged, self.epoch, self.open, 0.0))
+        if self.reconciled.generation >= self.generation:
+            self._write(retire(self.reconciled, self.epoch, self.open, 0.0))
         elif late := superseded(self.file, self.open, self.generation):
             self.rollouts.update({each.identity: each for each in late})
         else:
             number = len(self.rollouts) + 1
-            self._write(follow(self.generation, self.file, self.converged, self.epoch, self.open, number, 0.0))
+            self._write(reconcile(self.generation, self.file, self.reconciled, self.epoch, self.open, number, 0.0))
 
-    def _write(self, steps: Steps | None) -> None:
+    def _write(self, steps: Reconciliation | None) -> None:
         if steps is None:
             return
         if steps.epoch is not None:
@@ -62,7 +70,7 @@ class Fleet:
                 assert name not in self.file
                 assert self.is_served, f"{name} goes before what the file asks for is served"
             self.epoch = steps.epoch
-        self.converged = steps.converged
+        self.reconciled = steps.reconciled
         self.rollouts.update({each.identity: each for each in steps.rollouts})
 
     @property
@@ -70,8 +78,8 @@ class Fleet:
         """Whether all that the file asks for is served as it asks."""
         models = self.epoch.models
         return all(
-            name in models and (models[name].version, models[name].pools) == (asked.version, asked.pools)
-            for name, asked in self.file.items()
+            name in models and (models[name].version, models[name].pools) == (desired.version, desired.pools)
+            for name, desired in self.file.items()
         )
 
     def advance(self, record: RolloutRecord) -> None:
@@ -89,7 +97,7 @@ class Fleet:
         elif record.state == DRAINING:
             self._enter(record, DONE)
         elif record.state == ABORTING:
-            self.converged = given_up(record, self.converged) or self.converged
+            self.reconciled = without_aborted(record, self.reconciled) or self.reconciled
             self._enter(record, ABORTED)
 
     def fail(self, record: RolloutRecord) -> None:
@@ -102,17 +110,17 @@ class Fleet:
     def settle(self) -> None:
         """Everything goes on until nothing changes any more."""
         while True:
-            before = (self.epoch, self.converged, dict(self.rollouts))
+            before = (self.epoch, self.reconciled, dict(self.rollouts))
             self.lead()
             for record in self.open:
                 self.advance(record)
-            if before == (self.epoch, self.converged, self.rollouts):
-                assert self.converged.generation == self.generation
+            if before == (self.epoch, self.reconciled, self.rollouts):
+                assert self.reconciled.generation == self.generation
                 assert not self.open
                 return
 
 
-_MODELS = st.builds(Asked, st.sampled_from("12"), st.sampled_from([("cpu",), ("metal",)]))
+_MODELS = st.builds(DesiredModel, st.sampled_from("12"), st.sampled_from([("cpu",), ("metal",)]))
 _FILES = st.dictionaries(st.sampled_from("abc"), _MODELS, min_size=1)
 _EVENTS = st.one_of(
     st.tuples(st.just("apply"), _FILES),
@@ -131,7 +139,7 @@ def test_nothing_goes_before_its_replacement_and_nothing_stays_for_good(
     assert fleet.epoch.models.keys() == first.keys()
     for what, which in events:
         if what == "apply" and isinstance(which, dict):
-            fleet.apply({name: _tied(asked, which) if together else asked for name, asked in which.items()})
+            fleet.apply({name: _tied(desired, which) if together else desired for name, desired in which.items()})
         elif what == "apply again":
             fleet.apply(fleet.file)
         elif what == "lead":
@@ -156,9 +164,9 @@ def test_nothing_goes_before_its_replacement_and_nothing_stays_for_good(
     assert fleet.epoch.models.keys() == fleet.file.keys()
 
 
-def _tied(asked: Asked, file: File) -> Asked:
+def _tied(desired: DesiredModel, file: File) -> DesiredModel:
     """The same, to change at once with all others of its file."""
-    return Asked(asked.version, asked.pools, together=tuple(file))
+    return DesiredModel(desired.version, desired.pools, together=tuple(file))
 
 
 # Orders that went wrong, by hand.
@@ -166,11 +174,11 @@ def _tied(asked: Asked, file: File) -> Asked:
 
 def _removing() -> Fleet:
     """Version 2 of one model is being prepared, and another model goes after it."""
-    fleet = Fleet({"a": Asked("1", ("cpu",)), "old": Asked("1", ("cpu",))})
+    fleet = Fleet({"a": DesiredModel("1", ("cpu",)), "old": DesiredModel("1", ("cpu",))})
     fleet.settle()
-    fleet.apply({"a": Asked("2", ("cpu",))})
+    fleet.apply({"a": DesiredModel("2", ("cpu",))})
     fleet.lead()
-    assert fleet.converged.retiring == ("old",)
+    assert fleet.reconciled.retiring == ("old",)
     return fleet
 
 
@@ -188,9 +196,9 @@ def test_the_same_file_applied_again_and_again_retires_after_the_rollout() -> No
 
 def test_a_file_with_one_more_model_waits_for_both_rollouts() -> None:
     fleet = _removing()
-    fleet.apply({**fleet.file, "new": Asked("1", ("cpu",))})
+    fleet.apply({**fleet.file, "new": DesiredModel("1", ("cpu",))})
     fleet.lead()
-    assert set(fleet.converged.rollouts) == {each.identity for each in fleet.open}
+    assert set(fleet.reconciled.rollouts) == {each.identity for each in fleet.open}
     assert len(fleet.open) == 2
     fleet.settle()
     assert set(fleet.epoch.models) == {"a", "new"}
@@ -216,13 +224,13 @@ def test_a_file_applied_while_the_rollout_is_on_its_way_back_asks_for_the_versio
 
 
 def test_a_version_and_a_pool_that_change_together_are_not_started_twice() -> None:
-    fleet = Fleet({"a": Asked("1", ("cpu",)), "old": Asked("1", ("cpu",))})
+    fleet = Fleet({"a": DesiredModel("1", ("cpu",)), "old": DesiredModel("1", ("cpu",))})
     fleet.settle()
-    fleet.apply({"a": Asked("2", ("metal",))})
+    fleet.apply({"a": DesiredModel("2", ("metal",))})
     fleet.lead()
     fleet.apply(dict(fleet.file))
     fleet.lead()
-    assert fleet.converged == ConvergedRecord(3, {"a": "2"}, ("old",), ("r2",))
+    assert fleet.reconciled == ReconciledRecord(3, {"a": "2"}, ("old",), ("r2",))
     assert fleet.rollouts["r2"].by == FILE
     assert fleet.rollouts["r2"].changes["a"] == Change("2", "1", pools=("metal",), left=("cpu",))
     fleet.settle()

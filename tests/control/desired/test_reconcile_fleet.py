@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from isochrone.control.desired.reconcile import FILE, Asked, Steps, follow, given_up, retire, superseded
+from isochrone.control.desired.reconcile import (
+    FILE,
+    DesiredModel,
+    Reconciliation,
+    reconcile,
+    retire,
+    superseded,
+    without_aborted,
+)
 from isochrone.control.state.records import (
     ABORTING,
     DRAINING,
@@ -13,16 +21,16 @@ from isochrone.control.state.records import (
     CanaryRule,
     Change,
     CompareRule,
-    ConvergedRecord,
     EpochRecord,
+    ReconciledRecord,
     RolloutRecord,
 )
 
 NOTHING = EpochRecord(0)
 
 
-def asked(version: str = "1", **fields: Any) -> Asked:
-    return Asked(version, **{"pools": ("cpu",), **fields})
+def desired(version: str = "1", **fields: Any) -> DesiredModel:
+    return DesiredModel(version, **{"pools": ("cpu",), **fields})
 
 
 def served(version: str = "1", **fields: Any) -> Assignment:
@@ -30,31 +38,31 @@ def served(version: str = "1", **fields: Any) -> Assignment:
 
 
 def following(
-    models: dict[str, Asked],
+    models: dict[str, DesiredModel],
     epoch: EpochRecord = NOTHING,
-    converged: ConvergedRecord | None = None,
+    reconciled: ReconciledRecord | None = None,
     rollouts: tuple[RolloutRecord, ...] = (),
-) -> Steps:
-    steps = follow(7, models, converged or ConvergedRecord(0), epoch, rollouts, 5, 100.0)
+) -> Reconciliation:
+    steps = reconcile(7, models, reconciled or ReconciledRecord(0), epoch, rollouts, 5, 100.0)
     assert steps is not None
     return steps
 
 
 def test_all_that_is_new_is_one_rollout() -> None:
-    steps = following({"m": asked(), "n": asked("3", canary=CanaryRule(), compare=CompareRule())})
+    steps = following({"m": desired(), "n": desired("3", canary=CanaryRule(), compare=CompareRule())})
     (rollout,) = steps.rollouts
     assert rollout.identity == "r5"
     assert rollout.kind == "first"
     assert {name: change.version for name, change in rollout.changes.items()} == {"m": "1", "n": "3"}
     assert rollout.canary is None, "there is nothing to compare with"
     assert rollout.compare is None
-    assert steps.converged == ConvergedRecord(7, {"m": "1", "n": "3"})
+    assert steps.reconciled == ReconciledRecord(7, {"m": "1", "n": "3"})
 
 
 def test_a_changed_version_is_a_rollout_by_its_rules() -> None:
     epoch = EpochRecord(4, {"m": served()})
-    model = asked("2", cutover=STRICT, canary=CanaryRule(), memory=5, prepare_seconds=9.0)
-    (rollout,) = following({"m": model}, epoch, ConvergedRecord(6, {"m": "1"})).rollouts
+    model = desired("2", cutover=STRICT, canary=CanaryRule(), memory=5, prepare_seconds=9.0)
+    (rollout,) = following({"m": model}, epoch, ReconciledRecord(6, {"m": "1"})).rollouts
     assert (rollout.kind, rollout.cutover, rollout.prepare_seconds) == ("version", STRICT, 9.0)
     assert rollout.canary == CanaryRule()
     assert rollout.changes["m"] == Change("2", "1", pools=("cpu",), memory=5)
@@ -62,23 +70,23 @@ def test_a_changed_version_is_a_rollout_by_its_rules() -> None:
 
 def test_what_was_rolled_out_by_hand_stands() -> None:
     epoch = EpochRecord(4, {"m": served("2")})
-    steps = following({"m": asked("1")}, epoch, ConvergedRecord(6, {"m": "1"}))
+    steps = following({"m": desired("1")}, epoch, ReconciledRecord(6, {"m": "1"}))
     assert steps.rollouts == ()
 
 
 def test_until_the_file_asks_for_another_version() -> None:
     epoch = EpochRecord(4, {"m": served("2")})
-    (rollout,) = following({"m": asked("3")}, epoch, ConvergedRecord(6, {"m": "1"})).rollouts
+    (rollout,) = following({"m": desired("3")}, epoch, ReconciledRecord(6, {"m": "1"})).rollouts
     assert rollout.changes["m"].version == "3"
 
 
 def test_what_belongs_together_changes_together() -> None:
     epoch = EpochRecord(4, {name: served() for name in ("chain", "first", "second", "other")})
     models = {
-        "chain": asked("2", stages=("first", "second")),
-        "first": asked("2"),
-        "second": asked("2"),
-        "other": asked("2"),
+        "chain": desired("2", stages=("first", "second")),
+        "first": desired("2"),
+        "second": desired("2"),
+        "other": desired("2"),
     }
     groups = [set(rollout.changes) for rollout in following(models, epoch).rollouts]
     assert {"chain", "first", "second"} in groups
@@ -88,15 +96,20 @@ def test_what_belongs_together_changes_together() -> None:
 
 def test_with_joins_groups_that_meet() -> None:
     epoch = EpochRecord(4, {name: served() for name in "abcd"})
-    models = {"a": asked("2", together=("c",)), "b": asked("2", together=("d",)), "c": asked("2"), "d": asked("2")}
-    models["c"] = asked("2", together=("d",))
+    models = {
+        "a": desired("2", together=("c",)),
+        "b": desired("2", together=("d",)),
+        "c": desired("2"),
+        "d": desired("2"),
+    }
+    models["c"] = desired("2", together=("d",))
     (rollout,) = following(models, epoch).rollouts
     assert set(rollout.changes) == set("abcd")
 
 
 def test_a_model_that_is_gone_is_gone_in_one_epoch() -> None:
     epoch = EpochRecord(4, {"m": served(), "n": served()})
-    steps = following({"m": asked()}, epoch, ConvergedRecord(6, {"m": "1", "n": "1"}))
+    steps = following({"m": desired()}, epoch, ReconciledRecord(6, {"m": "1", "n": "1"}))
     assert steps.epoch is not None
     assert set(steps.epoch.models) == {"m"}
     assert steps.epoch.epoch == 5
@@ -105,14 +118,14 @@ def test_a_model_that_is_gone_is_gone_in_one_epoch() -> None:
 
 def test_other_memory_is_a_new_epoch_of_the_same_versions() -> None:
     epoch = EpochRecord(4, {"m": served("2", previous="1"), "n": served()})
-    steps = following({"m": asked("2", memory=5), "n": asked()}, epoch)
+    steps = following({"m": desired("2", memory=5), "n": desired()}, epoch)
     assert steps.epoch == EpochRecord(5, {"m": served("2", previous="1", memory=5), "n": served()}, "", FILE, 100.0)
     assert steps.rollouts == ()
 
 
 def test_other_pools_are_a_rollout_of_the_same_version() -> None:
     epoch = EpochRecord(4, {"m": served("2", previous="1", stages=("s",))})
-    model = asked("2", pools=("gpu",), memory=5, cutover=STRICT, canary=CanaryRule(), compare=CompareRule())
+    model = desired("2", pools=("gpu",), memory=5, cutover=STRICT, canary=CanaryRule(), compare=CompareRule())
     steps = following({"m": model}, epoch)
     assert steps.epoch is None, "what is served stays where it is until the others have it"
     (rollout,) = steps.rollouts
@@ -124,14 +137,14 @@ def test_other_pools_are_a_rollout_of_the_same_version() -> None:
 
 def test_one_more_pool_loads_it_first_and_the_order_of_pools_means_nothing() -> None:
     epoch = EpochRecord(4, {"m": served(pools=("cpu", "gpu"))})
-    (rollout,) = following({"m": asked(pools=("gpu", "npu", "cpu"))}, epoch).rollouts
+    (rollout,) = following({"m": desired(pools=("gpu", "npu", "cpu"))}, epoch).rollouts
     assert rollout.changes["m"].left == ()
-    assert following({"m": asked(pools=("gpu", "cpu"))}, epoch) == Steps(ConvergedRecord(7, {"m": "1"}))
+    assert following({"m": desired(pools=("gpu", "cpu"))}, epoch) == Reconciliation(ReconciledRecord(7, {"m": "1"}))
 
 
 def test_other_pools_and_another_version_are_one_rollout() -> None:
     epoch = EpochRecord(4, {"m": served("1")})
-    steps = following({"m": asked("2", pools=("gpu",))}, epoch, ConvergedRecord(6, {"m": "1"}))
+    steps = following({"m": desired("2", pools=("gpu",))}, epoch, ReconciledRecord(6, {"m": "1"}))
     (rollout,) = steps.rollouts
     assert rollout.changes["m"] == Change("2", "1", pools=("gpu",), left=("cpu",))
     assert steps.epoch is None
@@ -139,46 +152,46 @@ def test_other_pools_and_another_version_are_one_rollout() -> None:
 
 def test_a_version_that_was_rolled_out_by_hand_moves_as_it_is() -> None:
     epoch = EpochRecord(4, {"m": served("2")})
-    (rollout,) = following({"m": asked("1", pools=("gpu",))}, epoch, ConvergedRecord(6, {"m": "1"})).rollouts
+    (rollout,) = following({"m": desired("1", pools=("gpu",))}, epoch, ReconciledRecord(6, {"m": "1"})).rollouts
     assert (rollout.changes["m"].version, rollout.changes["m"].before) == ("2", "2")
 
 
 def test_an_ensemble_moves_with_its_stages() -> None:
     epoch = EpochRecord(4, {name: served() for name in ("chain", "first")})
-    models = {"chain": asked(pools=("gpu",), stages=("first",)), "first": asked(pools=("gpu",))}
+    models = {"chain": desired(pools=("gpu",), stages=("first",)), "first": desired(pools=("gpu",))}
     (rollout,) = following(models, epoch).rollouts
     assert set(rollout.changes) == {"chain", "first"}
 
 
 def test_nothing_changed_is_nothing_done() -> None:
     epoch = EpochRecord(4, {"m": served()})
-    steps = following({"m": asked()}, epoch, ConvergedRecord(6, {"m": "1"}))
-    assert steps == Steps(ConvergedRecord(7, {"m": "1"}))
+    steps = following({"m": desired()}, epoch, ReconciledRecord(6, {"m": "1"}))
+    assert steps == Reconciliation(ReconciledRecord(7, {"m": "1"}))
 
 
 def test_what_is_under_way_ends_first() -> None:
     epoch = EpochRecord(4, {"m": served(), "n": served()})
     busy = RolloutRecord("r4", {"m": Change("2", "1")})
-    models = {"m": asked("3"), "n": asked()}
-    assert follow(7, models, ConvergedRecord(6), epoch, (busy,), 5, 100.0) is None
-    models = {"m": asked(), "n": asked("2")}
-    assert follow(7, models, ConvergedRecord(6), epoch, (busy,), 5, 100.0) is not None
+    models = {"m": desired("3"), "n": desired()}
+    assert reconcile(7, models, ReconciledRecord(6), epoch, (busy,), 5, 100.0) is None
+    models = {"m": desired(), "n": desired("2")}
+    assert reconcile(7, models, ReconciledRecord(6), epoch, (busy,), 5, 100.0) is not None
     # Its commit would undo these.
-    for model in (asked(memory=5), asked(stages=("s",)), asked(pools=("gpu",))):
-        assert follow(7, {"m": model, "n": asked()}, ConvergedRecord(6), epoch, (busy,), 5, 100.0) is None
+    for model in (desired(memory=5), desired(stages=("s",)), desired(pools=("gpu",))):
+        assert reconcile(7, {"m": model, "n": desired()}, ReconciledRecord(6), epoch, (busy,), 5, 100.0) is None
 
 
 def test_a_version_of_the_file_that_was_aborted_is_asked_for_again_by_the_next_apply() -> None:
     epoch = EpochRecord(4, {"m": served(), "n": served("3")})
-    converged = ConvergedRecord(7, {"m": "2", "n": "3"})
-    assert following({"m": asked("2"), "n": asked("3")}, epoch, converged).rollouts == ()
-    after = given_up(RolloutRecord("r9", {"m": Change("2", "1")}, by=FILE), converged)
-    assert after == ConvergedRecord(7, {"n": "3"})
-    (rollout,) = following({"m": asked("2"), "n": asked("3")}, epoch, after).rollouts
+    reconciled = ReconciledRecord(7, {"m": "2", "n": "3"})
+    assert following({"m": desired("2"), "n": desired("3")}, epoch, reconciled).rollouts == ()
+    after = without_aborted(RolloutRecord("r9", {"m": Change("2", "1")}, by=FILE), reconciled)
+    assert after == ReconciledRecord(7, {"n": "3"})
+    (rollout,) = following({"m": desired("2"), "n": desired("3")}, epoch, after).rollouts
     assert list(rollout.changes) == ["m"]
     # What somebody asked for by hand, or what the file has moved on from, is not the file's.
-    assert given_up(RolloutRecord("r9", {"m": Change("2", "1")}, by="ada@desk"), converged) is None
-    assert given_up(RolloutRecord("r9", {"m": Change("5", "1")}, by=FILE), converged) is None
+    assert without_aborted(RolloutRecord("r9", {"m": Change("2", "1")}, by="ada@desk"), reconciled) is None
+    assert without_aborted(RolloutRecord("r9", {"m": Change("5", "1")}, by=FILE), reconciled) is None
 
 
 # What goes.
@@ -186,56 +199,56 @@ def test_a_version_of_the_file_that_was_aborted_is_asked_for_again_by_the_next_a
 
 def test_what_is_new_is_served_before_the_old_goes() -> None:
     epoch = EpochRecord(4, {"m": served(), "old": served()})
-    steps = following({"m": asked("2"), "new": asked()}, epoch, ConvergedRecord(6, {"m": "1", "old": "1"}))
+    steps = following({"m": desired("2"), "new": desired()}, epoch, ReconciledRecord(6, {"m": "1", "old": "1"}))
     assert steps.epoch is None, "nothing goes yet"
     assert {name for rollout in steps.rollouts for name in rollout.changes} == {"m", "new"}
-    assert (steps.converged.retiring, steps.converged.rollouts) == (("old",), ("r5", "r6"))
+    assert (steps.reconciled.retiring, steps.reconciled.rollouts) == (("old",), ("r5", "r6"))
     # One of them is not done.
-    assert retire(steps.converged, epoch, steps.rollouts[:1], 100.0) is None
+    assert retire(steps.reconciled, epoch, steps.rollouts[:1], 100.0) is None
     # Somebody changes what is to go.
     busy = RolloutRecord("r9", {"old": Change("2", "1")})
-    assert retire(steps.converged, epoch, (busy,), 100.0) is None
-    after = retire(steps.converged, epoch, (), 100.0)
+    assert retire(steps.reconciled, epoch, (busy,), 100.0) is None
+    after = retire(steps.reconciled, epoch, (), 100.0)
     assert after is not None
     assert after.epoch is not None
     assert set(after.epoch.models) == {"m"}
-    assert after.converged.retiring == ()
+    assert after.reconciled.retiring == ()
     assert [(event.what, event.about) for event in after.events] == [("model removed", "old")]
-    assert retire(after.converged, after.epoch, (), 100.0) is None
+    assert retire(after.reconciled, after.epoch, (), 100.0) is None
 
 
 def test_an_aborted_rollout_of_the_same_file_leaves_what_was_to_go() -> None:
-    converged = ConvergedRecord(7, {"m": "2"}, ("old",), ("r5",))
-    after = given_up(RolloutRecord("r5", {"m": Change("2", "1")}, by=FILE), converged)
+    reconciled = ReconciledRecord(7, {"m": "2"}, ("old",), ("r5",))
+    after = without_aborted(RolloutRecord("r5", {"m": Change("2", "1")}, by=FILE), reconciled)
     assert after is not None
     assert after.retiring == ()
     # One of a file before it has no say in that.
-    other = given_up(RolloutRecord("r3", {"n": Change("2", "1")}, by=FILE), converged)
+    other = without_aborted(RolloutRecord("r3", {"n": Change("2", "1")}, by=FILE), reconciled)
     assert other is None
 
 
 def test_rollouts_that_a_leader_before_had_started_go_on() -> None:
     epoch = EpochRecord(4, {"a": served(), "b": served()})
-    models = {"a": asked("2"), "b": asked("2")}
+    models = {"a": desired("2"), "b": desired("2")}
     started = RolloutRecord("r4", {"a": Change("2", "1", pools=("cpu",))}, by=FILE)
-    steps = following(models, epoch, ConvergedRecord(6), (started,))
+    steps = following(models, epoch, ReconciledRecord(6), (started,))
     (rollout,) = steps.rollouts
     assert list(rollout.changes) == ["b"]
-    assert steps.converged.generation == 7
+    assert steps.reconciled.generation == 7
     # One that is on its way back is not what the file asks for.
     aborting = RolloutRecord("r4", {"a": Change("2", "1", pools=("cpu",))}, ABORTING, by=FILE)
-    assert follow(7, models, ConvergedRecord(6), epoch, (aborting,), 5, 100.0) is None
+    assert reconcile(7, models, ReconciledRecord(6), epoch, (aborting,), 5, 100.0) is None
 
 
 def test_rollouts_of_a_file_before_that_nobody_asks_for_any_more_are_aborted() -> None:
     moving = RolloutRecord("r4", {"m": Change("1", "1", pools=("metal",), left=("cpu",))}, by=FILE)
-    assert superseded({"m": asked(pools=("metal",))}, (moving,), 7) == []
-    (aborted,) = superseded({"m": asked()}, (moving,), 7)
+    assert superseded({"m": desired(pools=("metal",))}, (moving,), 7) == []
+    (aborted,) = superseded({"m": desired()}, (moving,), 7)
     assert aborted.abort_asked == "superseded by generation 7 of fleet.yaml"
     assert superseded({}, (moving,), 7) == [aborted], "the model is gone"
     changing = RolloutRecord("r5", {"m": Change("2", "1", pools=("cpu",))}, by=FILE)
-    assert superseded({"m": asked("2")}, (changing,), 7) == []
-    assert len(superseded({"m": asked("3")}, (changing,), 7)) == 1
+    assert superseded({"m": desired("2")}, (changing,), 7) == []
+    assert len(superseded({"m": desired("3")}, (changing,), 7)) == 1
     # What somebody asked for by hand, what is committed, and what is on its way back, stands.
     for other in (
         RolloutRecord("r6", {"m": Change("2", "1", pools=("cpu",))}, by="ada@desk"),
@@ -243,7 +256,7 @@ def test_rollouts_of_a_file_before_that_nobody_asks_for_any_more_are_aborted() -
         RolloutRecord("r6", {"m": Change("2", "1", pools=("cpu",))}, ABORTING, by=FILE),
         aborted,
     ):
-        assert superseded({"m": asked("3")}, (other,), 7) == []
+        assert superseded({"m": desired("3")}, (other,), 7) == []
     # A version that was rolled out by hand and moves is not the file's.
     by_hand = RolloutRecord("r7", {"m": Change("2", "2", pools=("metal",))}, by=FILE)
-    assert superseded({"m": asked("1", pools=("metal",))}, (by_hand,), 7) == []
+    assert superseded({"m": desired("1", pools=("metal",))}, (by_hand,), 7) == []

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from isochrone.control.evaluation.figures import Figures
-from isochrone.control.evaluation.judging import PROMOTE, ROLL_BACK, WAIT, Verdict, judge
+from isochrone.control.evaluation.judging import PROMOTE, ROLL_BACK, WAIT, Judgement, judge
 from isochrone.control.state.records import CanaryRule
 from isochrone.gateway.trials import bucket_bounds, bucket_of
 
@@ -77,12 +77,12 @@ class Step:
         return Figures(int(counts.sum()) + self._failures[which], self._failures[which], histogram)
 
 
-def run_canary(rule: CanaryRule, traffic: Traffic, random: np.random.Generator) -> tuple[Verdict, int]:
+def run_canary(rule: CanaryRule, traffic: Traffic, random: np.random.Generator) -> tuple[Judgement, int]:
     """The last verdict, and how many seconds all steps took."""
     whole = 0
     for weight in rule.weights:
         step = Step(traffic, weight, random)
-        seconds, verdict = 0, Verdict(WAIT, "")
+        seconds, verdict = 0, Judgement(WAIT, "")
         while verdict.kind == WAIT:
             # The judge looks when there is √2 times as much: asking it in between would only take time.
             pause = min(max(_PIECE, seconds // 5 // _PIECE * _PIECE), math.ceil(rule.max_seconds) - seconds)

@@ -8,33 +8,33 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from isochrone.control.evaluation.evaluator import Trying
+from isochrone.control.evaluation.evaluator import Evaluator
 from isochrone.control.rollout.decision import Decision
-from isochrone.control.rollout.observed_state import Word, World
+from isochrone.control.rollout.observed_state import ObservedState, Verdict
 from isochrone.control.state.records import CanaryRule, Change, CompareRule, EpochRecord, GatewayRecord, RolloutRecord
 
 CHANGES = {"m": Change("2", "1", pools=("cpu",)), "moved": Change("1", "1", pools=("gpu",))}
 GATEWAYS = {name: GatewayRecord(name, "127.0.0.1", 1, metrics_port=0) for name in ("b", "a")}
 
 
-def first_word(decision: Decision, words: Callable[[Trying], dict[str, Word]]) -> Word:
-    async def play() -> Word:
+def first_word(decision: Decision, words: Callable[[Evaluator], dict[str, Verdict]]) -> Verdict:
+    async def play() -> Verdict:
         said = asyncio.Event()
-        trying = Trying(said.set)
+        evaluator = Evaluator(said.set)
         try:
-            trying.follow(decision, World(0.0, EpochRecord(1), gateways=GATEWAYS))
+            evaluator.update(decision, ObservedState(0.0, EpochRecord(1), gateways=GATEWAYS))
             async with asyncio.timeout(30):
                 await said.wait()
-            return words(trying)["r1"]
+            return words(evaluator)["r1"]
         finally:
-            await trying.stop()
+            await evaluator.stop()
 
     return asyncio.run(play())
 
 
 def test_a_canary_says_which_gateways_do_not_count() -> None:
     record = RolloutRecord("r1", CHANGES, canary=CanaryRule())
-    word = first_word(Decision(record, observes=True), lambda trying: trying.judged)
+    word = first_word(Decision(record, observes=True), lambda evaluator: evaluator.judged)
     assert word.kind == "wait"
     assert word.reason.endswith("; no counts from gateway a, b, which answers on no metrics page")
     assert "moved" not in word.reason, "one that only moves is not tried"
@@ -42,13 +42,13 @@ def test_a_canary_says_which_gateways_do_not_count() -> None:
 
 def test_a_comparison_says_which_gateways_give_no_samples() -> None:
     record = RolloutRecord("r1", CHANGES, compare=CompareRule(samples=5))
-    word = first_word(Decision(record, compares=True), lambda trying: trying.compared)
+    word = first_word(Decision(record, compares=True), lambda evaluator: evaluator.compared)
     missing = "no samples from gateway a, b, which answers on no metrics page"
-    assert word == Word("wait", f"m: 0 of 5 requests gathered; {missing}")
+    assert word == Verdict("wait", f"m: 0 of 5 requests gathered; {missing}")
 
 
 def test_a_comparison_that_got_too_few_says_so_too() -> None:
     record = RolloutRecord("r1", CHANGES, compare=CompareRule(samples=5, timeout=0.0))
-    word = first_word(Decision(record, compares=True), lambda trying: trying.compared)
+    word = first_word(Decision(record, compares=True), lambda evaluator: evaluator.compared)
     assert word.kind == "stop"
     assert word.reason.startswith("m: 5 requests were to be compared, 0 came in 0 s; no samples from gateway a, b")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from isochrone.control.leader.observation import loading_order, see
-from isochrone.control.rollout.observed_state import Word, WorkerView
+from isochrone.control.leader.observation import loading_order, observe
+from isochrone.control.rollout.observed_state import ObservedWorker, Verdict
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import (
     HOLDING,
@@ -24,10 +24,10 @@ from isochrone.store.base import Entry
 KEYS = Keys("f")
 
 
-class Found:
+class Verdicts:
     def __init__(self) -> None:
-        self.compared: dict[str, Word] = {}
-        self.judged = {"r1": Word("go", "well")}
+        self.compared: dict[str, Verdict] = {}
+        self.judged = {"r1": Verdict("go", "well")}
 
 
 def view(**records: bytes) -> View:
@@ -49,24 +49,24 @@ def test_everything_is_where_it_belongs() -> None:
         KEYS.seen_epoch("b"): b"b1 2",
         KEYS.drain("w2"): encode(EventRecord(1.0, "me", "drain")),
     }
-    workers = {name: WorkerView(WorkerRecord(name, "h", 1, 1)) for name in ("w1", "w2")}
-    world = see(view(**records), workers, Found(), {"m": ("s",)}, 42.0, 50.0)
-    assert world.epoch.epoch == 3
-    assert world.known_gateways == {"a": "a1", "b": "b1"}
-    assert set(world.gateways) == {"a"}
-    assert set(world.acknowledgements) == {"a"}, "another switch's do not count"
-    assert [record.identity for record in world.rollouts] == ["r1"]
-    assert set(world.workers) == {"w1"}, "one that is drained need not be prepared"
-    assert world.lagging(3) == ["b"]
-    assert world.lagging(2) == [], "what it told before it fell silent stands"
-    assert world.judged["r1"].kind == "go"
-    assert (world.switch_since, world.now) == (42.0, 50.0)
+    workers = {name: ObservedWorker(WorkerRecord(name, "h", 1, 1)) for name in ("w1", "w2")}
+    observed = observe(view(**records), workers, Verdicts(), {"m": ("s",)}, 42.0, 50.0)
+    assert observed.epoch.epoch == 3
+    assert observed.known_gateways == {"a": "a1", "b": "b1"}
+    assert set(observed.gateways) == {"a"}
+    assert set(observed.acknowledgements) == {"a"}, "another switch's do not count"
+    assert [record.identity for record in observed.rollouts] == ["r1"]
+    assert set(observed.workers) == {"w1"}, "one that is drained need not be prepared"
+    assert observed.lagging(3) == ["b"]
+    assert observed.lagging(2) == [], "what it told before it fell silent stands"
+    assert observed.judged["r1"].kind == "go"
+    assert (observed.switch_since, observed.now) == (42.0, 50.0)
 
 
 def test_an_empty_store_is_epoch_0() -> None:
-    world = see(view(), {}, Found(), {}, 0.0, 0.0)
-    assert world.epoch == EpochRecord(0)
-    assert world.switch is None
+    observed = observe(view(), {}, Verdicts(), {}, 0.0, 0.0)
+    assert observed.epoch == EpochRecord(0)
+    assert observed.switch is None
 
 
 def test_stages_come_before_what_runs_them() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fleet_records import ASKING, KEYS, Records
+from fleet_records import CONTEXT, KEYS, Records
 from isochrone.control.desired.reconcile import FILE, REMOVED
 from isochrone.control.recovery.offers import offer
 from isochrone.control.recovery.rebuild import restore_epoch
-from isochrone.control.requests.decisions import Asking, Conflict
+from isochrone.control.requests.decisions import Conflict, RequestContext
 from isochrone.control.state.records import (
     ABORTED,
     ANNOUNCED,
@@ -48,7 +48,7 @@ def damaged(*offers: tuple[str, EpochRecord]) -> Records:
 
 
 def restored(records: Records) -> EpochRecord:
-    assert records.apply(restore_epoch(records.view, ASKING))
+    assert records.apply(restore_epoch(records.view, CONTEXT))
     view = records.view
     assert not {KEYS.epoch, KEYS.epoch_copy} & {fault.key for fault in view.faults()}
     found = view.epoch
@@ -102,7 +102,7 @@ def test_without_a_gateway_the_rollouts_tell() -> None:
     records.rollout("r3", ABORTED, {"detector": Change("3", "2", "d3", ("cpu",))})
     records.put(KEYS.event("1-a"), EventRecord(15.0, FILE, REMOVED, "old"))
     records.put(KEYS.seen_epoch("g1"), b"1 4")
-    decision = restore_epoch(records.view, ASKING)
+    decision = restore_epoch(records.view, CONTEXT)
     assert decision.answer.source == "rollout r1, r2"
     assert any("gateway g1 has served by epoch 4" in note for note in decision.answer.notes)
     assert any("not known to be served: embedder" in note for note in decision.answer.notes)
@@ -113,27 +113,27 @@ def test_without_a_gateway_the_rollouts_tell() -> None:
 
 def test_where_nothing_is_known_nothing_is_written() -> None:
     with pytest.raises(Conflict, match="backup"):
-        restore_epoch(damaged().view, ASKING)
+        restore_epoch(damaged().view, CONTEXT)
 
 
 def test_it_is_refused_where_nothing_is_lost() -> None:
     records = damaged(("g1", SERVED))
     records.put(KEYS.epoch_copy, SERVED)
     with pytest.raises(Conflict, match="the leading controller restores"):
-        restore_epoch(records.view, ASKING)
+        restore_epoch(records.view, CONTEXT)
     records.put(KEYS.epoch, SERVED)
     with pytest.raises(Conflict, match=r"can be read \(epoch 7\)"):
-        restore_epoch(records.view, ASKING)
+        restore_epoch(records.view, CONTEXT)
     del records.entries[KEYS.epoch]
     with pytest.raises(Conflict, match="nothing is committed yet"):
-        restore_epoch(records.view, ASKING)
+        restore_epoch(records.view, CONTEXT)
 
 
 def test_what_is_written_is_what_was_shown() -> None:
     records = damaged(("g1", SERVED))
-    preview = restore_epoch(records.view, Asking("bob@desk", 0.0, ""))
+    preview = restore_epoch(records.view, RequestContext("bob@desk", 0.0, ""))
     seen = preview.answer.digest
-    assert restore_epoch(records.view, ASKING, seen).operations
+    assert restore_epoch(records.view, CONTEXT, seen).operations
     detector = SERVED.models["detector"]
     for other in (
         msgspec.structs.replace(detector, version="1"),
@@ -142,10 +142,10 @@ def test_what_is_written_is_what_was_shown() -> None:
     ):
         changed = damaged(("g1", EpochRecord(7, {**SERVED.models, "detector": other})))
         with pytest.raises(Conflict, match="since the preview"):
-            restore_epoch(changed.view, ASKING, seen)
+            restore_epoch(changed.view, CONTEXT, seen)
     records.put(KEYS.seen_epoch("g9"), b"1 9")
     with pytest.raises(Conflict, match="since the preview"):
-        restore_epoch(records.view, ASKING, seen)
+        restore_epoch(records.view, CONTEXT, seen)
 
 
 def test_a_switch_that_was_under_way_ends() -> None:
@@ -177,10 +177,10 @@ def test_a_gateway_that_serves_and_has_not_offered_yet_is_waited_for() -> None:
         records.put(KEYS.gateway("g1"), GatewayRecord("g1", "h", 1, epoch=7))
         records.rollout("r7", DONE, {"detector": Change("2", "1", "d2", ("cpu",))}, epoch=7)
         with pytest.raises(Conflict, match=r"not been offered yet by gateway g1; .* --without g1"):
-            restore_epoch(records.view, ASKING)
-        assert set(restore_epoch(records.view, ASKING, without=("g1",)).answer.epoch.models) == {"detector"}
+            restore_epoch(records.view, CONTEXT)
+        assert set(restore_epoch(records.view, CONTEXT, without=("g1",)).answer.epoch.models) == {"detector"}
         with pytest.raises(NotFound, match="gateway 'g7'"):
-            restore_epoch(records.view, ASKING, without=("g7",))
+            restore_epoch(records.view, CONTEXT, without=("g7",))
         # It has restarted, and knows no epoch.
         records.put(KEYS.gateway("g1"), GatewayRecord("g1", "h", 1))
-        assert restore_epoch(records.view, ASKING).operations
+        assert restore_epoch(records.view, CONTEXT).operations

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fleet_records import ASKING, FLEET, KEYS, Records, file_of, served
-from isochrone.control.recovery.repair import LEADER, UNREADABLE, mend, unreported
+from fleet_records import CONTEXT, FLEET, KEYS, Records, file_of, served
+from isochrone.control.recovery.repair import LEADER, UNREADABLE, find_repair, unreported
 from isochrone.control.requests.fleet import apply_fleet
 from isochrone.control.requests.rollouts import next_identity
 from isochrone.control.state.records import (
@@ -15,12 +15,12 @@ from isochrone.control.state.records import (
     AcknowledgementRecord,
     Assignment,
     Change,
-    ConvergedRecord,
     EpochRecord,
     EventRecord,
     FleetRecord,
     GatewayRecord,
     ProcessRecord,
+    ReconciledRecord,
     SwitchRecord,
     Unreadable,
     WorkerRecord,
@@ -35,7 +35,7 @@ EVERY_KEY = (
     KEYS.epoch,
     KEYS.epoch_copy,
     KEYS.switch,
-    KEYS.converged,
+    KEYS.reconciled,
     KEYS.worker("w1"),
     KEYS.gateway("g1"),
     KEYS.rollout("r1"),
@@ -52,7 +52,7 @@ def whole() -> Records:
     records = Records(versions=served(detector="1"))
     records.put(KEYS.epoch_copy, EpochRecord(7, {"detector": Assignment("1")}))
     records.put(KEYS.switch, SwitchRecord("r2.1", ANNOUNCED, ("detector",), 7))
-    records.put(KEYS.converged, ConvergedRecord(1, {"detector": "1"}))
+    records.put(KEYS.reconciled, ReconciledRecord(1, {"detector": "1"}))
     for name in ("w1", "w2"):
         records.put(KEYS.worker(name), WorkerRecord(name, "h", 1, 2, pool="cpu"))
         records.put(KEYS.drain(name), EventRecord(1.0, "ada", "drain", name))
@@ -108,16 +108,16 @@ def test_each_is_reported_once_by_every_leader() -> None:
 
 def test_the_epoch_is_restored_from_its_copy_under_a_new_number() -> None:
     records = whole()
-    assert mend(records.view, {}, 1.0) is None
+    assert find_repair(records.view, {}, 1.0) is None
     records.put(KEYS.epoch, b"no JSON")
-    mending = mend(records.view, {}, 1.0)
-    assert mending is not None
-    assert {operation.key for operation in mending.operations} == {KEYS.epoch, KEYS.epoch_copy}
-    for operation in mending.operations:
+    repair = find_repair(records.view, {}, 1.0)
+    assert repair is not None
+    assert {operation.key for operation in repair.operations} == {KEYS.epoch, KEYS.epoch_copy}
+    for operation in repair.operations:
         assert isinstance(operation, Put)
         restored = decode(operation.value, EpochRecord)
         assert (restored.epoch, restored.models["detector"].version) == (8, "1")
-    assert {compare.key for compare in mending.compares} == {KEYS.epoch, KEYS.epoch_copy}
+    assert {compare.key for compare in repair.compares} == {KEYS.epoch, KEYS.epoch_copy}
 
 
 def test_without_a_copy_nothing_is_guessed_and_the_way_out_is_named() -> None:
@@ -125,7 +125,7 @@ def test_without_a_copy_nothing_is_guessed_and_the_way_out_is_named() -> None:
     records.put(KEYS.epoch, b"no JSON")
     assert "restore-epoch" not in records.view.faults()[0].reason, "the leader restores it"
     records.put(KEYS.epoch_copy, b"no JSON")
-    assert mend(records.view, {}, 1.0) is None
+    assert find_repair(records.view, {}, 1.0) is None
     named = {fault.key: fault.reason for fault in records.view.faults()}
     assert named[KEYS.epoch].endswith("; restore it with 'isochrone restore-epoch'")
     assert any("isochrone restore-epoch" in event.detail for _, event in unreported(records.view, (), 5.0))
@@ -136,9 +136,9 @@ def test_without_a_copy_nothing_is_guessed_and_the_way_out_is_named() -> None:
 def test_a_switch_that_cannot_be_read_ends_without_a_commit() -> None:
     records = whole()
     records.put(KEYS.switch, b"no JSON")
-    mending = mend(records.view, {}, 1.0)
-    assert mending is not None
-    assert mending.operations == (Delete(KEYS.switch),)
+    repair = find_repair(records.view, {}, 1.0)
+    assert repair is not None
+    assert repair.operations == (Delete(KEYS.switch),)
 
 
 @pytest.mark.parametrize("owner", ["unreadable", "over", "gone"])
@@ -150,27 +150,27 @@ def test_a_switch_that_no_rollout_ends_is_ended(owner: str) -> None:
         records.rollout("r2", ABORTED, {"detector": Change("2", "1")})
     else:
         del records.entries[KEYS.rollout("r2")]
-    mending = mend(records.view, {}, 1.0)
-    assert mending is not None
-    assert mending.operations == (Delete(KEYS.switch),)
-    assert mending.event.about == "r2.1"
+    repair = find_repair(records.view, {}, 1.0)
+    assert repair is not None
+    assert repair.operations == (Delete(KEYS.switch),)
+    assert repair.event.about == "r2.1"
 
 
 def test_what_was_followed_counts_as_followed() -> None:
     records = whole()
-    records.put(KEYS.converged, b"no JSON")
-    mending = mend(records.view, {"detector": "3"}, 1.0)
-    assert mending is not None
-    (operation,) = mending.operations
+    records.put(KEYS.reconciled, b"no JSON")
+    repair = find_repair(records.view, {"detector": "3"}, 1.0)
+    assert repair is not None
+    (operation,) = repair.operations
     assert isinstance(operation, Put)
-    assert decode(operation.value, ConvergedRecord) == ConvergedRecord(1, {"detector": "3"})
+    assert decode(operation.value, ReconciledRecord) == ReconciledRecord(1, {"detector": "3"})
 
 
 def test_a_file_can_be_applied_over_a_fleet_record_that_cannot_be_read() -> None:
     records = whole()
-    records.put(KEYS.converged, ConvergedRecord(9))
+    records.put(KEYS.reconciled, ReconciledRecord(9))
     records.put(KEYS.fleet, b"no JSON")
-    decision = apply_fleet(records.view, file_of(FLEET), ASKING)
+    decision = apply_fleet(records.view, file_of(FLEET), CONTEXT)
     assert records.apply(decision)
     written = records.view.fleet
     assert isinstance(written, FleetRecord)

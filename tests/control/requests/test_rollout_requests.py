@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet_records import ASKING, FLEET, KEYS, Records, read_rollout, served
+from fleet_records import CONTEXT, FLEET, KEYS, Records, read_rollout, served
 from isochrone.control.requests.decisions import Conflict
 from isochrone.control.requests.rollouts import rollback, start_rollout
 from isochrone.control.state.records import (
@@ -31,7 +31,7 @@ ALL = served(detector="1", tracker="1", pipeline="1", embedder="1", reranker="1"
 
 def test_a_rollout_is_filled_in_from_the_file() -> None:
     records = Records(versions=ALL)
-    decision = start_rollout(records.view, {"detector": "2"}, ASKING)
+    decision = start_rollout(records.view, {"detector": "2"}, CONTEXT)
     record = decision.answer
     assert record.identity == "r1"
     assert record.state == PENDING
@@ -50,19 +50,19 @@ def test_a_rollout_is_filled_in_from_the_file() -> None:
 
 
 def test_an_ensemble_brings_its_stages_and_the_strictest_cutover_holds() -> None:
-    record = start_rollout(Records(versions=ALL).view, {"pipeline": "2", "detector": "2"}, ASKING).answer
+    record = start_rollout(Records(versions=ALL).view, {"pipeline": "2", "detector": "2"}, CONTEXT).answer
     assert record.changes["pipeline"].stages == ("detector", "tracker")
     assert record.cutover == STRICT
-    assert start_rollout(Records(versions=ALL).view, {"tracker": "2"}, ASKING).answer.cutover == FAST
+    assert start_rollout(Records(versions=ALL).view, {"tracker": "2"}, CONTEXT).answer.cutover == FAST
 
 
 def test_what_the_request_says_goes_before_the_file() -> None:
     view = Records(versions=ALL).view
-    record = start_rollout(view, {"detector": "2"}, ASKING, cutover=FAST, canary=False, compare=True).answer
+    record = start_rollout(view, {"detector": "2"}, CONTEXT, cutover=FAST, canary=False, compare=True).answer
     assert (record.cutover, record.canary, record.compare) == (FAST, None, CompareRule())
-    over = start_rollout(view, {"detector": "2"}, ASKING, canary={"latency_ratio": 1.5}).answer.canary
+    over = start_rollout(view, {"detector": "2"}, CONTEXT, canary={"latency_ratio": 1.5}).answer.canary
     assert over == CanaryRule(weights=(0.1, 0.5), min_samples=20, latency_ratio=1.5)
-    assert start_rollout(view, {"tracker": "2"}, ASKING, canary=True).answer.canary == CanaryRule()
+    assert start_rollout(view, {"tracker": "2"}, CONTEXT, canary=True).answer.canary == CanaryRule()
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_the_request_says_goes_before_the_file() -> None:
 )
 def test_what_cannot_be_is_refused_by_name(changes: dict[str, str], error: type[Exception], said: str) -> None:
     with pytest.raises(error, match=said):
-        start_rollout(Records(versions=ALL).view, changes, ASKING)
+        start_rollout(Records(versions=ALL).view, changes, CONTEXT)
 
 
 @pytest.mark.parametrize(
@@ -91,17 +91,17 @@ def test_what_cannot_be_is_refused_by_name(changes: dict[str, str], error: type[
 )
 def test_rules_that_make_no_sense_are_refused_by_key(options: dict[str, object], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
-        start_rollout(Records(versions=ALL).view, {"detector": "2"}, ASKING, **options)  # type: ignore[arg-type]
+        start_rollout(Records(versions=ALL).view, {"detector": "2"}, CONTEXT, **options)  # type: ignore[arg-type]
 
 
 def test_nothing_is_tried_behind_a_gateway_that_tells_nothing() -> None:
     text = FLEET.replace("canary: {steps: [10%, 50%], min_samples: 20}, ", "") + "gateways: {gw: {metrics_port: -1}}"
     view = Records(text, ALL).view
-    assert start_rollout(view, {"detector": "2"}, ASKING).answer.canary is None
+    assert start_rollout(view, {"detector": "2"}, CONTEXT).answer.canary is None
     with pytest.raises(InvalidArgument, match=r"canary: expected none, since gateways.gw has no metrics page"):
-        start_rollout(view, {"detector": "2"}, ASKING, canary=True)
+        start_rollout(view, {"detector": "2"}, CONTEXT, canary=True)
     with pytest.raises(InvalidArgument, match=r"compare: expected none, since gateways.gw has no metrics page"):
-        start_rollout(view, {"detector": "2"}, ASKING, compare=True)
+        start_rollout(view, {"detector": "2"}, CONTEXT, compare=True)
 
 
 def test_a_canary_of_a_stage_alone_is_refused_with_the_reason() -> None:
@@ -109,29 +109,29 @@ def test_a_canary_of_a_stage_alone_is_refused_with_the_reason() -> None:
     ensemble = {"pipeline": Assignment("1", stages=("detector", "tracker"), pools=("cpu",))}
     view = Records(versions={**ALL, **ensemble, **outer}).view
     with pytest.raises(InvalidArgument, match="canary: expected none, since detector is a stage of outer, pipeline"):
-        start_rollout(view, {"detector": "2"}, ASKING)
-    assert start_rollout(view, {"detector": "2"}, ASKING, canary=False).answer.canary is None
-    assert start_rollout(view, {"detector": "2", "outer": "2"}, ASKING).answer.canary is not None
-    assert start_rollout(view, {"outer": "2"}, ASKING, canary=True).answer.canary is not None
+        start_rollout(view, {"detector": "2"}, CONTEXT)
+    assert start_rollout(view, {"detector": "2"}, CONTEXT, canary=False).answer.canary is None
+    assert start_rollout(view, {"detector": "2", "outer": "2"}, CONTEXT).answer.canary is not None
+    assert start_rollout(view, {"outer": "2"}, CONTEXT, canary=True).answer.canary is not None
 
 
 def test_a_rollout_tells_the_pools_that_it_leaves() -> None:
     records = Records(versions={**ALL, "detector": Assignment("1", pools=("cpu", "gpu"))})
-    assert start_rollout(records.view, {"detector": "2"}, ASKING).answer.changes["detector"].left == ("gpu",)
+    assert start_rollout(records.view, {"detector": "2"}, CONTEXT).answer.changes["detector"].left == ("gpu",)
 
 
 def test_without_a_fleet_there_is_nothing_to_roll_out() -> None:
     with pytest.raises(Conflict, match="isochrone apply FILE"):
-        start_rollout(Records(text=None).view, {"detector": "2"}, ASKING)
+        start_rollout(Records(text=None).view, {"detector": "2"}, CONTEXT)
 
 
 def test_a_model_that_was_never_served_has_no_canary() -> None:
     records = Records(versions=served(tracker="1"))
-    record = start_rollout(records.view, {"detector": "1"}, ASKING).answer
+    record = start_rollout(records.view, {"detector": "1"}, CONTEXT).answer
     assert (record.kind, record.canary, record.changes["detector"].before) == ("first", None, "")
     with pytest.raises(InvalidArgument, match="canary: expected none for detector"):
-        start_rollout(records.view, {"detector": "1"}, ASKING, canary=True)
-    mixed = start_rollout(records.view, {"detector": "1", "tracker": "2"}, ASKING).answer
+        start_rollout(records.view, {"detector": "1"}, CONTEXT, canary=True)
+    mixed = start_rollout(records.view, {"detector": "1", "tracker": "2"}, CONTEXT).answer
     assert (mixed.kind, mixed.canary) == ("version", None)
 
 
@@ -144,15 +144,15 @@ def test_models_that_another_rollout_changes_are_taken_and_it_is_named(busy: str
     records = Records(versions=ALL)
     records.rollout("r4", PREPARING, {busy: Change("2", "1")})
     with pytest.raises(Conflict, match=rf"rollout r4 is changing {busy} \(preparing\).*rollout abort r4"):
-        start_rollout(records.view, {asked: "3"}, ASKING)
+        start_rollout(records.view, {asked: "3"}, CONTEXT)
     records.rollout("r4", ABORTED, {busy: Change("2", "1")})
-    assert start_rollout(records.view, {asked: "3"}, ASKING).answer.identity == "r1"
+    assert start_rollout(records.view, {asked: "3"}, CONTEXT).answer.identity == "r1"
 
 
 @given(st.permutations(["fleet", "epoch", "rollout_number"]), st.integers(1, 3))
 def test_a_record_that_changed_in_between_stops_the_transaction(keys: list[str], count: int) -> None:
     records = Records(versions=ALL)
-    decision = start_rollout(records.view, {"detector": "2"}, ASKING)
+    decision = start_rollout(records.view, {"detector": "2"}, CONTEXT)
     for name in keys[:count]:
         key = getattr(KEYS, name)
         value = records.entries[key].value if key in records.entries else b"1"
@@ -163,11 +163,11 @@ def test_a_record_that_changed_in_between_stops_the_transaction(keys: list[str],
 
 def test_two_that_ask_at_once_get_two_numbers() -> None:
     records = Records(versions=ALL)
-    one = start_rollout(records.view, {"detector": "2"}, ASKING)
-    other = start_rollout(records.view, {"tracker": "2"}, ASKING)
+    one = start_rollout(records.view, {"detector": "2"}, CONTEXT)
+    other = start_rollout(records.view, {"tracker": "2"}, CONTEXT)
     assert records.apply(one)
     assert not records.apply(other)
-    again = start_rollout(records.view, {"tracker": "2"}, ASKING)
+    again = start_rollout(records.view, {"tracker": "2"}, CONTEXT)
     assert again.answer.identity == "r2"
     assert records.apply(again)
 
@@ -187,7 +187,7 @@ def rolled() -> Records:
 
 def test_what_changed_as_one_goes_back_as_one() -> None:
     records = rolled()
-    decision = rollback(records.view, "tracker", ASKING)
+    decision = rollback(records.view, "tracker", CONTEXT)
     record = decision.answer
     assert (record.identity, record.kind, record.canary, record.compare) == ("r3", "rollback", None, None)
     assert {name: (change.before, change.version) for name, change in record.changes.items()} == {
@@ -197,13 +197,13 @@ def test_what_changed_as_one_goes_back_as_one() -> None:
     assert record.cutover == STRICT
     assert records.apply(decision)
     assert records.last_event()[1] == "rollback started"
-    assert set(rollback(rolled().view, "embedder", ASKING).answer.changes) == {"embedder"}
+    assert set(rollback(rolled().view, "embedder", CONTEXT).answer.changes) == {"embedder"}
 
 
 def test_a_move_to_other_pools_since_changes_nothing_of_that() -> None:
     records = rolled()
     records.rollout("r3", DONE, {"tracker": Change("2", "2", pools=("gpu",))}, epoch=7)
-    assert set(rollback(records.view, "tracker", ASKING).answer.changes) == {"detector", "tracker"}
+    assert set(rollback(records.view, "tracker", CONTEXT).answer.changes) == {"detector", "tracker"}
 
 
 def test_one_that_moved_on_since_stays_where_it_is() -> None:
@@ -211,22 +211,22 @@ def test_one_that_moved_on_since_stays_where_it_is() -> None:
     records.rollout("r3", DONE, {"detector": Change("3", "2")}, epoch=7)
     versions = records.view.assignments
     records.put(KEYS.epoch, Records(versions={**versions, "detector": Assignment("3", previous="2")}).view.epoch or b"")
-    assert set(rollback(records.view, "tracker", ASKING).answer.changes) == {"tracker"}
+    assert set(rollback(records.view, "tracker", CONTEXT).answer.changes) == {"tracker"}
 
 
 def test_without_a_record_of_how_it_came_the_model_goes_back_alone() -> None:
     records = Records(versions={"detector": Assignment("2", previous="1"), "tracker": Assignment("1")})
-    assert set(rollback(records.view, "detector", ASKING).answer.changes) == {"detector"}
+    assert set(rollback(records.view, "detector", CONTEXT).answer.changes) == {"detector"}
     with pytest.raises(NotFound, match="tracker has no previous version"):
-        rollback(records.view, "tracker", ASKING)
+        rollback(records.view, "tracker", CONTEXT)
     with pytest.raises(NotFound, match="did you mean 'tracker'"):
-        rollback(records.view, "traker", ASKING)
+        rollback(records.view, "traker", CONTEXT)
 
 
 def test_a_canary_is_aborted_since_the_way_back_is_the_same() -> None:
     records = rolled()
     records.rollout("r3", CANARY, {"detector": Change("3", "2")})
-    decision = rollback(records.view, "detector", ASKING)
+    decision = rollback(records.view, "detector", CONTEXT)
     assert decision.answer.identity == "r3"
     assert records.apply(decision)
     assert read_rollout(records, "r3").abort_asked == "rollback of detector (by ada@desk)"
@@ -235,8 +235,8 @@ def test_a_canary_is_aborted_since_the_way_back_is_the_same() -> None:
 def test_only_a_rollout_that_has_committed_does_not_stand_in_the_way() -> None:
     records = rolled()
     records.rollout("r2", DRAINING, {"detector": Change("2", "1"), "tracker": Change("2", "1")}, epoch=6)
-    assert rollback(records.view, "detector", ASKING).answer.kind == "rollback"
+    assert rollback(records.view, "detector", CONTEXT).answer.kind == "rollback"
     for state in (PREPARING, SWITCHING):
         records.rollout("r3", state, {"detector": Change("3", "2")})
         with pytest.raises(Conflict, match=f"rollout r3 is changing detector \\({state}\\)"):
-            rollback(records.view, "detector", ASKING)
+            rollback(records.view, "detector", CONTEXT)

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from isochrone.control.rollout.machine import advance
-from isochrone.control.rollout.observed_state import Failure, Loaded, WorkerView, World
+from isochrone.control.rollout.observed_state import Failure, Loaded, ObservedState, ObservedWorker
 from isochrone.control.state.records import (
     AcknowledgementRecord,
     Assignment,
@@ -30,7 +30,7 @@ def worker(
     memory: int = 0,
     failures: Mapping[str, Failure] | None = None,
     pool: str = POOL,
-) -> WorkerView:
+) -> ObservedWorker:
     """``models``: version → digest of what is ready, by model; None: it has not answered yet."""
     record = WorkerRecord(name, "127.0.0.1", 1, 1, pool=pool, memory=memory)
     loaded = None
@@ -39,14 +39,14 @@ def worker(
             model: {version: Loaded("READY", digest) for version, digest in versions.items()}
             for model, versions in models.items()
         }
-    return WorkerView(record, loaded, failures or {})
+    return ObservedWorker(record, loaded, failures or {})
 
 
 def assignment(version: str = "1", **fields: Any) -> Assignment:
     return Assignment(version, **{"pools": (POOL,), "epoch": 1, **fields})
 
 
-def world(*workers: WorkerView, gateways: tuple[str, ...] = ("a", "b"), **fields: Any) -> World:
+def observed(*workers: ObservedWorker, gateways: tuple[str, ...] = ("a", "b"), **fields: Any) -> ObservedState:
     """One model, version 1 committed in epoch 1; every gateway has seen it."""
     given: dict[str, Any] = {
         "now": 100.0,
@@ -55,7 +55,7 @@ def world(*workers: WorkerView, gateways: tuple[str, ...] = ("a", "b"), **fields
         "gateways": {name: GatewayRecord(name, "127.0.0.1", 1, epoch=1) for name in gateways},
         "known_gateways": {name: f"{name}-first" for name in gateways},
     }
-    return World(**{**given, **fields})
+    return ObservedState(**{**given, **fields})
 
 
 def rollout(version: str = "2", **fields: Any) -> RolloutRecord:
@@ -67,7 +67,7 @@ def words(phase: str, *gateways: str, incarnation: str = "first") -> dict[str, A
     return {name: AcknowledgementRecord(phase, f"{name}-{incarnation}") for name in gateways}
 
 
-def settle(record: RolloutRecord, seen: World, limit: int = 20) -> RolloutRecord:
+def settle(record: RolloutRecord, seen: ObservedState, limit: int = 20) -> RolloutRecord:
     """Steps until nothing more is decided; nothing in the world changes meanwhile."""
     for _ in range(limit):
         after = advance(record, replace(seen, rollouts=(record,))).record

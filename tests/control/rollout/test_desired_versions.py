@@ -6,7 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from observed_states import POOL, assignment, rollout, with_state
 
-from isochrone.control.rollout.desired_versions import WITHDRAWN, differing, lack_of_memory, spare, stages_of, wanted
+from isochrone.control.rollout.desired_versions import (
+    WITHDRAWN,
+    desired_versions,
+    differing,
+    lack_of_memory,
+    spare,
+    stages_of,
+)
 from isochrone.control.state.records import (
     ABORTING,
     DRAINING,
@@ -27,51 +34,59 @@ def a_worker(pool: str = POOL, memory: int = 0) -> WorkerRecord:
 
 def test_what_is_committed_and_what_was_before_it() -> None:
     epoch = EpochRecord(3, {"m": assignment("3", previous="2"), "n": assignment("1")})
-    assert wanted(a_worker(), epoch, ()) == {"m": {"3", "2"}, "n": {"1"}}
+    assert desired_versions(a_worker(), epoch, ()) == {"m": {"3", "2"}, "n": {"1"}}
 
 
 def test_nothing_of_models_of_other_pools() -> None:
     epoch = EpochRecord(3, {"m": assignment("3", previous="2")})
-    assert wanted(a_worker("gpu"), epoch, ()) == {}
+    assert desired_versions(a_worker("gpu"), epoch, ()) == {}
 
 
 def test_a_canary_is_wanted() -> None:
     epoch = EpochRecord(3, {"m": assignment("3", canary=Split("4"))})
-    assert wanted(a_worker(), epoch, ()) == {"m": {"3", "4"}}
+    assert desired_versions(a_worker(), epoch, ()) == {"m": {"3", "4"}}
 
 
 def test_what_is_prepared_is_wanted_and_what_is_aborted_is_not() -> None:
     epoch = EpochRecord(1, {"m": assignment("1")})
-    assert wanted(a_worker(), epoch, [with_state(rollout(), PREPARING)]) == {"m": {"1", "2"}}
+    assert desired_versions(a_worker(), epoch, [with_state(rollout(), PREPARING)]) == {"m": {"1", "2"}}
     for state in (PENDING, ABORTING, DRAINING):
-        assert wanted(a_worker(), epoch, [with_state(rollout(), state)]) == {"m": {"1"}}
+        assert desired_versions(a_worker(), epoch, [with_state(rollout(), state)]) == {"m": {"1"}}
 
 
 def test_a_canary_that_was_rolled_back_is_wanted_until_it_is_withdrawn() -> None:
     epoch = EpochRecord(3, {"m": assignment("1")})
     going = with_state(rollout(epoch=3), ABORTING)
-    assert wanted(a_worker(), epoch, [going]) == {"m": {"1", "2"}}
+    assert desired_versions(a_worker(), epoch, [going]) == {"m": {"1", "2"}}
     gone = with_state(rollout(epoch=3, since={WITHDRAWN: 101.0}), ABORTING)
-    assert wanted(a_worker(), epoch, [gone]) == {"m": {"1"}}
+    assert desired_versions(a_worker(), epoch, [gone]) == {"m": {"1"}}
 
 
 def test_what_was_served_stays_while_gateways_may_not_have_seen_the_commit() -> None:
     epoch = EpochRecord(2, {"m": assignment("2", previous="1", memory=2 * GIB)})
     changes = {"m": Change("2", "1", pools=(POOL,), memory=2 * GIB)}
-    assert wanted(a_worker(memory=3 * GIB), epoch, ()) == {"m": {"2"}}
+    assert desired_versions(a_worker(memory=3 * GIB), epoch, ()) == {"m": {"2"}}
     draining = with_state(rollout(changes=changes, epoch=2), DRAINING)
-    assert wanted(a_worker(memory=3 * GIB), epoch, [draining]) == {"m": {"1", "2"}}
+    assert desired_versions(a_worker(memory=3 * GIB), epoch, [draining]) == {"m": {"1", "2"}}
 
 
 def test_what_moves_is_on_both_pools_until_it_has_moved() -> None:
     changes = {"m": Change("1", "1", pools=("gpu",), left=(POOL,))}
     before = EpochRecord(1, {"m": assignment("1")})
     preparing = with_state(rollout(changes=changes), PREPARING)
-    assert wanted(a_worker(), before, [preparing]) == wanted(a_worker("gpu"), before, [preparing]) == {"m": {"1"}}
+    assert (
+        desired_versions(a_worker(), before, [preparing])
+        == desired_versions(a_worker("gpu"), before, [preparing])
+        == {"m": {"1"}}
+    )
     after = EpochRecord(2, {"m": assignment("1", pools=("gpu",))})
     draining = with_state(rollout(changes=changes, epoch=2), DRAINING)
-    assert wanted(a_worker(), after, [draining]) == wanted(a_worker("gpu"), after, [draining]) == {"m": {"1"}}
-    assert wanted(a_worker(), after, ()) == {}
+    assert (
+        desired_versions(a_worker(), after, [draining])
+        == desired_versions(a_worker("gpu"), after, [draining])
+        == {"m": {"1"}}
+    )
+    assert desired_versions(a_worker(), after, ()) == {}
 
 
 def test_what_only_stands_by_is_spare_until_a_rollout_brings_it_back() -> None:
@@ -96,8 +111,8 @@ def test_stages_are_those_served_and_those_coming() -> None:
 def test_the_way_back_goes_when_there_is_no_room() -> None:
     epoch = EpochRecord(3, {"m": assignment("3", previous="2", memory=GIB)})
     preparing = with_state(rollout("4", changes={"m": Change("4", "3", pools=(POOL,), memory=GIB)}), PREPARING)
-    assert wanted(a_worker(memory=3 * GIB), epoch, [preparing]) == {"m": {"2", "3", "4"}}
-    assert wanted(a_worker(memory=2 * GIB), epoch, [preparing]) == {"m": {"3", "4"}}
+    assert desired_versions(a_worker(memory=3 * GIB), epoch, [preparing]) == {"m": {"2", "3", "4"}}
+    assert desired_versions(a_worker(memory=2 * GIB), epoch, [preparing]) == {"m": {"3", "4"}}
 
 
 def test_only_as_many_ways_back_go_as_must() -> None:
@@ -105,7 +120,7 @@ def test_only_as_many_ways_back_go_as_must() -> None:
         3,
         {"large": assignment("2", previous="1", memory=2 * GIB), "small": assignment("2", previous="1", memory=GIB)},
     )
-    assert wanted(a_worker(memory=5 * GIB), epoch, ()) == {"large": {"2"}, "small": {"1", "2"}}
+    assert desired_versions(a_worker(memory=5 * GIB), epoch, ()) == {"large": {"2"}, "small": {"1", "2"}}
 
 
 def test_lack_of_memory_is_told_with_all_figures() -> None:
@@ -141,6 +156,6 @@ def test_what_is_committed_never_goes_for_lack_of_memory(memory: int, first: int
             "n": assignment("5", previous="4", memory=second * GIB),
         },
     )
-    found = wanted(a_worker(memory=memory * GIB), epoch, ())
+    found = desired_versions(a_worker(memory=memory * GIB), epoch, ())
     assert "3" in found["m"]
     assert "5" in found["n"]

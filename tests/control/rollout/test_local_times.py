@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from isochrone.control.rollout.decision import enter
 from isochrone.control.rollout.local_times import LocalTimes
 from isochrone.control.rollout.machine import advance
-from isochrone.control.rollout.observed_state import Loaded, WorkerView, World
+from isochrone.control.rollout.observed_state import Loaded, ObservedState, ObservedWorker
 from isochrone.control.state.records import (
     PENDING,
     PREPARING,
@@ -24,12 +24,12 @@ from isochrone.control.state.records import (
 
 HOUR = 3600.0
 BOTH = {"m": {"1": Loaded("READY", "a"), "2": Loaded("READY", "b")}}
-READY = WorkerView(WorkerRecord("w", "h", 1, 2, pool="cpu"), BOTH)
+READY = ObservedWorker(WorkerRecord("w", "h", 1, 2, pool="cpu"), BOTH)
 EPOCH = EpochRecord(4, {"m": Assignment("1", "a", pools=("cpu",), epoch=4)})
 
 
-def world(now: float, **fields: object) -> World:
-    return World(now=now, epoch=EPOCH, workers={"w": READY}, known_gateways={"g": "i"}, **fields)  # type: ignore[arg-type]
+def observed(now: float, **fields: object) -> ObservedState:
+    return ObservedState(now=now, epoch=EPOCH, workers={"w": READY}, known_gateways={"g": "i"}, **fields)  # type: ignore[arg-type]
 
 
 def rollout(state: str, **since: float) -> RolloutRecord:
@@ -41,25 +41,25 @@ def test_a_successor_does_not_wait_for_a_clock_that_was_ahead() -> None:
     record = rollout(SWITCHING, switching=HOUR, switch=HOUR)
     times = LocalTimes(100.0, 0.0)
     local = times.localised(record, times.now(0.0))
-    assert advance(local, world(times.now(0.0))).switch is None
-    decision = advance(times.localised(record, times.now(1.0)), world(times.now(1.0)))
+    assert advance(local, observed(times.now(0.0))).switch is None
+    decision = advance(times.localised(record, times.now(1.0)), observed(times.now(1.0)))
     assert decision.switch is not None
 
 
 def test_a_leader_whose_clock_is_ahead_fails_nothing() -> None:
     """What another leader began a moment ago is not overdue by this one's clock."""
-    unready = WorkerView(READY.record, {"m": {"1": Loaded("READY", "a")}})
+    unready = ObservedWorker(READY.record, {"m": {"1": Loaded("READY", "a")}})
     record = msgspec.structs.replace(rollout(PREPARING, preparing=100.0), prepare_seconds=5.0)
     times = LocalTimes(100.0 + HOUR, 0.0)
     for seconds, state in ((0.0, PREPARING), (4.0, PREPARING), (6.0, "aborting")):
         now = times.now(seconds)
-        seen = world(now)
+        seen = observed(now)
         decision = advance(times.localised(record, now), with_worker(seen, unready))
         assert decision.record.state == state
 
 
-def with_worker(seen: World, worker: WorkerView) -> World:
-    return World(now=seen.now, epoch=seen.epoch, workers={"w": worker}, known_gateways=seen.known_gateways)
+def with_worker(seen: ObservedState, worker: ObservedWorker) -> ObservedState:
+    return ObservedState(now=seen.now, epoch=seen.epoch, workers={"w": worker}, known_gateways=seen.known_gateways)
 
 
 def test_what_a_decision_leaves_alone_is_written_as_it_was() -> None:

@@ -15,11 +15,11 @@ import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
-from observed_states import POOL, assignment, rollout, with_state, words, worker, world
+from observed_states import POOL, assignment, observed, rollout, with_state, words, worker
 
 from isochrone.control.agents.switch_participant import Actions, SwitchParticipant
 from isochrone.control.rollout.machine import advance
-from isochrone.control.rollout.observed_state import World
+from isochrone.control.rollout.observed_state import ObservedState
 from isochrone.control.rollout.switching import ATTEMPTS, HOLD_SECONDS, affected
 from isochrone.control.state.records import (
     ABORTING,
@@ -50,18 +50,18 @@ def switch(phase: str, attempt: int = 1) -> SwitchRecord:
 
 class TestSteps:
     def test_it_is_announced_first_and_nobody_waits(self) -> None:
-        decision = advance(switching(), world(worker("w1", BOTH)))
+        decision = advance(switching(), observed(worker("w1", BOTH)))
         assert decision.switch == switch(ANNOUNCED)
         assert decision.commit is None
 
     def test_holding_needs_every_known_gateway(self) -> None:
-        seen = world(worker("w1", BOTH), switch=switch(ANNOUNCED), switch_since=100.0)
+        seen = observed(worker("w1", BOTH), switch=switch(ANNOUNCED), switch_since=100.0)
         assert advance(switching(), replace(seen, acknowledgements=words(ANNOUNCED, "a"))).switch is None
         decision = advance(switching(), replace(seen, acknowledgements=words(ANNOUNCED, "a", "b")))
         assert decision.switch == switch(HOLDING)
 
     def test_the_commit_needs_every_known_gateway_to_hold(self) -> None:
-        seen = world(worker("w1", BOTH), switch=switch(HOLDING), switch_since=100.0)
+        seen = observed(worker("w1", BOTH), switch=switch(HOLDING), switch_since=100.0)
         assert advance(switching(), replace(seen, acknowledgements=words(ANNOUNCED, "a", "b"))).commit is None
         decision = advance(switching(), replace(seen, acknowledgements=words(HOLDING, "a", "b")))
         assert decision.commit is not None
@@ -70,21 +70,21 @@ class TestSteps:
 
     def test_the_word_of_an_earlier_start_does_not_count(self) -> None:
         told = words(HOLDING, "a") | words(HOLDING, "b", incarnation="zeroth")
-        seen = world(worker("w1", BOTH), switch=switch(HOLDING), switch_since=100.0, acknowledgements=told)
+        seen = observed(worker("w1", BOTH), switch=switch(HOLDING), switch_since=100.0, acknowledgements=told)
         assert advance(switching(), seen).commit is None
 
     def test_a_gateway_that_does_not_answer_ends_the_switch_and_it_is_tried_again(self) -> None:
-        seen = world(worker("w1", BOTH), switch=switch(HOLDING), switch_since=90.0)
+        seen = observed(worker("w1", BOTH), switch=switch(HOLDING), switch_since=90.0)
         decision = advance(switching(attempts=1), replace(seen, acknowledgements=words(HOLDING, "a")))
         assert decision.ends_switch
         assert f"gateway b did not answer within {HOLD_SECONDS:g} s" in decision.record.note
-        again = advance(decision.record, world(worker("w1", BOTH)))
+        again = advance(decision.record, observed(worker("w1", BOTH)))
         assert again.switch is None, "there is a pause first"
-        later = advance(decision.record, world(worker("w1", BOTH), now=200.0))
+        later = advance(decision.record, observed(worker("w1", BOTH), now=200.0))
         assert later.switch is None or later.switch.identity == "r1.2"
 
     def test_after_many_tries_it_is_aborted_with_the_reason(self) -> None:
-        seen = world(worker("w1", BOTH), switch=switch(HOLDING, ATTEMPTS), switch_since=90.0)
+        seen = observed(worker("w1", BOTH), switch=switch(HOLDING, ATTEMPTS), switch_since=90.0)
         decision = advance(switching(attempts=ATTEMPTS), seen)
         assert decision.record.state == ABORTING
         assert "gateway a, b did not answer" in decision.record.reason
@@ -92,21 +92,21 @@ class TestSteps:
 
     def test_a_cancelled_one_is_over(self) -> None:
         cancelled = msgspec.structs.replace(switch(CANCELLED), reason="gateway a held requests for 1.2 s")
-        seen = world(worker("w1", BOTH), switch=cancelled, acknowledgements=words(HOLDING, "a", "b"))
+        seen = observed(worker("w1", BOTH), switch=cancelled, acknowledgements=words(HOLDING, "a", "b"))
         decision = advance(switching(attempts=1), seen)
         assert decision.commit is None
         assert "gateway a held requests" in decision.record.note
 
     def test_another_rollouts_switch_is_waited_for(self) -> None:
         other = SwitchRecord("r9.1", HOLDING, ("n",), 1)
-        decision = advance(switching(), world(worker("w1", BOTH), switch=other))
+        decision = advance(switching(), observed(worker("w1", BOTH), switch=other))
         assert decision.switch is None
         assert not decision.ends_switch
 
     def test_a_fast_commit_waits_for_a_strict_switch(self) -> None:
         other = SwitchRecord("r9.1", HOLDING, ("n",), 1)
         fast = with_state(rollout(), SWITCHING)
-        assert advance(fast, world(worker("w1", BOTH), switch=other)).commit is None
+        assert advance(fast, observed(worker("w1", BOTH), switch=other)).commit is None
 
     def test_ensembles_that_run_the_model_are_held_too(self) -> None:
         epoch = EpochRecord(
@@ -116,7 +116,7 @@ class TestSteps:
 
     def test_what_nobody_has_seen_needs_no_switch(self) -> None:
         first = with_state(rollout(cutover=STRICT), SWITCHING)
-        decision = advance(first, world(worker("w1", BOTH), epoch=EpochRecord(0)))
+        decision = advance(first, observed(worker("w1", BOTH), epoch=EpochRecord(0)))
         assert decision.commit is not None
 
 
@@ -328,7 +328,7 @@ class StrictSwitches(RuleBasedStateMachine):
         """A leader, this one or the next, decides by what it has seen; a write by old news is refused."""
         self.now += seconds
         held = self.history[max(0, len(self.history) - 1 - lag)]
-        decision = advance(held.records[identity], self.world(held))
+        decision = advance(held.records[identity], self.observed(held))
         current = self.store
         stale = held.records[identity] != current.records[identity]
         if decision.commit is not None or decision.switch is not None or decision.ends_switch:
@@ -353,13 +353,13 @@ class StrictSwitches(RuleBasedStateMachine):
                 self.switch_since = self.now
             self.write(after)
 
-    def world(self, held: Held) -> World:
+    def observed(self, held: Held) -> ObservedState:
         gateways = {
             name: GatewayRecord(name, "h", 1, epoch=self.all[name].epoch) for name in held.known if self.all[name].alive
         }
         both = {model: {"1": "", "2": ""} for model in MODELS.values()}
         return replace(
-            world(worker("w1", both), now=self.now, epoch=held.epoch),
+            observed(worker("w1", both), now=self.now, epoch=held.epoch),
             gateways=gateways,
             known_gateways=held.known,
             switch=held.switch,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from isochrone.clock import SECOND
 from isochrone.control.state.records import WorkerRecord
 from isochrone.control.workers.control import ControlFailed, ServedState
-from isochrone.control.workers.driver import WorkerWatch
+from isochrone.control.workers.driver import WorkerDriver
 from isochrone.control.workers.load_crashes import Effect, LoadCrashes, effect
 from isochrone.control.workers.loads import Call
 
@@ -73,10 +73,10 @@ class CrashingWorkers:
     def __init__(self) -> None:
         self.deaths = 0
 
-    def start(self, name: str, crashes: LoadCrashes) -> tuple[_Worker, WorkerWatch]:
+    def start(self, name: str, crashes: LoadCrashes) -> tuple[_Worker, WorkerDriver]:
         worker = _Worker(self)
         record = WorkerRecord(name, "127.0.0.1", 1, 1, pool="cpu")
-        return worker, WorkerWatch(record, lambda: None, control=worker, crashes=crashes)
+        return worker, WorkerDriver(record, lambda: None, control=worker, crashes=crashes)
 
 
 class _Worker:
@@ -118,34 +118,34 @@ async def until(condition: Callable[[], object]) -> None:
 def test_the_workers_of_a_controller_lose_one_process_more_and_serve_the_rest() -> None:
     async def scene() -> None:
         fleet, crashes = CrashingWorkers(), LoadCrashes()
-        wanted = {"bad": frozenset("2"), "good": frozenset("1"), "fine": frozenset("1")}
+        desired = {"bad": frozenset("2"), "good": frozenset("1"), "fine": frozenset("1")}
 
-        async def life(name: str) -> WorkerWatch | None:
+        async def life(name: str) -> WorkerDriver | None:
             """From a start to the death, or to all that it can serve; the watch of a process that stays."""
-            worker, watch = fleet.start(name, crashes)
-            watch.want(wanted, ["bad", "good", "fine"], {}, {})
-            await until(lambda: not worker.is_alive or "bad" in watch.view.failures)
+            worker, driver = fleet.start(name, crashes)
+            driver.set_desired(desired, ["bad", "good", "fine"], {}, {})
+            await until(lambda: not worker.is_alive or "bad" in driver.observed.failures)
             if worker.is_alive:
                 await until(lambda: set(worker.serving) == {"good", "fine"})
-                return watch
+                return driver
             # The connections of all its calls end with it.
-            await until(lambda: not watch._calls)
-            await watch.stop()
+            await until(lambda: not driver._calls)
+            await driver.stop()
             return None
 
-        async def lives(name: str) -> WorkerWatch:
+        async def lives(name: str) -> WorkerDriver:
             """Started again whenever it dies, as by a supervisor."""
-            while (watch := await life(name)) is None:
+            while (driver := await life(name)) is None:
                 pass
-            return watch
+            return driver
 
-        watches = await asyncio.gather(*(lives(f"w{number}") for number in range(4)))
+        drivers = await asyncio.gather(*(lives(f"w{number}") for number in range(4)))
         # All of them once, since nothing was known; then one of them, to be sure.
         assert fleet.deaths == 5
-        for watch in watches:
-            failure = watch.view.failures["bad"]
+        for driver in drivers:
+            failure = driver.observed.failures["bad"]
             assert (failure.versions, "isolation" in failure.reason) == (frozenset("2"), True)
-            await watch.stop()
+            await driver.stop()
 
     asyncio.run(scene())
 
@@ -154,14 +154,14 @@ def test_workers_that_are_killed_while_they_drain_in_two_rollouts_stop_no_other_
     async def scene() -> None:
         fleet, crashes = CrashingWorkers(), LoadCrashes()
         for number, (name, version) in enumerate((("w1", 2), ("w2", 3), ("w3", 3)), 1):
-            worker, watch = fleet.start(name, crashes)
+            worker, driver = fleet.start(name, crashes)
             worker.serving = {"m": frozenset(map(str, (version - 1, version, version + 1)))}
             worker.is_killed = name != "w3"
             desired = {"m": frozenset(map(str, (version, version + 1)))}
-            watch.want(desired, ["m"], {}, {})
-            await until(lambda: not worker.is_alive or worker.serving == desired or watch.view.failures)  # noqa: B023
-            await until(lambda: not watch._calls)  # noqa: B023
-            await watch.stop()
+            driver.set_desired(desired, ["m"], {}, {})
+            await until(lambda: not worker.is_alive or worker.serving == desired or driver.observed.failures)  # noqa: B023
+            await until(lambda: not driver._calls)  # noqa: B023
+            await driver.stop()
             assert fleet.deaths == min(number, 2)
         assert worker.serving == desired
 
@@ -179,11 +179,11 @@ def test_a_retry_that_is_cancelled_before_its_first_step_leaves_the_suspect_to_o
 
         def stop() -> None:
             # It runs between the look that found something and the first step of the call that follows from it.
-            stopped.append(asyncio.ensure_future(watch.stop()))
+            stopped.append(asyncio.ensure_future(driver.stop()))
 
         record = WorkerRecord("w1", "127.0.0.1", 1, 1, pool="cpu")
-        watch = WorkerWatch(record, stop, control=worker, crashes=crashes)
-        watch.want({"m": frozenset("1"), "n": frozenset("1")}, ["m", "n"], {}, {})
+        driver = WorkerDriver(record, stop, control=worker, crashes=crashes)
+        driver.set_desired({"m": frozenset("1"), "n": frozenset("1")}, ["m", "n"], {}, {})
         await until(lambda: stopped)
         await stopped[0]
         assert "m" not in worker.serving

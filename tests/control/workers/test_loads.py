@@ -24,7 +24,7 @@ def call(model: str, versions: str = "") -> Call:
 
 def loads(models: Sets, order: str = "", spare: Sets | None = None, stages: Sets | None = None) -> Loads:
     made = Loads()
-    made.want(models, list(order) or sorted(models), spare or {}, {} if stages is None else stages)
+    made.set_desired(models, list(order) or sorted(models), spare or {}, {} if stages is None else stages)
     return made
 
 
@@ -58,7 +58,7 @@ def test_a_load_of_what_is_not_wanted_any_more_is_given_up_by_a_call_with_what_i
     assert made.due(sets(m="1"), (), 0.0, sets(n="8")) == [call("n")]
     assert made.due(sets(m="1"), ("m",), 0.0, sets(m="8")) == [], "it is under way"
     assert made.due({}, (), 0.0, sets(m="1")) == [call("m", "1")], "its own load"
-    made.want(sets(m="19"), ["m"], {}, {})
+    made.set_desired(sets(m="19"), ["m"], {}, {})
     assert made.due(sets(m="1"), (), 0.0, sets(m="8")) == [call("m", "19")]
     assert Loads().due({}, (), 0.0, sets(m="8")) == []
 
@@ -74,10 +74,10 @@ def test_pauses_grow_and_end_with_another_wish() -> None:
         now += pause
     assert waited == [1, 2, 4, 8, 16, 30, 30, 30]
     made.refused(call("m", "2"), {}, "broken", now)
-    assert made.want(sets(m="2", n="1"), ["m", "n"], {}, {}) == {"n"}
+    assert made.set_desired(sets(m="2", n="1"), ["m", "n"], {}, {}) == {"n"}
     assert made.due({}, (), now) == [call("n", "1")]
     # A way back that is asked for is the same set of versions, and yet another wish.
-    assert made.want(sets(m="2", n="1"), ["m", "n"], sets(m="2"), {}) == {"m"}
+    assert made.set_desired(sets(m="2", n="1"), ["m", "n"], sets(m="2"), {}) == {"m"}
     assert "m" not in made.failures
     assert call("m", "2") in made.due({}, (), now)
 
@@ -116,7 +116,7 @@ def test_stages_that_run_each_other_do_not_wait_for_ever() -> None:
 
 def test_where_stages_are_not_told_the_order_is_kept() -> None:
     made = Loads()
-    made.want(sets(a="1", b="1"), ["a", "b"], {}, None)
+    made.set_desired(sets(a="1", b="1"), ["a", "b"], {}, None)
     assert made.due({}, (), 0.0) == [call("a", "1")]
     assert made.due(sets(a="1"), (), 0.0) == [call("b", "1")]
 
@@ -160,10 +160,10 @@ def test_it_ends_with_what_is_wanted_except_for_what_is_broken(
                 made.succeeded(each)
                 there = {name: versions for name, versions in there.items() if versions}
     for name in "abc":
-        wanted = models.get(name, frozenset())
+        desired = models.get(name, frozenset())
         found = there.get(name, frozenset())
-        essential = wanted - spare.get(name, frozenset())
+        essential = desired - spare.get(name, frozenset())
         assert essential <= found
-        assert found <= wanted or not essential
-        if not (wanted - present.get(name, frozenset())) & broken:
-            assert found == wanted
+        assert found <= desired or not essential
+        if not (desired - present.get(name, frozenset())) & broken:
+            assert found == desired

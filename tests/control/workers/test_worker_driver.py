@@ -10,7 +10,7 @@ import pytest
 from isochrone.control.rollout.observed_state import Failure
 from isochrone.control.state.records import WorkerRecord
 from isochrone.control.workers.control import ControlFailed, ServedState
-from isochrone.control.workers.driver import WorkerWatch
+from isochrone.control.workers.driver import WorkerDriver
 
 RECORD = WorkerRecord("w1", "127.0.0.1", 1, 1, pool="cpu")
 
@@ -26,7 +26,7 @@ class ScriptedWorker:
         self.loading: dict[str, str] = {}
         #: Every call that was begun, and those given up by the caller.
         self.calls: list[tuple[str, str]] = []
-        self.given_up: list[tuple[str, str]] = []
+        self.without_aborted: list[tuple[str, str]] = []
         self.looks = 0
         self.is_closed = False
 
@@ -48,7 +48,7 @@ class ScriptedWorker:
             try:
                 await asyncio.Event().wait()
             finally:
-                self.given_up.append(call)
+                self.without_aborted.append(call)
         if bad := [version for version in versions if (model, version) in self.broken]:
             raise ControlFailed(f"worker 'w1' (127.0.0.1:1): version {bad[0]} is broken", refused=True)
         await asyncio.sleep(0)
@@ -69,14 +69,14 @@ async def until(condition: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
-def run(scene: Callable[[ScriptedWorker, WorkerWatch], object], may_act: Callable[[], bool] = lambda: True) -> None:
+def run(scene: Callable[[ScriptedWorker, WorkerDriver], object], may_act: Callable[[], bool] = lambda: True) -> None:
     async def play() -> None:
         worker = ScriptedWorker()
-        watch = WorkerWatch(RECORD, lambda: None, may_act, worker)
+        driver = WorkerDriver(RECORD, lambda: None, may_act, worker)
         try:
-            await scene(worker, watch)  # type: ignore[misc]
+            await scene(worker, driver)  # type: ignore[misc]
         finally:
-            await watch.stop()
+            await driver.stop()
         assert worker.is_closed
         assert asyncio.all_tasks() == {asyncio.current_task()}, "no call outlives its watch"
 
@@ -88,45 +88,45 @@ def versions(**models: str) -> dict[str, frozenset[str]]:
 
 
 def test_a_broken_previous_version_does_not_keep_a_worker_from_the_committed_one() -> None:
-    async def scene(worker: ScriptedWorker, watch: WorkerWatch) -> None:
+    async def scene(worker: ScriptedWorker, driver: WorkerDriver) -> None:
         worker.broken = {("m", "1")}
-        watch.want(versions(m="12"), ["m"], versions(m="1"))
-        await until(lambda: watch.view.failures)
+        driver.set_desired(versions(m="12"), ["m"], versions(m="1"))
+        await until(lambda: driver.observed.failures)
         assert worker.calls[:2] == [("m", "2"), ("m", "1,2")]
         assert worker.serving == versions(m="2")
-        assert watch.view.failures["m"] == Failure(frozenset("1"), "version 1 is broken")
-        assert set(watch.view.ready("m")) == {"2"}
+        assert driver.observed.failures["m"] == Failure(frozenset("1"), "version 1 is broken")
+        assert set(driver.observed.ready("m")) == {"2"}
         worker.broken = set()
         await until(lambda: worker.serving == versions(m="12"))
-        await until(lambda: not watch.view.failures)
+        await until(lambda: not driver.observed.failures)
 
     run(scene)
 
 
 def test_a_load_that_hangs_holds_up_no_other_model_and_ends_with_another_wish() -> None:
-    async def scene(worker: ScriptedWorker, watch: WorkerWatch) -> None:
+    async def scene(worker: ScriptedWorker, driver: WorkerDriver) -> None:
         worker.serving = versions(m="1")
         worker.hanging = {"m"}
-        watch.want(versions(m="12", n="1"), ["m", "n"], {}, {})
+        driver.set_desired(versions(m="12", n="1"), ["m", "n"], {}, {})
         await until(lambda: worker.serving.get("n"))
         assert worker.calls[0] == ("m", "1,2")
         # The same again changes nothing.
-        watch.want(versions(m="12", n="1"), ["m", "n"], {}, {})
-        await until(lambda: watch.view.ready("n"))
-        assert worker.given_up == []
+        driver.set_desired(versions(m="12", n="1"), ["m", "n"], {}, {})
+        await until(lambda: driver.observed.ready("n"))
+        assert worker.without_aborted == []
         worker.hanging = set()
-        watch.want(versions(m="3", n="1"), ["m", "n"], {}, {})
+        driver.set_desired(versions(m="3", n="1"), ["m", "n"], {}, {})
         await until(lambda: worker.serving["m"] == frozenset("3"))
-        assert worker.given_up == [("m", "1,2")]
+        assert worker.without_aborted == [("m", "1,2")]
 
     run(scene)
 
 
 def test_a_load_that_runs_on_though_nobody_wants_it_is_given_up_by_a_call_with_what_is_wanted() -> None:
-    async def scene(worker: ScriptedWorker, watch: WorkerWatch) -> None:
+    async def scene(worker: ScriptedWorker, driver: WorkerDriver) -> None:
         worker.serving = versions(m="1")
         worker.loading = {"m": "8", "new": "1"}
-        watch.want(versions(m="1"), ["m"])
+        driver.set_desired(versions(m="1"), ["m"])
         await until(lambda: not worker.loading)
         assert sorted(worker.calls) == [("m", "1"), ("new", "")]
         assert worker.serving["m"] == frozenset("1")
@@ -135,16 +135,16 @@ def test_a_load_that_runs_on_though_nobody_wants_it_is_given_up_by_a_call_with_w
 
 
 def test_a_load_that_is_still_right_goes_on() -> None:
-    async def scene(worker: ScriptedWorker, watch: WorkerWatch) -> None:
+    async def scene(worker: ScriptedWorker, driver: WorkerDriver) -> None:
         worker.serving = versions(m="2")
         worker.hanging = {"m"}
-        watch.want(versions(m="12"), ["m"], versions(m="1"))
+        driver.set_desired(versions(m="12"), ["m"], versions(m="1"))
         await until(lambda: worker.calls)
-        watch.want(versions(m="12"), ["m"])
-        watch.want(versions(m="12", n="1"), ["m", "n"], None, {})
+        driver.set_desired(versions(m="12"), ["m"])
+        driver.set_desired(versions(m="12", n="1"), ["m", "n"], None, {})
         await until(lambda: worker.serving.get("n"))
         assert worker.calls.count(("m", "1,2")) == 1
-        assert worker.given_up == []
+        assert worker.without_aborted == []
 
     run(scene)
 
@@ -153,9 +153,9 @@ def test_a_load_that_is_still_right_goes_on() -> None:
 def test_who_may_not_act_tells_a_worker_nothing(serving: str) -> None:
     leads = [False]
 
-    async def scene(worker: ScriptedWorker, watch: WorkerWatch) -> None:
+    async def scene(worker: ScriptedWorker, driver: WorkerDriver) -> None:
         worker.serving = versions(m=serving, gone="1")
-        watch.want(versions(m="2"), ["m"])
+        driver.set_desired(versions(m="2"), ["m"])
         await until(lambda: worker.looks > 3)
         assert worker.calls == []
         leads[0] = True

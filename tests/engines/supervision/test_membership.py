@@ -9,7 +9,7 @@ from pathlib import Path
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import EventRecord, GatewayRecord, encode
 from isochrone.control.state.view import View
-from isochrone.engines.supervision.membership import Farewells
+from isochrone.engines.supervision.membership import Membership
 from isochrone.engines.supervision.observation import SUPERVISOR
 from isochrone.store.base import Delete, Put, Store
 from isochrone.store.sqlite.store import SqliteStore
@@ -49,7 +49,7 @@ def test_a_gateway_that_was_killed_is_no_longer_waited_for(tmp_path: Path) -> No
     async def work(store: Store) -> None:
         await register(store, 100, "a")
         before = await store.get(KEYS.gateway_set)
-        await Farewells(store, KEYS).forget_gateway("gw", 100)
+        await Membership(store, KEYS).forget_gateway("gw", 100)
         after = await view(store)
         assert after.known_gateways == []
         assert after.gateways == {}
@@ -66,10 +66,10 @@ def test_a_gateway_that_was_killed_is_no_longer_waited_for(tmp_path: Path) -> No
 def test_one_whose_lease_ran_out_first_is_remembered_by_its_incarnation(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
         await register(store, 100, "a")
-        farewells = Farewells(store, KEYS)
-        farewells.notice(await view(store))
+        membership = Membership(store, KEYS)
+        membership.notice(await view(store))
         await store.transact((), (Delete(KEYS.gateway("gw")),))
-        await farewells.forget_gateway("gw", 100)
+        await membership.forget_gateway("gw", 100)
         assert (await view(store)).known_gateways == []
 
     with_store(tmp_path, work)
@@ -78,15 +78,15 @@ def test_one_whose_lease_ran_out_first_is_remembered_by_its_incarnation(tmp_path
 def test_its_successor_is_left_alone(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
         await register(store, 100, "a")
-        farewells = Farewells(store, KEYS)
-        farewells.notice(await view(store))
+        membership = Membership(store, KEYS)
+        membership.notice(await view(store))
         await register(store, 200, "b")
-        farewells.notice(await view(store))
-        await farewells.forget_gateway("gw", 100)
+        membership.notice(await view(store))
+        await membership.forget_gateway("gw", 100)
         assert (await view(store)).gateways["gw"].pid == 200
         # Also while the successor's lease is lost for a moment.
         await store.transact((), (Delete(KEYS.gateway("gw")),))
-        await farewells.forget_gateway("gw", 300)
+        await membership.forget_gateway("gw", 300)
         assert (await view(store)).known_gateways == ["gw"]
 
     with_store(tmp_path, work)
@@ -94,7 +94,7 @@ def test_its_successor_is_left_alone(tmp_path: Path) -> None:
 
 def test_one_that_said_farewell_needs_nothing(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
-        await Farewells(store, KEYS).forget_gateway("gw", 100)
+        await Membership(store, KEYS).forget_gateway("gw", 100)
         assert (await view(store)).entries == {}
 
     with_store(tmp_path, work)
@@ -102,12 +102,12 @@ def test_one_that_said_farewell_needs_nothing(tmp_path: Path) -> None:
 
 def test_drains_of_other_people_stay_theirs(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
-        farewells = Farewells(store, KEYS)
+        membership = Membership(store, KEYS)
         await store.transact((), (Put(KEYS.drain("w1"), encode(EventRecord(1.0, "ann", "drain", "w1"))),))
         for name in ("w1", "w2"):
-            await farewells.drain(name)
+            await membership.drain(name)
         assert {name: each.who for name, each in (await view(store)).drains.items()} == {"w1": "ann", "w2": SUPERVISOR}
-        await farewells.undrain(("w1", "w2", "w3"))
+        await membership.undrain(("w1", "w2", "w3"))
         assert list((await view(store)).drains) == ["w1"]
 
     with_store(tmp_path, work)

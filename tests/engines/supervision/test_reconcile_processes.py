@@ -43,8 +43,8 @@ def ready(*specs: ProcessSpec) -> dict[str, Observed]:
 
 
 def test_controllers_are_started_first_and_all_the_rest_with_them() -> None:
-    wanted = fleet(spec("g", "gateway"), spec("w2"), spec("w1"), spec("c", "controller"))
-    assert decide(wanted, {}, 0.0) == [Start(wanted[name]) for name in ("c", "w1", "w2", "g")]
+    desired = fleet(spec("g", "gateway"), spec("w2"), spec("w1"), spec("c", "controller"))
+    assert decide(desired, {}, 0.0) == [Start(desired[name]) for name in ("c", "w1", "w2", "g")]
 
 
 def test_nothing_is_done_where_all_is_as_wanted() -> None:
@@ -94,8 +94,8 @@ def test_a_worker_wanted_again_gets_work_again() -> None:
 
 def test_one_that_serves_nothing_is_changed_at_once_whatever_the_others_do() -> None:
     observed = {"a": Observed(spec("a")), "b": Observed(spec("b"))}
-    wanted = fleet(spec("a", mark="new"), spec("b", mark="new"))
-    assert decide(wanted, observed, 0.0) == [Stop("a"), Stop("b")]
+    desired = fleet(spec("a", mark="new"), spec("b", mark="new"))
+    assert decide(desired, observed, 0.0) == [Stop("a"), Stop("b")]
 
 
 def test_a_change_that_does_not_come_up_goes_no_further() -> None:
@@ -122,8 +122,8 @@ def test_one_that_holds_the_port_of_another_goes_first() -> None:
 
 def test_where_ports_move_up_the_last_one_goes_first() -> None:
     observed = ready(spec("g1", "gateway", port=1), spec("g2", "gateway", port=2))
-    wanted = fleet(spec("g1", "gateway", port=2), spec("g2", "gateway", port=3))
-    assert decide(wanted, observed, 0.0) == [Stop("g2")]
+    desired = fleet(spec("g1", "gateway", port=2), spec("g2", "gateway", port=3))
+    assert decide(desired, observed, 0.0) == [Stop("g2")]
 
 
 def test_the_only_worker_of_a_pool_is_replaced_beside_a_second_one() -> None:
@@ -182,9 +182,9 @@ class Machine:
         self.observed = ready(*running.values())
         self.now = 0.0
 
-    def turn(self, wanted: Mapping[str, ProcessSpec]) -> list[Action]:
-        actions = decide(wanted, self.observed, self.now)
-        self._check(wanted, actions)
+    def turn(self, desired: Mapping[str, ProcessSpec]) -> list[Action]:
+        actions = decide(desired, self.observed, self.now)
+        self._check(desired, actions)
         # What was on its way has arrived.
         self.observed = {
             name: replace(each, ready=True, idle=each.draining is not None)
@@ -209,7 +209,7 @@ class Machine:
         self.now += 1.0
         return actions
 
-    def _check(self, wanted: Mapping[str, ProcessSpec], actions: list[Action]) -> None:
+    def _check(self, desired: Mapping[str, ProcessSpec], actions: list[Action]) -> None:
         told = [action.spec.name if isinstance(action, Start) else action.name for action in actions]
         assert len(set(told)) == len(told)
         taken = {action.name for action in actions if isinstance(action, Drain | Stop)}
@@ -218,7 +218,7 @@ class Machine:
             if not mine.serves:
                 continue
             group = (mine.spec.role, mine.spec.pool)
-            members = [each for each in wanted.values() if (each.role, each.pool) == group]
+            members = [each for each in desired.values() if (each.role, each.pool) == group]
             others = [
                 other
                 for other, each in self.observed.items()
@@ -226,9 +226,9 @@ class Machine:
             ]
             in_the_way = any(
                 each.name not in self.observed and each.arguments[2] == mine.spec.arguments[2] != "h:0"
-                for each in wanted.values()
+                for each in desired.values()
             )
-            moves = name in wanted and (wanted[name].role, wanted[name].pool) != group
+            moves = name in desired and (desired[name].role, desired[name].pool) != group
             # The last that serves goes only where there is no choice.
             assert others or not members or [each.name for each in members] == [name] or in_the_way or moves
 
@@ -238,9 +238,9 @@ def test_every_way_ends_at_what_is_wanted_and_never_takes_the_last_one(
     begin: dict[str, ProcessSpec], wishes: list[dict[str, ProcessSpec]], hurry: int
 ) -> None:
     machine = Machine(begin)
-    for wanted in wishes[:-1]:
+    for desired in wishes[:-1]:
         for _ in range(hurry):
-            machine.turn(wanted)
+            machine.turn(desired)
     for _ in range(100):
         if not machine.turn(wishes[-1]) and {n: o.spec for n, o in machine.observed.items()} == wishes[-1]:
             break
@@ -249,5 +249,5 @@ def test_every_way_ends_at_what_is_wanted_and_never_takes_the_last_one(
 
 
 @given(_fleets())
-def test_what_did_not_change_is_left_alone(wanted: dict[str, ProcessSpec]) -> None:
-    assert decide(wanted, ready(*wanted.values()), 0.0) == []
+def test_what_did_not_change_is_left_alone(desired: dict[str, ProcessSpec]) -> None:
+    assert decide(desired, ready(*desired.values()), 0.0) == []

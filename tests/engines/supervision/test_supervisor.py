@@ -18,13 +18,13 @@ from isochrone.control.fleet.reading import parse_fleet
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import (
     Assignment,
-    ConvergedRecord,
     EpochRecord,
     EventRecord,
     FleetRecord,
     GatewayRecord,
     KeptPool,
     ProcessRecord,
+    ReconciledRecord,
     WorkerRecord,
     encode,
 )
@@ -33,7 +33,7 @@ from isochrone.engines.base import Exit
 from isochrone.engines.local.engine import LocalEngine
 from isochrone.engines.local.log_files import LogFiles
 from isochrone.engines.supervision.observation import SUPERVISOR
-from isochrone.engines.supervision.supervisor import Supervisor, wanted_of
+from isochrone.engines.supervision.supervisor import Supervisor, desired_processes
 from isochrone.store.base import Compare, Delete, Entry, Outcome, Put, Snapshot, StoreUnavailable
 from isochrone.store.sqlite.store import SqliteStore
 
@@ -90,7 +90,7 @@ class Plant:
             KEYS,
             self.lines.append,
             self.ends.append,
-            wanted=_wanted,
+            desired=_desired,
             before=("before",),
             last_lines=self.logs.last_lines,
         )
@@ -137,7 +137,7 @@ class Plant:
         return key in self.supervisor.mirror.entries
 
 
-def _wanted(record: FleetRecord, view: View) -> dict[str, ProcessSpec]:
+def _desired(record: FleetRecord, view: View) -> dict[str, ProcessSpec]:
     found = [
         ProcessSpec(name, role, tuple(words), "cpu" if role == "worker" else "")
         for name, role, *words in record.spec["processes"]
@@ -373,15 +373,15 @@ def test_a_pool_that_the_file_dropped_is_started_again_while_it_serves_what_is_c
 
     def names(pool: str) -> set[str]:
         epoch = EpochRecord(4, {"m": Assignment("1", pools=(pool,))})
-        records = {KEYS.epoch: encode(epoch), KEYS.converged: encode(ConvergedRecord(2, {"m": "1"}))}
+        records = {KEYS.epoch: encode(epoch), KEYS.reconciled: encode(ReconciledRecord(2, {"m": "1"}))}
         entries = {key: Entry(key, value, number) for number, (key, value) in enumerate(records.items(), 1)}
-        return {name for name, each in wanted_of(record, View(KEYS, entries)).items() if each.role == "worker"}
+        return {name for name, each in desired_processes(record, View(KEYS, entries)).items() if each.role == "worker"}
 
     assert names("old") == {"new-1", "old-1"}
     assert names("new") == {"new-1"}
     # What is committed cannot be read: it may be what the old pool serves.
     broken = {KEYS.epoch: Entry(KEYS.epoch, b"{}", 1)}
-    assert "old-1" in wanted_of(record, View(KEYS, broken))
+    assert "old-1" in desired_processes(record, View(KEYS, broken))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from isochrone.engines.local.engine import LocalEngine
 from isochrone.engines.local.log_files import LogFiles
 from isochrone.engines.supervision.listen_errors import by_fleet_key
 from isochrone.engines.supervision.progress import exit_lines
-from isochrone.engines.supervision.supervisor import Supervisor, wanted_of
+from isochrone.engines.supervision.supervisor import Supervisor, desired_processes
 from isochrone.errors import ConfigError, IsochroneError
 from isochrone.observe import logs as observed_logs
 from isochrone.stop_signals import stop_signals
@@ -157,6 +157,6 @@ def _print_applied(launch: Launch, record: FleetRecord, before: FleetRecord | No
 
 def _names(record: FleetRecord | None) -> tuple[str, ...]:
     try:
-        return tuple(wanted_of(record)) if record is not None else ()
+        return tuple(desired_processes(record)) if record is not None else ()
     except IsochroneError:
         return ()

@@ -16,7 +16,7 @@ import uvloop
 
 from isochrone.cli.processes.gateway_membership import GatewayMembership
 from isochrone.cli.processes.wire_limits import parse_limits
-from isochrone.engines.local.parent_death import tethered
+from isochrone.engines.local.parent_death import with_parent_death_signal
 from isochrone.errors import ConfigError, IsochroneError
 from isochrone.gateway.discovery import read_upstreams
 from isochrone.gateway.monitor import MonitorRules
@@ -178,7 +178,7 @@ def _supervise(processes: int, port: int, name: str, store: str) -> int:
         raise StartFailed("--processes needs a port in --listen: each process would pick another free one")
     words, secrets = without_password(_without_processes(sys.argv[1:]), store)
     environment = {**os.environ, **secrets}
-    arguments = tethered([sys.executable, "-m", "isochrone", *words, "--reuse-port"])
+    arguments = with_parent_death_signal([sys.executable, "-m", "isochrone", *words, "--reuse-port"])
     stopping = False
     children: dict[int, subprocess.Popen[bytes]] = {}
 

@@ -29,15 +29,15 @@ from isochrone.control.api.operation import Operation, answer, body_of, count, f
 from isochrone.control.api.service import ControlService
 from isochrone.control.api.status import fleet_status
 from isochrone.control.api.streams import event_changes, event_stream, rollout_changes, told
+from isochrone.control.fleet.catalog import check_versions
 from isochrone.control.fleet.file import FleetFile, lost_versions, read_file
 from isochrone.control.fleet.local_ports import check_new_ports
 from isochrone.control.fleet.places import check_places
 from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.fleet.spec import Fleet
-from isochrone.control.fleet.version_check import check_versions
 from isochrone.control.recovery.rebuild import Rebuilt, restore_epoch
 from isochrone.control.requests import fleet, processes, rollouts
-from isochrone.control.requests.decisions import Asking, Decision
+from isochrone.control.requests.decisions import Decision, RequestContext
 from isochrone.control.requests.fleet import Applied
 from isochrone.control.state.records import FleetRecord, RolloutRecord
 from isochrone.control.state.view import View
@@ -74,13 +74,13 @@ async def _write_fleet(service: ControlService, request: Request) -> Response:
         # Not for callers elsewhere: they could find out which ports of this machine are in use.
         check_new_ports(file, record, body.file)
 
-    def decide(view: View, asking: Asking) -> Decision[Applied]:
+    def decide(view: View, context: RequestContext) -> Decision[Applied]:
         # A dry run shows what would be taken away; nobody need agree to that.
-        return fleet.apply_fleet(view, file, asking, body.generation, dry_run or body.retire, lost)
+        return fleet.apply_fleet(view, file, context, body.generation, dry_run or body.retire, lost)
 
     if not dry_run:
         return _planned(await service.change(who_asks(request), decide))
-    before, applied = await service.look(lambda view: (view.fleet, decide(view, Asking("", 0.0, "")).answer))
+    before, applied = await service.look(lambda view: (view.fleet, decide(view, RequestContext("", 0.0, "")).answer))
     return answer(PlanAnswer(before.generation if before is not None else 0, False, _steps(applied)))
 
 
@@ -125,9 +125,9 @@ async def _start_rollout(service: ControlService, request: Request) -> Response:
         # Looks into the repositories, which may be far: not on the loop.
         await asyncio.to_thread(check_versions, fleet, body.changes)
 
-    def decide(view: View, asking: Asking) -> Decision[RolloutRecord]:
+    def decide(view: View, context: RequestContext) -> Decision[RolloutRecord]:
         return rollouts.start_rollout(
-            view, body.changes, asking, cutover=body.cutover, canary=body.canary, compare=body.compare
+            view, body.changes, context, cutover=body.cutover, canary=body.canary, compare=body.compare
         )
 
     return answer(await service.change(body.by.strip()[:200] or who_asks(request), decide), 201)
@@ -136,22 +136,22 @@ async def _start_rollout(service: ControlService, request: Request) -> Response:
 async def _abort(service: ControlService, request: Request) -> Response:
     body = await body_of(request, AbortRequest)
 
-    def decide(view: View, asking: Asking) -> Decision[RolloutRecord]:
-        return rollouts.abort(view, request.path_params["id"], body.reason, asking)
+    def decide(view: View, context: RequestContext) -> Decision[RolloutRecord]:
+        return rollouts.abort(view, request.path_params["id"], body.reason, context)
 
     return answer(await service.change(who_asks(request), decide))
 
 
 async def _promote(service: ControlService, request: Request) -> Response:
-    def decide(view: View, asking: Asking) -> Decision[RolloutRecord]:
-        return rollouts.promote(view, request.path_params["id"], asking)
+    def decide(view: View, context: RequestContext) -> Decision[RolloutRecord]:
+        return rollouts.promote(view, request.path_params["id"], context)
 
     return answer(await service.change(who_asks(request), decide))
 
 
 async def _rollback(service: ControlService, request: Request) -> Response:
-    def decide(view: View, asking: Asking) -> Decision[RolloutRecord]:
-        return rollouts.rollback(view, request.path_params["model"], asking)
+    def decide(view: View, context: RequestContext) -> Decision[RolloutRecord]:
+        return rollouts.rollback(view, request.path_params["model"], context)
 
     return answer(await service.change(who_asks(request), decide), 201)
 
@@ -159,29 +159,29 @@ async def _rollback(service: ControlService, request: Request) -> Response:
 async def _scale(service: ControlService, request: Request) -> Response:
     body = await body_of(request, ScaleRequest)
 
-    def decide(view: View, asking: Asking) -> Decision[Applied]:
-        return fleet.scale(view, request.path_params["pool"], body.workers, asking, body.retire)
+    def decide(view: View, context: RequestContext) -> Decision[Applied]:
+        return fleet.scale(view, request.path_params["pool"], body.workers, context, body.retire)
 
     return _planned(await service.change(who_asks(request), decide))
 
 
 async def _drain(service: ControlService, request: Request) -> Response:
-    def decide(view: View, asking: Asking) -> Decision[str]:
-        return processes.drain(view, request.path_params["name"], asking)
+    def decide(view: View, context: RequestContext) -> Decision[str]:
+        return processes.drain(view, request.path_params["name"], context)
 
     return answer(Done(await service.change(who_asks(request), decide)))
 
 
 async def _undrain(service: ControlService, request: Request) -> Response:
-    def decide(view: View, asking: Asking) -> Decision[str]:
-        return processes.undrain(view, request.path_params["name"], asking)
+    def decide(view: View, context: RequestContext) -> Decision[str]:
+        return processes.undrain(view, request.path_params["name"], context)
 
     return answer(Done(await service.change(who_asks(request), decide)))
 
 
 async def _forget_gateway(service: ControlService, request: Request) -> Response:
-    def decide(view: View, asking: Asking) -> Decision[str]:
-        return processes.forget_gateway(view, request.path_params["name"], asking)
+    def decide(view: View, context: RequestContext) -> Decision[str]:
+        return processes.forget_gateway(view, request.path_params["name"], context)
 
     return answer(Done(await service.change(who_asks(request), decide)))
 
@@ -189,12 +189,12 @@ async def _forget_gateway(service: ControlService, request: Request) -> Response
 async def _restore_epoch(service: ControlService, request: Request) -> Response:
     body = await body_of(request, RestoreRequest)
 
-    def decide(view: View, asking: Asking) -> Decision[Rebuilt]:
-        return restore_epoch(view, asking, body.digest, body.without)
+    def decide(view: View, context: RequestContext) -> Decision[Rebuilt]:
+        return restore_epoch(view, context, body.digest, body.without)
 
     if flag(request, "dry_run"):
         who = who_asks(request)
-        rebuilt = await service.look(lambda view: decide(view, Asking(who, 0.0, "")).answer, by_epoch=False)
+        rebuilt = await service.look(lambda view: decide(view, RequestContext(who, 0.0, "")).answer, by_epoch=False)
         return answer(_restored(rebuilt, False))
     return answer(_restored(await service.change(who_asks(request), decide, by_epoch=False), True))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from isochrone.control.api.messages import StoreState
-from isochrone.control.requests.decisions import Asking, Decision
+from isochrone.control.requests.decisions import Decision, RequestContext
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.view import View
 from isochrone.errors import Unavailable
@@ -70,12 +70,12 @@ class ControlService:
         return decide(view)
 
     async def change(
-        self, who: str, decide: Callable[[View, Asking], Decision[Answer]], *, by_epoch: bool = True
+        self, who: str, decide: Callable[[View, RequestContext], Decision[Answer]], *, by_epoch: bool = True
     ) -> Answer:
         """Decides, writes, and answers when this controller's own reads show it."""
-        asking = Asking(who, time.time(), secrets.token_hex(4))
+        context = RequestContext(who, time.time(), secrets.token_hex(4))
         for _ in range(_ATTEMPTS):
-            decision = await self.look(lambda view: decide(view, asking), by_epoch=by_epoch)
+            decision = await self.look(lambda view: decide(view, context), by_epoch=by_epoch)
             if not decision.operations:
                 return decision.answer
             outcome = await self.store.transact(decision.compares, decision.operations)

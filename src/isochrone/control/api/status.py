@@ -17,10 +17,10 @@ from isochrone.control.state.keys import PREFIX
 from isochrone.control.state.records import (
     ABORTED,
     Assignment,
-    ConvergedRecord,
     EventRecord,
     GatewayRecord,
     ProcessRecord,
+    ReconciledRecord,
     RolloutRecord,
     WorkerRecord,
 )
@@ -43,7 +43,7 @@ def fleet_status(view: View, store: StoreState) -> Status:
     return Status(
         fleet=view.keys.prefix.removeprefix(PREFIX).rstrip("/"),
         generation=fleet.generation if fleet is not None else 0,
-        followed=(view.read(view.keys.converged, ConvergedRecord) or ConvergedRecord(0)).generation,
+        followed=(view.read(view.keys.reconciled, ReconciledRecord) or ReconciledRecord(0)).generation,
         epoch=epoch.epoch if epoch is not None else 0,
         leader=view.leader,
         store=store,

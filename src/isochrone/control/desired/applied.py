@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from isochrone.control.desired.reconcile import Asked
+from isochrone.control.desired.reconcile import DesiredModel
 from isochrone.control.fleet.catalog import CatalogModel, catalog
 from isochrone.control.fleet.gateway_rules import SOURCE, gateway_rules
 from isochrone.control.fleet.processes import server_records
@@ -15,7 +15,7 @@ from isochrone.gateway.rules.file import parse_rules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 
 
-def read_fleet(record: FleetRecord) -> tuple[Mapping[str, Asked], tuple[WorkerRecord, ...]]:
+def read_fleet(record: FleetRecord) -> tuple[Mapping[str, DesiredModel], tuple[WorkerRecord, ...]]:
     """What is asked for of each model, and servers that run already. Looks into the repositories: it may take a while,
     and raises what is wrong there."""
     fleet = Fleet.model_validate(record.spec)
@@ -23,9 +23,9 @@ def read_fleet(record: FleetRecord) -> tuple[Mapping[str, Asked], tuple[WorkerRe
     return {name: _asked(model) for name, model in models.items()}, server_records(fleet)
 
 
-def _asked(model: CatalogModel) -> Asked:
+def _asked(model: CatalogModel) -> DesiredModel:
     rollout = model.spec.rollout
-    return Asked(
+    return DesiredModel(
         model.version,
         model.pools,
         model.stages,

@@ -8,33 +8,33 @@ from collections.abc import Callable, Mapping
 
 import structlog
 
-from isochrone.control.desired.reconcile import Asked
+from isochrone.control.desired.reconcile import DesiredModel
 from isochrone.control.state.records import FleetRecord, WorkerRecord
 from isochrone.errors import IsochroneError
 
 log = structlog.get_logger()
 
 #: What the applied file asks for, and its servers that run already: looks into the repositories, so it may fail.
-ReadFleet = Callable[[FleetRecord], tuple[Mapping[str, Asked], tuple[WorkerRecord, ...]]]
+ReadFleet = Callable[[FleetRecord], tuple[Mapping[str, DesiredModel], tuple[WorkerRecord, ...]]]
 
 #: Seconds until what could not be read is tried again.
 _PAUSE = 5.0
 
 
-class FleetReading:
+class AppliedFleet:
     """What was read last. ``changed`` is called when there is more."""
 
     def __init__(self, read: ReadFleet, changed: Callable[[], None]) -> None:
         self._read = read
         self._changed = changed
-        self.asked: Mapping[str, Asked] = {}
+        self.desired: Mapping[str, DesiredModel] = {}
         self.servers: tuple[WorkerRecord, ...] = ()
         #: Of what was read; 0: nothing was.
         self.generation = 0
         self._task: asyncio.Task[None] | None = None
         self._failed: tuple[int, float] = (0, 0.0)
 
-    def follow(self, fleet: FleetRecord) -> bool:
+    def is_read(self, fleet: FleetRecord) -> bool:
         """Whether this one has been read; if not, it will be."""
         if fleet.generation == self.generation:
             return True
@@ -52,7 +52,7 @@ class FleetReading:
 
     async def _run(self, fleet: FleetRecord) -> None:
         try:
-            self.asked, self.servers = await asyncio.to_thread(self._read, fleet)
+            self.desired, self.servers = await asyncio.to_thread(self._read, fleet)
         except Exception as error:
             # A record of another release, or a repository that cannot be read: what runs goes on as it is.
             self._failed = (fleet.generation, time.monotonic() + _PAUSE)

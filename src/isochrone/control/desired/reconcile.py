@@ -24,9 +24,9 @@ from isochrone.control.state.records import (
     CanaryRule,
     Change,
     CompareRule,
-    ConvergedRecord,
     EpochRecord,
     EventRecord,
+    ReconciledRecord,
     RolloutRecord,
 )
 
@@ -37,7 +37,7 @@ REMOVED = "model removed"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class DesiredModel:
     """What the file asks for of one model."""
 
     version: str
@@ -52,24 +52,24 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class Reconciliation:
     """What is to be written, all at once."""
 
-    converged: ConvergedRecord
+    reconciled: ReconciledRecord
     rollouts: tuple[RolloutRecord, ...] = ()
     epoch: EpochRecord | None = None
     events: tuple[EventRecord, ...] = ()
 
 
-def follow(
+def reconcile(
     generation: int,
-    asked: Mapping[str, Asked],
-    converged: ConvergedRecord,
+    desired: Mapping[str, DesiredModel],
+    reconciled: ReconciledRecord,
     epoch: EpochRecord,
     open_rollouts: Iterable[RolloutRecord],
     first_number: int,
     now: float,
-) -> Steps | None:
+) -> Reconciliation | None:
     """None: something is under way that has to end first. ``first_number``: of the next rollout.
 
     Rollouts that were started for a file before it, or for the same one by a leader before this one, go on where they
@@ -79,38 +79,38 @@ def follow(
     for each in open_rollouts:
         if _goes_back(each):
             # What it was to bring is asked for once more, when it is over.
-            converged = given_up(each, converged) or converged
-    changed = {name for name, model in asked.items() if _is_changed(name, model, converged, epoch)}
-    coming = [each for each in open_rollouts if _is_coming(each, asked, changed)]
+            reconciled = without_aborted(each, reconciled) or reconciled
+    changed = {name for name, model in desired.items() if _is_changed(name, model, reconciled, epoch)}
+    coming = [each for each in open_rollouts if _is_coming(each, desired, changed)]
     changing = {name for each in coming for name in each.changes}
-    versions = {name: asked[name].version for name in asked if name in changed - changing}
-    gone = set(epoch.models) - set(asked)
+    versions = {name: desired[name].version for name in desired if name in changed - changing}
+    gone = set(epoch.models) - set(desired)
     for name, served in epoch.models.items():
-        if name in asked and name not in changing and set(served.pools) != set(asked[name].pools):
+        if name in desired and name not in changing and set(served.pools) != set(desired[name].pools):
             # A version that was rolled out by hand moves as it is.
             versions.setdefault(name, served.version)
-    adjusted = _adjusted(asked, {*versions, *gone, *changing}, epoch)
+    adjusted = _adjusted(desired, {*versions, *gone, *changing}, epoch)
     # Also what is only adjusted: the commit of a rollout writes all of its models, as they were when it began.
     others = [each for each in open_rollouts if each not in coming]
     if any(name in versions or name in gone or name in adjusted for each in others for name in each.changes):
         return None
     rollouts: list[RolloutRecord] = []
     fresh = {name for name in versions if name not in epoch.models}
-    for names in [fresh, *_groups(set(versions) - fresh, asked)]:
+    for names in [fresh, *_groups(set(versions) - fresh, desired)]:
         if names:
             identity = f"r{first_number + len(rollouts)}"
             brought = {name: versions[name] for name in sorted(names)}
-            rollouts.append(_rollout(identity, brought, asked, epoch, now))
+            rollouts.append(_rollout(identity, brought, desired, epoch, now))
     started = tuple(each.identity for each in (*coming, *rollouts))
     # What is new is served first.
     retiring = tuple(sorted(gone)) if started else ()
-    versions_asked = {name: model.version for name, model in asked.items()}
-    record = ConvergedRecord(generation, versions_asked, retiring, started if retiring else ())
-    return Steps(record, tuple(rollouts), *_epoch_after(epoch, adjusted, () if started else gone, now))
+    versions_asked = {name: model.version for name, model in desired.items()}
+    record = ReconciledRecord(generation, versions_asked, retiring, started if retiring else ())
+    return Reconciliation(record, tuple(rollouts), *_epoch_after(epoch, adjusted, () if started else gone, now))
 
 
 def superseded(
-    asked: Mapping[str, Asked], open_rollouts: Iterable[RolloutRecord], generation: int
+    desired: Mapping[str, DesiredModel], open_rollouts: Iterable[RolloutRecord], generation: int
 ) -> list[RolloutRecord]:
     """Rollouts of a file before this one that bring what nobody asks for any more, to be aborted."""
     reason = f"superseded by generation {generation} of fleet.yaml"
@@ -120,30 +120,30 @@ def superseded(
         if each.by == FILE
         and not each.abort_asked
         and each.state not in (DRAINING, ABORTING)
-        and not all(_is_still_asked_for(asked.get(name), change) for name, change in each.changes.items())
+        and not all(_is_still_asked_for(desired.get(name), change) for name, change in each.changes.items())
     ]
 
 
-def _is_still_asked_for(asked: Asked | None, change: Change) -> bool:
-    if asked is None or set(asked.pools) != set(change.pools):
+def _is_still_asked_for(desired: DesiredModel | None, change: Change) -> bool:
+    if desired is None or set(desired.pools) != set(change.pools):
         return False
     # A version that only moves may be one that was rolled out by hand.
-    return not change.is_new or asked.version == change.version
+    return not change.is_new or desired.version == change.version
 
 
 def retire(
-    converged: ConvergedRecord, epoch: EpochRecord, open_rollouts: Iterable[RolloutRecord], now: float
-) -> Steps | None:
+    reconciled: ReconciledRecord, epoch: EpochRecord, open_rollouts: Iterable[RolloutRecord], now: float
+) -> Reconciliation | None:
     """Takes away what the followed file retires; None: rollouts that have to end first, or nothing to retire."""
-    if not converged.retiring:
+    if not reconciled.retiring:
         return None
-    waits_for = {*converged.rollouts}
+    waits_for = {*reconciled.rollouts}
     if any(
-        each.identity in waits_for or not each.changes.keys().isdisjoint(converged.retiring) for each in open_rollouts
+        each.identity in waits_for or not each.changes.keys().isdisjoint(reconciled.retiring) for each in open_rollouts
     ):
         return None
-    record = msgspec.structs.replace(converged, retiring=())
-    return Steps(record, (), *_epoch_after(epoch, {}, converged.retiring, now))
+    record = msgspec.structs.replace(reconciled, retiring=())
+    return Reconciliation(record, (), *_epoch_after(epoch, {}, reconciled.retiring, now))
 
 
 def _epoch_after(
@@ -157,7 +157,7 @@ def _epoch_after(
     return EpochRecord(epoch.epoch + 1, models, "", FILE, now), events
 
 
-def given_up(record: RolloutRecord, converged: ConvergedRecord) -> ConvergedRecord | None:
+def without_aborted(record: RolloutRecord, reconciled: ReconciledRecord) -> ReconciledRecord | None:
     """What has been followed, once a rollout of the file's own is aborted; None: as it was.
 
     Nobody decided against the file then: applying it again asks for those versions again. Models that were to go after
@@ -167,45 +167,45 @@ def given_up(record: RolloutRecord, converged: ConvergedRecord) -> ConvergedReco
         return None
     versions = {
         name: version
-        for name, version in converged.versions.items()
+        for name, version in reconciled.versions.items()
         if name not in record.changes or record.changes[name].version != version
     }
-    retiring = () if record.identity in converged.rollouts else converged.retiring
-    after = msgspec.structs.replace(converged, versions=versions, retiring=retiring)
-    return after if after != converged else None
+    retiring = () if record.identity in reconciled.rollouts else reconciled.retiring
+    after = msgspec.structs.replace(reconciled, versions=versions, retiring=retiring)
+    return after if after != reconciled else None
 
 
-def _is_changed(name: str, model: Asked, converged: ConvergedRecord, epoch: EpochRecord) -> bool:
+def _is_changed(name: str, model: DesiredModel, reconciled: ReconciledRecord, epoch: EpochRecord) -> bool:
     served = epoch.models.get(name)
     if served is None:
         return True
-    return served.version != model.version and converged.versions.get(name) != model.version
+    return served.version != model.version and reconciled.versions.get(name) != model.version
 
 
 def _goes_back(rollout: RolloutRecord) -> bool:
     return rollout.state == ABORTING or (bool(rollout.abort_asked) and rollout.state != DRAINING)
 
 
-def _is_coming(rollout: RolloutRecord, asked: Mapping[str, Asked], changed: Collection[str]) -> bool:
+def _is_coming(rollout: RolloutRecord, desired: Mapping[str, DesiredModel], changed: Collection[str]) -> bool:
     """Whether a rollout of the file's own brings what the file asks for. ``changed``: the models that the file asks for
     another version of than it did before."""
     return (
         rollout.by == FILE
         and not _goes_back(rollout)
         and all(
-            _is_still_asked_for(asked.get(name), change)
+            _is_still_asked_for(desired.get(name), change)
             # One that only moves does not bring another version.
-            and (name not in changed or asked[name].version == change.version)
+            and (name not in changed or desired[name].version == change.version)
             for name, change in rollout.changes.items()
         )
     )
 
 
-def _groups(names: set[str], asked: Mapping[str, Asked]) -> list[set[str]]:
+def _groups(names: set[str], desired: Mapping[str, DesiredModel]) -> list[set[str]]:
     """What belongs together, among models that change."""
     groups: list[set[str]] = []
     for name in sorted(names):
-        joined = {name, *(other for other in (*asked[name].together, *asked[name].stages) if other in names)}
+        joined = {name, *(other for other in (*desired[name].together, *desired[name].stages) if other in names)}
         for group in [group for group in groups if group & joined]:
             groups.remove(group)
             joined |= group
@@ -214,18 +214,18 @@ def _groups(names: set[str], asked: Mapping[str, Asked]) -> list[set[str]]:
 
 
 def _rollout(
-    identity: str, versions: Mapping[str, str], asked: Mapping[str, Asked], epoch: EpochRecord, now: float
+    identity: str, versions: Mapping[str, str], desired: Mapping[str, DesiredModel], epoch: EpochRecord, now: float
 ) -> RolloutRecord:
     changes = {}
     for name, version in versions.items():
-        model, served = asked[name], epoch.models.get(name)
+        model, served = desired[name], epoch.models.get(name)
         before = served.version if served is not None else ""
         stages = model.stages or (served.stages if served is not None and version == before else ())
         left = tuple(pool for pool in served.pools if pool not in model.pools) if served is not None else ()
         changes[name] = Change(version, before, pools=model.pools, stages=stages, memory=model.memory, left=left)
     first = all(not change.before for change in changes.values())
     # A version that only moves is what it was: nothing to hold requests for, to compare or to try.
-    models = [asked[name] for name, change in changes.items() if change.is_new]
+    models = [desired[name] for name, change in changes.items() if change.is_new]
     return RolloutRecord(
         identity,
         changes,
@@ -234,19 +234,19 @@ def _rollout(
         # Where nothing was served there is nothing to compare with.
         canary=None if first else next((model.canary for model in models if model.canary is not None), None),
         compare=None if first else next((model.compare for model in models if model.compare is not None), None),
-        prepare_seconds=max(asked[name].prepare_seconds for name in changes),
+        prepare_seconds=max(desired[name].prepare_seconds for name in changes),
         by=FILE,
         at=now,
         since={PENDING: now},
     )
 
 
-def _adjusted(asked: Mapping[str, Asked], others: set[str], epoch: EpochRecord) -> dict[str, Assignment]:
+def _adjusted(desired: Mapping[str, DesiredModel], others: set[str], epoch: EpochRecord) -> dict[str, Assignment]:
     """Models whose memory or stages alone are told otherwise. ``others``: those that change or go."""
     models: dict[str, Assignment] = {}
     for name, served in epoch.models.items():
         if name not in others:
-            model = asked[name]
+            model = desired[name]
             after = msgspec.structs.replace(served, memory=model.memory, stages=model.stages or served.stages)
             if after != served:
                 models[name] = after

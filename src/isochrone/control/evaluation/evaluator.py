@@ -1,7 +1,7 @@
-"""The leader's own work on rollouts that try a version out: watching a canary step, comparing outputs.
+"""Runs the evaluations of rollouts: observes canary steps and compares outputs, until each has a verdict.
 
-Reads the gateways' counts and samples over their metrics ports; what they mean is judged elsewhere. A leader that takes
-over begins a step's counts anew: a step lasts longer then, and is judged by no less.
+Reads counts and samples from the gateways' metrics ports; ``judging`` and ``replay`` interpret them. A new leader
+restarts the counts of a canary step: the step takes longer then, and is judged by the same rule.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ import msgspec
 import structlog
 
 from isochrone.control.evaluation.figures import Tally
-from isochrone.control.evaluation.judging import PROMOTE, ROLL_BACK, Verdict, judge
+from isochrone.control.evaluation.judging import PROMOTE, ROLL_BACK, WAIT, Judgement, judge
 from isochrone.control.evaluation.replay import Comparison, compare_versions
 from isochrone.control.rollout.decision import Decision
-from isochrone.control.rollout.observed_state import Word, World
+from isochrone.control.rollout.observed_state import ObservedState, Verdict
 from isochrone.control.state.records import CanaryRule, Change, CompareRule, GatewayRecord, RolloutRecord
 from isochrone.errors import Unavailable
 from isochrone.gateway.sampling import Sample, SampleReport
@@ -33,25 +33,25 @@ _Answer = TypeVar("_Answer")
 #: Seconds between readings of the gateways' counts, and of their samples.
 _READ = 0.5
 _ANSWER_SECONDS = 3.0
-#: Latencies of a step count from so long after its begin. Until then answers come from queues as the step before filled
-#: them, longer ones for the old version: on a machine at its limit equal versions looked 11 and 22 % quicker.
+#: Latencies of a step are counted from this long after its start. Until then answers come from queues that the step
+#: before filled, longer ones for the old version: on a saturated machine equal versions looked 11 and 22 % faster.
 _SETTLE_SECONDS = 2.0
 
 
-class Trying:
-    """By rollout. ``changed`` is called when there is a word."""
+class Evaluator:
+    """The verdicts, by rollout. ``changed`` is called when there is a new one."""
 
     def __init__(self, changed: Callable[[], None]) -> None:
         self._changed = changed
-        self.compared: dict[str, Word] = {}
-        self.judged: dict[str, Word] = {}
+        self.compared: dict[str, Verdict] = {}
+        self.judged: dict[str, Verdict] = {}
         self._tasks: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._gateways: Mapping[str, GatewayRecord] = {}
-        self._world: World | None = None
+        self._world: ObservedState | None = None
 
-    def follow(self, decision: Decision, world: World) -> None:
-        """Has under way what a decision says should be."""
-        self._gateways, self._world = world.gateways, world
+    def update(self, decision: Decision, observed: ObservedState) -> None:
+        """Start and stop evaluations as the decision asks for."""
+        self._gateways, self._world = observed.gateways, observed
         record = decision.record
         identity = record.identity
         if decision.compares and record.compare is not None:
@@ -64,12 +64,12 @@ class Trying:
             self.judged.pop(identity, None)
 
     def keep_only(self, identities: set[str]) -> None:
-        """The others are over."""
+        """Forget the rollouts that are over."""
         for identity in [identity for identity in self._tasks if identity not in identities]:
             self._end(identity)
-        for words in (self.compared, self.judged):
-            for identity in [identity for identity in words if identity not in identities]:
-                del words[identity]
+        for verdicts in (self.compared, self.judged):
+            for identity in [identity for identity in verdicts if identity not in identities]:
+                del verdicts[identity]
 
     async def stop(self) -> None:
         tasks = [task for _, task in self._tasks.values()]
@@ -96,84 +96,84 @@ class Trying:
         try:
             await work()
         except Exception as error:
-            log.error("trying a version failed unexpectedly", rollout=identity, exc_info=error)
-            word = Word("stop", f"it could not be judged: {type(error).__name__}: {error}")
-            self.compared[identity] = self.judged[identity] = word
+            log.error("an evaluation failed unexpectedly", rollout=identity, exc_info=error)
+            verdict = Verdict("stop", f"it could not be judged: {type(error).__name__}: {error}")
+            self.compared[identity] = self.judged[identity] = verdict
             self._changed()
 
     # Canary.
 
     async def _watch(self, record: RolloutRecord, rule: CanaryRule) -> None:
-        """Every model of the rollout is judged; the worst verdict is the rollout's."""
+        """Judge every model of the rollout; the worst judgement is the rollout's verdict."""
         tallies = {
             name: Tally(change.before, change.version) for name, change in record.changes.items() if change.is_new
         }
         looks = dict.fromkeys(tallies, 0)
-        verdicts: dict[str, Verdict] = {}
+        judgements: dict[str, Judgement] = {}
         began = time.monotonic()
         present = set(self._gateways)
         async with httpx.AsyncClient(timeout=_ANSWER_SECONDS, trust_env=False) as client:
             while True:
-                silent = []
+                unreachable = []
                 for name, gateway in list(self._gateways.items()):
                     reports = await _get(client, gateway, "/trials", dict[str, TrialReport])
                     if reports is None:
-                        silent.append(name)
+                        unreachable.append(name)
                     for model, tally in tallies.items():
                         tally.take(name, (reports or {}).get(model), joined=name not in present)
                 seconds = time.monotonic() - began
                 for model, tally in tallies.items():
                     if seconds < _SETTLE_SECONDS:
                         tally.forget_latencies()
-                    verdict = judge(rule, *tally.figures(), seconds, looks[model])
-                    verdicts[model] = verdict
-                    looks[model] = verdict.looks
-                self.judged[record.identity] = _without(silent, "counts", _worst(verdicts))
+                    judgement = judge(rule, *tally.figures(), seconds, looks[model])
+                    judgements[model] = judgement
+                    looks[model] = judgement.looks
+                self.judged[record.identity] = _without(unreachable, "counts", _worst(judgements))
                 self._changed()
                 await asyncio.sleep(_READ)
 
     # Comparison.
 
     async def _compare(self, record: RolloutRecord, rule: CompareRule) -> None:
-        said = []
+        findings = []
         for name, change in record.changes.items():
             if not change.before or not change.is_new:
                 continue
-            samples, silent = await self._samples(record.identity, name, rule)
+            samples, unreachable = await self._samples(record.identity, name, rule)
             if len(samples) < rule.samples:
-                wanted = f"{name}: {rule.samples} requests were to be compared"
-                word = Word("stop", f"{wanted}, {len(samples)} came in {rule.timeout:g} s")
-                self._say(record.identity, _without(silent, "samples", word))
+                shortage = f"{name}: {rule.samples} requests were to be compared"
+                verdict = Verdict("stop", f"{shortage}, {len(samples)} came in {rule.timeout:g} s")
+                self._report(record.identity, _without(unreachable, "samples", verdict))
                 return
             comparison = await self._replay(name, change, samples[: rule.samples], rule)
-            said.append(f"{name}: {comparison}")
+            findings.append(f"{name}: {comparison}")
             if not comparison.passes(rule):
-                self._say(record.identity, Word("stop", said[-1]))
+                self._report(record.identity, Verdict("stop", findings[-1]))
                 return
-        self._say(record.identity, Word("go", "; ".join(said)))
+        self._report(record.identity, Verdict("go", "; ".join(findings)))
 
-    def _say(self, identity: str, word: Word) -> None:
-        self.compared[identity] = word
+    def _report(self, identity: str, verdict: Verdict) -> None:
+        self.compared[identity] = verdict
         self._changed()
 
     async def _samples(self, identity: str, model: str, rule: CompareRule) -> tuple[list[Sample], list[str]]:
-        """Those gathered, and the gateways that gave none since they did not answer."""
+        """The samples, and the gateways that did not answer."""
         ends = time.monotonic() + rule.timeout
         found: dict[str, tuple[Sample, ...]] = {}
         async with httpx.AsyncClient(timeout=_ANSWER_SECONDS, trust_env=False) as client:
             while True:
-                silent = []
+                unreachable = []
                 for name, gateway in list(self._gateways.items()):
                     report = await _get(client, gateway, f"/samples/{quote(model, safe='')}", SampleReport)
                     if report is not None:
                         found[name] = report.samples
                     else:
-                        silent.append(name)
+                        unreachable.append(name)
                 samples = [sample for each in found.values() for sample in each]
                 if len(samples) >= rule.samples or time.monotonic() >= ends:
-                    return samples, silent
-                word = Word("wait", f"{model}: {len(samples)} of {rule.samples} requests gathered")
-                self._say(identity, _without(silent, "samples", word))
+                    return samples, unreachable
+                verdict = Verdict("wait", f"{model}: {len(samples)} of {rule.samples} requests gathered")
+                self._report(identity, _without(unreachable, "samples", verdict))
                 await asyncio.sleep(_READ)
 
     async def _replay(self, model: str, change: Change, samples: list[Sample], rule: CompareRule) -> Comparison:
@@ -187,24 +187,24 @@ class Trying:
             await asyncio.sleep(_READ)
 
 
-def _worst(verdicts: Mapping[str, Verdict]) -> Word:
-    for kind, word in ((ROLL_BACK, "stop"), ("wait", "wait"), (PROMOTE, "go")):
-        said = [f"{model}: {verdict.reason}" for model, verdict in verdicts.items() if verdict.kind == kind]
-        if said:
-            return Word(word, "; ".join(said))
-    return Word("wait")
+def _worst(judgements: Mapping[str, Judgement]) -> Verdict:
+    for kind, verdict in ((ROLL_BACK, "stop"), (WAIT, "wait"), (PROMOTE, "go")):
+        reasons = [f"{model}: {each.reason}" for model, each in judgements.items() if each.kind == kind]
+        if reasons:
+            return Verdict(verdict, "; ".join(reasons))
+    return Verdict("wait")
 
 
-def _without(silent: Sequence[str], what: str, word: Word) -> Word:
-    """A word that says whose part is missing in it."""
-    if not silent:
-        return word
-    missing = f"no {what} from gateway {', '.join(sorted(silent))}, which answers on no metrics page"
-    return Word(word.kind, f"{word.reason}; {missing}" if word.reason else missing)
+def _without(unreachable: Sequence[str], what: str, verdict: Verdict) -> Verdict:
+    """The verdict with a note on gateways whose part is missing."""
+    if not unreachable:
+        return verdict
+    missing = f"no {what} from gateway {', '.join(sorted(unreachable))}, which answers on no metrics page"
+    return Verdict(verdict.kind, f"{verdict.reason}; {missing}" if verdict.reason else missing)
 
 
 async def _get(client: httpx.AsyncClient, gateway: GatewayRecord, path: str, kind: type[_Answer]) -> _Answer | None:
-    """None: it does not answer now, or has no page that could."""
+    """None: the gateway does not answer, or has no metrics port."""
     if gateway.metrics_port <= 0:
         return None
     host = f"[{gateway.host}]" if ":" in gateway.host else gateway.host

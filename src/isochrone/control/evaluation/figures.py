@@ -1,7 +1,7 @@
-"""What gateways counted of two versions, added up over all of them since a canary's step began. Pure.
+"""The gateways' counts of two versions, summed over all gateways since a canary step began. Pure.
 
-Gateways come and go and count from their own start; ``Tally`` takes their reports as they are read and keeps what was
-counted since the first. ``Figures`` are what ``judging`` judges.
+Gateways join, leave and restart, and count from their own start; ``Tally`` takes their reports and keeps what was
+counted since the first one. ``judging`` judges the resulting ``Figures``.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from isochrone.gateway.trials import TrialReport, VersionReport, bucket_bounds
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """One version."""
+    """The counts of one version."""
 
-    #: Answers, failures among them.
+    #: Answers, including failures.
     requests: int = 0
     failures: int = 0
-    #: Latencies of those that did not fail: bucket (``gateway.trials``) to count.
+    #: Latencies of successful answers: bucket (``gateway.trials``) → count.
     histogram: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
@@ -37,7 +37,7 @@ class Figures:
         return Figures(self.requests + other.requests, self.failures + other.failures, histogram)
 
     def minus(self, earlier: Figures) -> Figures:
-        """What came since an earlier reading of the same counts."""
+        """The counts since an earlier reading."""
         histogram = {
             bucket: count - earlier.histogram.get(bucket, 0)
             for bucket, count in self.histogram.items()
@@ -46,14 +46,14 @@ class Figures:
         return Figures(self.requests - earlier.requests, self.failures - earlier.failures, histogram)
 
     def quantile(self, share: float) -> float:
-        """The latency in ns that ``share`` of the answers do not exceed; 0 without answers."""
-        wanted = share * sum(self.histogram.values())
+        """The latency in ns that ``share`` of the answers do not exceed; 0 if there are none."""
+        rank = share * sum(self.histogram.values())
         passed = 0
         for bucket, count in sorted(self.histogram.items()):
-            if passed + count >= wanted:
-                # On a straight line inside its bucket.
+            if passed + count >= rank:
+                # Linear interpolation inside the bucket.
                 low, high = bucket_bounds(bucket)
-                return low + (high - low) * (wanted - passed) / count
+                return low + (high - low) * (rank - passed) / count
             passed += count
         return 0.0
 
@@ -62,19 +62,20 @@ _NOTHING = Figures()
 
 
 class Tally:
-    """Both versions over all gateways, from the first report of each on."""
+    """Both versions over all gateways, from each gateway's first report on."""
 
     def __init__(self, stable: str, canary: str) -> None:
         self._versions = (stable, canary)
-        #: Per gateway: the identity of its counts, where they stood at first, and where they stand.
+        #: Per gateway: the identity of its counts, their first reading and their last.
         self._read: dict[str, tuple[str, dict[str, Figures], dict[str, Figures]]] = {}
-        #: Of counts that are gone: a gateway that started again, or that counts anew.
+        #: Counts that ended: the gateway restarted, or reset them.
         self._gone = dict.fromkeys(self._versions, _NOTHING)
 
     def take(self, gateway: str, report: TrialReport | None, *, joined: bool = False) -> None:
-        """A gateway's report. ``joined``: it was not there when the step began, so all it counted is of the step.
+        """Add a gateway's report. ``joined``: the gateway joined after the step began, so all its counts are of the
+        step.
 
-        None, or a trial of other versions: nothing is counted there now; what was stays.
+        None, or a report on other versions: the gateway counts nothing now; its earlier counts stay.
         """
         if report is None or (report.stable, report.canary) != self._versions:
             return
@@ -85,14 +86,14 @@ class Tally:
         elif before[0] == report.identity:
             base = before[1]
         else:
-            # Counting began anew, and during the step: what had been counted is kept, and all that is told is of it.
+            # The counts were reset during the step: the earlier ones are kept, and all the new ones are of the step.
             for version in self._versions:
                 self._gone[version] = self._gone[version].plus(before[2][version].minus(before[1][version]))
             base = dict.fromkeys(self._versions, _NOTHING)
         self._read[gateway] = (report.identity, base, now)
 
     def forget_latencies(self) -> None:
-        """Those so far are not the step's: answers and failures stay, latencies are counted from here on."""
+        """Discard the latencies so far; answers and failures stay."""
         for gateway, (identity, base, now) in self._read.items():
             settled = {each: Figures(base[each].requests, base[each].failures, now[each].histogram) for each in base}
             self._read[gateway] = (identity, settled, now)
@@ -100,7 +101,7 @@ class Tally:
             self._gone[version] = Figures(gone.requests, gone.failures)
 
     def figures(self) -> tuple[Figures, Figures]:
-        """Of the stable version and of the canary."""
+        """The figures of the stable version and of the canary."""
         totals = dict(self._gone)
         for _, base, now in self._read.values():
             for version in self._versions:

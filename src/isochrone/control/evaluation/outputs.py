@@ -1,6 +1,6 @@
-"""Output tensors out of a server's answer, JSON, binary or protobuf, and how two sets of them differ. Pure.
+"""Reads the output tensors of a server's answer (JSON, binary or protobuf) and compares two sets of them. Pure.
 
-Answers come from workers of any make: what cannot be read raises ``InvalidArgument``, and says what is wrong.
+Answers come from any server of the protocol: one that cannot be read raises ``InvalidArgument`` with the reason.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One answer of the new version that is not the old one's."""
+    """How an answer of the new version differs from the old version's."""
 
-    #: The output; "": the answers as a whole.
+    #: The output; "": the answer as a whole.
     output: str
     reason: str
-    #: How many times the tolerance; infinite where there is none to compare with.
+    #: The difference as a multiple of the tolerance; infinite if there is no number to compare.
     excess: float = math.inf
 
     def __str__(self) -> str:
@@ -41,9 +41,10 @@ class Difference:
 
 
 def compare_outputs(old: Mapping[str, Tensor], new: Mapping[str, Tensor], rule: CompareRule) -> Difference | None:
-    """The largest difference, or None. Floats may differ by absolute + relative × |old|; all else is exact.
+    """The largest difference, or None. Floats may differ by absolute + relative × |old|; other types are exact.
 
-    NaN equals NaN, infinity the same infinity. Integers are exact because most are indices: token 5001 is not 5000.
+    NaN equals NaN, infinity equals the same infinity. Integers are exact because most are indices: token 5001 is not
+    5000.
     """
     if old.keys() != new.keys():
         return Difference(
@@ -60,33 +61,33 @@ def _difference(name: str, old: Tensor, new: Tensor, rule: CompareRule) -> Diffe
         return Difference(name, f"shape {list(new.shape)}, expected {list(old.shape)}")
     if not old.size:
         return None
-    # bfloat16 is of kind "V" to numpy; what it holds is a float all the same.
+    # numpy reports kind "V" for bfloat16, though it holds floats.
     if old.dtype.kind != "f" and old.dtype.name != "bfloat16":
         unequal = np.asarray(old != new)
         if not unequal.any():
             return None
-        return Difference(name, _told(old, new, int(unequal.argmax()), int(unequal.sum())))
+        return Difference(name, _text(old, new, int(unequal.argmax()), int(unequal.sum())))
     wide, other = old.astype(np.float64), new.astype(np.float64)
     same = (wide == other) | (np.isnan(wide) & np.isnan(other))
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         allowed = rule.absolute + rule.relative * np.abs(wide)
         excess = np.abs(wide - other) / allowed
-    # A NaN or an infinity on one side alone.
+    # A NaN or an infinity on one side only.
     excess[~(np.isfinite(wide) & np.isfinite(other))] = np.inf
     excess[same] = 0.0
     largest = int(excess.argmax())
     if excess.flat[largest] <= 1:
         return None
-    return Difference(name, _told(old, new, largest, int((excess > 1).sum())), float(excess.flat[largest]))
+    return Difference(name, _text(old, new, largest, int((excess > 1).sum())), float(excess.flat[largest]))
 
 
-def _told(old: Tensor, new: Tensor, index: int, count: int) -> str:
+def _text(old: Tensor, new: Tensor, index: int, count: int) -> str:
     place = [int(position) for position in np.unravel_index(index, old.shape)]
-    values = f"{_shown(new.flat[index])} at {place}, expected {_shown(old.flat[index])}"
+    values = f"{_value_text(new.flat[index])} at {place}, expected {_value_text(old.flat[index])}"
     return f"{values} ({count:,} of {old.size:,} elements differ)"
 
 
-def _shown(value: Any) -> str:
+def _value_text(value: Any) -> str:
     text = repr(value) if isinstance(value, bytes | str) else str(value)
     return text if len(text) <= 60 else text[:60] + "…"
 
@@ -110,7 +111,7 @@ _answer = msgspec.json.Decoder(_Answer)
 
 
 def read_http(body: Buffer, json_length: int) -> Tensors:
-    """An infer answer; ``json_length`` is its header ``inference-header-content-length``, -1 without one."""
+    """An inference answer; ``json_length``: its header ``inference-header-content-length``, or -1."""
     view = memoryview(body)
     position = json_length if json_length >= 0 else len(view)
     try:
@@ -133,7 +134,7 @@ def _from_json(output: _Output) -> Tensor:
     dtype = numpy_of(output.datatype)
     if dtype.kind != "f" or not isinstance(output.data, list) or None not in output.data:
         return from_json(output.name, output.datatype, output.shape, output.data)
-    # An answer's NaN is null in JSON, which a request may not have.
+    # JSON answers write NaN as null, which ``from_json`` does not accept: requests may not contain it.
     numbers = [0 if value is None else value for value in output.data]
     array = from_json(output.name, output.datatype, output.shape, numbers).copy()
     array.reshape(-1)[[value is None for value in output.data]] = np.nan

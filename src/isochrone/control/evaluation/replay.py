@@ -1,7 +1,7 @@
-"""Outputs of two versions on the same live requests, before anybody gets the new one: sampled, replayed, compared.
+"""Replays sampled requests to both versions and compares the outputs, before the new version is visible.
 
-``outputs`` decides what differs; this asks one worker that has both versions. Requests go one after the other, so that
-they are no load to speak of beside live traffic.
+``outputs`` decides what differs; this module sends the requests to one worker that has both versions. It sends them one
+after the other, so that they add little load to live traffic.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from isochrone.wire.receiver import Gathering
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
 
-#: Seconds a replayed request may take.
+#: Seconds that a replayed request may take.
 _PATIENCE = 30.0
-#: Bytes an answer may have, and a request when it is decompressed.
+#: Bytes that an answer may have, and a decompressed request.
 _MAX_ANSWER = 256 << 20
 _MAX_REQUEST = 64 << 20
 #: Differences kept as examples.
@@ -39,13 +39,13 @@ _EXAMPLES = 5
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What came of it."""
+    """The result of a comparison."""
 
     #: Requests replayed.
     total: int
-    #: Those answered differently, twice.
+    #: Requests that the new version answered differently, twice.
     different: int
-    #: Those the old version itself answers now so, now so: nothing can be said by them.
+    #: Requests that the old version itself answers differently each time, so that they show nothing.
     unsteady: int
     worst: Difference | None
     examples: tuple[Difference, ...]
@@ -61,8 +61,8 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True)
-class _Refused:
-    """An answer that is an error. Its words may name the version, so the status alone is compared."""
+class _Rejected:
+    """An error answer. Its message may name the version, so only the status is compared."""
 
     status: str
     message: str
@@ -71,7 +71,7 @@ class _Refused:
 async def compare_versions(
     samples: Sequence[Sample], worker: WorkerRecord, model: str, old: str, new: str, rule: CompareRule
 ) -> Comparison:
-    """Replays the samples to one worker that serves both versions. Raises ``Unavailable`` when it cannot be asked."""
+    """Replay the samples to one worker that serves both versions. Raise ``Unavailable`` if it cannot be reached."""
     samples = [sample for sample in samples if _may_be_replayed(sample)]
     differences: list[Difference] = []
     unsteady = 0
@@ -80,16 +80,16 @@ async def compare_versions(
         if any(sample.protocol == GRPC for sample in samples):
             channel = await connect_http2(worker.host, worker.grpc_port)
             stack.callback(channel.close)
-        asker = _Asker(worker, model, channel)
+        replayer = _Replayer(worker, model, channel)
         for sample in samples:
-            before = await asker.ask(sample, old)
-            if _differ(before, await asker.ask(sample, new), rule) is None:
+            before = await replayer.send(sample, old)
+            if _differ(before, await replayer.send(sample, new), rule) is None:
                 continue
-            # Once is not enough: a worker may refuse in a busy moment, and a model may answer by chance.
-            difference = _differ(before, await asker.ask(sample, new), rule)
+            # Once is not enough: a busy worker may reject a request, and a model may answer at random.
+            difference = _differ(before, await replayer.send(sample, new), rule)
             if difference is None:
                 continue
-            if _differ(before, await asker.ask(sample, old), rule) is not None:
+            if _differ(before, await replayer.send(sample, old), rule) is not None:
                 unsteady += 1
             else:
                 differences.append(difference)
@@ -98,45 +98,46 @@ async def compare_versions(
 
 
 def _may_be_replayed(sample: Sample) -> bool:
-    """Not if its answer goes to shared memory. The gateway leaves those out, but reads nothing that is compressed."""
+    """Not if its answer goes to shared memory. The gateway does not sample those, but it does not read compressed
+    bodies."""
     encoding = sample.headers.get("content-encoding", "identity")
     if encoding == "identity":
         return SHARED_MEMORY not in sample.body
     try:
         return SHARED_MEMORY not in decompress(encoding.encode("latin-1"), sample.body, _MAX_REQUEST)
     except IsochroneError:
-        # No server can read it either: both versions refuse it.
+        # No server can read it either: both versions reject it.
         return False
 
 
-def _differ(old: Tensors | _Refused, new: Tensors | _Refused, rule: CompareRule) -> Difference | None:
-    if isinstance(old, _Refused) and isinstance(new, _Refused):
+def _differ(old: Tensors | _Rejected, new: Tensors | _Rejected, rule: CompareRule) -> Difference | None:
+    if isinstance(old, _Rejected) and isinstance(new, _Rejected):
         if old.status == new.status:
             return None
         return Difference("", f"{new.status} ({new.message}), expected {old.status} ({old.message})")
-    if isinstance(new, _Refused):
+    if isinstance(new, _Rejected):
         return Difference("", f"{new.status} ({new.message}), expected an answer")
-    if isinstance(old, _Refused):
+    if isinstance(old, _Rejected):
         return Difference("", f"an answer, expected {old.status} ({old.message})")
     return compare_outputs(old, new, rule)
 
 
-class _Asker:
-    """One worker, asked for one model."""
+class _Replayer:
+    """Sends requests for one model to one worker."""
 
     def __init__(self, worker: WorkerRecord, model: str, channel: Http2ClientConnection | None) -> None:
         self._worker = worker
         self._model = quote(model, safe="")
         self._channel = channel
 
-    async def ask(self, sample: Sample, version: str) -> Tensors | _Refused:
+    async def send(self, sample: Sample, version: str) -> Tensors | _Rejected:
         if sample.protocol == GRPC:
             return await self._grpc(sample, version)
         return await self._http(sample, version)
 
-    async def _http(self, sample: Sample, version: str) -> Tensors | _Refused:
+    async def _http(self, sample: Sample, version: str) -> Tensors | _Rejected:
         worker = self._worker
-        # A connection each: one that was given up in the middle of an answer is of no use to the next.
+        # One connection for each request: a connection that timed out in the middle of an answer cannot be reused.
         connection = await connect_http1(worker.host, worker.port)
         with closing(connection):
             target = f"/v2/models/{self._model}/versions/{quote(version, safe='')}{sample.path}"
@@ -151,33 +152,33 @@ class _Asker:
                 async with asyncio.timeout(_PATIENCE):
                     response = await receiver.future
             except TimeoutError:
-                return _Refused("no answer", f"within {_PATIENCE:g} s")
+                return _Rejected("no answer", f"within {_PATIENCE:g} s")
             except ConnectionLost:
                 raise
             except IsochroneError as error:
-                return _Refused("an answer that cannot be read", error.message)
+                return _Rejected("an answer that cannot be read", error.message)
         if response.status != 200:
-            return _Refused(f"HTTP {response.status}", bytes(response.body[:200]).decode("utf-8", "replace"))
+            return _Rejected(f"HTTP {response.status}", bytes(response.body[:200]).decode("utf-8", "replace"))
         length = response.get(b"inference-header-content-length") or b""
         try:
             return read_http(response.body, int(length) if length.isdigit() else -1)
         except InvalidArgument as error:
-            return _Refused("an answer that cannot be read", error.message)
+            return _Rejected("an answer that cannot be read", error.message)
 
-    async def _grpc(self, sample: Sample, version: str) -> Tensors | _Refused:
+    async def _grpc(self, sample: Sample, version: str) -> Tensors | _Rejected:
         channel = self._channel
         assert channel is not None
-        # The last field wins: a version at the end stands, whatever the caller had.
+        # In protobuf the last occurrence of a field wins: the appended version replaces the caller's.
         message = sample.body + version_field(version)
         try:
             answer, _ = await unary(channel, self._worker.address.encode(), GRPC_PATH, message, timeout=_PATIENCE)
         except ConnectionLost:
             raise
         except DeadlineExceeded as error:
-            return _Refused("no answer", error.message)
+            return _Rejected("no answer", error.message)
         except IsochroneError as error:
-            return _Refused(f"gRPC status {error.grpc_status}", error.message[:200])
+            return _Rejected(f"gRPC status {error.grpc_status}", error.message[:200])
         try:
             return read_grpc(answer)
         except InvalidArgument as error:
-            return _Refused("an answer that cannot be read", error.message)
+            return _Rejected("an answer that cannot be read", error.message)

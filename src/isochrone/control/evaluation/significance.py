@@ -1,7 +1,7 @@
-"""The two statistical tests a canary is judged by. Pure arithmetic, true for small counts as well.
+"""The two statistical tests that judge a canary. Pure arithmetic, valid for small counts.
 
-Both answer two questions with a p-value each: how surprising would these counts be if the canary were just as bad as
-is allowed, looked at from above (it is worse) and from below (it is not worse)?
+Each returns two p-values under the hypothesis that the canary is exactly as bad as allowed: one for being worse, one
+for being better.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import NamedTuple
 
 from isochrone.gateway.trials import bucket_bounds
 
-#: Halvings of an interval until a share is known to 12 digits.
+#: Bisections of an interval until a share is known to 12 digits.
 _HALVINGS = 40
 #: Terms of a tail below this share of its sum are left out.
 _NEGLIGIBLE = 1e-17
 
 
 class Evidence(NamedTuple):
-    """Small ``worse``: the canary is worse than allowed. Small ``not_worse``: it is better than that."""
+    """Small ``worse``: the canary is worse than allowed. Small ``not_worse``: it is better than allowed."""
 
     worse: float
     not_worse: float
@@ -33,8 +33,8 @@ def failure_evidence(
 ) -> Evidence:
     """Whether the canary's share of failures exceeds the stable version's by more than ``margin``.
 
-    The signed root of the likelihood ratio of two binomials against "the shares differ by the margin", with half a
-    failure given to the doubt. Unlike the score test it stays true far out in the tail when failures are few.
+    The signed root of the likelihood ratio of two binomials against "the shares differ by the margin", with a
+    continuity correction of half a failure. Unlike the score test it is accurate in the far tail when failures are few.
     """
     if not canary_requests or not stable_requests:
         return Evidence(1.0, 1.0)
@@ -51,7 +51,7 @@ def _signed_root(
     canary_failures: float, canary_requests: int, stable_failures: float, stable_requests: int, margin: float
 ) -> float:
     canary_share, stable_share = canary_failures / canary_requests, stable_failures / stable_requests
-    # The likeliest share of the stable version if the canary's is this margin above: the slope falls all the way.
+    # The most likely share of the stable version if the canary's is the margin above it: the slope is monotonic.
     low, high = 0.0, 1.0 - margin
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -81,7 +81,7 @@ def _log_likelihood(failures: float, requests: int, share: float) -> float:
 
 
 def _upper_tail(deviate: float) -> float:
-    """Of the normal distribution."""
+    """The upper tail of the normal distribution."""
     return math.erfc(deviate / math.sqrt(2)) / 2
 
 
@@ -91,14 +91,14 @@ def _upper_tail(deviate: float) -> float:
 def latency_evidence(canary: Mapping[int, int], stable: Mapping[int, int], quantile: float, ratio: float) -> Evidence:
     """Whether the canary's latencies at the quantile exceed the stable version's by more than the ratio.
 
-    Mood's median test, at a quantile: every latency of the stable version is multiplied by the ratio, the two are put
-    together, and those above the quantile of all are counted. If the canary were slower by just that ratio, which of
-    them are the canary's would be chance alone: Fisher's exact (hypergeometric) test, for any distribution.
+    Mood's median test at a quantile: every latency of the stable version is multiplied by the ratio, both sets are
+    merged, and those above the quantile of all are counted. If the canary were slower by exactly that ratio, the number
+    of the canary's among them would be random: Fisher's exact (hypergeometric) test, for any distribution.
     """
     canary_total, stable_total = sum(canary.values()), sum(stable.values())
     total = canary_total + stable_total
-    wanted = (1 - quantile) * total
-    # From above, over the edges of the canary's buckets, to the one that leaves just about the share wanted above it.
+    expected_above = (1 - quantile) * total
+    # From above, over the edges of the canary's buckets, to the edge with nearly that number above it.
     scaled = _Above(stable, ratio)
     slower = 0
     best: tuple[float, int, int] | None = None
@@ -107,10 +107,10 @@ def latency_evidence(canary: Mapping[int, int], stable: Mapping[int, int], quant
         for edge, more in ((high, 0), (low, canary[bucket])):
             slower += more
             above = slower + scaled.count(edge)
-            distance = abs(above - wanted)
+            distance = abs(above - expected_above)
             if 0 < above < total and (best is None or distance < best[0]):
                 best = (distance, slower, above)
-        if above > wanted:
+        if above > expected_above:
             break
     if best is None:
         return Evidence(1.0, 1.0)
@@ -118,11 +118,12 @@ def latency_evidence(canary: Mapping[int, int], stable: Mapping[int, int], quant
 
 
 class _Above:
-    """How many of a histogram's latencies, each multiplied by a ratio, lie above a latency. Asked from above down."""
+    """Counts the latencies of a histogram, each multiplied by a ratio, above a latency. Call it with falling
+    latencies."""
 
     def __init__(self, histogram: Mapping[int, int], ratio: float) -> None:
         self._ratio = ratio
-        #: Buckets that are not wholly above yet, the highest last.
+        #: Buckets that are not entirely above yet, the highest last.
         self._rest = sorted(histogram.items())
         self._above = 0
 
@@ -135,7 +136,7 @@ class _Above:
             if high <= sought:
                 break
             if low < sought:
-                # Spread evenly over the bucket.
+                # Assumes a uniform distribution in the bucket.
                 return self._above + round(count * (high - sought) / (high - low))
             self._above += count
             rest.pop()
@@ -143,7 +144,7 @@ class _Above:
 
 
 def hypergeometric_tails(found: int, marked: int, drawn: int, total: int) -> tuple[float, float]:
-    """Chances of at least, and of at most, ``found`` marked ones in a draw of ``drawn`` out of ``total``."""
+    """Probabilities of at least, and of at most, ``found`` marked items in a draw of ``drawn`` out of ``total``."""
     lowest, highest = max(0, drawn - (total - marked)), min(marked, drawn)
     here = math.exp(_log_choose(marked, found) + _log_choose(total - marked, drawn - found) - _log_choose(total, drawn))
     upper = term = here

@@ -17,15 +17,16 @@ from isochrone.control.fleet.checks import Path as Path_
 from isochrone.control.fleet.checks import Problem
 from isochrone.control.fleet.model_spec import Model
 from isochrone.control.fleet.processes import absolute, repositories_of
-from isochrone.control.fleet.reading import fleet_error
+from isochrone.control.fleet.reading import fleet_error, fleet_of
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.fleet.text.lines import Lines, parse_yaml
-from isochrone.errors import ConfigError
+from isochrone.control.state.records import FleetRecord
+from isochrone.errors import ConfigError, InvalidArgument, IsochroneError
 from isochrone.models.configuration.ensemble_graph import step_names
 from isochrone.models.configuration.pbtxt import parse_text
 from isochrone.models.repository.layout import missing_model_file
 from isochrone.models.repository.repository import CONFIG_FILE
-from isochrone.models.repository.versions import find_versions
+from isochrone.models.repository.versions import find_versions, version_number
 from isochrone.suggestions import suggestion
 
 
@@ -130,6 +131,28 @@ def available_versions(fleet: Fleet, model: str, directory: Path) -> list[int]:
         return _versions(fleet, model, directory)
     except _Wrong as wrong:
         raise fleet_error([wrong.problem], f"fleet {fleet.name}", None) from None
+
+
+def check_versions(record: FleetRecord, changes: Mapping[str, str]) -> None:
+    """Raise ``InvalidArgument`` for a version that is not in the repositories of the applied fleet.
+
+    What cannot be seen from this machine (a model that only outside servers have, a repository elsewhere) is left to
+    the workers, which report it when they load.
+    """
+    fleet = fleet_of(record.spec)
+    for model, version in changes.items():
+        number = version_number(version)
+        if number is None:
+            continue  # the request is rejected for its form
+        try:
+            present = available_versions(fleet, model, Path(record.directory))
+        except IsochroneError:
+            continue
+        if present and number not in present:
+            versions = ", ".join(map(str, present))
+            raise InvalidArgument(
+                f"changes.{model}: expected a version that is in its repository ({versions}), given '{version}'"
+            )
 
 
 class _Wrong(Exception):

@@ -26,7 +26,7 @@ FREE = "a free port"
 _TAKEN = "taken"
 
 
-def wanted_ports(fleet: Fleet) -> Iterator[tuple[Path_, str, int]]:
+def fixed_ports(fleet: Fleet) -> Iterator[tuple[Path_, str, int]]:
     """Every fixed port of a fleet's processes: (key, host, port)."""
     yield from controller_ports(fleet)
     yield from gateway_ports(fleet)
@@ -68,8 +68,8 @@ def check_new_ports(file: FleetFile, record: FleetRecord | None, where: str) -> 
         return
     if os.environ.get(SUPERVISOR_VARIABLE) != str(os.getppid()):
         return
-    held = {port for _, _, port in wanted_ports(before)}
+    held = {port for _, _, port in fixed_ports(before)}
     held |= {port for kept in record.kept.values() for words in kept.processes.values() for port in listens_on(words)}
-    problems = port_problems(each for each in wanted_ports(file.fleet) if each[2] not in held)
+    problems = port_problems(each for each in fixed_ports(file.fleet) if each[2] not in held)
     if problems:
         raise fleet_error(problems, where, None)

@@ -15,25 +15,25 @@ from pathlib import Path
 import structlog
 
 from isochrone.control.desired.reading import ReadFleet
-from isochrone.control.evaluation.evaluator import Trying
+from isochrone.control.evaluation.evaluator import Evaluator
 from isochrone.control.fleet.processes import repositories_by_worker
 from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.leader.election import Candidate
 from isochrone.control.leader.fleet_reconciler import FleetReconciler
 from isochrone.control.leader.housekeeping import Housekeeping
-from isochrone.control.leader.observation import loading_order, see
+from isochrone.control.leader.observation import loading_order, observe
 from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.leader.rollout_writes import rollout_writes
 from isochrone.control.rollout.decision import Decision
-from isochrone.control.rollout.desired_versions import spare, stages_of, wanted
+from isochrone.control.rollout.desired_versions import desired_versions, spare, stages_of
 from isochrone.control.rollout.local_times import LocalTimes
 from isochrone.control.rollout.machine import advance
-from isochrone.control.rollout.observed_state import World
+from isochrone.control.rollout.observed_state import ObservedState
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import EpochRecord, RolloutRecord
 from isochrone.control.state.view import View
 from isochrone.control.workers.control import WorkerControl
-from isochrone.control.workers.driver import WorkerWatch
+from isochrone.control.workers.driver import WorkerDriver
 from isochrone.control.workers.load_crashes import LoadCrashes
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
@@ -55,9 +55,9 @@ class Controller:
         self._wake = asyncio.Event()
         self._fleet = FleetReconciler(self._records, read_fleet, self._wake.set)
         self._housekeeping = Housekeeping(self._records)
-        self._watches: dict[str, WorkerWatch] = {}
+        self._drivers: dict[str, WorkerDriver] = {}
         self._crashes = LoadCrashes()
-        self._trying = Trying(self._wake.set)
+        self._evaluator = Evaluator(self._wake.set)
         #: When the switch in progress was first seen in its phase.
         self._switch_seen: tuple[str, str, float] = ("", "", 0.0)
         self._times = LocalTimes(time.time(), time.monotonic())
@@ -110,19 +110,19 @@ class Controller:
                 pass
 
     async def _stop_leading(self) -> None:
-        watches, self._watches = self._watches, {}
-        await asyncio.gather(*(watch.stop() for watch in watches.values()))
-        await self._trying.stop()
+        drivers, self._drivers = self._drivers, {}
+        await asyncio.gather(*(driver.stop() for driver in drivers.values()))
+        await self._evaluator.stop()
         await self._fleet.stop()
 
     async def _step(self) -> bool:
         """Take everything one step further; return whether anything is in progress."""
-        view, asked = self._records.view(), self._fleet.asked
-        if not await self._housekeeping.repair(view, {name: each.version for name, each in asked.items()}):
+        view, desired = self._records.view(), self._fleet.desired
+        if not await self._housekeeping.repair(view, {name: each.version for name, each in desired.items()}):
             return True
-        await self._follow_watches(self._records.view())
+        await self._reconcile_drivers(self._records.view())
         identities = [record.identity for record in self._records.view().open_rollouts]
-        self._trying.keep_only(set(identities))
+        self._evaluator.keep_only(set(identities))
         self._times.keep_only(set(identities))
         for identity in identities:
             # Read again each time: a user may have asked for an abort while another one was written.
@@ -130,13 +130,13 @@ class Controller:
             record = view.rollout(identity)
             if record is None or record.is_over:
                 continue
-            world = self._see(view)
-            local = self._times.localised(record, world.now)
-            decision = advance(local, world)
+            observed = self._observe(view)
+            local = self._times.localised(record, observed.now)
+            decision = advance(local, observed)
             decision = replace(decision, record=self._times.restored(record, local, decision.record))
-            self._trying.follow(decision, world)
+            self._evaluator.update(decision, observed)
             await self._write(view, record, decision)
-        self._want(self._records.view())
+        self._set_desired(self._records.view())
         await self._fleet.reconcile(self._records.view())
         await self._housekeeping.report_workers(self._records.view())
         await self._housekeeping.tidy(self._records.view())
@@ -153,14 +153,14 @@ class Controller:
         if succeeded and decision.event:
             log.info("rollout", rollout=record.identity, state=decision.record.state, what=decision.event)
 
-    def _see(self, view: View) -> World:
+    def _observe(self, view: View) -> ObservedState:
         switch = view.switch
         now = self._times.now(time.monotonic())
         if switch is not None and self._switch_seen[:2] != (switch.identity, switch.phase):
             self._switch_seen = (switch.identity, switch.phase, now)
-        views = {name: watch.view for name, watch in self._watches.items()}
-        stages = {name: asked.stages for name, asked in self._fleet.asked.items()}
-        return see(view, views, self._trying, stages, self._switch_seen[2], now, self._worker_repositories(view))
+        views = {name: driver.observed for name, driver in self._drivers.items()}
+        stages = {name: desired.stages for name, desired in self._fleet.desired.items()}
+        return observe(view, views, self._evaluator, stages, self._switch_seen[2], now, self._worker_repositories(view))
 
     def _worker_repositories(self, view: View) -> Mapping[str, tuple[str, ...]]:
         fleet = view.fleet
@@ -171,25 +171,25 @@ class Controller:
 
     # Workers.
 
-    async def _follow_watches(self, view: View) -> None:
+    async def _reconcile_drivers(self, view: View) -> None:
         """One driver for each registered process of a worker."""
         workers = view.workers
-        for name in [name for name, watch in self._watches.items() if workers.get(name) != watch.record]:
-            await self._watches.pop(name).stop()
+        for name in [name for name, driver in self._drivers.items() if workers.get(name) != driver.record]:
+            await self._drivers.pop(name).stop()
         for name, record in workers.items():
-            if name not in self._watches:
+            if name not in self._drivers:
                 control = WorkerControl(record, term=self._candidate.term)
-                self._watches[name] = WorkerWatch(
+                self._drivers[name] = WorkerDriver(
                     record, self._wake.set, lambda: self._candidate.leads, control, crashes=self._crashes
                 )
 
-    def _want(self, view: View) -> None:
+    def _set_desired(self, view: View) -> None:
         epoch = view.epoch or EpochRecord(0)
         rollouts = view.open_rollouts
         if not epoch.epoch and not rollouts:
             # Nothing was ever committed or asked for: what workers have may have been loaded by hand.
             return
         order, stages = loading_order(epoch, rollouts), stages_of(epoch, rollouts)
-        for watch in self._watches.values():
-            spared = spare(watch.record, epoch, rollouts)
-            watch.want(wanted(watch.record, epoch, rollouts), order, spared, stages)
+        for driver in self._drivers.values():
+            spared = spare(driver.record, epoch, rollouts)
+            driver.set_desired(desired_versions(driver.record, epoch, rollouts), order, spared, stages)

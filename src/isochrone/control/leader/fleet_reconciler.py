@@ -8,8 +8,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from isochrone.control.desired.reading import FleetReading, ReadFleet
-from isochrone.control.desired.reconcile import FILE, Asked, Steps, follow, retire, superseded
+from isochrone.control.desired.reading import AppliedFleet, ReadFleet
+from isochrone.control.desired.reconcile import FILE, DesiredModel, Reconciliation, reconcile, retire, superseded
 from isochrone.control.fleet.planning.keeping import needed_pools
 from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.leader.records import LeaderRecords
@@ -37,34 +37,36 @@ class FleetReconciler:
         self._records = records
         self._keys = records.keys
         self._changed = changed
-        self._fleet = FleetReading(read_fleet, changed)
+        self._fleet = AppliedFleet(read_fleet, changed)
 
     @property
-    def asked(self) -> Mapping[str, Asked]:
+    def desired(self) -> Mapping[str, DesiredModel]:
         """By model: what the fleet that was read last asks for."""
-        return self._fleet.asked
+        return self._fleet.desired
 
     async def stop(self) -> None:
         await self._fleet.stop()
 
     async def reconcile(self, view: View) -> None:
         fleet = view.fleet
-        if fleet is None or not self._fleet.follow(fleet):
+        if fleet is None or not self._fleet.is_read(fleet):
             return
         await self._register_servers(view, fleet)
-        if view.is_unreadable(self._keys.converged):
+        if view.is_unreadable(self._keys.reconciled):
             return
-        converged, epoch = view.converged, view.epoch or EpochRecord(0)
+        reconciled, epoch = view.reconciled, view.epoch or EpochRecord(0)
         number = view.rollout_number
-        if converged.generation < fleet.generation:
-            late = superseded(self.asked, view.open_rollouts, fleet.generation)
+        if reconciled.generation < fleet.generation:
+            late = superseded(self.desired, view.open_rollouts, fleet.generation)
             if late:
                 await self._abort_superseded(view, late)
                 return
-        if converged.generation >= fleet.generation:
-            steps = retire(converged, epoch, view.open_rollouts, time.time())
+        if reconciled.generation >= fleet.generation:
+            steps = retire(reconciled, epoch, view.open_rollouts, time.time())
         else:
-            steps = follow(fleet.generation, self.asked, converged, epoch, view.open_rollouts, number + 1, time.time())
+            steps = reconcile(
+                fleet.generation, self.desired, reconciled, epoch, view.open_rollouts, number + 1, time.time()
+            )
         if steps is not None and (steps.epoch is None or view.switch is None):
             await self._write(view, steps, number)
 
@@ -76,7 +78,7 @@ class FleetReconciler:
             await self._records.write(compares, (Put(key, encode(record)), announced))
         self._changed()
 
-    async def _write(self, view: View, steps: Steps, number: int) -> None:
+    async def _write(self, view: View, steps: Reconciliation, number: int) -> None:
         """The rollouts, in as many transactions as the store needs; the epoch and the progress in the last one.
 
         A leader that dies in between leaves rollouts that the next leader finds and does not start again.
@@ -88,7 +90,7 @@ class FleetReconciler:
             if not await self._write_if_unchanged(view, self._rollouts(batch, number)):
                 return
             view = self._records.view()
-        operations: list[Put | Delete] = [Put(keys.converged, encode(steps.converged))]
+        operations: list[Put | Delete] = [Put(keys.reconciled, encode(steps.reconciled))]
         if batches:
             operations += self._rollouts(batches[-1], number + len(batches[-1]))
         if steps.epoch is not None:
@@ -108,7 +110,7 @@ class FleetReconciler:
     async def _write_if_unchanged(self, view: View, operations: Sequence[Put | Delete]) -> bool:
         """Conditional on everything that the reconciliation was decided by."""
         keys = self._keys
-        decided_by = (keys.fleet, keys.converged, keys.epoch, keys.rollout_number, keys.switch)
+        decided_by = (keys.fleet, keys.reconciled, keys.epoch, keys.rollout_number, keys.switch)
         succeeded = await self._records.write([view.unchanged(key) for key in decided_by], operations)
         self._changed()
         return succeeded
@@ -133,5 +135,5 @@ class FleetReconciler:
     def _kept_servers(self, view: View, fleet: FleetRecord) -> Iterator[WorkerRecord]:
         """Servers of pools that the file no longer has, while they serve what is committed."""
         if any(pool.servers for pool in fleet.kept.values()):
-            for pool in needed_pools(fleet, fleet_of(fleet.spec), view.epoch, view.converged, view.open_rollouts):
+            for pool in needed_pools(fleet, fleet_of(fleet.spec), view.epoch, view.reconciled, view.open_rollouts):
                 yield from fleet.kept[pool].servers

@@ -9,7 +9,7 @@ import structlog
 
 from isochrone.control.leader.records import LeaderRecords
 from isochrone.control.leader.worker_reports import changes, worker_faults
-from isochrone.control.recovery.repair import mend, unreported
+from isochrone.control.recovery.repair import find_repair, unreported
 from isochrone.control.state.events import trimmed
 from isochrone.control.state.records import EpochRecord, Fault, encode
 from isochrone.control.state.view import View
@@ -32,19 +32,19 @@ class Housekeeping:
         #: By worker: why gateways send it nothing, as it was reported.
         self._worker_faults: dict[str, str] = {}
 
-    async def repair(self, view: View, asked: Mapping[str, str]) -> bool:
+    async def repair(self, view: View, desired: Mapping[str, str]) -> bool:
         """Report unreadable records and repair those that would stop the leader; return whether it may go on.
-        ``asked``: the versions that the applied file asks for."""
+        ``desired``: the versions that the applied file asks for."""
         now = time.time()
         for fault, report in unreported(view, self._reported, now):
             log.error("a record cannot be read", key=fault.key, revision=fault.revision, error=fault.reason)
             await self._records.write((), (self._records.event_of(report),))
             self._reported.add(fault)
-        mending = mend(view, asked, now)
-        if mending is not None:
-            log.warning(mending.event.what, about=mending.event.about, detail=mending.event.detail)
-            report_repair = self._records.event_of(mending.event)
-            await self._records.write(mending.compares, (*mending.operations, report_repair))
+        repair = find_repair(view, desired, now)
+        if repair is not None:
+            log.warning(repair.event.what, about=repair.event.about, detail=repair.event.detail)
+            report_repair = self._records.event_of(repair.event)
+            await self._records.write(repair.compares, (*repair.operations, report_repair))
             view = self._records.view()
         return not view.is_unreadable(self._keys.epoch) and not view.is_unreadable(self._keys.switch)
 

@@ -5,37 +5,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
-from isochrone.control.rollout.observed_state import Word, WorkerView, World
+from isochrone.control.rollout.observed_state import ObservedState, ObservedWorker, Verdict
 from isochrone.control.state.records import AcknowledgementRecord, EpochRecord, RolloutRecord
 from isochrone.control.state.view import View
 
 
-class Found(Protocol):
+class Verdicts(Protocol):
     """What the leader's own work on rollouts has found."""
 
     @property
-    def compared(self) -> Mapping[str, Word]: ...
+    def compared(self) -> Mapping[str, Verdict]: ...
 
     @property
-    def judged(self) -> Mapping[str, Word]: ...
+    def judged(self) -> Mapping[str, Verdict]: ...
 
 
-def see(
+def observe(
     view: View,
-    workers: Mapping[str, WorkerView],
-    found: Found,
+    workers: Mapping[str, ObservedWorker],
+    found: Verdicts,
     stages: Mapping[str, tuple[str, ...]],
     switch_since: float,
     now: float,
     repositories: Mapping[str, tuple[str, ...]] | None = None,
-) -> World:
+) -> ObservedState:
     keys, entries = view.keys, view.entries
     switch = view.switch
     acknowledgements: dict[str, AcknowledgementRecord] = {}
     if switch is not None:
         acknowledgements = view.under(keys.acknowledgement(switch.identity, ""), AcknowledgementRecord)
     drained = view.drains
-    return World(
+    return ObservedState(
         now=now,
         epoch=view.epoch or EpochRecord(0),
         # A worker that is to stop need not be prepared for anything.

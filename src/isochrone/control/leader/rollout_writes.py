@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from isochrone.control.desired.reconcile import FILE, given_up
+from isochrone.control.desired.reconcile import FILE, without_aborted
 from isochrone.control.rollout.decision import Decision
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import ABORTED, EpochRecord, RolloutRecord, encode
@@ -26,12 +26,12 @@ def rollout_writes(
     if after != record:
         operations.append(Put(keys.rollout(record.identity), encode(after)))
     if after.state == ABORTED != record.state:
-        followed = view.converged
-        converged = given_up(record, followed)
-        if converged is not None:
-            compares.append(view.unchanged(keys.converged))
-            operations.append(Put(keys.converged, encode(converged)))
-            if followed.retiring and not converged.retiring:
+        followed = view.reconciled
+        reconciled = without_aborted(record, followed)
+        if reconciled is not None:
+            compares.append(view.unchanged(keys.reconciled))
+            operations.append(Put(keys.reconciled, encode(reconciled)))
+            if followed.retiring and not reconciled.retiring:
                 stay = f"{', '.join(followed.retiring)}: rollout {record.identity} of the same file was aborted"
                 operations.append(event(FILE, "retirement called off", record.identity, stay))
     if decision.commit is not None:

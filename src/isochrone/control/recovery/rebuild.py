@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import msgspec
 
 from isochrone.control.desired.reconcile import REMOVED
-from isochrone.control.requests.decisions import Asking, Conflict, Decision, one_of
+from isochrone.control.requests.decisions import Conflict, Decision, RequestContext, one_of
 from isochrone.control.rollout.switching import with_changes
 from isochrone.control.state.events import event
 from isochrone.control.state.records import DONE, DRAINING, EpochRecord, EventRecord, RolloutRecord, encode
@@ -40,7 +40,9 @@ class Rebuilt:
         return hashlib.sha256(msgspec.json.encode(epoch, order="deterministic")).hexdigest()
 
 
-def restore_epoch(view: View, asking: Asking, digest: str = "", without: Sequence[str] = ()) -> Decision[Rebuilt]:
+def restore_epoch(
+    view: View, context: RequestContext, digest: str = "", without: Sequence[str] = ()
+) -> Decision[Rebuilt]:
     """The rebuilt epoch is written. ``digest``: of what the caller saw in a preview. ``without``: gateways that need
     not offer what they serve."""
     keys = view.keys
@@ -53,19 +55,19 @@ def restore_epoch(view: View, asking: Asking, digest: str = "", without: Sequenc
     for name in without:
         one_of(name, sorted(view.gateways), "gateway")
     _complete(view, without)
-    rebuilt = rebuild(view, asking)
+    rebuilt = rebuild(view, context)
     found = {name: model.version for name, model in rebuilt.epoch.models.items()}
     if digest and digest != rebuilt.digest:
         raise Conflict("what is known of the epoch has changed since the preview; look at it again")
     value = encode(rebuilt.epoch)
     detail = f"from {rebuilt.source}: {', '.join(f'{name} {version}' for name, version in sorted(found.items()))}"
-    record = EventRecord(asking.at, asking.who, "epoch restored", f"epoch {rebuilt.epoch.epoch}", detail)
+    record = EventRecord(context.at, context.who, "epoch restored", f"epoch {rebuilt.epoch.epoch}", detail)
     operations: list[Put | Delete] = [Put(keys.epoch, value), Put(keys.epoch_copy, value)]
     if keys.switch in view.entries:
         # It was announced against an epoch that is not there any more: its rollout begins another.
         operations.append(Delete(keys.switch))
     compares = tuple(view.unchanged(key) for key in (keys.epoch, keys.epoch_copy, keys.switch, keys.rollout_number))
-    return Decision(rebuilt, compares, (*operations, event(keys, record, asking.unique)))
+    return Decision(rebuilt, compares, (*operations, event(keys, record, context.unique)))
 
 
 def _complete(view: View, without: Sequence[str]) -> None:
@@ -85,7 +87,7 @@ def _complete(view: View, without: Sequence[str]) -> None:
         )
 
 
-def rebuild(view: View, asking: Asking) -> Rebuilt:
+def rebuild(view: View, context: RequestContext) -> Rebuilt:
     """Raises where nothing at all is left to rebuild it from."""
     offers = view.served_epochs
     rollouts = view.rollouts
@@ -121,7 +123,7 @@ def rebuild(view: View, asking: Asking) -> Rebuilt:
     missing = sorted((fleet.spec.get("models") or {}).keys() - models.keys()) if fleet is not None else []
     if missing:
         notes.append(f"not known to be served: {', '.join(missing)}; apply the file again to roll them out")
-    return Rebuilt(EpochRecord(number, dict(models), "", asking.who, asking.at), source, tuple(notes))
+    return Rebuilt(EpochRecord(number, dict(models), "", context.who, context.at), source, tuple(notes))
 
 
 def _is_later(rollout: RolloutRecord, base: EpochRecord) -> bool:

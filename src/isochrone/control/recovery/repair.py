@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from isochrone.control.state.records import ConvergedRecord, EpochRecord, EventRecord, Fault, encode
+from isochrone.control.state.records import EpochRecord, EventRecord, Fault, ReconciledRecord, encode
 from isochrone.control.state.view import View
 from isochrone.store.base import Compare, Delete, Put
 
@@ -25,7 +25,7 @@ _AT_ONCE = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Mending:
+class Repair:
     """What to write, all at once. Nothing else may be decided before it is."""
 
     compares: tuple[Compare, ...]
@@ -38,17 +38,17 @@ def unreported(view: View, reported: Collection[Fault], now: float) -> list[tupl
     faults = [fault for fault in view.faults() if fault not in reported]
     if not faults:
         return []
-    told = {(event.about, event.detail) for _, event in view.events() if event.what == UNREADABLE}
+    reported_before = {(event.about, event.detail) for _, event in view.events() if event.what == UNREADABLE}
     events = [(fault, EventRecord(now, LEADER, UNREADABLE, fault.key, _detail(fault))) for fault in faults]
-    return [(fault, event) for fault, event in events if (event.about, event.detail) not in told][:_AT_ONCE]
+    return [(fault, event) for fault, event in events if (event.about, event.detail) not in reported_before][:_AT_ONCE]
 
 
 def _detail(fault: Fault) -> str:
     return f"revision {fault.revision}: {fault.reason}"
 
 
-def mend(view: View, asked: Mapping[str, str], now: float) -> Mending | None:
-    """None: nothing is to be mended. ``asked``: the versions that the applied file asks for."""
+def find_repair(view: View, desired: Mapping[str, str], now: float) -> Repair | None:
+    """None: nothing is to be mended. ``desired``: the versions that the applied file asks for."""
     keys = view.keys
     if view.is_unreadable(keys.epoch):
         copy = view.read(keys.epoch_copy, EpochRecord)
@@ -57,14 +57,14 @@ def mend(view: View, asked: Mapping[str, str], now: float) -> Mending | None:
         # Another number: gateways that serve by the last one must see that this is what holds now.
         epoch = msgspec.structs.replace(copy, epoch=copy.epoch + 1, by=LEADER, at=now)
         value = encode(epoch)
-        return Mending(
+        return Repair(
             (view.unchanged(keys.epoch), view.unchanged(keys.epoch_copy)),
             (Put(keys.epoch, value), Put(keys.epoch_copy, value)),
             EventRecord(now, LEADER, "epoch restored", f"epoch {epoch.epoch}", f"as epoch {copy.epoch} was"),
         )
     if view.is_unreadable(keys.switch):
         ended = EventRecord(now, LEADER, "switch ended", "", "its record cannot be read; nothing was committed")
-        return Mending((view.unchanged(keys.switch),), (Delete(keys.switch),), ended)
+        return Repair((view.unchanged(keys.switch),), (Delete(keys.switch),), ended)
     switch = view.switch
     if switch is not None:
         owner = view.rollout(switch.rollout)
@@ -72,14 +72,14 @@ def mend(view: View, asked: Mapping[str, str], now: float) -> Mending | None:
             why = "is over" if owner is not None else "is not there, or cannot be read"
             ended = EventRecord(now, LEADER, "switch ended", switch.identity, f"its rollout {why}")
             compares = (view.unchanged(keys.switch), view.unchanged(keys.rollout(switch.rollout)))
-            return Mending(compares, (Delete(keys.switch),), ended)
+            return Repair(compares, (Delete(keys.switch),), ended)
     fleet = view.fleet
-    if view.is_unreadable(keys.converged) and fleet is not None and asked:
+    if view.is_unreadable(keys.reconciled) and fleet is not None and desired:
         # As if it had been followed: what was rolled out by hand stands.
-        record = ConvergedRecord(fleet.generation, dict(asked))
+        record = ReconciledRecord(fleet.generation, dict(desired))
         followed = EventRecord(
             now, LEADER, "fleet taken as followed", f"generation {fleet.generation}", "apply it again if it was not"
         )
-        compares = (view.unchanged(keys.converged), view.unchanged(keys.fleet))
-        return Mending(compares, (Put(keys.converged, encode(record)),), followed)
+        compares = (view.unchanged(keys.reconciled), view.unchanged(keys.fleet))
+        return Repair(compares, (Put(keys.reconciled, encode(record)),), followed)
     return None

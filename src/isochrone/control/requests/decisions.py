@@ -26,7 +26,7 @@ class Conflict(IsochroneError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class RequestContext:
     """Who asks, when (seconds since 1970), and a word that no other request has."""
 
     who: str

@@ -19,16 +19,16 @@ from isochrone.control.fleet.planning.losses import losses_of_scaling
 from isochrone.control.fleet.planning.plan import Step, is_refused, plan, takes_away
 from isochrone.control.fleet.planning.steps import IGNORE, REFUSE
 from isochrone.control.fleet.reading import fleet_of, with_workers
-from isochrone.control.requests.decisions import Asking, Conflict, Decision, applied_fleet, one_of
+from isochrone.control.requests.decisions import Conflict, Decision, RequestContext, applied_fleet, one_of
 from isochrone.control.state.events import event
 from isochrone.control.state.keys import PREFIX
 from isochrone.control.state.records import (
     ABORTING,
     DONE,
-    ConvergedRecord,
     EventRecord,
     FleetRecord,
     KeptPool,
+    ReconciledRecord,
     encode,
 )
 from isochrone.control.state.view import View
@@ -58,7 +58,7 @@ class NotAgreed(Conflict):
 def apply_fleet(
     view: View,
     file: FleetFile,
-    asking: Asking,
+    context: RequestContext,
     generation: int | None = None,
     agreed: Collection[str] | bool = False,
     lost: Sequence[str] = (),
@@ -101,9 +101,9 @@ def apply_fleet(
     kept = kept_pools(before, fleet_before, file.fleet, view.epoch, view.open_rollouts)
     if before is not None and unchanged and all(step.action == IGNORE for step in steps):
         return Decision(Applied(before, tuple(steps)))
-    record = FleetRecord(current + 1, file.text, spec, file.directory, asking.who, asking.at, kept)
+    record = FleetRecord(current + 1, file.text, spec, file.directory, context.who, context.at, kept)
     said = "; ".join(map(str, steps[:_STEPS_TOLD])) + ("; …" if len(steps) > _STEPS_TOLD else "")
-    return _fleet_written(view, Applied(record, tuple(steps)), "fleet applied", said or "nothing changes", asking)
+    return _fleet_written(view, Applied(record, tuple(steps)), "fleet applied", said or "nothing changes", context)
 
 
 def _still_kept(view: View) -> dict[str, KeptPool]:
@@ -111,7 +111,7 @@ def _still_kept(view: View) -> dict[str, KeptPool]:
     record = view.fleet
     if record is None or not record.kept:
         return {}
-    needed = needed_pools(record, fleet_of(record.spec), view.epoch, view.converged, view.open_rollouts)
+    needed = needed_pools(record, fleet_of(record.spec), view.epoch, view.reconciled, view.open_rollouts)
     return {pool: kept for pool, kept in record.kept.items() if pool in needed}
 
 
@@ -121,10 +121,10 @@ def _under_way(view: View, kept: Collection[str], unchanged: bool) -> frozenset[
     As ``takes_away`` names it. ``unchanged``: the very file that was agreed to is applied again. A model may also go
     because its repository holds it no longer, so the same text does not count for models.
     """
-    record, converged = view.fleet, view.converged
+    record, reconciled = view.fleet, view.reconciled
     if record is None:
         return frozenset()
-    is_followed = converged.generation >= record.generation
+    is_followed = reconciled.generation >= record.generation
     moving = {
         pool
         for rollout in view.open_rollouts
@@ -133,7 +133,7 @@ def _under_way(view: View, kept: Collection[str], unchanged: bool) -> frozenset[
         for pool in change.left
     }
     pools = {pool for pool in kept if unchanged or not is_followed or pool in moving}
-    models = converged.retiring if is_followed else ()
+    models = reconciled.retiring if is_followed else ()
     return frozenset((*(f"pool {pool}" for pool in pools), *(f"model {model}" for model in models)))
 
 
@@ -151,7 +151,7 @@ def _agreed(steps: Sequence[Step], agreed: Collection[str] | bool) -> None:
         )
 
 
-def scale(view: View, pool: str, workers: int, asking: Asking, agreed: bool = False) -> Decision[Applied]:
+def scale(view: View, pool: str, workers: int, context: RequestContext, agreed: bool = False) -> Decision[Applied]:
     """A pool gets so many workers, until a fleet.yaml is applied again; none that work only if that was agreed to."""
     record, fleet = applied_fleet(view)
     one_of(pool, sorted(fleet.pools), "pool")
@@ -172,16 +172,16 @@ def scale(view: View, pool: str, workers: int, asking: Asking, agreed: bool = Fa
     _agreed(steps, agreed)
     spec = scaled.model_dump(mode="json")
     changed = FleetRecord(
-        record.generation + 1, record.text, spec, record.directory, asking.who, asking.at, record.kept
+        record.generation + 1, record.text, spec, record.directory, context.who, context.at, record.kept
     )
     said = f"{pool} from {settings.workers} to {workers} workers"
-    decision = _fleet_written(view, Applied(changed, tuple(steps)), "scaled", said, asking)
-    converged = view.read(view.keys.converged, ConvergedRecord)
-    if converged is None or converged.generation != record.generation:
+    decision = _fleet_written(view, Applied(changed, tuple(steps)), "scaled", said, context)
+    reconciled = view.read(view.keys.reconciled, ReconciledRecord)
+    if reconciled is None or reconciled.generation != record.generation:
         return decision
     # Nothing of the models is asked for anew: what ``latest`` means by now is for the next apply.
-    followed = Put(view.keys.converged, encode(msgspec.structs.replace(converged, generation=changed.generation)))
-    unchanged = view.unchanged(view.keys.converged)
+    followed = Put(view.keys.reconciled, encode(msgspec.structs.replace(reconciled, generation=changed.generation)))
+    unchanged = view.unchanged(view.keys.reconciled)
     return Decision(decision.answer, (*decision.compares, unchanged), (*decision.operations, followed))
 
 
@@ -190,8 +190,8 @@ def _standing(view: View, versions: Mapping[str, str]) -> dict[str, str]:
 
     One that was rolled out or back by hand stands then (``following``), so the plan must not tell of a rollout.
     """
-    converged = view.read(view.keys.converged, ConvergedRecord) or ConvergedRecord(0)
-    asked = {name: version for name, version in versions.items() if converged.versions.get(name) == version}
+    reconciled = view.read(view.keys.reconciled, ReconciledRecord) or ReconciledRecord(0)
+    asked = {name: version for name, version in versions.items() if reconciled.versions.get(name) == version}
     return {name: asked.get(name, served.version) for name, served in view.assignments.items()}
 
 
@@ -211,8 +211,8 @@ def _held_by_hand(view: View, versions: Mapping[str, str]) -> list[Step]:
     return steps
 
 
-def _fleet_written(view: View, applied: Applied, what: str, detail: str, asking: Asking) -> Decision[Applied]:
+def _fleet_written(view: View, applied: Applied, what: str, detail: str, context: RequestContext) -> Decision[Applied]:
     key, record = view.keys.fleet, applied.record
     about = f"generation {record.generation}"
-    told = event(view.keys, EventRecord(asking.at, asking.who, what, about, detail), asking.unique)
+    told = event(view.keys, EventRecord(context.at, context.who, what, about, detail), context.unique)
     return Decision(applied, (view.unchanged(key),), (Put(key, encode(record)), told))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isochrone.control.requests.decisions import Asking, Conflict, Decision, one_of
+from isochrone.control.requests.decisions import Conflict, Decision, RequestContext, one_of
 from isochrone.control.state.events import event
 from isochrone.control.state.records import EventRecord, encode
 from isochrone.control.state.view import View
@@ -11,28 +11,28 @@ from isochrone.suggestions import suggestion
 from isochrone.store.base import Delete, Put
 
 
-def drain(view: View, name: str, asking: Asking) -> Decision[str]:
+def drain(view: View, name: str, context: RequestContext) -> Decision[str]:
     """A worker or gateway gets no new work."""
     _known_process(view, name)
     key = view.keys.drain(name)
     if key in view.entries:
         return Decision(f"{name} is draining")
-    record = EventRecord(asking.at, asking.who, "drain", name)
-    operations = (Put(key, encode(record)), event(view.keys, record, asking.unique))
+    record = EventRecord(context.at, context.who, "drain", name)
+    operations = (Put(key, encode(record)), event(view.keys, record, context.unique))
     return Decision(f"{name} is draining", (view.unchanged(key),), operations)
 
 
-def undrain(view: View, name: str, asking: Asking) -> Decision[str]:
+def undrain(view: View, name: str, context: RequestContext) -> Decision[str]:
     key = view.keys.drain(name)
     if key not in view.entries:
         drained = ", ".join(view.drains) or "nothing"
         raise NotFound(f"{name} is not draining; draining: {drained}")
-    record = EventRecord(asking.at, asking.who, "undrain", name)
-    operations = (Delete(key), event(view.keys, record, asking.unique))
+    record = EventRecord(context.at, context.who, "undrain", name)
+    operations = (Delete(key), event(view.keys, record, context.unique))
     return Decision(f"{name} takes work again", (view.unchanged(key),), operations)
 
 
-def forget_gateway(view: View, name: str, asking: Asking) -> Decision[str]:
+def forget_gateway(view: View, name: str, context: RequestContext) -> Decision[str]:
     """A gateway that is dead for sure: strict switches no longer wait for its word."""
     known = view.known_gateways
     if name not in known:
@@ -41,9 +41,9 @@ def forget_gateway(view: View, name: str, asking: Asking) -> Decision[str]:
     if registered in view.entries:
         raise Conflict(f"gateway {name} is registered, so it is alive; stop it, and it leaves by itself")
     key, set_key = view.keys.known_gateway(name), view.keys.gateway_set
-    record = EventRecord(asking.at, asking.who, "gateway forgotten", name)
+    record = EventRecord(context.at, context.who, "gateway forgotten", name)
     # Writing the set makes a switch that counted this gateway count again.
-    operations = (Delete(key), Put(set_key, name.encode()), event(view.keys, record, asking.unique))
+    operations = (Delete(key), Put(set_key, name.encode()), event(view.keys, record, context.unique))
     compares = (view.unchanged(key), view.unchanged(registered), view.unchanged(set_key))
     return Decision(f"gateway {name} is forgotten", compares, operations)
 

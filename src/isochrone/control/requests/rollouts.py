@@ -17,7 +17,7 @@ from isochrone.control.fleet.model_spec import Canary, Compare, Model, Section, 
 from isochrone.control.fleet.planning.lonely_stages import lonely_stages, without_traffic
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.fleet.text.pydantic_problems import problems_of
-from isochrone.control.requests.decisions import Asking, Conflict, Decision, applied_fleet, one_of
+from isochrone.control.requests.decisions import Conflict, Decision, RequestContext, applied_fleet, one_of
 from isochrone.control.state.events import event
 from isochrone.control.state.records import (
     ABORTING,
@@ -46,7 +46,7 @@ Wish = Mapping[str, Any] | bool | None
 def start_rollout(
     view: View,
     changes: Mapping[str, str],
-    asking: Asking,
+    context: RequestContext,
     *,
     cutover: str | None = None,
     canary: Wish = None,
@@ -95,14 +95,14 @@ def start_rollout(
         canary=tried.rule() if tried is not None else None,
         compare=compared.rule() if compared is not None else None,
         prepare_seconds=max(model.rollout.prepare_seconds for model in models),
-        by=asking.who,
-        at=asking.at,
-        since={PENDING: asking.at},
+        by=context.who,
+        at=context.at,
+        since={PENDING: context.at},
     )
-    return _created(view, record, (*conditions, view.unchanged(view.keys.fleet)), counted, asking)
+    return _created(view, record, (*conditions, view.unchanged(view.keys.fleet)), counted, context)
 
 
-def rollback(view: View, model: str, asking: Asking) -> Decision[RolloutRecord]:
+def rollback(view: View, model: str, context: RequestContext) -> Decision[RolloutRecord]:
     """Back to what was served before: the model, and whatever changed together with it.
 
     While a new version is in canary, aborting it is the way back. One that has committed and only waits for the last
@@ -113,7 +113,7 @@ def rollback(view: View, model: str, asking: Asking) -> Decision[RolloutRecord]:
     one_of(model, sorted({*fleet.models, *assignments}), "model")
     for other in view.open_rollouts:
         if model in other.changes and other.state == CANARY:
-            return abort(view, other.identity, f"rollback of {model}", asking)
+            return abort(view, other.identity, f"rollback of {model}", context)
     assignment = assignments.get(model)
     if assignment is None or not assignment.previous:
         raise NotFound(f"model {model} has no previous version to go back to")
@@ -127,14 +127,14 @@ def rollback(view: View, model: str, asking: Asking) -> Decision[RolloutRecord]:
         kind="rollback",
         cutover=_cutover(None, models),
         prepare_seconds=max(each.rollout.prepare_seconds for each in models),
-        by=asking.who,
-        at=asking.at,
-        since={PENDING: asking.at},
+        by=context.who,
+        at=context.at,
+        since={PENDING: context.at},
     )
-    return _created(view, record, conditions, counted, asking)
+    return _created(view, record, conditions, counted, context)
 
 
-def abort(view: View, identity: str, reason: str, asking: Asking) -> Decision[RolloutRecord]:
+def abort(view: View, identity: str, reason: str, context: RequestContext) -> Decision[RolloutRecord]:
     """Nothing of the new version stays visible."""
     record = find_rollout(view, identity)
     if record.is_over:
@@ -146,11 +146,11 @@ def abort(view: View, identity: str, reason: str, asking: Asking) -> Decision[Ro
     if record.state == ABORTING or record.abort_asked:
         return Decision(record)
     said = reason.strip()
-    changed = msgspec.structs.replace(record, abort_asked=f"{said} (by {asking.who})" if said else f"by {asking.who}")
-    return _rewritten(view, changed, "rollout abort asked", said, asking)
+    changed = msgspec.structs.replace(record, abort_asked=f"{said} (by {context.who})" if said else f"by {context.who}")
+    return _rewritten(view, changed, "rollout abort asked", said, context)
 
 
-def promote(view: View, identity: str, asking: Asking) -> Decision[RolloutRecord]:
+def promote(view: View, identity: str, context: RequestContext) -> Decision[RolloutRecord]:
     """The canary goes on to all traffic now, whatever its figures."""
     record = find_rollout(view, identity)
     if record.abort_asked or record.state == ABORTING:
@@ -160,7 +160,7 @@ def promote(view: View, identity: str, asking: Asking) -> Decision[RolloutRecord
     if record.promote_asked:
         return Decision(record)
     changed = msgspec.structs.replace(record, promote_asked=True)
-    return _rewritten(view, changed, "canary promoted", f"at step {record.step + 1}", asking)
+    return _rewritten(view, changed, "canary promoted", f"at step {record.step + 1}", context)
 
 
 def find_rollout(view: View, identity: str) -> RolloutRecord:
@@ -180,7 +180,7 @@ def next_identity(view: View) -> tuple[str, tuple[base.Compare, ...], base.Put]:
 
 
 def _created(
-    view: View, record: RolloutRecord, conditions: tuple[base.Compare, ...], counted: base.Put, asking: Asking
+    view: View, record: RolloutRecord, conditions: tuple[base.Compare, ...], counted: base.Put, context: RequestContext
 ) -> Decision[RolloutRecord]:
     key = view.keys.rollout(record.identity)
     changes = ", ".join(
@@ -188,7 +188,7 @@ def _created(
     )
     what = "rollback started" if record.kind == "rollback" else "rollout started"
     detail = f"{changes}; {record.cutover}{', canary' if record.canary else ''}"
-    told = event(view.keys, EventRecord(asking.at, asking.who, what, record.identity, detail), asking.unique)
+    told = event(view.keys, EventRecord(context.at, context.who, what, record.identity, detail), context.unique)
     operations = (base.Put(key, encode(record)), counted, told)
     return Decision(record, (*conditions, base.Compare(key, 0)), operations)
 
@@ -273,7 +273,9 @@ def _rule(wish: Wish, kind: type[_Rule], name: str, of_models: Sequence[_Rule | 
         raise InvalidArgument(f"{key}: expected {problem.expected}, given {problem.given}") from None
 
 
-def _rewritten(view: View, record: RolloutRecord, what: str, detail: str, asking: Asking) -> Decision[RolloutRecord]:
+def _rewritten(
+    view: View, record: RolloutRecord, what: str, detail: str, context: RequestContext
+) -> Decision[RolloutRecord]:
     key = view.keys.rollout(record.identity)
-    told = event(view.keys, EventRecord(asking.at, asking.who, what, record.identity, detail), asking.unique)
+    told = event(view.keys, EventRecord(context.at, context.who, what, record.identity, detail), context.unique)
     return Decision(record, (view.unchanged(key),), (base.Put(key, encode(record)), told))

@@ -1,4 +1,4 @@
-"""What is to be done about a rollout now. Everything that is written is written in one transaction."""
+"""The decision about one rollout: its next record and what is written with it, in one transaction."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from isochrone.control.state.records import EpochRecord, RolloutRecord, SwitchRe
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The record as it should be from now on, and what goes with it."""
+    """The next record of a rollout, and what goes with it."""
 
     record: RolloutRecord
     #: Written with it: the commit point.
@@ -19,10 +19,10 @@ class Decision:
     #: Written with it, or deleted with it.
     switch: SwitchRecord | None = None
     ends_switch: bool = False
-    #: Work that should be under way: comparing outputs, watching a canary step.
+    #: Evaluation that should be running: the comparison of outputs, the observation of a canary step.
     compares: bool = False
     observes: bool = False
-    #: For the log of events; "": nothing worth telling.
+    #: For the log of events; "": no event.
     event: str = ""
 
 

@@ -1,7 +1,7 @@
-"""Which versions of which models each worker should have, and whether they fit into its memory. Pure.
+"""The versions that each worker should have loaded, and whether they fit into its memory. Pure.
 
-What is committed, what was before it (for an instant way back, where memory allows), what is tried, and what is being
-prepared. Everything else may go.
+These are the committed version, the previous one (for an instant rollback, if memory allows), a canary, and versions
+that a rollout prepares. Everything else is unloaded.
 """
 
 from __future__ import annotations
@@ -21,28 +21,30 @@ from isochrone.control.state.records import (
     WorkerRecord,
 )
 
-#: When no gateway sends requests to a rolled back canary any more, in ``since`` of its rollout.
+#: A mark in ``since`` of a rollout: since when no gateway sends requests to its rolled back canary.
 WITHDRAWN = "withdrawn"
 _LOADED_IN = frozenset((PREPARING, COMPARING, CANARY, SWITCHING))
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """One version of one model."""
+    """One version of one model that a worker should have."""
 
     model: str
     version: str
     memory: int
-    #: Can go when there is no room.
+    #: It is unloaded if memory is short.
     spare: bool = False
 
 
-def wanted(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> dict[str, frozenset[str]]:
-    """By model: the versions a worker should have, no more and no less."""
+def desired_versions(
+    worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord]
+) -> dict[str, frozenset[str]]:
+    """By model: the versions that a worker should have, exactly."""
     needs = needed(worker, epoch, rollouts)
     if worker.memory:
         over = sum(need.memory for need in needs.values()) - worker.memory
-        # The largest first, so that as few as possible go.
+        # The largest first, so that as few as possible are unloaded.
         for need in sorted((need for need in needs.values() if need.spare), key=lambda need: -need.memory):
             if over <= 0:
                 break
@@ -55,7 +57,7 @@ def wanted(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutR
 
 
 def spare(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> dict[str, frozenset[str]]:
-    """Those of the versions wanted that only stand by: nothing that is served or prepared may wait for their load."""
+    """The desired versions that only stand by: loads of served or prepared versions must not wait for theirs."""
     rollouts = list(rollouts)
     served = {
         (model, version)
@@ -70,13 +72,13 @@ def spare(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRe
     }
     found = {
         model: frozenset(version for version in versions if (model, version) not in served | brought)
-        for model, versions in wanted(worker, epoch, rollouts).items()
+        for model, versions in desired_versions(worker, epoch, rollouts).items()
     }
     return {model: versions for model, versions in found.items() if versions}
 
 
 def stages_of(epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> dict[str, frozenset[str]]:
-    """By ensemble: the models it runs, in what is served and in what is coming."""
+    """By ensemble: the models that it runs, in the committed epoch and in rollouts."""
     found: dict[str, frozenset[str]] = {name: frozenset(model.stages) for name, model in epoch.models.items()}
     for rollout in rollouts:
         for name, change in rollout.changes.items():
@@ -85,7 +87,7 @@ def stages_of(epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> dict[str
 
 
 def needed(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> dict[tuple[str, str], Need]:
-    """The same, with what each takes, whether or not it fits."""
+    """The desired versions with their memory, whether or not they fit."""
     needs: dict[tuple[str, str], Need] = {}
 
     def add(model: str, version: str, memory: int, spare: bool = False) -> None:
@@ -109,20 +111,20 @@ def needed(worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutR
                     continue
                 add(model, change.version, change.memory)
             elif rollout.state == DRAINING and (serves or worker.pool in change.left):
-                # Gateways that have yet to see the commit send requests there: not spare until the rollout is done.
+                # Gateways that have not seen the commit send requests to it: not spare until the rollout is done.
                 add(model, change.before, change.memory)
     return needs
 
 
 def _is_being_withdrawn(rollout: RolloutRecord) -> bool:
-    """A canary that was rolled back: until every gateway has seen that, requests for it may come."""
+    """Whether a canary was rolled back and requests for it may still arrive, as not every gateway has seen it."""
     return rollout.state == ABORTING and bool(rollout.epoch) and WITHDRAWN not in rollout.since
 
 
 def lack_of_memory(
     worker: WorkerRecord, epoch: EpochRecord, rollouts: Iterable[RolloutRecord], rollout: RolloutRecord
 ) -> str:
-    """Why what a rollout brings does not fit on a worker; "": it does, as far as is known."""
+    """Why the new versions of a rollout do not fit on a worker; "": they do, as far as is known."""
     if not worker.memory:
         return ""
     preparing = _as_if_preparing(rollout)
@@ -147,7 +149,7 @@ def _as_if_preparing(rollout: RolloutRecord) -> RolloutRecord:
 
 
 def differing(models: Mapping[str, Iterable[str]], present: Mapping[str, Iterable[str]]) -> list[str]:
-    """Models whose versions on a worker are not those wanted."""
+    """Models whose versions on a worker are not the desired ones."""
     names = {*models, *present}
     return sorted(name for name in names if set(models.get(name, ())) != set(present.get(name, ())))
 

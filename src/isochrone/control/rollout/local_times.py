@@ -1,8 +1,8 @@
-"""When a leader first saw what records say, on its own clock. Pure: the caller brings the time.
+"""The times in a rollout's record, translated to this leader's clock. Pure: the caller passes the time.
 
-Stamps in a rollout's record are wall-clock times of whichever controller wrote them, for people. Time-outs are decided
-by durations that this leader has observed itself: a clock that is an hour ahead on one machine must neither fail a
-rollout nor make the next leader wait.
+The times in a record are wall-clock times of the controller that wrote them, for display. Time-outs depend on durations
+that this leader has observed itself: a clock that is an hour ahead on one machine must neither fail a rollout nor make
+the next leader wait.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from isochrone.control.state.records import RolloutRecord
 
 
 class LocalTimes:
-    """One leader's. Its time runs with the monotonic clock from the wall-clock time at which it began, so that stamps
-    written by it mean something to people too."""
+    """One leader's. Its time is the wall-clock time at its start plus the monotonic time since, so that the times it
+    writes are readable."""
 
     def __init__(self, wall: float, monotonic: float) -> None:
         self._offset = wall - monotonic
@@ -25,14 +25,14 @@ class LocalTimes:
         return self._offset + monotonic
 
     def localised(self, record: RolloutRecord, now: float) -> RolloutRecord:
-        """The record with its stamps on this leader's clock: when each was first seen here."""
+        """The record with its times on this leader's clock: when each was first seen here."""
         since = {
             mark: self._seen.setdefault((record.identity, mark, stamp), now) for mark, stamp in record.since.items()
         }
         return msgspec.structs.replace(record, since=since)
 
     def restored(self, record: RolloutRecord, local: RolloutRecord, after: RolloutRecord) -> RolloutRecord:
-        """What is to be written: stamps that a decision left alone are as they were; new ones are this leader's own."""
+        """The record to write: times that the decision did not change are restored; new ones are this leader's."""
         since = {}
         for mark, stamp in after.since.items():
             if local.since.get(mark) == stamp:
@@ -43,5 +43,5 @@ class LocalTimes:
         return msgspec.structs.replace(after, since=since)
 
     def keep_only(self, identities: set[str]) -> None:
-        """Rollouts that are over are forgotten."""
+        """Forget the rollouts that are over."""
         self._seen = {key: at for key, at in self._seen.items() if key[0] in identities}

@@ -1,4 +1,5 @@
-"""What a rollout's next step is decided by: the store's records and the workers' own word, at one moment."""
+"""The observed state of a fleet at one moment, by which the next step of a rollout is decided: the records of the
+store, the versions that workers report, and the verdicts of the evaluation."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ READY, LOADING = "READY", "LOADING"
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """One version on one worker, in the worker's words."""
+    """One version on one worker, as the worker reports it."""
 
     state: str
     digest: str = ""
@@ -28,24 +29,24 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The worker could not be made to serve these versions."""
+    """A worker rejected a call to load these versions."""
 
     versions: frozenset[str]
     reason: str
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerView:
+class ObservedWorker:
     """One registered worker."""
 
     record: WorkerRecord
-    #: Model → version → state; None: it has not answered yet.
+    #: Model → version → state; None: it has not reported yet.
     models: Mapping[str, Mapping[str, Loaded]] | None = None
-    #: By model: how the last load ended, if it failed.
+    #: By model: the failure of the last load, if it failed.
     failures: Mapping[str, Failure] = field(default_factory=dict)
 
     def ready(self, model: str) -> dict[str, Loaded]:
-        """Its versions that take requests."""
+        """Its versions that are ready to serve."""
         found = (self.models or {}).get(model, {})
         return {version: loaded for version, loaded in found.items() if loaded.state == READY}
 
@@ -55,8 +56,8 @@ class WorkerView:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """What the leader's own work on a rollout has found: a comparison's or a canary step's verdict."""
+class Verdict:
+    """The verdict of an evaluation: of the comparison, or of a canary step."""
 
     #: "wait", "go", "stop".
     kind: str
@@ -64,45 +65,46 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class World:
-    """Everything."""
+class ObservedState:
+    """Everything that a decision depends on."""
 
     now: float
     epoch: EpochRecord
-    workers: Mapping[str, WorkerView] = field(default_factory=dict)
-    #: Heard of, and the epoch each serves by.
+    workers: Mapping[str, ObservedWorker] = field(default_factory=dict)
+    #: Registered gateways, with the epoch that each serves.
     gateways: Mapping[str, GatewayRecord] = field(default_factory=dict)
-    #: That may be serving, heard of or not: name → incarnation.
+    #: Gateways that may be serving, registered or not: name → incarnation.
     known_gateways: Mapping[str, str] = field(default_factory=dict)
-    #: By a gateway's incarnation: the epoch it once told; it does not go back, though it is not heard of now.
+    #: By a gateway's incarnation: the last epoch that it reported. It never serves an earlier one afterwards.
     epochs_seen: Mapping[str, int] = field(default_factory=dict)
     switch: SwitchRecord | None = None
-    #: When the switch came to its phase, by the clock of ``now``.
+    #: When the switch entered its phase, by the clock of ``now``.
     switch_since: float = 0.0
     acknowledgements: Mapping[str, AcknowledgementRecord] = field(default_factory=dict)
-    #: Not over yet, the one under decision included.
+    #: Open rollouts, including the one to be decided.
     rollouts: tuple[RolloutRecord, ...] = ()
-    #: By rollout: of its comparison, and of its present canary step.
-    compared: Mapping[str, Word] = field(default_factory=dict)
-    judged: Mapping[str, Word] = field(default_factory=dict)
+    #: By rollout: the verdict of its comparison, and of its present canary step.
+    compared: Mapping[str, Verdict] = field(default_factory=dict)
+    judged: Mapping[str, Verdict] = field(default_factory=dict)
 
-    #: Of ensembles whose stages no record tells: what their configuration says.
+    #: By ensemble: the stages in its configuration, for rollouts whose record has none.
     stages: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    #: By worker: the repositories that it should have, where the fleet starts it.
+    #: By worker that the fleet starts: the repositories that it should have.
     repositories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def of_pools(self, pools: Iterable[str]) -> dict[str, WorkerView]:
+    def of_pools(self, pools: Iterable[str]) -> dict[str, ObservedWorker]:
         """Registered workers of some pools."""
         names = set(pools)
         return {name: worker for name, worker in self.workers.items() if worker.record.pool in names}
 
     def is_outdated(self, worker: WorkerRecord) -> bool:
-        """Whether a worker is about to be restarted with other repositories: what it holds now decides nothing."""
+        """Whether a worker is about to be restarted with other repositories, so that its present versions do not
+        count."""
         expected = self.repositories.get(worker.name)
         return expected is not None and bool(worker.repositories) and worker.repositories != expected
 
     def lagging(self, epoch: int) -> list[str]:
-        """Gateways that may still serve by an earlier epoch."""
+        """Gateways that may still serve an earlier epoch."""
         return sorted(
             name
             for name, incarnation in self.known_gateways.items()

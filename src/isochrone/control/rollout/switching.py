@@ -1,10 +1,10 @@
-"""The cutover: all at once. Pure.
+"""The cutover of a rollout to its new versions. Pure.
 
-``fast``: one write, and each gateway switches when it sees it. ``strict``: every gateway that may be serving first says
-that it is there (announced; nothing waits yet), then stops admitting and says so (holding); the commit is one
-transaction that fails if any gateway came or went since. So a request that starts after anybody got the new version
-cannot get the old one, whatever any clock says. A gateway that does not answer holds up the switch, not the requests:
-it is announced, and only when all have answered does anybody wait.
+``fast``: one write, and each gateway switches when it sees it. ``strict``: every gateway that may be serving first
+acknowledges the announcement (requests do not wait yet), then holds new requests and acknowledges that; the commit is
+one transaction that fails if any gateway joined or left since. So a request that starts after any client got the new
+version cannot get the old one, independent of all clocks. A gateway that does not answer delays the switch, not the
+requests: requests wait only after all gateways have acknowledged the announcement.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import msgspec
 
 from isochrone.control.rollout.decision import Decision, enter
-from isochrone.control.rollout.observed_state import World
+from isochrone.control.rollout.observed_state import ObservedState
 from isochrone.control.state.records import (
     ABORTING,
     ANNOUNCED,
@@ -29,86 +29,92 @@ from isochrone.control.state.records import (
     SwitchRecord,
 )
 
-#: Seconds for every gateway to answer: to the announcement, and while requests wait.
+#: Seconds for every gateway to acknowledge: the announcement, and the hold.
 ANNOUNCE_SECONDS = 3.0
 HOLD_SECONDS = 1.0
-#: Switches that are tried before the rollout is given up, and seconds between them.
+#: Switches that are attempted before the rollout is aborted, and seconds between them.
 ATTEMPTS = 10
 PAUSE_SECONDS = 0.5
 
 
-def switch(record: RolloutRecord, world: World) -> Decision:
+def switch(record: RolloutRecord, observed: ObservedState) -> Decision:
     """The next step of a rollout that is prepared."""
-    late = _lagging(record, world)
+    late = _lagging(record, observed)
     if late:
-        if world.switch is not None and world.switch.rollout == record.identity:
-            # It came while requests wait: they must not wait for that.
-            return _again(record, world, f"gateway {', '.join(late)} has yet to see the last epoch")
-        return _wait_for_gateways(record, world, late)
-    if record.cutover != STRICT or not _changes_anything(record, world):
-        if world.switch is not None:
-            # Another rollout's: commits wait for each other.
+        if observed.switch is not None and observed.switch.rollout == record.identity:
+            # The gateway joined while requests wait: they must not wait for its discovery.
+            return _again(record, observed, f"gateway {', '.join(late)} has yet to see the last epoch")
+        return _wait_for_gateways(record, observed, late)
+    if record.cutover != STRICT or not _changes_anything(record, observed):
+        if observed.switch is not None:
+            # It belongs to another rollout: commits wait for each other.
             return Decision(record)
-        return committed(record, world)
-    return _strict(record, world)
+        return committed(record, observed)
+    return _strict(record, observed)
 
 
-def _lagging(record: RolloutRecord, world: World) -> list[str]:
-    """Gateways that have not seen the last change of a model that now loses its previous version: they may serve it."""
+def _lagging(record: RolloutRecord, observed: ObservedState) -> list[str]:
+    """Gateways that have not seen the last change of a model that now loses its previous version: they may still serve
+    that version."""
     losing = [
         before
         for name, change in record.changes.items()
-        if (before := world.epoch.models.get(name)) is not None and before.previous not in ("", change.version)
+        if (before := observed.epoch.models.get(name)) is not None and before.previous not in ("", change.version)
     ]
-    return world.lagging(max(before.epoch for before in losing)) if losing else []
+    return observed.lagging(max(before.epoch for before in losing)) if losing else []
 
 
-def _changes_anything(record: RolloutRecord, world: World) -> bool:
-    """Whether anybody can have seen an earlier version."""
-    return any(name in world.epoch.models for name in record.changes)
+def _changes_anything(record: RolloutRecord, observed: ObservedState) -> bool:
+    """Whether a client can have seen an earlier version."""
+    return any(name in observed.epoch.models for name in record.changes)
 
 
-def _wait_for_gateways(record: RolloutRecord, world: World, late: list[str]) -> Decision:
+def _wait_for_gateways(record: RolloutRecord, observed: ObservedState, late: list[str]) -> Decision:
     names = ", ".join(late)
-    since = record.since.get(record.state, world.now)
-    if world.now - since > record.prepare_seconds:
+    since = record.since.get(record.state, observed.now)
+    if observed.now - since > record.prepare_seconds:
         reason = (
-            f"gateway {names} still serves an earlier epoch; if it is dead for good, say so with "
-            f"'isochrone forget {late[0]}'"
+            f"gateway {names} still serves an earlier epoch; if it is dead for good, run 'isochrone forget {late[0]}'"
         )
-        return Decision(enter(record, ABORTING, world.now, reason=reason), event="aborted")
-    return Decision(msgspec.structs.replace(record, note=f"waits for gateway {names} to see epoch {world.epoch.epoch}"))
+        return Decision(enter(record, ABORTING, observed.now, reason=reason), event="aborted")
+    return Decision(
+        msgspec.structs.replace(record, note=f"waits for gateway {names} to see epoch {observed.epoch.epoch}")
+    )
 
 
-def _strict(record: RolloutRecord, world: World) -> Decision:
-    current = world.switch
+def _strict(record: RolloutRecord, observed: ObservedState) -> Decision:
+    current = observed.switch
     if current is None:
-        return _announce(record, world)
+        return _announce(record, observed)
     if current.rollout != record.identity:
         return Decision(msgspec.structs.replace(record, note="waits for another switch"))
     if current.phase == CANCELLED:
-        return _again(record, world, current.reason)
-    if current.epoch != world.epoch.epoch:
-        return _again(record, world, "the epoch changed meanwhile")
-    missing = [name for name in world.known_gateways if not _acknowledged(name, current.phase, world)]
-    held = world.now - world.switch_since
+        return _again(record, observed, current.reason)
+    if current.epoch != observed.epoch.epoch:
+        return _again(record, observed, "the epoch changed meanwhile")
+    missing = [name for name in observed.known_gateways if not _acknowledged(name, current.phase, observed)]
+    held = observed.now - observed.switch_since
     if missing:
         limit = HOLD_SECONDS if current.phase == HOLDING else ANNOUNCE_SECONDS
         if held > limit:
-            return _again(record, world, f"gateway {', '.join(sorted(missing))} did not answer within {limit:g} s")
+            return _again(record, observed, f"gateway {', '.join(sorted(missing))} did not answer within {limit:g} s")
         return Decision(record)
     if current.phase == ANNOUNCED:
         return Decision(record, switch=msgspec.structs.replace(current, phase=HOLDING))
-    return committed(record, world, ends_switch=True)
+    return committed(record, observed, ends_switch=True)
 
 
-def _acknowledged(gateway: str, phase: str, world: World) -> bool:
-    word = world.acknowledgements.get(gateway)
-    return word is not None and word.phase == phase and word.incarnation == world.known_gateways[gateway]
+def _acknowledged(gateway: str, phase: str, observed: ObservedState) -> bool:
+    acknowledgement = observed.acknowledgements.get(gateway)
+    return (
+        acknowledgement is not None
+        and acknowledgement.phase == phase
+        and acknowledgement.incarnation == observed.known_gateways[gateway]
+    )
 
 
 def affected(record: RolloutRecord, epoch: EpochRecord) -> set[str]:
-    """Models whose answers change: those that do themselves, and ensembles that run them."""
+    """Models whose answers change: those of the rollout, and ensembles that run them."""
     found = set(record.changes)
     grown = True
     while grown:
@@ -118,44 +124,44 @@ def affected(record: RolloutRecord, epoch: EpochRecord) -> set[str]:
     return found
 
 
-def _announce(record: RolloutRecord, world: World) -> Decision:
-    if world.now < record.since.get("switch", 0.0) + PAUSE_SECONDS:
+def _announce(record: RolloutRecord, observed: ObservedState) -> Decision:
+    if observed.now < record.since.get("switch", 0.0) + PAUSE_SECONDS:
         return Decision(record)
     attempts = record.attempts + 1
     identity = f"{record.identity}.{attempts}"
-    models = tuple(sorted(affected(record, world.epoch)))
+    models = tuple(sorted(affected(record, observed.epoch)))
     tried = msgspec.structs.replace(record, attempts=attempts)
-    return Decision(tried, switch=SwitchRecord(identity, ANNOUNCED, models, world.epoch.epoch))
+    return Decision(tried, switch=SwitchRecord(identity, ANNOUNCED, models, observed.epoch.epoch))
 
 
-def _again(record: RolloutRecord, world: World, reason: str) -> Decision:
-    """This switch is over without a commit: everybody goes on by what is committed."""
+def _again(record: RolloutRecord, observed: ObservedState, reason: str) -> Decision:
+    """End this switch without a commit: all gateways continue with the committed epoch."""
     if record.attempts >= ATTEMPTS:
         text = f"the strict switch failed {record.attempts} times; the last time {reason}"
-        return Decision(enter(record, ABORTING, world.now, reason=text), ends_switch=True, event="aborted")
+        return Decision(enter(record, ABORTING, observed.now, reason=text), ends_switch=True, event="aborted")
     note = f"switch {record.attempts} of at most {ATTEMPTS} failed: {reason}"
-    since = {**record.since, "switch": world.now}
+    since = {**record.since, "switch": observed.now}
     return Decision(msgspec.structs.replace(record, note=note, since=since), ends_switch=True)
 
 
-def committed(record: RolloutRecord, world: World, *, ends_switch: bool = False) -> Decision:
-    """The new epoch, and the rollout as it is with it."""
-    number = world.epoch.epoch + 1
-    models = with_changes(world.epoch.models, record.changes, number)
-    epoch = EpochRecord(number, models, record.identity, record.by, world.now)
-    after = enter(record, DRAINING, world.now, epoch=number, note="")
+def committed(record: RolloutRecord, observed: ObservedState, *, ends_switch: bool = False) -> Decision:
+    """The decision that commits the new epoch."""
+    number = observed.epoch.epoch + 1
+    models = with_changes(observed.epoch.models, record.changes, number)
+    epoch = EpochRecord(number, models, record.identity, record.by, observed.now)
+    after = enter(record, DRAINING, observed.now, epoch=number, note="")
     return Decision(after, commit=epoch, ends_switch=ends_switch, event=f"committed epoch {number}")
 
 
 def with_changes(served: Mapping[str, Assignment], changes: Mapping[str, Change], number: int) -> dict[str, Assignment]:
-    """All models as they are once the changes are committed in the epoch of that number."""
+    """The assignments of all models once the changes are committed in the epoch of that number."""
     models = dict(served)
     for name, change in changes.items():
         before = models.get(name)
         if before is None:
             previous = ("", "")
         elif before.version == change.version:
-            # The same version on other pools keeps its way back.
+            # The same version on other pools keeps its previous version.
             previous = (before.previous, before.previous_digest)
         else:
             previous = (before.version, before.digest)

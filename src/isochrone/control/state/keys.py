@@ -1,4 +1,4 @@
-"""Names of the records in the store. All lie under one prefix per fleet, so that fleets can share an etcd."""
+"""The keys of the records in the store. Each fleet has a prefix, so that fleets can share an etcd."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ class Keys:
 
     def __init__(self, fleet: str) -> None:
         self.prefix = f"{PREFIX}{fleet}/"
-        #: The fleet.yaml that was applied last, checked and in full.
+        #: The fleet.yaml that was applied last.
         self.fleet = f"{self.prefix}fleet"
-        #: The committed assignment: the one commit point.
+        #: The committed assignment: the only commit point.
         self.epoch = f"{self.prefix}epoch"
-        #: The same, written with it: restored from when the other cannot be read.
+        #: A copy of it, to restore it from.
         self.epoch_copy = f"{self.prefix}epoch-copy"
-        #: The strict switch under way, if any.
+        #: The strict switch in progress, if any.
         self.switch = f"{self.prefix}switch"
-        #: Changes whenever a gateway comes or goes for good: a commit compares it.
+        #: Changes whenever a gateway joins or leaves for good: a commit is conditional on it.
         self.gateway_set = f"{self.prefix}gateway-set"
-        #: Name of the controller that leads; goes with its lease.
+        #: The name of the leading controller, under its lease.
         self.leader = f"{self.prefix}leader"
-        #: How far the leader has followed the fleet record.
-        self.converged = f"{self.prefix}converged"
+        #: How far the leader has reconciled the fleet record. The key's name is older than that word.
+        self.reconciled = f"{self.prefix}converged"
         #: Counts rollouts.
         self.rollout_number = f"{self.prefix}rollout-number"
         self.workers = f"{self.prefix}workers/"
@@ -38,23 +38,23 @@ class Keys:
         self.events = f"{self.prefix}events/"
 
     def worker(self, name: str) -> str:
-        """A worker that is there; goes with its lease."""
+        """A registered worker, under its lease."""
         return self.workers + name
 
     def gateway(self, name: str) -> str:
-        """A gateway that is there, and the epoch it serves; goes with its lease."""
+        """A registered gateway and the epoch that it serves, under its lease."""
         return self.gateways + name
 
     def known_gateway(self, name: str) -> str:
-        """A gateway that may be serving, heard of or not; stays until it says farewell or is known to be dead."""
+        """A gateway that may be serving, registered or not; stays until it deregisters or is known to be dead."""
         return self.known_gateways + name
 
     def seen_epoch(self, name: str) -> str:
-        """What a gateway has served by, and as which incarnation; stays when it is not heard of any more."""
+        """The epoch that a gateway reported last, and its incarnation; outlives its registration."""
         return self.seen_epochs + name
 
     def served_epoch(self, name: str) -> str:
-        """The whole epoch that a gateway serves by, offered while the record itself cannot be read."""
+        """The whole epoch that a gateway serves, offered while the record itself cannot be read."""
         return self.served_epochs + name
 
     def acknowledgement(self, switch: str, gateway: str) -> str:
@@ -64,11 +64,11 @@ class Keys:
         return self.rollouts + identity
 
     def drain(self, name: str) -> str:
-        """A worker or gateway that is to get no new work."""
+        """A worker or gateway that gets no new work."""
         return self.drains + name
 
     def process(self, name: str) -> str:
-        """A process that died and does not serve again yet."""
+        """A process that died and does not serve yet."""
         return self.processes + name
 
     def event(self, stamp: str) -> str:

@@ -1,7 +1,7 @@
-"""What the store holds, as typed records in JSON.
+"""The records in the store, as types. They are stored as JSON.
 
 Fields are only ever added, each with a default: controllers of two releases may share a store for a while. Unknown
-fields are skipped. A record that cannot be read is never fatal: ``View`` skips it and names it as a ``Fault``.
+fields are ignored. A record that cannot be read is never fatal: ``View`` skips it and reports it as a ``Fault``.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from isochrone.errors import Unavailable
 
-#: States of a rollout, in the order they are gone through.
+#: States of a rollout, in their order.
 PENDING, PREPARING, COMPARING, CANARY, SWITCHING, DRAINING, DONE = (
     "pending",
     "preparing",
@@ -22,7 +22,7 @@ PENDING, PREPARING, COMPARING, CANARY, SWITCHING, DRAINING, DONE = (
     "draining",
     "done",
 )
-#: Its other end.
+#: The states of a rollout that fails or is aborted.
 ABORTING, ABORTED = "aborting", "aborted"
 OVER = frozenset((DONE, ABORTED))
 
@@ -32,12 +32,12 @@ FAST, STRICT = "fast", "strict"
 ANNOUNCED, HOLDING, CANCELLED = "announced", "holding", "cancelled"
 
 
-#: In place of an incarnation: the worker was registered for its address alone, by the leader.
+#: In place of an incarnation: the leader registered the worker, by its address.
 BY_ADDRESS = "address"
 
 
 class Split(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A second version that gets a part of a model's traffic."""
+    """A second version that gets a share of a model's traffic."""
 
     version: str
     digest: str = ""
@@ -51,17 +51,17 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     """One model in one epoch."""
 
     version: str
-    #: SHA-256 of artifact and configuration; "": its servers tell none.
+    #: SHA-256 of artifact and configuration; "": its servers report none.
     digest: str = ""
-    #: What was served before, and stays warm for an instant way back; "": nothing.
+    #: The version served before, which stays warm for an instant rollback; "": none.
     previous: str = ""
     previous_digest: str = ""
     canary: Split | None = None
-    #: Of an ensemble: the models its steps run. Their versions are those of this same epoch.
+    #: Of an ensemble: the models that its steps run, in the versions of the same epoch.
     stages: tuple[str, ...] = ()
     #: Pools whose workers serve it.
     pools: tuple[str, ...] = ()
-    #: Bytes one version needs on a worker; 0: not stated.
+    #: Bytes that one version needs on a worker; 0: not stated.
     memory: int = 0
     #: The epoch that last changed it.
     epoch: int = 0
@@ -75,12 +75,12 @@ class EpochRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: The rollout that wrote it.
     rollout: str = ""
     by: str = ""
-    #: Seconds since 1970, for people; decides nothing.
+    #: Seconds since 1970. For display only.
     at: float = 0.0
 
 
 class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A worker that registered, or that the controller registered for it (a real Triton)."""
+    """A worker that registered itself, or that the leader registered (a real Triton)."""
 
     name: str
     host: str
@@ -91,14 +91,14 @@ class WorkerRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     tier: str = ""
     device: str = ""
     region: str = ""
-    #: Bytes it may use for models; 0: not known.
+    #: Bytes that it may use for models; 0: unknown.
     memory: int = 0
     #: "isochrone", or "triton" for any other server of the protocol.
     kind: str = "isochrone"
     #: Differs from one start to the next.
     incarnation: str = ""
     pid: int = 0
-    #: What calls that change it must carry; "": it asks for nothing. Never shown.
+    #: The token that control calls must carry; "": none is needed. Never shown.
     control_token: str = ""
     #: Its model repositories; (): not stated.
     repositories: tuple[str, ...] = ()
@@ -117,77 +117,77 @@ class GatewayRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     metrics_port: int = 0
     incarnation: str = ""
     pid: int = 0
-    #: What it serves by; 0: nothing yet.
+    #: The epoch that it serves; 0: none yet.
     epoch: int = 0
-    #: What a controller sends to read its samples of requests.
+    #: The token that a controller sends to read its samples of requests.
     control_token: str = ""
-    #: Its own view of what would not be answered now: by model, by worker's address, by record that it cannot read.
+    #: What it would not answer now, and why: by model, by worker's address, by key of a record that it cannot read.
     unserved: dict[str, str] = {}
     workers: dict[str, str] = {}
     faults: dict[str, str] = {}
 
 
 class ProcessRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A process that ended without being asked to, from then until it serves again; its supervisor writes it. In a
-    status also one that the fleet should have and that is not registered yet."""
+    """A process that died, until it serves again; its supervisor writes the record. A status also uses it for a process
+    that is not registered yet."""
 
     name: str
     role: str
     pool: str = ""
-    #: Deaths since it last served, how the last one came, and the last error in its log. No death: it starts.
+    #: Deaths since it last served, how the last process ended, and the last error in its log. 0: it is starting.
     deaths: int = 1
     how: str = ""
     error: str = ""
-    #: Seconds since 1970, for people.
+    #: Seconds since 1970. For display only.
     at: float = 0.0
 
 
 class SwitchRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A strict switch under way: every known gateway acknowledges each phase."""
+    """A strict switch in progress: every known gateway acknowledges each phase."""
 
     identity: str
     phase: str
     models: tuple[str, ...]
-    #: The epoch that is to be replaced.
+    #: The epoch that it replaces.
     epoch: int
     reason: str = ""
 
     @property
     def rollout(self) -> str:
-        """Whose it is: its identity is the rollout's, and the number of the attempt."""
+        """The rollout that it belongs to: a switch's identity is the rollout's and the number of the attempt."""
         return self.identity.partition(".")[0]
 
 
 class AcknowledgementRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A gateway's word that it has done what a phase asks."""
+    """A gateway's acknowledgement of one phase of a switch."""
 
     phase: str
     incarnation: str
 
 
 class CanaryRule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a new version is tried on a part of the traffic, and by what it is judged."""
+    """How a new version is evaluated on a share of the traffic."""
 
     #: Shares of traffic, one after the other.
     weights: tuple[float, ...] = (0.05, 0.25, 0.5)
     sticky: bool = True
     header: str = "x-canary"
-    #: Requests each version must have answered in a step before it is judged.
+    #: Requests that each version must have answered in a step before it is judged.
     min_samples: int = 500
-    #: Seconds a step lasts at least, and at most: then what is known decides.
+    #: Seconds that a step lasts at least, and at most; then the figures so far decide.
     min_seconds: float = 5.0
     max_seconds: float = 600.0
     #: The new version may be slower by this factor at the quantile.
     latency_ratio: float = 1.1
     quantile: float = 0.95
-    #: Share of failures the new version may have beyond the old one's.
+    #: Share of failures that the new version may have beyond the old one's.
     error_margin: float = 0.005
-    #: Chance of calling a good version bad, per rollout.
+    #: Probability of rolling a good version back, per rollout.
     significance: float = 0.01
 
 
 class CompareRule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Outputs of old and new on live requests, compared before anything is visible."""
+    """How the outputs of both versions are compared on live requests, before the new one is visible."""
 
     samples: int = 50
     relative: float = 1e-3
@@ -202,20 +202,20 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
     """One model in a rollout."""
 
     version: str
-    #: What is served when it starts; "": nothing.
+    #: The version that is served when the rollout starts; "": none.
     before: str = ""
-    #: Agreed by all workers once it is prepared.
+    #: Reported by all workers once it is prepared.
     digest: str = ""
     pools: tuple[str, ...] = ()
     stages: tuple[str, ...] = ()
-    #: Bytes it needs on a worker; 0: not stated.
+    #: Bytes that it needs on a worker; 0: not stated.
     memory: int = 0
-    #: Pools that serve it when it starts and do not any more afterwards.
+    #: Pools that serve the model when the rollout starts, and not afterwards.
     left: tuple[str, ...] = ()
 
     @property
     def is_new(self) -> bool:
-        """Whether it is another version than before; otherwise the same one moves to other pools."""
+        """Whether the version changes; otherwise the same version moves to other pools."""
         return self.version != self.before
 
 
@@ -228,7 +228,7 @@ class Progress(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class VerdictRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How one part of a rollout's evaluation ended."""
+    """The verdict of one part of a rollout's evaluation."""
 
     #: "comparison", or "canary at 5%".
     of: str
@@ -238,7 +238,7 @@ class VerdictRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RolloutRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One change of one or more models, seen by all or by none."""
+    """One change of one or more models, visible to all clients or to none."""
 
     identity: str
     changes: dict[str, Change]
@@ -252,24 +252,24 @@ class RolloutRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     #: Why it was aborted.
     reason: str = ""
     by: str = ""
-    #: Seconds since 1970: when it was asked for, when it entered each state, for people and for timeouts.
+    #: Seconds since 1970: when it was requested, and when it entered each state.
     at: float = 0.0
     since: dict[str, float] = {}
     workers: dict[str, Progress] = {}
-    #: By pool: the worker that loads it before the others do; "": all do.
+    #: By pool: the worker that loads it before the others; "": all load it at once.
     first_loads: dict[str, str] = {}
-    #: Place in the canary's weights, and what was last said of it.
+    #: Index into the canary's weights, and the latest progress in words.
     step: int = 0
     note: str = ""
-    #: How the comparison and each step of the canary ended, in their order.
+    #: Of the comparison and of each canary step, in their order.
     verdicts: tuple[VerdictRecord, ...] = ()
     #: The epoch it committed last; 0: none.
     epoch: int = 0
-    #: Strict switches tried.
+    #: Strict switches attempted.
     attempts: int = 0
-    #: Somebody asked for it to be aborted, and why.
+    #: Why a user asked for an abort; "": none did.
     abort_asked: str = ""
-    #: Somebody asked for the canary to go on now, whatever its figures.
+    #: A user asked to promote the canary now, whatever its figures.
     promote_asked: bool = False
 
     @property
@@ -277,13 +277,13 @@ class RolloutRecord(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.state in OVER
 
     def goes_after(self, worker: WorkerRecord) -> str:
-        """The worker that has to have loaded it before this one does; "": none."""
+        """The worker that must have loaded it before this one may; "": none."""
         first = self.first_loads.get(worker.pool, "") if self.state == PREPARING else ""
         return first if first != worker.name else ""
 
 
 class KeptPool(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A pool that the applied file no longer has, or gives no workers, and that still serves what is committed."""
+    """A pool that the applied file dropped or gave no workers, and that still serves committed versions."""
 
     #: Arguments of the ``isochrone`` command, by the name of the process.
     processes: dict[str, tuple[str, ...]] = {}
@@ -292,44 +292,44 @@ class KeptPool(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class FleetRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The applied fleet.yaml: its text, and the same checked and in full, as JSON."""
+    """The applied fleet.yaml: its text, and the checked fleet with all defaults, as JSON."""
 
     generation: int
     text: str
     spec: dict[str, Any]
-    #: Directory that relative paths in it are of.
+    #: The directory that relative paths refer to.
     directory: str = ""
     by: str = ""
     at: float = 0.0
-    #: Pools of the files before it that run until nothing committed needs them.
+    #: Pools of earlier files that run until no committed version needs them.
     kept: dict[str, KeptPool] = {}
 
 
-class ConvergedRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How far the leader has followed the fleet record: what was asked for of each model, so that a version that was
-    rolled out or back by hand stands until the file asks for another one."""
+class ReconciledRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """How far the leader has reconciled the fleet record: the versions that the file asked for, so that a version that
+    was rolled out or back by hand stands until the file asks for another one."""
 
     generation: int
     versions: dict[str, str] = {}
     #: Models that are retired once the rollouts of the same file are done.
     retiring: tuple[str, ...] = ()
-    #: Those rollouts; an abort of one of them calls it off.
+    #: Those rollouts. If one of them aborts, no model is retired.
     rollouts: tuple[str, ...] = ()
 
 
 class EventRecord(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Who changed what, when."""
+    """One change of the fleet: time, author, kind."""
 
     at: float
     who: str
     what: str
-    #: Of a model, a worker, a rollout: what it is about.
+    #: The model, worker or rollout concerned.
     about: str = ""
     detail: str = ""
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A record that cannot be read. It is skipped, and reported until it is written again or deleted."""
+    """A record that cannot be read. It is ignored, and reported until it is rewritten or deleted."""
 
     key: str
     revision: int
@@ -344,7 +344,7 @@ def encode(record: msgspec.Struct) -> bytes:
 
 
 def decode(value: bytes, kind: type[Record]) -> Record:
-    """Raises ``Unreadable``, whatever is wrong with it."""
+    """Raise ``Unreadable`` if the value is not a valid record of this kind."""
     try:
         return msgspec.json.decode(value, type=kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -352,6 +352,6 @@ def decode(value: bytes, kind: type[Record]) -> Record:
 
 
 class Unreadable(Unavailable):
-    """A record of the store that makes no sense."""
+    """A record of the store that cannot be decoded."""
 
     code = "unreadable_record"

@@ -1,8 +1,9 @@
-"""The records of a fleet as they stand at one moment, decoded when they are asked for.
+"""The records of a fleet at one moment, decoded on access.
 
-Made over a mirror's entries for reading, and over a fresh listing of the store for deciding what to write. Never
-writes. A record that cannot be read is left out, and ``faults`` names it: one bad record must never end or stop
-anything. What is decided by a single record (the epoch, the switch) asks ``require`` first: unreadable is not absent.
+A view is made over a mirror's entries for reading, and over a fresh listing of the store for deciding what to write. It
+never writes. A record that cannot be read is left out and listed by ``faults``: one bad record must never stop
+anything. A decision that depends on a single record (the epoch, the switch) calls ``require`` first, since an
+unreadable record is not an absent one.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import (
     AcknowledgementRecord,
     Assignment,
-    ConvergedRecord,
     EpochRecord,
     EventRecord,
     Fault,
     FleetRecord,
     GatewayRecord,
     ProcessRecord,
+    ReconciledRecord,
     RolloutRecord,
     SwitchRecord,
     Unreadable,
@@ -31,17 +32,17 @@ from isochrone.control.state.records import (
 )
 from isochrone.store.base import Compare, Entry
 
-#: What to do about an epoch whose copy cannot be read either.
+#: The advice for an epoch whose copy cannot be read either.
 RESTORE = "restore it with 'isochrone restore-epoch'"
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
-#: By key: the revision of an entry and its record, or why it has none. Whoever makes views again and again lends them
-#: one of these, and each record is decoded once; records are never changed.
+#: By key: the revision of an entry and its record, or why it cannot be read. A caller that makes many views passes them
+#: the same dictionary, so that each record is decoded once.
 Known = dict[str, tuple[int, msgspec.Struct | str]]
 
 
 class View:
-    """What the store holds of one fleet."""
+    """The records of one fleet."""
 
     def __init__(self, keys: Keys, entries: Mapping[str, Entry], known: Known | None = None) -> None:
         self.keys = keys
@@ -49,7 +50,7 @@ class View:
         self._known = known if known is not None else {}
 
     def read(self, key: str, kind: type[_Record]) -> _Record | None:
-        """None: it is not there, or cannot be read."""
+        """None: the record is absent or cannot be read."""
         entry = self.entries.get(key)
         found = None if entry is None else self._decode(entry, kind)
         return None if isinstance(found, str) else found
@@ -68,7 +69,7 @@ class View:
         return found
 
     def under(self, prefix: str, kind: type[_Record]) -> dict[str, _Record]:
-        """By the rest of the key, in its order; without those that cannot be read."""
+        """By the rest of the key, sorted; without those that cannot be read."""
         found = sorted(key for key in self.entries if key.startswith(prefix))
         decoded = {key[len(prefix) :]: self._decode(self.entries[key], kind) for key in found}
         return {name: record for name, record in decoded.items() if not isinstance(record, str)}
@@ -102,7 +103,7 @@ class View:
             keys.epoch: EpochRecord,
             keys.epoch_copy: EpochRecord,
             keys.switch: SwitchRecord,
-            keys.converged: ConvergedRecord,
+            keys.reconciled: ReconciledRecord,
         }
         if key in singles:
             return singles[key]
@@ -119,12 +120,12 @@ class View:
         return next((kind for prefix, kind in groups.items() if key.startswith(prefix)), None)
 
     def is_unreadable(self, key: str) -> bool:
-        """Whether it is there and cannot be read."""
+        """Whether the record is present and cannot be read."""
         entry = self.entries.get(key)
         return entry is not None and bool(self._fault(entry))
 
     def require(self, *keys: str) -> None:
-        """Raises for a record that is there and cannot be read: nothing may be decided as if it were absent."""
+        """Raise ``Unreadable`` if one of the records is present and cannot be read."""
         for key in keys:
             if self.is_unreadable(key):
                 way = RESTORE if key == self.keys.epoch and self.is_epoch_lost else "see isochrone status"
@@ -132,11 +133,11 @@ class View:
 
     @property
     def is_epoch_lost(self) -> bool:
-        """Whether neither the epoch nor its copy can be read, although there is one."""
+        """Whether there is an epoch, and neither its record nor the copy can be read."""
         return self.is_unreadable(self.keys.epoch) and self.read(self.keys.epoch_copy, EpochRecord) is None
 
     def unchanged(self, key: str) -> Compare:
-        """The condition that a record is still as it is seen here."""
+        """The condition that a record has not changed since this view."""
         entry = self.entries.get(key)
         return Compare(key, 0 if entry is None else entry.revision)
 
@@ -146,11 +147,11 @@ class View:
 
     @property
     def generation(self) -> int:
-        """Of the fleet record; where that cannot be read, of the last one that was followed. 0: none."""
-        fleet, converged = self.fleet, self.read(self.keys.converged, ConvergedRecord)
+        """Of the fleet record; if that cannot be read, of the one reconciled last. 0: none."""
+        fleet, reconciled = self.fleet, self.read(self.keys.reconciled, ReconciledRecord)
         if fleet is not None:
             return fleet.generation
-        return converged.generation if converged is not None and self.keys.fleet in self.entries else 0
+        return reconciled.generation if reconciled is not None and self.keys.fleet in self.entries else 0
 
     @property
     def epoch(self) -> EpochRecord | None:
@@ -162,9 +163,9 @@ class View:
         return epoch.models if epoch is not None else {}
 
     @property
-    def converged(self) -> ConvergedRecord:
-        """How far the leader has followed the fleet record."""
-        return self.read(self.keys.converged, ConvergedRecord) or ConvergedRecord(0)
+    def reconciled(self) -> ReconciledRecord:
+        """How far the leader has reconciled the fleet record."""
+        return self.read(self.keys.reconciled, ReconciledRecord) or ReconciledRecord(0)
 
     @property
     def switch(self) -> SwitchRecord | None:
@@ -185,12 +186,12 @@ class View:
 
     @property
     def served_epochs(self) -> dict[str, EpochRecord]:
-        """By gateway: what it serves by, where the epoch itself cannot be read."""
+        """By gateway: the epoch that it offers while the record cannot be read."""
         return self.under(self.keys.served_epochs, EpochRecord)
 
     @property
     def epochs_seen(self) -> dict[str, tuple[str, int]]:
-        """By gateway, heard of or not: the incarnation that last reported the epoch it served by, and that epoch."""
+        """By gateway, registered or not: the incarnation that last reported an epoch, and that epoch."""
         found = {}
         for key, entry in self.entries.items():
             if key.startswith(self.keys.seen_epochs):
@@ -205,12 +206,12 @@ class View:
 
     @property
     def drains(self) -> dict[str, EventRecord]:
-        """By the name of what is drained: who asked for it, and when."""
+        """By the name of the drained process: the event of the drain."""
         return self.under(self.keys.drains, EventRecord)
 
     @property
     def processes(self) -> dict[str, ProcessRecord]:
-        """By name: processes that died and do not serve again yet."""
+        """By name: processes that died and do not serve yet."""
         return self.under(self.keys.processes, ProcessRecord)
 
     @property
@@ -221,7 +222,7 @@ class View:
 
     @property
     def rollout_number(self) -> int:
-        """Of the newest rollout; by their names, where the counter cannot be read."""
+        """Of the newest rollout; taken from the rollouts' names if the counter cannot be read."""
         counter = self.entries.get(self.keys.rollout_number)
         if counter is None or counter.value.isdigit():
             return int(counter.value) if counter is not None else 0
@@ -237,9 +238,9 @@ class View:
         return [record for record in self.rollouts if not record.is_over]
 
     def events(self, after: int = 0) -> Iterator[tuple[int, EventRecord]]:
-        """(revision, event) of those written after a revision, in the order they were written.
+        """(revision, event) of the events written after a revision, in the order of writing.
 
-        By revision, not by time: clocks of two controllers differ, and a follower must miss none.
+        By revision, not by time: the clocks of two controllers differ, and a reader must not miss an event.
         """
         found = [
             entry for key, entry in self.entries.items() if entry.revision > after and key.startswith(self.keys.events)

@@ -1,8 +1,8 @@
-"""Drives one worker for the leading controller: what does it serve, and let it serve exactly these versions.
+"""The control calls to one worker: read its index, and make it serve exactly some versions.
 
-Speaks the protocol's own control calls, so that a real Triton is driven like a worker of ours; what Triton needs
-differently is in ``triton_loads``. A new version is loaded beside those that serve: no call here takes away what
-stays wanted. Every failure is a ``ControlFailed`` with the server's own reason; no error of the HTTP client gets out.
+Uses the protocol's own control calls, so that a real Triton is driven like a worker of ours; ``triton_loads`` has
+Triton's peculiarities. A new version is loaded beside those that serve: no call unloads a version that stays desired.
+Every failure is a ``ControlFailed`` with the server's reason; errors of the HTTP client are never raised to the caller.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from isochrone.protocol.access import control_token, fencing
 if TYPE_CHECKING:
     from isochrone.control.state.records import WorkerRecord
 
-#: States of a version, as the protocol's index has them.
+#: States of a version in the protocol's index.
 READY, LOADING, UNLOADING, UNAVAILABLE = "READY", "LOADING", "UNLOADING", "UNAVAILABLE"
 
 _CONNECT_SECONDS = 5.0
-#: For questions that are answered from memory.
+#: For calls that are answered from memory.
 _ANSWER_SECONDS = 10.0
 _POLL_SECONDS = 0.05
 
 
 class ControlFailed(Unavailable):
-    """A worker did not do what it was told. ``refused``: it answered, and asking again is no use. ``cut``: the
-    connection ended instead of an answer, as when its process ends."""
+    """A call to a worker failed. ``refused``: the worker rejected it, and a retry is of no use. ``cut``: the connection
+    ended instead of an answer, as when its process ends."""
 
     code = "control_failed"
 
@@ -51,18 +51,18 @@ class ServedState:
     """One version on one worker."""
 
     state: str
-    #: SHA-256 in hexadecimal; "": the server tells none.
+    #: SHA-256 in hexadecimal; "": the server reports none.
     digest: str = ""
-    #: Why it is not ready; of one that is: why the last load failed.
+    #: Why it is not ready; of a ready version: why the last load failed.
     reason: str = ""
 
 
 class WorkerControl:
-    """One worker, for as long as its record stands.
+    """The client of one worker.
 
-    ``config_of`` gives a model's configuration where it can be known without the worker, as ``triton_loads.config_in``
-    does; only a Triton on which nothing is loaded yet has need of it. ``term``: of the leader that calls, by which a
-    worker of ours refuses one of the past; 0: none is sent.
+    ``config_of`` returns a model's configuration if it is known without the worker, as from
+    ``triton_loads.config_in``; only a Triton on which nothing is loaded yet needs it. ``term``: the leader's term, by
+    which a worker of ours rejects calls of earlier leaders; 0: none is sent.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class WorkerControl:
         self._config_of = config_of
         self._client = httpx.AsyncClient(
             base_url=f"http://{record.address}",
-            # Loads take as long as they take: each call has its own limit below. No proxy is ever between.
+            # Each call has its own time limit below. Never through a proxy.
             timeout=httpx.Timeout(None, connect=_CONNECT_SECONDS),
             trust_env=False,
             headers={
@@ -85,17 +85,17 @@ class WorkerControl:
         )
 
     async def ready(self) -> bool:
-        """Whether it takes calls. Of a Triton: whether it is live, since by its default it is not ready for ever after
-        one version has failed (see ``triton_loads``)."""
-        word = "ready" if self.record.kind == "isochrone" else "live"
+        """Whether it accepts calls. Of a Triton: whether it is live, since by default it stays not ready after one
+        version has failed (see ``triton_loads``)."""
+        check = "ready" if self.record.kind == "isochrone" else "live"
         try:
             async with asyncio.timeout(_ANSWER_SECONDS):
-                return (await self._client.get(f"/v2/health/{word}")).status_code == 200
+                return (await self._client.get(f"/v2/health/{check}")).status_code == 200
         except (httpx.HTTPError, OSError, TimeoutError):
             return False
 
     async def index(self) -> dict[str, dict[str, ServedState]]:
-        """Model → version → state. A model of which nothing was ever loaded has no versions."""
+        """Model → version → state. A model that was never loaded has no versions."""
         async with self._within(_ANSWER_SECONDS, "list its models"):
             rows = await self._call("POST", "/v2/repository/index", {})
         found: dict[str, dict[str, ServedState]] = {}
@@ -110,10 +110,10 @@ class WorkerControl:
         return found
 
     async def serve(self, model: str, versions: Sequence[str], seconds: float) -> None:
-        """Makes the loaded versions of a model exactly these; returns when all are ready.
+        """Make the loaded versions of a model exactly these; return when all are ready.
 
-        Those that stay serve on meanwhile, and those that go finish what they have. When it fails, the worker serves
-        what it served before. When it times out, the worker may still be loading: ask again, or for less.
+        Versions that stay keep serving, and versions that go finish their requests. If the call fails, the worker
+        serves the same versions as before. If it times out, the worker may still be loading.
         """
         if not versions:
             await self.unload(model, seconds)
@@ -126,13 +126,13 @@ class WorkerControl:
                 await self._serve_triton(model, versions)
 
     async def unload(self, model: str, seconds: float = 60.0) -> None:
-        """Returns when nothing of it is left; harmless when there was nothing."""
+        """Return when no version is left; harmless if there was none."""
         async with self._within(seconds, f"unload model '{model}'"):
             try:
                 await self._call("POST", f"/v2/repository/models/{_path(model)}/unload", {})
             except NotFound:
                 return
-            # Triton answers before it is done.
+            # Triton answers before the unload is done.
             while True:
                 states = (await self.index()).get(model, {}).values()
                 if not any(each.state in (READY, UNLOADING) for each in states):
@@ -140,7 +140,7 @@ class WorkerControl:
                 await asyncio.sleep(_POLL_SECONDS)
 
     async def config_digest(self, model: str, version: str) -> str:
-        """SHA-256 of a version's configuration, without which versions are loaded: for servers that tell no digest."""
+        """SHA-256 of a version's configuration without its version policy: for servers that report no digest."""
         async with self._within(_ANSWER_SECONDS, f"give the configuration of model '{model}'"):
             config = await self._config(model, version)
         config.pop("version_policy", None)
@@ -152,24 +152,24 @@ class WorkerControl:
     # Triton.
 
     async def _serve_triton(self, model: str, versions: Sequence[str]) -> None:
-        """Asks only if something is to change: Triton loads again whatever a load names."""
-        wanted = set(versions)
+        """Load only if something changes: Triton reloads every version that a load names."""
+        desired = set(versions)
         serving = await self._ready_versions(model)
-        if serving == wanted:
+        if serving == desired:
             return
         config = None if serving else self._config_of(model)
         if not serving and config is None:
-            # Cannot be asked for before something is loaded: by the policy on its disk then, whatever that loads.
+            # The configuration can be read only after a load: load by the policy on its disk first.
             await self._load_triton(model, None)
             serving = await self._ready_versions(model)
-            if serving == wanted:
+            if serving == desired:
                 return
         if config is None:
             config = await self._config(model, _any_of(serving))
-        policy = {"specific": {"versions": sorted(map(int, wanted))}}
+        policy = {"specific": {"versions": sorted(map(int, desired))}}
         await self._load_triton(model, json.dumps({**config, "version_policy": policy}))
-        # It skips versions that are not in its repository without a word.
-        missing = wanted - await self._ready_versions(model)
+        # It silently skips versions that are not in its repository.
+        missing = desired - await self._ready_versions(model)
         if missing:
             raise self._failed(
                 f"model '{model}' version {', '.join(sorted(missing))}: expected in its model repository, "
@@ -202,7 +202,7 @@ class WorkerControl:
         return config
 
     async def _call(self, method: str, path: str, body: Any = None) -> Any:
-        """The answer's JSON; None: it has none. Raises ``NotFound`` for 404, and ``ControlFailed`` for all else."""
+        """The answer's JSON; None: it has none. Raise ``NotFound`` for 404 and ``ControlFailed`` for other errors."""
         try:
             response = await self._client.request(method, path, json=body)
         except (httpx.HTTPError, OSError) as error:
@@ -211,7 +211,7 @@ class WorkerControl:
         if response.status_code == 404:
             raise NotFound(_reason(response))
         if response.status_code >= 300:
-            # 503 is "not now": it is stopping, or something else is under way.
+            # 503 is temporary: the worker stops, or another call is in progress.
             raise self._failed(_reason(response), refused=response.status_code != 503)
         if not response.content:
             return None
@@ -237,7 +237,7 @@ class WorkerControl:
 
 
 def _any_of(versions: Iterable[str]) -> str:
-    """All versions of a model share one configuration there; the oldest is the one that was served longest."""
+    """The oldest version. On a Triton all versions of a model share one configuration."""
     return min(versions, key=lambda version: int(version) if version.isdigit() else 0)
 
 
@@ -246,9 +246,9 @@ def _path(name: str) -> str:
 
 
 def _reason(response: httpx.Response) -> str:
-    """The server's own words."""
+    """The server's error message."""
     try:
-        told = response.json().get("error", "")
+        reported = response.json().get("error", "")
     except (ValueError, AttributeError):
-        told = response.text
-    return str(told).strip() or f"HTTP status {response.status_code}"
+        reported = response.text
+    return str(reported).strip() or f"HTTP status {response.status_code}"

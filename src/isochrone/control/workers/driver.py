@@ -1,8 +1,8 @@
-"""The leader's hand on one worker: what it serves, and making it serve what is wanted.
+"""Drives one worker: observes the versions that it serves and makes it serve the desired ones.
 
-What to tell it is decided in ``loads``; here it is told, each model by a call of its own. A worker that answers "no"
-has failed, and what it said is kept until something else is wanted; one that does not answer is asked again. Nothing
-is told by a controller that may not act any more.
+``loads`` decides which calls to make; this module makes them, one call per model. A call that the worker rejects is a
+failure, whose reason is kept until the desired versions change; a call without an answer is retried. A controller that
+no longer leads makes no calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Protocol
 import structlog
 
 from isochrone.background_tasks import BackgroundTasks
-from isochrone.control.rollout.observed_state import READY, Loaded, WorkerView
+from isochrone.control.rollout.observed_state import READY, Loaded, ObservedWorker
 from isochrone.control.state.records import WorkerRecord
 from isochrone.control.workers.control import LOADING, ControlFailed, ServedState, WorkerControl
 from isochrone.control.workers.load_crashes import Effect, LoadCrashes, effect
@@ -24,14 +24,14 @@ from isochrone.control.workers.loads import Call, Loads
 
 log = structlog.get_logger()
 
-#: Seconds between looks at what it serves: while something is to change, and otherwise.
+#: Seconds between two reads of the worker's index: while something is to change, and otherwise.
 _BUSY, _IDLE = 0.1, 1.0
-#: Seconds a load may take; the rollout has its own limit.
+#: Seconds that a load may take; the rollout has its own limit.
 _LOAD_SECONDS = 600.0
 
 
-class Drives(Protocol):
-    """What is asked of a worker: see ``WorkerControl``."""
+class Control(Protocol):
+    """The calls to a worker: see ``WorkerControl``."""
 
     async def index(self) -> dict[str, dict[str, ServedState]]: ...
 
@@ -42,11 +42,11 @@ class Drives(Protocol):
     async def close(self) -> None: ...
 
 
-class WorkerWatch:
-    """One registered worker. ``changed`` is called when something was learned.
+class WorkerDriver:
+    """The driver of one registered worker. ``changed`` is called when its observed state changes.
 
-    ``may_act`` is asked right before each load and unload: one who does not lead any more must not undo what the new
-    leader does. ``crashes``: what is known of loads under which a worker's process ended, over all workers.
+    ``may_act`` is checked right before each load and unload: a controller that no longer leads must not undo what the
+    new leader does. ``crashes``: loads during which a process ended, shared by the drivers of all workers.
     """
 
     def __init__(
@@ -54,46 +54,46 @@ class WorkerWatch:
         record: WorkerRecord,
         changed: Callable[[], None],
         may_act: Callable[[], bool] = lambda: True,
-        control: Drives | None = None,
+        control: Control | None = None,
         crashes: LoadCrashes | None = None,
     ) -> None:
         self.record = record
         self._changed = changed
         self._may_act = may_act
-        self._control: Drives = control or WorkerControl(record)
+        self._control: Control = control or WorkerControl(record)
         self._models: dict[str, dict[str, Loaded]] | None = None
         self._loads = Loads()
         self._crashes = crashes or LoadCrashes()
         #: A call that may end the worker's process is in progress: no other is begun.
         self._retries_alone = False
-        #: By model: the call under way.
+        #: By model: the call in progress.
         self._calls: dict[str, tuple[Call, asyncio.Task[None]]] = {}
-        #: Those and the ones given up, until they have ended.
+        #: Those and the cancelled ones, until they have ended.
         self._tasks = BackgroundTasks()
         self._wake = asyncio.Event()
         self._tasks.start(self._run())
 
     @property
-    def view(self) -> WorkerView:
-        return WorkerView(self.record, self._models, dict(self._loads.failures))
+    def observed(self) -> ObservedWorker:
+        return ObservedWorker(self.record, self._models, dict(self._loads.failures))
 
-    def want(
+    def set_desired(
         self,
         models: Mapping[str, frozenset[str]],
         order: Sequence[str],
         spare: Mapping[str, frozenset[str]] | None = None,
         stages: Mapping[str, frozenset[str]] | None = None,
     ) -> None:
-        """What it should serve from now on.
+        """Set the versions that it should serve, by model.
 
-        ``order``: models that others stand on come first. ``spare``: versions among ``models`` that nothing waits for,
-        and that wait for all else. ``stages``: of ensembles; where they are told, other models do not wait.
+        ``order``: models that others depend on come first. ``spare``: versions among ``models`` that are loaded after
+        all others. ``stages``: by ensemble; if given, a model waits only for its own stages.
         """
-        changed = self._loads.want(models, order, spare or {}, stages)
+        changed = self._loads.set_desired(models, order, spare or {}, stages)
         for model in changed & set(self._calls):
             call, task = self._calls[model]
             if self._loads.next_of(model, self._present()) != call:
-                # It may hang, and what it is for is not wanted any more.
+                # It may hang, and its result is no longer desired.
                 del self._calls[model]
                 task.cancel()
         if changed:
@@ -105,21 +105,21 @@ class WorkerWatch:
 
     async def _run(self) -> None:
         while True:
-            # What ends while it looks may not be in what it sees.
-            asked = set(self._calls)
+            # A call that ends during the read may not be in its result.
+            in_progress = set(self._calls)
             busy = True
             try:
                 await self._look()
-                self._begin(asked)
+                self._begin(in_progress)
                 busy = bool(self._calls) or self._loads.is_busy(self._present())
             except ControlFailed as error:
-                # It does not answer: its lease decides whether it is still there.
+                # Its lease decides whether it is still registered.
                 log.debug("a worker does not answer", worker=self.record.name, error=str(error))
             except Exception as error:
-                log.error("a watch failed unexpectedly", worker=self.record.name, exc_info=error)
+                log.error("the driver of a worker failed unexpectedly", worker=self.record.name, exc_info=error)
                 busy = False
             try:
-                # Not wait_for: Python 3.11's forgets that it was cancelled when the event comes at the same moment.
+                # Not wait_for: before Python 3.12 it may lose a cancellation that comes with the event.
                 async with asyncio.timeout(_BUSY if busy else _IDLE):
                     await self._wake.wait()
             except TimeoutError:
@@ -130,17 +130,17 @@ class WorkerWatch:
         index = await self._control.index()
         models: dict[str, dict[str, Loaded]] = {}
         for model, versions in index.items():
-            for version, told in versions.items():
-                digest = told.digest
-                if not digest and told.state == READY and self.record.kind != "isochrone":
+            for version, reported in versions.items():
+                digest = reported.digest
+                if not digest and reported.state == READY and self.record.kind != "isochrone":
                     digest = await self._config_digest(model, version)
-                models.setdefault(model, {})[version] = Loaded(told.state, digest, told.reason)
+                models.setdefault(model, {})[version] = Loaded(reported.state, digest, reported.reason)
         if models != self._models:
             self._models = models
             self._changed()
 
     async def _config_digest(self, model: str, version: str) -> str:
-        """Of a server that tells no digest: asked once per version."""
+        """The digest of a server that reports none: read once per version."""
         known = (self._models or {}).get(model, {}).get(version)
         if known is not None and known.state == READY and known.digest:
             return known.digest
@@ -150,7 +150,7 @@ class WorkerWatch:
         return self._in_state(READY)
 
     def _loading(self) -> dict[str, frozenset[str]]:
-        """A Triton cannot be made to give up a load."""
+        """Versions whose load can be cancelled: not those of a Triton."""
         return self._in_state(LOADING) if self.record.kind == "isochrone" else {}
 
     def _in_state(self, state: str) -> dict[str, frozenset[str]]:
@@ -160,9 +160,9 @@ class WorkerWatch:
         }
         return {model: versions for model, versions in found.items() if versions}
 
-    def _begin(self, asked: set[str]) -> None:
+    def _begin(self, in_progress: set[str]) -> None:
         for call in self._loads.due(self._present(), self._calls, time.monotonic(), self._loading()):
-            if call.model in asked or self._retries_alone:
+            if call.model in in_progress or self._retries_alone:
                 continue
             now, present = time.monotonic_ns(), self._present()
             change = effect(call, present.get(call.model, frozenset()))
@@ -170,7 +170,7 @@ class WorkerWatch:
                 self._loads.refused(call, present, rejection, time.monotonic())
                 self._changed()
                 continue
-            # What may kill the worker goes last, and alone.
+            # A call that may end the process is made last, and alone.
             suspect = self._crashes.is_suspect(change, now)
             if suspect and (self._calls or not self._crashes.begin_retry(change, now)):
                 continue
@@ -216,7 +216,7 @@ class WorkerWatch:
             self._changed()
 
     async def _answers(self) -> bool:
-        """Whether it was only the connection that ended."""
+        """Whether only the connection ended, and not the process."""
         try:
             await self._control.index()
         except ControlFailed:
@@ -229,6 +229,6 @@ def _number(version: str) -> int:
 
 
 def _without_worker(text: str) -> str:
-    """The reason alone: whoever tells it names the worker."""
+    """The reason without the worker's name, which the caller adds."""
     head, colon, rest = text.partition("): ")
     return rest if colon and head.startswith("worker ") else text

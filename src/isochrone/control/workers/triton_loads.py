@@ -1,18 +1,19 @@
-"""Loading on a real Triton, over gRPC.
+"""Loads on a real Triton, over gRPC.
 
-What Triton 2.51 does with a load whose ``config`` names versions, measured (tests/peers/test_worker_control_triton.py):
+Triton 2.51 treats a load whose ``config`` names versions as follows (measured in
+tests/peers/test_worker_control_triton.py):
 
-- Every version named is loaded again, those that serve too, beside what serves; then all are exchanged at once. No
-  request fails, but memory is needed for both. So nothing is asked for that is there already.
-- A version that fails leaves everything as it was, and the answer says why.
-- A version that is not in the repository is skipped without a word.
-- Over HTTP, a load blocks the thread that took it until it is done, and every connection of that thread with it: with
-  8 threads, an eighth of all connections and more stand still for as long as the load takes. Over gRPC none does.
-- A ``config`` replaces config.pbtxt whole, and the one in use can be asked for only while a version is loaded. A load
-  without it goes by the policy on disk, and fails if the newest version does.
-- Unless it was started with ``--strict-readiness=false``, the whole server says that it is not ready while a version
-  unloads, and from the first version that fails until that one loads well. Who goes by its readiness, as gateways do,
-  would take it away from all its models: Tritons of a fleet need that flag.
+- It reloads every named version, including those that serve, beside the serving ones, and then exchanges all at once.
+  No request fails, but memory is needed for both. So a load that changes nothing is never sent.
+- If a version fails, everything stays as it was, and the answer has the reason.
+- It silently skips a version that is not in the repository.
+- Over HTTP, a load blocks the thread that accepted it, and all connections of that thread: with 8 threads, at least an
+  eighth of all connections stall for the duration of the load. Over gRPC none does.
+- A ``config`` replaces config.pbtxt entirely, and the current one can be read only while a version is loaded. A load
+  without ``config`` uses the policy on disk, and fails if the newest version does.
+- Unless it was started with ``--strict-readiness=false``, the whole server reports that it is not ready while a version
+  unloads, and from the first version that fails until that version loads. Gateways would then stop using it for all its
+  models: Tritons of a fleet need that flag.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ _LOAD = b"/inference.GRPCInferenceService/RepositoryModelLoad"
 
 
 async def load(host: str, port: int, model: str, config: str | None) -> None:
-    """Returns when it is ready; ``config`` is JSON that stands in for config.pbtxt. Limit its time from outside."""
+    """Return when the model is ready. ``config``: JSON in place of config.pbtxt. The caller limits the time."""
     request = service_pb2.RepositoryModelLoadRequest(model_name=model)
     if config is not None:
         request.parameters["config"].string_param = config
@@ -45,7 +46,7 @@ async def load(host: str, port: int, model: str, config: str | None) -> None:
 
 
 def config_in(directory: Path) -> dict[str, Any] | None:
-    """The configuration in a model's directory, as a load's ``config`` takes it; None: there is none."""
+    """The configuration in a model's directory, for a load's ``config``; None: there is none."""
     path = directory / CONFIG_FILE
     try:
         content = path.read_bytes()

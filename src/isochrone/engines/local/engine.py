@@ -18,7 +18,7 @@ from isochrone.control.fleet.processes import ProcessSpec
 from isochrone.engines.base import Engine, Exit, Running
 from isochrone.engines.local.backoff import Backoff
 from isochrone.engines.local.log_files import LogFiles
-from isochrone.engines.local.parent_death import tethered
+from isochrone.engines.local.parent_death import with_parent_death_signal
 
 #: Seconds between two looks at the sizes of the logs.
 _LOG_SECONDS = 5.0
@@ -119,7 +119,7 @@ class LocalEngine(Engine):
                 pid, status, pause = 0, 127, kept.backoff.pause(0.0)  # it could not be started
             if pause is None:
                 del self._kept[name]
-            self._tell(Exit(kept.spec, pid, status, pause))
+            self._notify(Exit(kept.spec, pid, status, pause))
             if pause is None:
                 return
             try:
@@ -146,7 +146,7 @@ class LocalEngine(Engine):
             log = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
         try:
             return await asyncio.create_subprocess_exec(
-                *tethered((*self._command, *spec.arguments)),
+                *with_parent_death_signal((*self._command, *spec.arguments)),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

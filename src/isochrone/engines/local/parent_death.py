@@ -17,7 +17,7 @@ from collections.abc import Sequence
 _PR_SET_PDEATHSIG = 1
 
 
-def tethered(command: Sequence[str]) -> list[str]:
+def with_parent_death_signal(command: Sequence[str]) -> list[str]:
     """The words that run a command so, as a child of this process; the first is a program's whole path."""
     # -I and -S: nothing but the standard library is needed, and no site's start-up code.
     return [sys.executable, "-I", "-S", os.path.abspath(__file__), str(os.getpid()), *command]

@@ -21,7 +21,7 @@ from isochrone.store.base import Compare, Delete, Entry, Put, Store, StoreUnavai
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
-class Farewells:
+class Membership:
     """Of one fleet."""
 
     def __init__(self, store: Store, keys: Keys) -> None:

@@ -43,10 +43,10 @@ class ProcessRecords:
         error = last_error(self._last_lines(spec.name))[:_MOST_CHARACTERS]
         self.dead[spec.name] = ProcessRecord(spec.name, spec.role, spec.pool, deaths, ended.how, error, time.time())
 
-    def settle(self, wanted: Collection[str], serving: Collection[str]) -> None:
+    def settle(self, desired: Collection[str], serving: Collection[str]) -> None:
         """Those that serve again, or are not wanted any more, are forgotten."""
-        self._own |= set(wanted)
-        self.dead = {name: record for name, record in self.dead.items() if name in wanted and name not in serving}
+        self._own |= set(desired)
+        self.dead = {name: record for name, record in self.dead.items() if name in desired and name not in serving}
 
     async def write(self, view: View) -> None:
         """Brings the store to it. What the store does not take now is written at the next turn."""

@@ -57,13 +57,13 @@ class Waiting:
     def line(
         self,
         view: View,
-        wanted: Mapping[str, ProcessSpec],
+        desired: Mapping[str, ProcessSpec],
         observed: Mapping[str, Observed],
         dead: Mapping[str, ProcessRecord],
         now: float,
     ) -> str:
         """ "": nothing is to be said now. ``dead``: processes that died and do not serve again yet."""
-        reasons = _reasons(view, wanted, observed, dead)
+        reasons = _reasons(view, desired, observed, dead)
         said = "; ".join(reasons[:4]) + (f"; and {len(reasons) - 4} more" if len(reasons) > 4 else "")
         if not reasons or said == self._said or now - self._since < WAIT_SECONDS:
             return ""
@@ -73,12 +73,12 @@ class Waiting:
 
 def _reasons(
     view: View,
-    wanted: Mapping[str, ProcessSpec],
+    desired: Mapping[str, ProcessSpec],
     observed: Mapping[str, Observed],
     dead: Mapping[str, ProcessRecord],
 ) -> list[str]:
     reasons = []
-    for name, spec in wanted.items():
+    for name, spec in desired.items():
         if name not in observed or not observed[name].ready:
             record = dead.get(name)
             why = f", which {record.how}: {record.error or 'see its log'}" if record is not None else ""

@@ -70,16 +70,16 @@ class Stop:
 Action = Start | Drain | Undrain | Stop
 
 
-def decide(wanted: Mapping[str, ProcessSpec], observed: Mapping[str, Observed], now: float) -> list[Action]:
+def decide(desired: Mapping[str, ProcessSpec], observed: Mapping[str, Observed], now: float) -> list[Action]:
     """What to do next. The names are those of processes."""
     actions: list[Action] = []
-    wanted = {**wanted, **_surges(wanted, observed)}
-    missing = starting_order(spec for name, spec in wanted.items() if name not in observed)
+    desired = {**desired, **_surges(desired, observed)}
+    missing = starting_order(spec for name, spec in desired.items() if name not in observed)
     # A port that is still held would only make the new process die: first the one that holds it must go.
     held_by = {spec.name: {name for name, each in observed.items() if in_the_way(spec, each.spec)} for spec in missing}
     actions += [Start(spec) for spec in missing if not held_by[spec.name]]
     waiting = {name for name, holders in held_by.items() if holders}
-    leaving = _leaving(wanted, observed, waiting, set().union(*held_by.values()))
+    leaving = _leaving(desired, observed, waiting, set().union(*held_by.values()))
     for name, each in sorted(observed.items()):
         if name in leaving:
             if (action := _towards_the_end(name, each, now)) is not None:
@@ -89,10 +89,10 @@ def decide(wanted: Mapping[str, ProcessSpec], observed: Mapping[str, Observed], 
     return actions
 
 
-def _surges(wanted: Mapping[str, ProcessSpec], observed: Mapping[str, Observed]) -> dict[str, ProcessSpec]:
+def _surges(desired: Mapping[str, ProcessSpec], observed: Mapping[str, Observed]) -> dict[str, ProcessSpec]:
     """For every pool whose only worker serves and is to be replaced: the worker that serves meanwhile."""
     pools: dict[str, list[ProcessSpec]] = {}
-    for spec in wanted.values():
+    for spec in desired.values():
         if spec.role == "worker":
             pools.setdefault(spec.pool, []).append(spec)
     found = {}
@@ -123,19 +123,19 @@ def stopping_order(specs: Iterable[ProcessSpec]) -> list[list[ProcessSpec]]:
 
 
 def _leaving(
-    wanted: Mapping[str, ProcessSpec], observed: Mapping[str, Observed], waiting: set[str], blocking: set[str]
+    desired: Mapping[str, ProcessSpec], observed: Mapping[str, Observed], waiting: set[str], blocking: set[str]
 ) -> set[str]:
     """Those that are to end now: surplus ones, and of the changed ones as many as the others can do without."""
     groups: dict[tuple[str, str], list[str]] = {}
-    for name in sorted({*wanted, *observed}):
-        spec = wanted[name] if name in wanted else observed[name].spec
+    for name in sorted({*desired, *observed}):
+        spec = desired[name] if name in desired else observed[name].spec
         groups.setdefault((spec.role, spec.pool), []).append(name)
     leaving: set[str] = set()
     for names in groups.values():
         present = [name for name in names if name in observed]
-        surplus = [name for name in present if name not in wanted]
-        changed = [name for name in present if name in wanted and wanted[name] != observed[name].spec]
-        stay = [name for name in names if name in wanted and name not in changed]
+        surplus = [name for name in present if name not in desired]
+        changed = [name for name in present if name in desired and desired[name] != observed[name].spec]
+        stay = [name for name in names if name in desired and name not in changed]
         serving = {name for name in present if observed[name].serves}
         steady = {name for name in serving if observed[name].steady}
         # One that serves nothing can go at any time: the change may be what mends it.
@@ -147,14 +147,14 @@ def _leaving(
         if steady & {*stay} or not (stay or changed):
             leaving |= {*surplus}
         if changed and steady >= {*stay, *changed}:
-            leaving.add(_next_to_change(changed, wanted, observed))
+            leaving.add(_next_to_change(changed, desired, observed))
     return leaving
 
 
-def _next_to_change(changed: list[str], wanted: Mapping[str, ProcessSpec], observed: Mapping[str, Observed]) -> str:
+def _next_to_change(changed: list[str], desired: Mapping[str, ProcessSpec], observed: Mapping[str, Observed]) -> str:
     """The first whose new ports nobody else holds: when ports move up by one, the last one goes first."""
     for name in changed:
-        if not any(in_the_way(wanted[name], each.spec) for other, each in observed.items() if other != name):
+        if not any(in_the_way(desired[name], each.spec) for other, each in observed.items() if other != name):
             return name
     return changed[0]
 

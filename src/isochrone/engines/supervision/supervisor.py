@@ -23,7 +23,7 @@ from isochrone.control.state.view import View
 from isochrone.engines.base import Engine, Exit, Running
 from isochrone.engines.supervision import probes
 from isochrone.engines.supervision.death_events import Deaths
-from isochrone.engines.supervision.membership import Farewells, is_own
+from isochrone.engines.supervision.membership import Membership, is_own
 from isochrone.engines.supervision.observation import has_committed, observe
 from isochrone.engines.supervision.ports import listening
 from isochrone.engines.supervision.process_records import ProcessRecords
@@ -55,18 +55,18 @@ _LATER = 5.0
 _LAST_WORDS = 2.0
 
 
-def wanted_of(record: FleetRecord, view: View | None = None) -> dict[str, ProcessSpec]:
+def desired_processes(record: FleetRecord, view: View | None = None) -> dict[str, ProcessSpec]:
     """The processes that a fleet record asks for; with a view, also those of pools that it drops while they serve."""
     fleet = fleet_of(record.spec)
     found = processes(fleet, Path(record.directory))
     if view is None or not record.kept:
         return found
-    needed = needed_pools(record, fleet, view.epoch, view.converged, view.open_rollouts)
+    needed = needed_pools(record, fleet, view.epoch, view.reconciled, view.open_rollouts)
     return {**kept_processes(record, needed), **found}
 
 
 class Supervisor:
-    """``tell`` gets every line for people; ``wanted`` makes the processes of a fleet record.
+    """``notify`` gets every line for people; ``desired`` makes the processes of a fleet record.
 
     ``before``: names of the processes that ran here last, of the fleet record before this one. ``last_lines``: the end
     of a process's log.
@@ -77,29 +77,29 @@ class Supervisor:
         engine: Engine,
         store: Store,
         keys: Keys,
-        tell: Callable[[str], None],
+        notify: Callable[[str], None],
         on_exit: Callable[[Exit], None] = lambda ended: None,
-        wanted: Callable[[FleetRecord, View], Mapping[str, ProcessSpec]] = wanted_of,
+        desired: Callable[[FleetRecord, View], Mapping[str, ProcessSpec]] = desired_processes,
         before: Collection[str] = (),
         last_lines: Callable[[str], Sequence[str]] = lambda name: (),
     ) -> None:
         self._engine = engine
         self._keys = keys
-        self._tell = tell
+        self._notify = notify
         self._on_exit = on_exit
-        self._read = wanted
+        self._read = desired
         self._before = frozenset(before)
         self.mirror = Mirror(store, keys.prefix)
         self.view = View(keys, self.mirror.entries)
-        self._farewells = Farewells(store, keys)
+        self._membership = Membership(store, keys)
         self._deaths = Deaths(store, keys)
         self._records = ProcessRecords(store, keys, last_lines)
         self._waiting = Waiting(monotonic())
         self._wake = asyncio.Event()
         self._tasks = BackgroundTasks()
-        #: Of the records that ``_wanted`` was made of.
+        #: Of the records that ``_desired`` was made of.
         self._revisions: tuple[int, ...] = ()
-        self._wanted: Mapping[str, ProcessSpec] = {}
+        self._desired: Mapping[str, ProcessSpec] = {}
         self._drained_since: dict[str, float] = {}
         self._idle: set[str] = set()
         #: Controller → pid that was seen to answer.
@@ -121,7 +121,7 @@ class Supervisor:
             while not stopping.is_set():
                 self._wake.clear()
                 try:
-                    await self._converge(progress)
+                    await self._reconcile(progress)
                 except Exception as error:
                     # The processes are well, whatever is wrong here: to end would end them all.
                     log.error("the supervisor failed unexpectedly; everything goes on as it is", exc_info=error)
@@ -140,9 +140,9 @@ class Supervisor:
 
     async def _rest(self, stopping: asyncio.Event) -> None:
         settled = all(
-            each.serves and each.steady and self._wanted.get(name) == each.spec for name, each in self.observed.items()
+            each.serves and each.steady and self._desired.get(name) == each.spec for name, each in self.observed.items()
         )
-        if not settled or self.observed.keys() != self._wanted.keys():
+        if not settled or self.observed.keys() != self._desired.keys():
             pause = _SOON
         else:
             pause = _LATER if self.up.is_set() else _SERVING
@@ -156,35 +156,35 @@ class Supervisor:
 
         Gateways of other names may run elsewhere; they are left alone.
         """
-        self._follow_record()
+        self._read_record()
         for entry in self.mirror.under(self._keys.drains):
             if is_own(entry):
                 self._tasks.start(self._undrain(entry.key.removeprefix(self._keys.drains)))
-        self._farewells.notice(self.view)
+        self._membership.notice(self.view)
         registered = self.view.gateways
         for name in self.view.known_gateways:
             pid = registered[name].pid if name in registered else 0
             # One that still runs has been told to end, and says farewell itself.
-            if (name in self._wanted or name in self._before) and not _is_alive(pid):
-                self._tasks.start(self._farewells.forget_gateway(name, pid))
+            if (name in self._desired or name in self._before) and not _is_alive(pid):
+                self._tasks.start(self._membership.forget_gateway(name, pid))
 
     # One turn.
 
-    async def _converge(self, progress: Progress) -> None:
-        self._follow_record()
-        self._farewells.notice(self.view)
+    async def _reconcile(self, progress: Progress) -> None:
+        self._read_record()
+        self._membership.notice(self.view)
         await self._look()
         self.observed = self._observe()
-        self._records.settle(self._wanted, {name for name, each in self.observed.items() if each.ready})
+        self._records.settle(self._desired, {name for name, each in self.observed.items() if each.ready})
         await self._records.write(self.view)
         for line in progress.lines(self.view, self.observed):
-            self._tell(line)
+            self._notify(line)
         if not self.up.is_set():
             if await self._is_up():
                 self.up.set()
-            elif line := self._waiting.line(self.view, self._wanted, self.observed, self._records.dead, monotonic()):
-                self._tell(line)
-        for action in decide(self._wanted, self.observed, monotonic()):
+            elif line := self._waiting.line(self.view, self._desired, self.observed, self._records.dead, monotonic()):
+                self._notify(line)
+        for action in decide(self._desired, self.observed, monotonic()):
             match action:
                 case Start(spec):
                     await self._start(spec)
@@ -206,34 +206,34 @@ class Supervisor:
         fresh = {name for name, since in serving.items() if since and now - since < STEADY_SECONDS}
         return observe(self.view, running, self._drained_since, self._idle, self._answering, behind, fresh)
 
-    def _follow_record(self) -> None:
+    def _read_record(self) -> None:
         entries, keys = self.mirror.entries, self._keys
         entry = entries.get(keys.fleet)
-        revisions = tuple(entries[key].revision for key in (keys.fleet, keys.epoch, keys.converged) if key in entries)
+        revisions = tuple(entries[key].revision for key in (keys.fleet, keys.epoch, keys.reconciled) if key in entries)
         rollouts = [entries[key].revision for key in entries if key.startswith(keys.rollouts)]
         revisions += (max(rollouts, default=0),)
         if entry is None or revisions == self._revisions:
             return
         self._revisions = revisions
         try:
-            wanted = self._read(decode(entry.value, FleetRecord), self.view)
-            if any(map(self.view.is_unreadable, (keys.epoch, keys.converged))):
+            desired = self._read(decode(entry.value, FleetRecord), self.view)
+            if any(map(self.view.is_unreadable, (keys.epoch, keys.reconciled))):
                 # Which pools are still needed is not known: nothing is taken away.
-                wanted = {**self._wanted, **wanted}
-            self._wanted = wanted
+                desired = {**self._desired, **desired}
+            self._desired = desired
         except Exception as error:
             # Whatever is wrong with it: what runs was right before.
-            self._tell(f"the applied fleet makes no sense to this release; everything stays as it is: {error}")
+            self._notify(f"the applied fleet makes no sense to this release; everything stays as it is: {error}")
 
     async def _is_up(self) -> bool:
         epoch = self.view.epoch
-        if epoch is None or not all(name in self.observed and self.observed[name].ready for name in self._wanted):
+        if epoch is None or not all(name in self.observed and self.observed[name].ready for name in self._desired):
             return False
         for gateway in self.view.gateways.values():
             for model in epoch.models:
                 if not await probes.serves(gateway.host, gateway.port, model):
                     return False
-        return bool(self._wanted)
+        return bool(self._desired)
 
     async def _look(self) -> None:
         """Asks the processes that are on their way how far they are."""
@@ -276,11 +276,11 @@ class Supervisor:
         try:
             await self._engine.start(spec)
         except OSError as error:
-            self._tell(f"{spec.role} {spec.name} could not be started: {error}")
+            self._notify(f"{spec.role} {spec.name} could not be started: {error}")
 
     async def _drain(self, name: str) -> None:
         try:
-            await self._farewells.drain(name)
+            await self._membership.drain(name)
         except StoreUnavailable:
             return  # decided again at the next turn
         self._drained_since[name] = monotonic()
@@ -288,7 +288,7 @@ class Supervisor:
     async def _undrain(self, name: str) -> None:
         while True:
             try:
-                await self._farewells.undrain((name,))
+                await self._membership.undrain((name,))
                 return
             except StoreUnavailable:
                 await asyncio.sleep(1.0)
@@ -305,7 +305,7 @@ class Supervisor:
             self._tasks.start(self._deaths.report(ended))
         if ended.spec.role == "gateway" and ended.pid:
             # Of one that was known, this tells the death too.
-            self._tasks.start(self._farewells.forget_gateway(name, ended.pid))
+            self._tasks.start(self._membership.forget_gateway(name, ended.pid))
         self._answering.pop(name, None)
         self._serving.pop(name, None)
         self._idle.discard(name)
@@ -319,7 +319,7 @@ class Supervisor:
         """Gateways first, while the workers behind them still answer; controllers last."""
         for kind in stopping_order(each.spec for each in self._engine.running().values()):
             names = [spec.name for spec in kind]
-            self._tell(f"stopping {', '.join(names)}")
+            self._notify(f"stopping {', '.join(names)}")
             ends = asyncio.gather(*(self._engine.stop(name, GRACE) for name in names))
             forced = asyncio.ensure_future(hurry.wait())
             await asyncio.wait((ends, forced), return_when=asyncio.FIRST_COMPLETED)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from isochrone.control.fleet.processes import ProcessSpec, processes, server_records
 from isochrone.control.fleet.spec import Fleet
-from isochrone.control.state.records import ConvergedRecord, EpochRecord, FleetRecord, KeptPool, RolloutRecord
+from isochrone.control.state.records import EpochRecord, FleetRecord, KeptPool, ReconciledRecord, RolloutRecord
 
 
 def kept_pools(
@@ -59,7 +59,7 @@ def needed_pools(
     record: FleetRecord,
     fleet: Fleet,
     epoch: EpochRecord | None,
-    converged: ConvergedRecord,
+    reconciled: ReconciledRecord,
     open_rollouts: Iterable[RolloutRecord],
 ) -> frozenset[str]:
     """Those of the kept pools that something committed is still served by; all, where no epoch can be read."""
@@ -69,9 +69,9 @@ def needed_pools(
     # pool may be committed there.
     changes = [change for rollout in open_rollouts for change in rollout.changes.values()]
     found = {pool for change in changes for pool in (*change.left, *change.pools)}
-    followed = converged.generation >= record.generation
+    followed = reconciled.generation >= record.generation
     for name, assignment in epoch.models.items():
-        settled = followed and name not in converged.retiring and set(assignment.pools) == set(fleet.pools_of(name))
+        settled = followed and name not in reconciled.retiring and set(assignment.pools) == set(fleet.pools_of(name))
         if not settled:
             found.update(assignment.pools)
     return frozenset(found & record.kept.keys())
