@@ -11,8 +11,8 @@ from isochrone.control.fleet.spec import Fleet
 from isochrone.control.state.records import FleetRecord
 from isochrone.control.state.view import View
 from isochrone.errors import GRPC_ALREADY_EXISTS, IsochroneError, NotFound
-from isochrone.suggestions import suggestion
 from isochrone.store.base import Compare, Delete, Put
+from isochrone.suggestions import suggestion
 
 Answer = TypeVar("Answer")
 

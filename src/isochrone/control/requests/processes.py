@@ -7,8 +7,8 @@ from isochrone.control.state.events import event
 from isochrone.control.state.records import EventRecord, encode
 from isochrone.control.state.view import View
 from isochrone.errors import NotFound
-from isochrone.suggestions import suggestion
 from isochrone.store.base import Delete, Put
+from isochrone.suggestions import suggestion
 
 
 def drain(view: View, name: str, context: RequestContext) -> Decision[str]:
