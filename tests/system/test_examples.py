@@ -21,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from documented import EXAMPLES, ROOT, blocks, check_installable, is_of_a_fleet, lines_of
+from documented import EXAMPLES, ROOT, blocks, check_installable, curl, is_of_a_fleet, lines_of
 from gateway_process import GatewayProcess, StartGateway, start_gateway
 from server_process import ServerProcess, StartServer, start_server
 
@@ -128,7 +128,7 @@ def test_a_command_of_the_docs(
             with start_gateway([], *options, log_path=samples.parent / "documented.log") as other_gateway:
                 other_gateway.wait_workers(1)
         case ["curl", *_]:
-            curl(shlex.split(at(server, command, gateway), comments=True)[1:])
+            check_curl(shlex.split(at(server, command, gateway), comments=True)[1:])
         case ["isochrone", "infer"]:
             if "--url" not in words:
                 command = command.replace(words[2], f"{words[2]} --url http://localhost:8000", 1)
@@ -152,40 +152,19 @@ def test_a_command_of_the_docs(
             pytest.fail(f"{page}: no rule to run {command!r}")
 
 
-def curl(words: list[str]) -> None:
-    """What curl does with the options the docs use; curl itself is not on every machine (tests/peers has it)."""
-    method, body, headers, address = "GET", None, {}, ""
-    remaining = iter(words)
-    for word in remaining:
-        if word in ("-s", "-i"):
-            continue
-        if word == "-X":
-            method = next(remaining)
-        elif word == "-d":
-            method, body = "POST", next(remaining)
-        elif word == "-H":
-            name, _, value = next(remaining).partition(": ")
-            headers[name] = value
-        else:
-            assert not word.startswith("-"), f"no rule for curl {word}"
-            address = word
-    host, _, path = address.partition("/")
-    connection = http.client.HTTPConnection(host, timeout=30)
-    with contextlib.closing(connection):
-        connection.request(method, f"/{path}", body, headers)
-        response = connection.getresponse()
-        content = response.read()
-        assert response.status == 200, content
-        if "x-isochrone-timing" in headers:
-            assert "compute;dur=" in (response.headers["server-timing"] or "")
-        if "endpoint-load-metrics-format" in headers:
-            assert "queue_depth" in (response.headers["endpoint-load-metrics"] or "")
-        if "x-isochrone-explain" in headers:
-            assert json.loads(response.headers["x-isochrone-placement"] or "")["candidates"]
-        if "x-isochrone-per-worker" in headers:
-            assert json.loads(content)["workers"]
-        if path.endswith("generate_stream"):
-            assert content.count(b"data: ") == 4
+def check_curl(words: list[str]) -> None:
+    status, headers, content, path, asked = curl(words)
+    assert status == 200, content
+    if "x-isochrone-timing" in asked:
+        assert "compute;dur=" in (headers["server-timing"] or "")
+    if "endpoint-load-metrics-format" in asked:
+        assert "queue_depth" in (headers["endpoint-load-metrics"] or "")
+    if "x-isochrone-explain" in asked:
+        assert json.loads(headers["x-isochrone-placement"] or "")["candidates"]
+    if "x-isochrone-per-worker" in asked:
+        assert json.loads(content)["workers"]
+    if path.endswith("generate_stream"):
+        assert content.count(b"data: ") == 4
 
 
 @pytest.mark.parametrize(("page", "script"), scripts())

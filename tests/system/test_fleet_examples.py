@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, Self
 
 import pytest
-from documented import blocks, check_installable, is_of_a_fleet, lines_of, words_of
 from typer.testing import CliRunner
 from up_process import ISOCHRONE, SECONDS, Up, bundled_fleet, free_port, start_up
 
+from documented import blocks, check_installable, is_of_a_fleet, lines_of, words_of
 from isochrone.cli.main import app
 
 
@@ -170,7 +170,7 @@ def pages() -> dict[str, list[str]]:
 def test_the_pages_lead_through_a_fleet() -> None:
     assert pages().keys() >= {"README.md", "fleet.md", "rollouts.md"}
     shown = {words_of(line)[1] for line in pages()["README.md"]}
-    assert shown >= {"up", "infer", "rollout", "status", "top", "events", "apply"}
+    assert shown >= {"up", "infer", "rollout", "status", "top", "events"}
 
 
 @pytest.mark.parametrize("page", pages())
