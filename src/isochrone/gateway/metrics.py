@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -34,6 +35,15 @@ _COUNTERS = (
     ("quarantines", "Requests that lost two workers' processes", "quarantines"),
     ("quarantine_rejections", "Requests rejected since they are identical to such a one", "quarantine_rejections"),
 )
+#: Counters that their decisions keep themselves, by name.
+_DECISIONS = {
+    "admission_moved": "Requests sent to another worker than the policy's, which would have been late",
+    "admission_rejected": "Requests rejected because no worker would meet their deadline",
+    "admission_probes": "Requests sent although they looked late, to refresh what is known of a worker",
+    "tier_spills": "Requests sent past the nearest tier that has workers",
+    "shadow_copies": "Copies sent to a shadow",
+    "shadow_copies_left_out": "Copies that were not made because too many were in flight",
+}
 #: Seconds.
 _HOLD_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
@@ -52,6 +62,7 @@ class GatewayCollector(Collector):
             for served in gateway.fleet.models.values():
                 family.add_metric((served.name,), getattr(served, attribute))
             yield family
+        yield from self._decisions()
         now = now_ns()
         quarantined = GaugeMetricFamily(
             _PREFIX + "quarantined", "Different requests that are rejected now", labels=("model",)
@@ -63,6 +74,38 @@ class GatewayCollector(Collector):
         yield from self._epochs()
         yield from self._workers()
         yield from wire_metrics(self._wire())
+
+    def _decisions(self) -> Iterator[Metric]:
+        """What admission, tiers, shadows and policies have decided."""
+        families = {
+            name: CounterMetricFamily(_PREFIX + name, text, labels=("model",)) for name, text in _DECISIONS.items()
+        }
+        policies = CounterMetricFamily(
+            _PREFIX + "policy_decisions",
+            "Decisions of the routing policy by kind",
+            labels=("model", "version", "policy", "decision"),
+        )
+        for served in self._gateway.fleet.models.values():
+            admission, shadow = served.admission, served.shadow
+            values = {
+                "admission_moved": admission.moved,
+                "admission_rejected": admission.refusals,
+                "admission_probes": admission.probes,
+                "tier_spills": served.tiers.spilled,
+                "shadow_copies": shadow.copied if shadow is not None else 0,
+                "shadow_copies_left_out": shadow.left_out if shadow is not None else 0,
+            }
+            for name, value in values.items():
+                families[name].add_metric((served.name,), value)
+            counts: Counter[tuple[str, str, str]] = Counter()
+            for (version, _), replica_set in served.replica_sets.items():
+                for each in (replica_set, *replica_set.tiers):
+                    policy = each.balancer.policy
+                    for decision, count in policy.counts().items():
+                        counts[version, policy.name, decision] += count
+            for labels, count in counts.items():
+                policies.add_metric((served.name, *labels), count)
+        yield from (*families.values(), policies)
 
     def _epochs(self) -> Iterator[Metric]:
         """Of a gateway that is led by a control plane."""

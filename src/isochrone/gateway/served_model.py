@@ -336,7 +336,7 @@ class ServedModel:
         """Ten times a second: what was gathered since goes where it belongs."""
         self.budget.book(now)
         if self._hedges:
-            self.hedging.gathered(self.requests - self._requests_seen, now)
+            self.hedging.sent(self.requests - self._requests_seen, now)
             self._requests_seen = self.requests
             self.hedge_delay_ns = self.hedging.delay_ns(Kind.STATELESS, NEVER, now) or 0
         for replica_set in self.replica_sets.values():

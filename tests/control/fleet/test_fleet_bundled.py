@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from isochrone.control.fleet.bundled import bundled_fleet, files, write_bundled
+from isochrone.control.fleet import bundled
+from isochrone.control.fleet.bundled import files, write_bundled
 from isochrone.control.fleet.catalog import available_versions, catalog
 from isochrone.control.fleet.processes import processes
 from isochrone.control.fleet.reading import load_fleet
@@ -31,7 +32,7 @@ def model(path: Path, name: str, version: int) -> Any:
 
 def test_it_is_what_newcomers_are_told(path: Path) -> None:
     fleet = load_fleet(path)
-    assert fleet == load_fleet(bundled_fleet())
+    assert path.read_bytes() == files()["fleet.yaml"]
     found = processes(fleet, path.parent)
     assert list(found) == ["control-1", "gw", "cpu-1", "cpu-2", "cpu-3"]
     assert "127.0.0.1:8003" in found["control-1"].arguments
@@ -79,7 +80,7 @@ def test_nothing_needs_onnx_or_passes_for_a_module() -> None:
     for name, content in files().items():
         if name.endswith(".py"):
             assert b"onnx" not in content
-    assert not list(bundled_fleet().parent.rglob("*.py"))
+    assert not list((Path(bundled.__file__).parent / "bundled").rglob("*.py"))
 
 
 def test_what_is_there_is_left_alone(path: Path) -> None:

@@ -12,7 +12,7 @@ import yaml
 from fleets import TEXT
 from jsonschema import Draft202012Validator
 
-from isochrone.control.fleet.bundled import bundled_fleet
+from isochrone.control.fleet.bundled import files
 from isochrone.control.fleet.schema import fleet_schema, schema_text
 from isochrone.control.fleet.spec import Fleet
 
@@ -34,7 +34,7 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
     assert json.loads(path.read_text()) == fleet_schema()
 
 
-@pytest.mark.parametrize("text", ["name: a", TEXT, bundled_fleet().read_text()])
+@pytest.mark.parametrize("text", ["name: a", TEXT, files()["fleet.yaml"].decode()])
 def test_what_is_read_fits(text: str) -> None:
     Draft202012Validator(fleet_schema()).validate(yaml.safe_load(text))
     stored = Fleet.model_validate(yaml.safe_load(text)).model_dump(mode="json")

@@ -136,7 +136,7 @@ def test_the_p95_is_followed_up_and_down() -> None:
         for step in range(6000):
             serve(policy, replicas[0], int(mean * random.random()) + 1, SECOND + step)
         # Of a uniform distribution: 0.95 of its end.
-        assert policy.p95_ns(replicas[0]) == pytest.approx(0.95 * mean, rel=0.12)
+        assert policy._p95[replicas[0]] == pytest.approx(0.95 * mean, rel=0.12)
 
 
 def test_a_worker_that_is_well_again_gets_its_share_back() -> None:

@@ -30,7 +30,7 @@ def warm(rules: HedgeRules = ON, sent: int = 1_000) -> Hedging:
     """Latencies of 1 to 100 ms were seen, evenly."""
     hedging = Hedging(rules, Random(7))
     for number in range(sent):
-        hedging.sent(SECOND)
+        hedging.sent(1, SECOND)
         hedging.ended((number % 100 + 1) * MS)
     return hedging
 

@@ -46,18 +46,18 @@ def test_where_nobody_serves_it_is_passed_over() -> None:
 def test_when_nobody_is_in_time_the_soonest_is_named_and_no_tier_blamed() -> None:
     tiers = Tiers(RULES)
     assert choose(tiers, [50, 20, 1], 10) == REGIONAL
-    assert not any(tiers.is_left(index) for index in range(3))
+    assert not any(tiers._left[index] for index in range(3))
     assert choose(tiers, [50, 20, 1], -5) == REGIONAL
 
 
 def test_comes_back_only_well_within_the_deadline() -> None:
     tiers = Tiers(RULES)
     assert choose(tiers, [50, 5, 5], 40) == REGIONAL
-    assert tiers.is_left(EDGE)
+    assert tiers._left[EDGE]
     later = SECOND + RULES.hold_ns
     assert choose(tiers, [35, 5, 5], 40, later) == REGIONAL
     assert choose(tiers, [25, 5, 5], 40, later) == EDGE
-    assert not tiers.is_left(EDGE)
+    assert not tiers._left[EDGE]
     assert choose(tiers, [35, 5, 5], 40, later) == EDGE
 
 
@@ -80,8 +80,8 @@ def test_in_time_but_not_by_enough_is_better_than_late_elsewhere() -> None:
 def test_of_several_in_time_but_not_by_enough_the_nearest() -> None:
     tiers = Tiers(RULES)
     assert choose(tiers, [90, 75, 5], 80) == CORE
-    assert tiers.is_left(EDGE)
-    assert tiers.is_left(REGIONAL)
+    assert tiers._left[EDGE]
+    assert tiers._left[REGIONAL]
     assert choose(tiers, [75, 60, 500], 80) == EDGE
 
 
@@ -90,7 +90,7 @@ def test_until_the_hold_is_over_each_request_must_be_well_in_time() -> None:
     choose(tiers, [50, 5, 5], 40)
     just_before = SECOND + RULES.hold_ns - 1
     assert choose(tiers, [25, 5, 5], 40, just_before) == EDGE
-    assert tiers.is_left(EDGE)
+    assert tiers._left[EDGE]
     assert choose(tiers, [35, 5, 5], 40, just_before) == REGIONAL
 
 
@@ -141,5 +141,5 @@ def test_in_time_whenever_a_tier_is_and_never_where_nobody_serves(steps: list[tu
         ]
         if in_time and expected[tier] != UNKNOWN:
             assert tier in in_time
-            fresh = [index for index in in_time if not tiers.is_left(index)]
+            fresh = [index for index in in_time if not tiers._left[index]]
             assert not fresh or tier <= fresh[0]

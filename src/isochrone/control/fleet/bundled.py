@@ -13,11 +13,6 @@ _SHIPPED = Path(__file__).parent / "bundled"
 _DISGUISE = ".py.txt"
 
 
-def bundled_fleet() -> Path:
-    """The shipped fleet.yaml, to be read. Its models are not beside it in a form that can be served: see ``write``."""
-    return _SHIPPED / "fleet.yaml"
-
-
 def files() -> dict[str, bytes]:
     """Every file of the fleet, by its path beside fleet.yaml."""
     found = {}

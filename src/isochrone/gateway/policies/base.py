@@ -8,7 +8,7 @@ from the ``Random`` it was made with.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import ClassVar
 
@@ -80,6 +80,10 @@ class Policy:
     def probes(self, now: int) -> Sequence[Replica]:
         """Replicas whose load report is wanted now; called after each choice. The shell may leave some out."""
         return ()
+
+    def counts(self) -> Mapping[str, int]:
+        """Decisions by kind, for the metrics page. They never go down."""
+        return {}
 
     def other_than(self, avoid: Sequence[Replica]) -> Replica:
         """A member at random that was not tried yet, if there is one."""

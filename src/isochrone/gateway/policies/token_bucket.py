@@ -11,7 +11,7 @@ queue as in Floyd and Jacobson, "Random Early Detection Gateways for Congestion 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from random import Random
 
 from isochrone.errors import QueueFull
@@ -111,9 +111,8 @@ class TokenBucket(ScoredPolicy):
         # The load it tells is looked at when the answer it came with has ended: twice would cost twice.
         self._look(replica, now)
 
-    def rate(self, replica: Replica) -> float:
-        """Tokens per second its bucket is refilled with."""
-        return self._rates[self._slots[replica]] * 1e9
+    def counts(self) -> Mapping[str, int]:
+        return {"all_empty": self.empty}
 
     def _look(self, replica: Replica, now: int) -> None:
         """The refill goes up while the queue is short and the tokens are wanted, and down while it is long."""

@@ -53,12 +53,8 @@ class Hedging:
         # No floor: a share of nothing is nothing, and a lone request has little to fear.
         self._budget = Budget(rules.ratio, 0.0, 10_000_000_000)
 
-    def sent(self, now: int) -> None:
-        """A first copy is sent; hedges are a share of these."""
-        self._budget.request(now)
-
-    def gathered(self, count: int, now: int) -> None:
-        """So many first copies were sent: for a shell that gathers them."""
+    def sent(self, count: int, now: int) -> None:
+        """So many first attempts were sent; hedges are a share of these."""
         self._budget.unbooked += count
         self._budget.book(now)
 

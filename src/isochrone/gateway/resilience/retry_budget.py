@@ -1,7 +1,7 @@
-"""Whether a request that failed may be sent again: is it safe, and does the budget allow it. Pure.
+"""The retry budget: how many requests may be sent again, as a share of traffic. Pure.
 
-Consulted after a failure, before another worker is chosen. Retries are a share of traffic, so that a fleet in trouble
-is never given a multiple of its load; what may have been begun is repeated only when repeating changes nothing.
+The gateway asks it after an attempt failed and a repetition is safe. A fleet in trouble is never given a multiple of
+its load.
 """
 
 from __future__ import annotations
@@ -9,13 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from isochrone.errors import (
-    GRPC_DEADLINE_EXCEEDED,
-    GRPC_RESOURCE_EXHAUSTED,
-    GRPC_UNAVAILABLE,
-    ConnectionLost,
-    IsochroneError,
-)
 from isochrone.gateway.ranges import Amount, Count, Duration, Share
 from isochrone.gateway.resilience.sliding_counts import SlidingCounts
 
@@ -31,17 +24,6 @@ class Kind(Enum):
     STREAM = "stream"
     #: Load, unload, trace and log settings, shared memory.
     CONTROL = "control"
-
-
-class Failure(Enum):
-    """How an attempt failed, as far as repeating it matters."""
-
-    #: Never begun: no connection, the server says so, or the worker refused it.
-    NOT_BEGUN = "not begun"
-    #: May have been begun: the connection went away, or no answer came in time.
-    UNCLEAR = "unclear"
-    #: The worker gave its answer, and another one would give the same.
-    FINAL = "final"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,58 +74,9 @@ class Budget:
         counts.add(now, 0, 1)
         return True
 
-    def left(self, now: int) -> float:
-        """Extra sends that would be granted now."""
-        self._counts.advance(now)
-        return max(0.0, self._counts.all * self._ratio + self._floor - self._counts.some)
-
 
 def retry_budget(rules: RetryRules) -> Budget:
     """The budget of one model."""
     return Budget(
         rules.ratio if rules.enabled else 0.0, rules.floor_per_second if rules.enabled else 0, rules.window_ns
     )
-
-
-def failure_of(error: IsochroneError) -> Failure:
-    """How an attempt failed that ended without an answer."""
-    if isinstance(error, ConnectionLost):
-        return Failure.NOT_BEGUN if error.unprocessed else Failure.UNCLEAR
-    return failure_of_status(error.http_status)
-
-
-def failure_of_status(http_status: int) -> Failure:
-    """What an HTTP answer means. 429 and 503: the worker refused, nothing was begun. 504: some servers began it."""
-    if http_status in (429, 503):
-        return Failure.NOT_BEGUN
-    return Failure.UNCLEAR if http_status in (502, 504) else Failure.FINAL
-
-
-def failure_of_grpc(grpc_status: int) -> Failure:
-    """The same of a gRPC status."""
-    if grpc_status in (GRPC_UNAVAILABLE, GRPC_RESOURCE_EXHAUSTED):
-        return Failure.NOT_BEGUN
-    return Failure.UNCLEAR if grpc_status == GRPC_DEADLINE_EXCEEDED else Failure.FINAL
-
-
-def is_safe(
-    rules: RetryRules,
-    kind: Kind,
-    failure: Failure,
-    *,
-    attempts: int,
-    answered: bool,
-    deadline: int,
-    now: int,
-    needed_ns: int = 0,
-) -> bool:
-    """Whether sending it again repeats nothing and can still help.
-
-    ``attempts``: made so far. ``answered``: a part of an answer has been passed to the caller. ``needed_ns``: what
-    another attempt is expected to take; 0: not known. The budget is asked after this, so that nothing is taken in vain.
-    """
-    if not rules.enabled or attempts >= rules.attempts or answered or failure is Failure.FINAL:
-        return False
-    if deadline - now <= needed_ns:
-        return False
-    return failure is Failure.NOT_BEGUN or (kind is Kind.STATELESS and rules.idempotent)

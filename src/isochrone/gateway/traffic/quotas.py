@@ -165,19 +165,6 @@ class Quotas:
         account.rate_full_at -= self._step
         self._total_full_at -= self._total_step
 
-    def level(self, key: bytes, now: int) -> float:
-        """Requests a caller could send at once by its rate; the burst for one that is not known."""
-        account = self._accounts.get(_short(key))
-        if account is None or not self._step:
-            return float(self.rules.burst)
-        return self.rules.burst - max(0, account.rate_full_at - now) / self._step
-
-    def total_level(self, now: int) -> float:
-        """Requests that could be sent at once by the rate of all."""
-        if not self._total_step:
-            return float(self.rules.total_burst)
-        return self.rules.total_burst - max(0, self._total_full_at - now) / self._total_step
-
     def _forget(self, now: int) -> None:
         """Makes room, oldest first: two idle accounts for each new one; when it is full, any that are not in flight."""
         accounts, most = self._accounts, self.rules.max_tracked

@@ -53,10 +53,6 @@ class Tiers:
         #: Requests that went past the nearest tier that has workers.
         self.spilled = 0
 
-    def is_left(self, index: int) -> bool:
-        """Whether the tier must do better than the deadline before it is used again."""
-        return self._left[index]
-
     def choose(self, expected: Sequence[float], deadline: int, now: int) -> int:
         """The tier a request goes to, as an index into ``names``; -1: nobody serves it anywhere.
 

@@ -140,8 +140,6 @@ def test_a_worse_p99_switches_it_off_and_raises_one_alert() -> None:
     for _ in range(200):
         stage.place()
     assert stage.policy.moved == moved, "nothing is re-ranked any more"
-    stage.policy.switch_on()
-    assert stage.policy.alert == ""
 
 
 def test_failures_of_the_learned_slice_switch_it_off() -> None:

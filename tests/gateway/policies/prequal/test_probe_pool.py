@@ -35,7 +35,7 @@ def best(made: ProbePool, replicas: list[Replica], *avoid: int) -> int:
 
 def test_of_the_cold_ones_the_quickest() -> None:
     made, replicas = pool([(1, 30), (2, 20), (3, 25), (2, 40), (3, 28), (9, 5), (2, 50)])
-    assert made.hot_above() == 3
+    assert made.hot_above == 3
     # The quickest of all is hot.
     assert best(made, replicas) == 1
 
@@ -45,7 +45,7 @@ def test_all_hot_the_one_with_the_fewest_in_flight() -> None:
     for probe in list(made.probes):
         for _ in range(3 if probe.replica is replicas[4] else 5):
             made.use(probe)
-    assert all(probe.in_flight > made.hot_above() for probe in made.probes)
+    assert all(probe.in_flight > made.hot_above for probe in made.probes)
     assert best(made, replicas) == 4
 
 
@@ -58,14 +58,14 @@ def test_quantile_zero_goes_by_requests_in_flight_and_one_by_latency() -> None:
 @pytest.mark.parametrize(("quantile", "limit"), [(0.0, 1), (0.5, 5), (0.84, 8), (1.0, 10)])
 def test_hot_is_above_the_quantile_of_recent_probes(quantile: float, limit: int) -> None:
     made, _ = pool([(in_flight, 10) for in_flight in (5, 1, 9, 3, 7, 2, 8, 4, 10, 6)], quantile)
-    assert made.hot_above() == limit
+    assert made.hot_above == limit
 
 
 def test_the_distribution_forgets() -> None:
     made, replicas = pool([(100, 10)] * 10)
     for number in range(64):
         made.add(replicas[number % 10], 2, 10, SECOND)
-    assert made.hot_above() == 2
+    assert made.hot_above == 2
 
 
 def test_latencies_within_the_tolerance_are_equal() -> None:
@@ -90,7 +90,7 @@ def test_choosing_adds_to_its_requests_in_flight() -> None:
     made.use(probe)
     assert made.probes[0].in_flight == 2
     # Above the limit now: the next one is taken.
-    assert made.hot_above() == 1
+    assert made.hot_above == 1
     assert best(made, replicas) == 1
 
 

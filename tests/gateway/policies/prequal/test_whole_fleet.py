@@ -168,7 +168,7 @@ def test_a_passed_over_worker_is_tried_now_and_then_and_comes_back() -> None:
             gateway.end(replica, load, latency if mine else 5 * MS)
             counts[phase] += mine
     assert 2 <= counts["slow"] <= 15
-    assert gateway.policy.trials >= counts["slow"]
+    assert gateway.policy.counts()["trial"] >= counts["slow"]
     assert counts["well"] > 500
 
 

@@ -9,7 +9,7 @@ Sources: Karger et al., "Consistent Hashing and Random Trees", STOC 1997; Mirrok
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import ceil
 from random import Random
 
@@ -52,6 +52,9 @@ class ConsistentHash(AffinityPolicy):
 
     def dropped(self, replica: Replica, sent_at: int, now: int, *, unneeded: bool = False) -> None:
         self._count(replica)
+
+    def counts(self) -> Mapping[str, int]:
+        return {"moved_on": self.moved_on}
 
     def capacity(self) -> int:
         """Requests in flight that a member may have, the one to be placed included."""

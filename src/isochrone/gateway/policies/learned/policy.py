@@ -8,7 +8,7 @@ the candidate its model expects to answer soonest. Around that stand the guard r
 - A decision looks at no more than 16 candidates. A shell that lends a timer has slow decisions thrown away, and the
   model rests for a while.
 - A control slice stays on Prequal. When the learned slice has a worse p99 or fails more, the model is switched off for
-  good and ``alert`` says why; only ``switch_on`` ends that.
+  good and ``alert`` says why.
 - Endpoints have a floor and a ceiling of traffic. ``shadow`` changes nothing and logs what it would have done.
 - Refinement learns from the few requests placed by lot, in small steps, never far from the shipped weights.
 
@@ -18,7 +18,7 @@ Epoch-Greedy Algorithm for Contextual Multi-armed Bandits", NIPS 2007 (learn onl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import log
 from pathlib import Path
 from random import Random
@@ -40,6 +40,18 @@ _REST = 256
 _MOST_UNDER_WAY = 1 << 16
 #: Last decisions that shadow mode remembers.
 _SHADOW_RECORDS = 1024
+#: How requests were placed, and how often the model was switched off; docs/learned.md explains each.
+_COUNTERS = (
+    "moved",
+    "agreed",
+    "unsure",
+    "out_of_range",
+    "explored",
+    "floored",
+    "capped",
+    "over_budget",
+    "switched_off",
+)
 
 
 class Learned(Prequal):
@@ -86,7 +98,6 @@ class Learned(Prequal):
         self.alert = ""
         self.slices = Slices()
         self.shadow_log = ShadowLog(_SHADOW_RECORDS)
-        # Counters: how requests were placed, and how often the model was switched off.
         self.moved = self.agreed = self.unsure = self.out_of_range = self.explored = 0
         self.floored = self.capped = self.over_budget = self.switched_off = 0
         self._views: dict[Replica, View] = {}
@@ -100,11 +111,8 @@ class Learned(Prequal):
         self._chosen: Replica | None = None
         self._tag: int | Draw | ShadowChoice = NEITHER
 
-    def switch_on(self) -> None:
-        """After an alert has been looked into: begins anew, with empty slices."""
-        self.catch_up()
-        self.alert = ""
-        self.slices = Slices()
+    def counts(self) -> Mapping[str, int]:
+        return {**super().counts(), **{name: getattr(self, name) for name in _COUNTERS}}
 
     def members(self, replicas: Sequence[Replica]) -> None:
         super().members(replicas)

@@ -8,7 +8,7 @@ Introducing Prequal", NSDI'24.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from math import floor
 from random import Random
 
@@ -71,10 +71,8 @@ class Prequal(Policy):
         #: Choices made without enough probes.
         self.random_fallback = 0
 
-    @property
-    def trials(self) -> int:
-        """Requests sent to see whether a passed-over worker is well again."""
-        return self._fleet.trials
+    def counts(self) -> Mapping[str, int]:
+        return {"random_fallback": self.random_fallback, "trial": self._fleet.trials}
 
     def members(self, replicas: Sequence[Replica]) -> None:
         super().members(replicas)

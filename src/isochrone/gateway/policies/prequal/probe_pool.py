@@ -78,8 +78,8 @@ class ProbePool:
         self.by_replica: dict[Replica, Probe] = {}
         self._recent: deque[int] = deque()
         self._sorted: list[int] = []
-        #: Kept as probes come, which is apart from any request.
-        self._hot_above = 0
+        #: Requests in flight above which a worker is hot. Computed as probes come, which is apart from any request.
+        self.hot_above = 0
         self._owed = 0.0
         self._worst_next = True
 
@@ -104,7 +104,7 @@ class ProbePool:
         insort(in_order, in_flight)
         if len(recent) > _RECENT:
             del in_order[bisect_left(in_order, recent.popleft())]
-        self._hot_above = in_order[floor(self._quantile * (len(in_order) - 1))]
+        self.hot_above = in_order[floor(self._quantile * (len(in_order) - 1))]
 
     def keep_only(self, members: set[Replica]) -> None:
         """Others are no members any more."""
@@ -117,14 +117,10 @@ class ProbePool:
         while probes and now - probes[0].received > self.max_age_ns:
             self._remove(probes[0])
 
-    def hot_above(self) -> int:
-        """Requests in flight above which a worker is hot."""
-        return self._hot_above
-
     def best(self, avoid: Sequence[Replica]) -> Probe | None:
         """Of the cold ones about as quick as the quickest, the one with the fewest in flight; all hot: the one with the
         fewest in flight. None: nobody is left."""
-        limit = self._hot_above
+        limit = self.hot_above
         probes = [probe for probe in self.probes if probe.replica not in avoid] if avoid else self.probes
         # One round finds the lowest latency of the cold ones and the fewest in flight of all: the answer, mostly.
         best, fewest, lowest = None, _MANY, _NEVER
@@ -149,7 +145,7 @@ class ProbePool:
 
     def worst(self) -> Probe:
         """The hot one with the most in flight; all cold: the one with the highest latency."""
-        probes, most = self.probes, self._hot_above
+        probes, most = self.probes, self.hot_above
         worst = None
         for probe in probes:
             if probe.in_flight > most:

@@ -69,10 +69,6 @@ class LatencyWeighted(WeightedTurns):
     def _follow(self, slot: int, replica: Replica, p95: float) -> None:
         goal = exp((self._typical - log(p95)) * _EXPONENT) if p95 else 1.0
         goal *= 1 - replica.error_rate
-        weight = 1 / self._strides[slot]
+        weight = self.weight(replica)
         weight += (goal - weight) * self._smoothing
         self._strides[slot] = 1 / min(max(weight, self._floor), _CEILING)
-
-    def p95_ns(self, replica: Replica) -> float:
-        """Its recent p95; 0: not known."""
-        return self._p95.get(replica, 0.0)
