@@ -11,7 +11,7 @@ from isochrone.gateway.fleet import Fleet
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.upstreams import Upstream
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Buffer, Headers
 
 

@@ -17,7 +17,7 @@ from isochrone.gateway.forwarding import Forward
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.protocol.compression import inflating
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head
 
 

@@ -11,7 +11,7 @@ from offline import Answer, OfflineLoop, offline, turns
 from isochrone.errors import ConnectionLost
 from isochrone.gateway.connections import Connections, Sent, Waiting
 from isochrone.gateway.upstreams import Upstream
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.http2.client import request_block
 
 HEAD = b"GET / HTTP/1.1\r\nhost: x\r\ncontent-length: 0\r\n\r\n"

@@ -11,7 +11,7 @@ from isochrone.gateway.metrics import GatewayCollector
 from isochrone.gateway.policies.prequal.policy import Prequal
 from isochrone.gateway.rules.file import parse_rules
 from isochrone.observe.snapshot import WireSnapshot
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 
 RULES = "defaults: {policy: prequal, tiers: [edge, core], shadow: {share: 1, version: 2}}"
 

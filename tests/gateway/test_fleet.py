@@ -12,7 +12,7 @@ from isochrone.gateway.rules.file import parse_rules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.upstreams import Upstream
 from isochrone.protocol.stages import stages_value
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 
 A, B = Upstream("a", 1, 1), Upstream("b", 1, 1)
 M = {"m": {"1": ""}}

@@ -14,7 +14,7 @@ from isochrone.gateway.grpc_messages import name_field, read_opening, version_fi
 from isochrone.gateway.grpc_pipe import GrpcPipe, PipeRoute
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.protocol.varint import encode_varint
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head
 
 HEAD = Head(b"POST", b"/inference.GRPCInferenceService/ModelStreamInfer", ((b"content-type", b"application/grpc"),))

@@ -15,7 +15,7 @@ from isochrone.gateway.commitment import Commitment
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.holding import Held
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 
 
 class Request:

@@ -19,7 +19,7 @@ from isochrone.gateway.http_forward import HttpForward
 from isochrone.gateway.resilience.retry_budget import RetryRules
 from isochrone.gateway.resilience.suspects import QuarantineRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head
 
 _BODY = b'{"model_name":"m","model_version":"1","outputs":[]}'

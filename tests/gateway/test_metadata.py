@@ -10,7 +10,7 @@ from offline import OfflineLoop, add_members, offline, turns
 from isochrone.gateway.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head
 
 SHARED_MEMORY = "system_shared_memory"

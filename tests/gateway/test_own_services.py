@@ -12,7 +12,7 @@ from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.protocol.grpc.calls import frame_message
 from isochrone.protocol.grpc.health import HealthCheckRequest, HealthCheckResponse
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head
 
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3

@@ -11,7 +11,7 @@ from isochrone.clock import now_ns
 from isochrone.gateway.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head
 
 HEAD = Head(b"POST", b"/v2/models/m/infer", ((b"host", b"gw"), (b"inference-header-content-length", b"2")))

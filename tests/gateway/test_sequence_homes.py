@@ -22,7 +22,7 @@ from isochrone.gateway.replicas import Replica
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.sequences import Home, Sequences
 from isochrone.gateway.upstreams import Upstream
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head
 
 ONE = {"m": {"1": "x"}}

@@ -11,7 +11,7 @@ from isochrone.gateway import gateway as gateway_module
 from isochrone.gateway import http_forward
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 
 
 class Due:

@@ -11,7 +11,7 @@ from test_compressed_requests import Caller, only
 from isochrone.gateway.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head
 
 JSON = ((b"content-type", b"application/json"),)

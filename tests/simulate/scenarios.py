@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from isochrone.gateway.policies import make
 from isochrone.simulate.fleet import Fleet
 from isochrone.simulate.results.tally import Tally
@@ -25,7 +23,7 @@ def scenario_of(**parts: Any) -> Scenario:
         "gateways": {"retries": False, "outliers": False},
         **parts,
     }
-    return msgspec.convert(given, Scenario)
+    return Scenario.model_validate(given)
 
 
 def run(scenario: Scenario, policy: str = "round_robin", seed: int = 1) -> Fleet:

@@ -86,7 +86,7 @@ def test_the_same_seed_gives_the_same_figures_and_another_seed_others() -> None:
     scenario = scenario_of(
         workers=WORKERS, network={"jitter_ms": 0.1}, gateways={"count": 2}, seconds=1, cost={"kind": "exponential"}
     )
-    choices = [PolicyChoice("power_of_two"), PolicyChoice("prequal")]
+    choices = [PolicyChoice(name="power_of_two"), PolicyChoice(name="prequal")]
     first = experiment(scenario, choices)
     assert experiment(scenario, choices) == first
     assert experiment(scenario_of(seed=2, seconds=1), choices)["policies"] != first["policies"]
@@ -115,7 +115,7 @@ def test_a_deadline_is_the_longest_anybody_waits() -> None:
 
 def test_kinds_come_in_their_shares_and_are_told_apart() -> None:
     scenario = scenario_of(requests=[{"name": "a", "share": 3}, {"name": "b", "share": 1}])
-    kinds = experiment(scenario, [PolicyChoice("round_robin")])["policies"][0]["kinds"]
+    kinds = experiment(scenario, [PolicyChoice(name="round_robin")])["policies"][0]["kinds"]
     assert [row["kind"] for row in kinds] == ["a", "b"]
     assert kinds[0]["offered"] / kinds[1]["offered"] == pytest.approx(3, rel=0.1)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from wire_fakes import HoldingRoute, ManualLoop, OneRoute, UnboundListener
 
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.http2.client import Http2ClientConnection
 from isochrone.wire.http2.server import Http2ServerConnection
 

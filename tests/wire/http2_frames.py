@@ -6,7 +6,7 @@ from typing import Any
 
 from wire_fakes import ServerEnd
 
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.frames import DATA, GOAWAY, HEADERS, PREFACE, frame, settings_frame
 from isochrone.wire.http2.hpack import Decoder, Encoder

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 from wire_fakes import RecordingReceiver
 
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.client import ClientStream, request_block
 from isochrone.wire.http2.sending import FrameSender

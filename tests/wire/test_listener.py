@@ -10,7 +10,7 @@ from http1_messages import request, responses
 from http2_frames import headers, parse
 from wire_fakes import FakeTransport, HoldingRoute, OneRoute, UnboundListener, echo
 
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.http1.server import Http1Connection
 from isochrone.wire.http2.frames import PREFACE, settings_frame
 from isochrone.wire.http2.server import Http2ServerConnection

@@ -9,7 +9,7 @@ import pytest
 from http2_frames import advance, data_of, exchange_of, headers, opened, parse
 from wire_fakes import FakeTransport, ServerEnd
 
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.http1.server import Http1Connection
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.frames import DATA, PREFACE, RST_STREAM, frame, settings_frame, window_update

@@ -10,7 +10,7 @@ from http2_frames import FIELDS, data_of, headers, opened, parse, statuses
 from test_stream_memory import Call, Served, message
 from wire_fakes import ServerEnd
 
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.budget import MemoryBudget, Share
 from isochrone.wire.http2.frames import DATA, HEADERS, PREFACE, frame, settings_frame, window_update
 from isochrone.wire.http2.server import Http2ServerConnection

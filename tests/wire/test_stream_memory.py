@@ -14,7 +14,7 @@ from wire_fakes import ServerEnd
 
 from isochrone.protocol.grpc.calls import OK_TRAILERS, CallHead
 from isochrone.protocol.grpc.stream import StreamInferRoute
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.budget import SMALL, Share
 from isochrone.wire.exchange import Consumer, Exchange, Route
 from isochrone.wire.http2 import frames

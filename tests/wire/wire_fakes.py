@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from isochrone.errors import IsochroneError
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.budget import MemoryBudget
 from isochrone.wire.exchange import Application, Buffer, Exchange, Head, Headers, Route
 from isochrone.wire.http1.request_heads import RequestHeads

@@ -9,7 +9,6 @@ from pathlib import Path
 from time import monotonic, process_time
 from typing import Annotated, Any
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -165,16 +164,16 @@ def _changed(scenario: Scenario, seed: int | None, seeds: int | None, seconds: f
         factor = seconds / duration(workload, scenario.seconds)
         changes |= {"seconds": seconds, "warmup_seconds": scenario.warmup_seconds * factor}
         if isinstance(workload, Steps):
-            changes["workload"] = msgspec.structs.replace(workload, step_seconds=workload.step_seconds * factor)
-    return msgspec.structs.replace(scenario, **{key: value for key, value in changes.items() if value is not None})
+            changes["workload"] = workload.model_copy(update={"step_seconds": workload.step_seconds * factor})
+    return scenario.model_copy(update={key: value for key, value in changes.items() if value is not None})
 
 
 def _choices(named: list[str], scenario: Scenario) -> list[PolicyChoice]:
     """The policies of the command line, with the scenario's options for them, or else the scenario's policies."""
     if not named:
-        return scenario.choices
-    known = {choice.name: choice for choice in scenario.choices}
-    choices = [known.get(name) or PolicyChoice(name) for name in named]
+        return scenario.policies
+    known = {choice.name: choice for choice in scenario.policies}
+    choices = [known.get(name) or PolicyChoice(name=name) for name in named]
     for choice in choices:
         if problem := scenario_file.policy_problem(choice):
             raise ConfigError("--policy", choice.name, *problem)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from isochrone.gateway.policies.base import NEVER, Demand
-from isochrone.gateway.ranges import Amount, Duration, Positive
 from isochrone.gateway.replicas import NEWS_NS, Replica
+from isochrone.settings.ranges import Amount, Duration, Positive
 
 #: No worker's word: not an estimate.
 UNTOLD = -1.0

@@ -14,7 +14,7 @@ from typing import Any, Protocol, cast
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import ConnectionLost, IsochroneError
 from isochrone.gateway.upstreams import Upstream
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.connect import connect_http1, connect_http2
 from isochrone.wire.exchange import Buffer
 from isochrone.wire.http1.client import Call, Http1ClientConnection

@@ -21,7 +21,7 @@ from isochrone.gateway.served_model import ServedModel
 from isochrone.gateway.traffic.affinity import AGENT_HEADER
 from isochrone.gateway.traffic.quotas import Quotas
 from isochrone.gateway.upstreams import Upstream
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.turn import Turn
 
 log = structlog.get_logger()

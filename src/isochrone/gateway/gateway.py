@@ -24,7 +24,7 @@ from isochrone.gateway.sampling import SampleReport, Sampling
 from isochrone.gateway.serving import mismatch
 from isochrone.gateway.trials import TrialReport
 from isochrone.gateway.upstreams import Upstream
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 
 if TYPE_CHECKING:
     from isochrone.gateway.forwarding import Forward

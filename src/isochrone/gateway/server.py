@@ -28,7 +28,7 @@ from isochrone.gateway.monitor import MonitorRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.upstreams import Upstream
 from isochrone.protocol.application import SameOrigin
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.exchange import Application
 from isochrone.wire.listener import Listener

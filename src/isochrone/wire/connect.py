@@ -11,7 +11,7 @@ import ssl
 from typing import TypeVar
 
 from isochrone.errors import Unavailable
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.http1.client import Http1ClientConnection
 from isochrone.wire.http1.response_heads import ResponseHeads
 from isochrone.wire.http2.client import Http2ClientConnection

@@ -13,7 +13,7 @@ from typing import cast
 
 import msgspec
 
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.budget import MemoryBudget
 from isochrone.wire.exchange import Application, Headers
 from isochrone.wire.file_descriptors import warn_if_exhausted

@@ -7,7 +7,7 @@ import ssl
 
 from isochrone.observe.loop_lag import LoopLag
 from isochrone.observe.snapshot import WireSnapshot
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.budget import MemoryBudget
 from isochrone.wire.exchange import Application
 from isochrone.wire.listener import Listener

@@ -27,7 +27,7 @@ from isochrone.observe.metrics import Exposition
 from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.protocol.access.rules import HeaderRules
 from isochrone.protocol.application import MetricsApplication, ProtocolApplication, SameOrigin
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.listeners import Listeners
 from isochrone.worker.catalog.catalog import Catalog

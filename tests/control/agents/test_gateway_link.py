@@ -27,7 +27,7 @@ from isochrone.control.state.records import (
 )
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.store.base import Delete, Put
 from isochrone.store.sqlite.store import SqliteStore
 

@@ -1,4 +1,4 @@
-"""The rules file: what is read from it, and errors that name file, key, expected and given."""
+"""The rules file: its settings, and errors that name file, line, key, expected and given."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from isochrone.errors import ConfigError
 from isochrone.gateway.balancer import Placement
 from isochrone.gateway.rules.file import load_rules, parse_rules
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
+from isochrone.settings.problems import SettingsError
 
 FILE = """
 defaults:
@@ -128,7 +129,7 @@ def test_json_is_read_with_its_tabs(tmp_path: Path) -> None:
         ),
         ("defaults: {policy: random, policy_options: {a: 1}}", "defaults.policy_options.a", None, "an unknown option"),
         ("defaults: {policy: [a]}", "defaults.policy", "a string", "['a']"),
-        ("defaults: {canary: {version: 1.1}}", "defaults.canary.version", "a string", "1.1"),
+        ("defaults: {canary: {version: 1.1}}", "defaults.canary.version", "a string (in quotes: '1.1')", "1.1"),
         ("defaults: {canary: {weight: 5}}", "defaults.canary.weight", "a number from 0 to 1", "5"),
         ("defaults: {canary: {sticky: 1}}", "defaults.canary.sticky", "true or false", "1"),
         ("defaults: {canary: 5}", "defaults.canary", "a mapping", "5"),
@@ -136,11 +137,11 @@ def test_json_is_read_with_its_tabs(tmp_path: Path) -> None:
         ("defaults: {quota: {reserve: [0, 2]}}", "defaults.quota.reserve[1]", "a number from 0 to 1", "2"),
         ("defaults: {tiers: {order: [a], way_ms: {a: x}}}", "defaults.tiers.way_ms.a", None, "'x'"),
         ("models: [detector]", "models", "a mapping", "['detector']"),
-        ("models: {1: {}}", "models", "keys that are strings", "1"),
+        ("models: {1: {}}", "models.1", "a key that is a string (in quotes: '1')", "1"),
         ("[1, 2]", "file", "a mapping", "[1, 2]"),
         ("outliers: {least_endpoints: 1}", "outliers.least_endpoints", "an integer, at least 3", "1"),
-        ("a: b: c", "line 1", "valid YAML", "mapping values are not allowed here"),
-        ("defaults: {}\ndefaults: {}", "line 2", "valid YAML", "key 'defaults' is given twice"),
+        ("a: b: c", "file", "valid YAML", "mapping values are not allowed here"),
+        ("defaults: {}\ndefaults: {}", "file", "valid YAML", "the key 'defaults' for a second time"),
         ("defaults: {canary: {weight: 0.5}}", "defaults.canary.version", None, "none"),
         ("defaults: {shadow: {share: 0.5}}", "defaults.shadow", None, "neither"),
         ("defaults: {tiers: [a, a]}", "defaults.tiers.order", "each tier once", "a, a"),
@@ -148,27 +149,62 @@ def test_json_is_read_with_its_tabs(tmp_path: Path) -> None:
         ("defaults: {balancer: {panic_threshold: 50}}", "defaults.balancer.panic_threshold", None, "50.0"),
     ],
 )
-def test_errors_name_file_key_expected_and_given(text: str, key: str, expected: str | None, given: str | None) -> None:
+def test_errors_name_file_line_key_expected_and_given(
+    text: str, key: str, expected: str | None, given: str | None
+) -> None:
     with pytest.raises(ConfigError) as caught:
         parse_rules(text, "rules.yaml")
     error = caught.value
-    assert error.where == "rules.yaml"
+    assert error.where == f"rules.yaml:{len(text.splitlines())}"
     assert error.key == key
     assert expected is None or error.expected == expected
     assert given is None or error.given == given
+
+
+def test_all_errors_are_reported_at_once() -> None:
+    text = """\
+defaults: {deadline_ms: soon}
+models:
+  detector: {canary: {weight: 5}, polcy: random}
+  a.b: {hedge: {quantile: 2}}
+"""
+    with pytest.raises(SettingsError) as caught:
+        parse_rules(text, "rules.yaml")
+    assert str(caught.value).splitlines() == [
+        "rules.yaml:1: defaults.deadline_ms: expected a number of milliseconds, at least 0, given 'soon'",
+        "rules.yaml:3: models.detector.canary.weight: expected a number from 0 to 1, given 5",
+        "rules.yaml:3: models.detector.polcy: expected a known key (did you mean 'policy'?), given an unknown key",
+        "rules.yaml:4: models.a.b.hedge.quantile: expected a number from 0.5 to 0.999, given 2",
+    ]
+
+
+def test_settings_that_do_not_fit_together_are_reported_once() -> None:
+    text = "defaults: {shadow: {share: 0.5}}\nmodels: {a: {tiers: [x, x]}, b: {policy: prequel}}"
+    with pytest.raises(SettingsError) as caught:
+        parse_rules(text, "rules.yaml")
+    assert [problem.path for problem in caught.value.problems] == [
+        ("defaults", "shadow"),
+        ("models", "a", "tiers", "order"),
+        ("models", "b", "policy"),
+    ]
+
+
+def test_a_number_beyond_all_bounds_is_an_error() -> None:
+    with pytest.raises(SettingsError, match="expected a number of milliseconds, at least 0"):
+        parse_rules(f"defaults: {{deadline_ms: 1{'0' * 400}}}", "rules.yaml")
 
 
 def test_a_file_that_cannot_be_read_or_is_no_json(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"none\.yaml: file: expected a readable file"):
         load_rules(tmp_path / "none.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
-    with pytest.raises(ConfigError, match="a readable file in UTF-8"):
+    with pytest.raises(ConfigError, match="expected UTF-8 text, given bytes that are not"):
         load_rules(tmp_path / "binary.yaml")
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(ConfigError, match="valid JSON"):
         load_rules(tmp_path / "bad.json")
     (tmp_path / "twice.json").write_text('{"models": {}, "models": {}}')
-    with pytest.raises(ConfigError, match="'models' is given twice"):
+    with pytest.raises(ConfigError, match="the key 'models' for a second time"):
         load_rules(tmp_path / "twice.json")
 
 

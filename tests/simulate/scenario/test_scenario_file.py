@@ -1,4 +1,4 @@
-"""Scenarios from YAML: what is shipped is right, and what is wrong is told with file, line, key, expected and given."""
+"""Scenarios from YAML: the shipped ones are valid, and errors name file, line, key, expected and given."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from scenarios import SHIPPED
 
 from isochrone.errors import ConfigError
+from isochrone.settings.problems import SettingsError
 from isochrone.simulate.scenario.file import parse, read
 from isochrone.simulate.scenario.records import FifoWorkers
 
@@ -28,7 +29,7 @@ def test_a_scenario_is_read_with_its_defaults() -> None:
     assert scenario.worker_count == 2
     assert isinstance(scenario.workers[0], FifoWorkers)
     assert scenario.workers[0].batch_ms == {1: 2.0, 8: 6.0}
-    assert [choice.title for choice in scenario.choices] == ["round_robin", "two"]
+    assert [choice.title for choice in scenario.policies] == ["round_robin", "two"]
     assert scenario.requests[0].deadline_ms is None
 
 
@@ -55,21 +56,45 @@ def test_all_eight_are_shipped() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ("rate: 100", "rate: fast", "small.yaml:3: workload.rate: expected float, given 'fast'"),
-        ("rate: 100", "rate: 0", "small.yaml:3: workload.rate: expected float > 0.0, given 0"),
-        ("kind: poisson, ", "", "small.yaml:3: workload.kind: expected a value, given nothing"),
-        ("kind: poisson", "kind: tidal", "small.yaml:3: workload.kind: expected a kind that exists, given 'tidal'"),
-        ("count: 2", "cuont: 2", "small.yaml:5: workers[0].cuont: expected a key that exists here, given cuont"),
-        ("model: fifo", "model: lifo", "small.yaml:5: workers[0].model: expected a model that exists, given 'lifo'"),
+        ("rate: 100", "rate: fast", "small.yaml:3: workload.rate: expected a number above 0, given 'fast'"),
+        ("rate: 100", "rate: 0", "small.yaml:3: workload.rate: expected a number above 0, given 0"),
+        (
+            "kind: poisson, ",
+            "",
+            "small.yaml:3: workload.kind: expected poisson, gamma, diurnal, minutes or steps, given nothing",
+        ),
+        (
+            "kind: poisson",
+            "kind: tidal",
+            "small.yaml:3: workload.kind: expected poisson, gamma, diurnal, minutes or steps, given 'tidal'",
+        ),
+        (
+            "count: 2",
+            "cuont: 2",
+            "small.yaml:5: workers[0].cuont: expected a known key (did you mean 'count'?), given an unknown key",
+        ),
+        (
+            "model: fifo",
+            "model: lifo",
+            "small.yaml:5: workers[0].model: expected fifo, exact or sharing (did you mean 'fifo'?), given 'lifo'",
+        ),
         ("batch_ms: {1: 2.0, 8: 6.0}", "batch_ms: {}", "small.yaml:5: workers[0].batch_ms: expected"),
-        ("seconds: 5", "secs: 5", "small.yaml:2: secs: expected a key that exists here, given secs"),
-        ("seconds: 5", "seconds: -5", "small.yaml:2: seconds: expected float > 0.0, given -5"),
+        (
+            "seconds: 5",
+            "secs: 5",
+            "small.yaml:2: secs: expected a known key (did you mean 'seconds'?), given an unknown key",
+        ),
+        ("seconds: 5", "seconds: -5", "small.yaml:2: seconds: expected a number above 0, given -5"),
         (
             "seconds: 5",
             "warmup_seconds: 10",
             "small.yaml:2: warmup_seconds: expected less than the run's 10 s, given 10",
         ),
-        ("- round_robin", "- round_robbing", "small.yaml:7: policies[0]: expected one of round_robin, "),
+        (
+            "- round_robin",
+            "- round_robbing",
+            "small.yaml:7: policies[0]: expected a known policy (did you mean 'round_robin'?)",
+        ),
         ("label: two}", "options: {q: 3}}", "small.yaml:8: policies[1]: expected"),
         (
             "name: small",
@@ -77,7 +102,7 @@ def test_all_eight_are_shipped() -> None:
             "failures[0].workers[0]: expected a worker's number, at most 1, given 2",
         ),
         ("name: small", "antagonists: {machine_cores: 8}", "small.yaml:5: workers[0].model: expected sharing"),
-        ("name: small", "name: [", "small.yaml:3: file: expected YAML"),
+        ("name: small", "name: [", "small.yaml:3: file: expected valid YAML"),
     ],
 )
 def test_errors_name_file_line_key_expected_and_given(before: str, after: str, message: str) -> None:
@@ -86,6 +111,24 @@ def test_errors_name_file_line_key_expected_and_given(before: str, after: str, m
         parse(GOOD.replace(before, after), "small.yaml")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_all_errors_are_reported_at_once() -> None:
+    text = GOOD.replace("rate: 100", "rate: 0").replace("count: 2", "count: 0").replace("seconds: 5", "seeds: 1.5")
+    with pytest.raises(SettingsError) as caught:
+        parse(text, "small.yaml")
+    assert str(caught.value).splitlines() == [
+        "small.yaml:3: workload.rate: expected a number above 0, given 0",
+        "small.yaml:5: workers[0].count: expected an integer, at least 1, given 0",
+        "small.yaml:2: seeds: expected an integer, at least 1, given 1.5",
+    ]
+
+
+def test_parts_that_do_not_fit_together_are_reported_at_once() -> None:
+    text = GOOD.replace("seconds: 5", "warmup_seconds: 10").replace("- round_robin", "- round_robbing")
+    with pytest.raises(SettingsError) as caught:
+        parse(text, "small.yaml")
+    assert [problem.path for problem in caught.value.problems] == [("policies", 0), ("warmup_seconds",)]
 
 
 @pytest.mark.parametrize("text", ["", "- a\n- b\n", "just words"])

@@ -27,16 +27,16 @@ _TOLD = 0.6
 def scenario(seconds: float) -> Scenario:
     """Eight workers, two of them at half the speed, at six tenths of what they can do."""
     workers = [
-        FifoWorkers({1: _HONEST_MS}, count=8 - len(LIARS)),
-        FifoWorkers({1: _HONEST_MS}, count=len(LIARS), speed=1 / _SLOWNESS),
+        FifoWorkers(batch_ms={1: _HONEST_MS}, count=8 - len(LIARS)),
+        FifoWorkers(batch_ms={1: _HONEST_MS}, count=len(LIARS), speed=1 / _SLOWNESS),
     ]
     return Scenario(
         name="liars",
-        workload=Poisson(1050.0),
+        workload=Poisson(rate=1050.0),
         workers=list(workers),
         seconds=seconds,
         warmup_seconds=1.0,
-        cost=Lognormal(0.3),
+        cost=Lognormal(cv=0.3),
         gateways=Gateways(outliers=False),
     )
 

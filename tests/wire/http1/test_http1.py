@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from wire_fakes import ServerEnd
 
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Consumer, Exchange, Headers, Route
 from isochrone.wire.http1.body_receiver import LARGE_BODY
 from isochrone.wire.http1.server import Http1Connection

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from wire_fakes import FakeTransport, RecordingReceiver, ServerEnd
 
 from isochrone.errors import ConnectionLost, DeadlineExceeded, PayloadTooLarge
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.http1.body_receiver import LARGE_BODY
 from isochrone.wire.http1.client import Http1ClientConnection, request_head
 from isochrone.wire.http1.server import Http1Connection

@@ -5,7 +5,7 @@ from __future__ import annotations
 from http1_messages import responses
 from wire_fakes import ServerEnd
 
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.budget import Share
 from isochrone.wire.http1.server import Http1Connection
 

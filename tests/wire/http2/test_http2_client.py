@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from wire_fakes import FakeTransport, ManualLoop, RecordingReceiver
 
 from isochrone.errors import ConnectionLost, DeadlineExceeded, Internal, NotFound, PayloadTooLarge
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.client import Http2ClientConnection, request_block
 from isochrone.wire.http2.grpc_client import grpc_timeout, unary

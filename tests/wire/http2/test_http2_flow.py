@@ -7,7 +7,7 @@ from typing import Any
 from http2_frames import FIELDS, advance, data_of, encode, exchange_of, goaway_of, headers, opened, parse, statuses
 from wire_fakes import ServerEnd
 
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Consumer, Exchange, Route
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.frames import DATA, HEADERS, RST_STREAM, frame, settings_frame, window_update

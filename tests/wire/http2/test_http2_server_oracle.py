@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wire_fakes import ServerEnd
 
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Exchange
 from isochrone.wire.http2.hpack import Encoder
 from isochrone.wire.http2.server import Http2ServerConnection

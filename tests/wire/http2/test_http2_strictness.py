@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from wire_fakes import ServerEnd
 
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.frames import (
     COMPRESSION_ERROR,

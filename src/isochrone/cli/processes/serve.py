@@ -19,7 +19,7 @@ from isochrone.cli.triton.options import configure_logs, with_triton_flags
 from isochrone.errors import IsochroneError
 from isochrone.models.repository.layout import is_model
 from isochrone.protocol.access.origins import read_origins
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.tls import server_context
 from isochrone.worker.server import ServeSettings, StartFailed, Worker

@@ -6,7 +6,7 @@ from dataclasses import fields
 from typing import Any
 
 from isochrone.errors import InvalidArgument
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 
 _DEFAULTS = WireLimits()
 

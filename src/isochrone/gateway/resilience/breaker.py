@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Annotated
 
-from isochrone.gateway.ranges import Count, Duration, Positive, Range
 from isochrone.gateway.resilience.sliding_counts import SlidingCounts
+from isochrone.settings.ranges import Count, Duration, Positive, Range
 
 #: The round of requests that were sent before the breaker was made.
 FIRST_ROUND = 0

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from random import Random
 from typing import Annotated
 
-from isochrone.gateway.ranges import Count, Duration, Range, Share
 from isochrone.gateway.replicas import NEWS_NS, Replica
 from isochrone.gateway.resilience.latency_quantile import LatencyQuantile
 from isochrone.gateway.resilience.retry_budget import Budget, Kind
+from isochrone.settings.ranges import Count, Duration, Range, Share
 
 #: Workers looked at to tell whether the fleet is busy.
 _SAMPLE = 8

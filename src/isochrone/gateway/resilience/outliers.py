@@ -13,8 +13,8 @@ from math import sqrt
 from statistics import median
 from typing import Annotated, NamedTuple
 
-from isochrone.gateway.ranges import Amount, Count, Duration, Positive, Range, Share
 from isochrone.gateway.replicas import Endpoint
+from isochrone.settings.ranges import Amount, Count, Duration, Positive, Range, Share
 
 #: Weight of one latency in a model's usual one.
 _GAIN = 1 / 256

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from isochrone.gateway.ranges import Amount, Count, Duration, Share
 from isochrone.gateway.resilience.sliding_counts import SlidingCounts
+from isochrone.settings.ranges import Amount, Count, Duration, Share
 
 
 class Kind(Enum):

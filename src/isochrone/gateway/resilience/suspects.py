@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
-from isochrone.gateway.ranges import Duration, Positive
+from isochrone.settings.ranges import Duration, Positive
 
 
 @dataclass(frozen=True, slots=True)

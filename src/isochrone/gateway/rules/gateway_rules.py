@@ -12,7 +12,6 @@ from typing import Any
 from isochrone.gateway.admission import AdmissionRules
 from isochrone.gateway.balancer import BalancerRules, Placement
 from isochrone.gateway.policies import DEFAULT
-from isochrone.gateway.ranges import Count, Duration
 from isochrone.gateway.resilience.breaker import BreakerRules
 from isochrone.gateway.resilience.hedging import HedgeRules
 from isochrone.gateway.resilience.outliers import OutlierRules
@@ -23,6 +22,7 @@ from isochrone.gateway.traffic.canary import CanaryRules
 from isochrone.gateway.traffic.quotas import QuotaRules
 from isochrone.gateway.traffic.shadow import ShadowRules
 from isochrone.gateway.traffic.tiers import TierRules
+from isochrone.settings.ranges import Count, Duration
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from random import Random
 
-from isochrone.gateway.ranges import Share
+from isochrone.settings.ranges import Share
 
 _WHOLE = 1 << 64
 

@@ -13,8 +13,8 @@ from hashlib import blake2b
 from math import ceil
 from typing import NamedTuple
 
-from isochrone.gateway.ranges import Amount, Count, Duration, Positive, Share
 from isochrone.gateway.traffic.affinity import AGENT_HEADER
+from isochrone.settings.ranges import Amount, Count, Duration, Positive, Share
 
 #: Longer keys are hashed: a caller must not choose how much is remembered of it.
 _MAX_KEY = 64

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from isochrone.gateway.ranges import Count, Share
 from isochrone.gateway.resilience.retry_budget import Kind
+from isochrone.settings.ranges import Count, Share
 
 
 @dataclass(frozen=True, slots=True)

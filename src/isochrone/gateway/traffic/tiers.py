@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from isochrone.gateway.policies.base import NEVER
-from isochrone.gateway.ranges import Duration, Range
+from isochrone.settings.ranges import Duration, Range
 
 #: In place of an expectation: nobody serves the model there; or somebody does, without fresh word.
 NOBODY = -1.0

@@ -4,47 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import erf, exp, log, pi, sqrt
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
-import msgspec
 import numpy as np
+from pydantic import Field
+
+from isochrone.settings.ranges import PositiveAmount, Range
+from isochrone.settings.sections import Section
 
 if TYPE_CHECKING:
     from isochrone.simulate.draws import Floats
 
 Draw = Callable[[int], "Floats"]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
 
 
-class Constant(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="constant"):
+class Constant(Section):
     """All requests cost the same."""
+
+    kind: Literal["constant"] = "constant"
 
     def draw(self, random: np.random.Generator) -> Draw:
         return lambda count: np.ones(count)
 
 
-class Exponential(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="exponential"):
+class Exponential(Section):
+    kind: Literal["exponential"] = "exponential"
+
     def draw(self, random: np.random.Generator) -> Draw:
         return lambda count: random.exponential(1.0, count)
 
 
-class Lognormal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="lognormal"):
+class Lognormal(Section):
     """Standard deviation ``cv`` times the mean."""
 
-    cv: Positive = 1.0
+    kind: Literal["lognormal"] = "lognormal"
+    cv: PositiveAmount = 1.0
 
     def draw(self, random: np.random.Generator) -> Draw:
         variance = log(1 + self.cv * self.cv)
         return lambda count: random.lognormal(-variance / 2, sqrt(variance), count)
 
 
-class Normal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="normal"):
+class Normal(Section):
     """Normal, truncated at 0. ``cv`` is sigma over mu before truncation, 1 in Prequal's testbed.
 
     Truncation raises the mean (by 29 % at cv 1), so draws are divided by the mean of the truncated distribution.
     """
 
-    cv: Positive = 1.0
+    kind: Literal["normal"] = "normal"
+    cv: PositiveAmount = 1.0
 
     def draw(self, random: np.random.Generator) -> Draw:
         bound = 1 / self.cv
@@ -61,14 +69,15 @@ class Normal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field=
         return draw
 
 
-class Pareto(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="pareto"):
+class Pareto(Section):
     """Classical Pareto: a few requests account for most of the work. With shape 1.5 the variance is infinite."""
 
-    shape: Annotated[float, msgspec.Meta(gt=1)] = 1.5
+    kind: Literal["pareto"] = "pareto"
+    shape: Annotated[float, Range(above=1)] = 1.5
 
     def draw(self, random: np.random.Generator) -> Draw:
         smallest = (self.shape - 1) / self.shape
         return lambda count: (random.pareto(self.shape, count) + 1) * smallest
 
 
-Cost = Constant | Exponential | Lognormal | Normal | Pareto
+Cost = Annotated[Constant | Exponential | Lognormal | Normal | Pareto, Field(discriminator="kind")]

@@ -11,17 +11,16 @@ from collections.abc import Iterator, Sequence
 from math import cos, pi
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
-import msgspec
 import numpy as np
+from pydantic import Field
 
 from isochrone.clock import SECOND
+from isochrone.settings.ranges import Count, PositiveAmount, Range, Share
+from isochrone.settings.sections import Section
 from isochrone.simulate.draws import BLOCK
 
 if TYPE_CHECKING:
     from isochrone.simulate.draws import Floats
-
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class Segment(NamedTuple):
@@ -36,8 +35,9 @@ class Segment(NamedTuple):
     exactly: int | None = None
 
 
-class Poisson(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="poisson"):
-    rate: Positive
+class Poisson(Section):
+    kind: Literal["poisson"] = "poisson"
+    rate: PositiveAmount
     cv: Literal[1] = 1
 
     def segments(self, seconds: float) -> Iterator[Segment]:
@@ -48,11 +48,12 @@ class Poisson(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
         return ("",)
 
 
-class Gamma(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="gamma"):
+class Gamma(Section):
     """Intervals with standard deviation ``cv`` times their mean: above 1, bursts and gaps."""
 
-    rate: Positive
-    cv: Positive = 3.0
+    kind: Literal["gamma"] = "gamma"
+    rate: PositiveAmount
+    cv: PositiveAmount = 3.0
 
     def segments(self, seconds: float) -> Iterator[Segment]:
         yield Segment(seconds, self.rate)
@@ -62,14 +63,15 @@ class Gamma(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
         return ("",)
 
 
-class Diurnal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="diurnal"):
+class Diurnal(Section):
     """A day: the rate follows a cosine around ``rate``, lowest at the start."""
 
-    rate: Positive
+    kind: Literal["diurnal"] = "diurnal"
+    rate: PositiveAmount
     #: Swing relative to the rate; 0.5: from half to one and a half.
-    swing: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.5
-    day_seconds: Positive = 86_400.0
-    cv: Positive = 1.0
+    swing: Share = 0.5
+    day_seconds: PositiveAmount = 86_400.0
+    cv: PositiveAmount = 1.0
 
     def segments(self, seconds: float) -> Iterator[Segment]:
         # 288 per day: five minutes of constant rate each in a day of 24 hours.
@@ -85,7 +87,7 @@ class Diurnal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
         return ("",)
 
 
-class Minutes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="minutes"):
+class Minutes(Section):
     """Requests per minute, as in traces of the Azure Functions kind; repeated from the start when they run out.
 
     Such a trace does not describe arrivals within a minute. ``renewal`` runs a Gamma process of the given ``cv`` at the
@@ -93,11 +95,12 @@ class Minutes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
     independent instants, as a Poisson process does once its count is known.
     """
 
-    counts: Annotated[list[Annotated[int, msgspec.Meta(ge=0)]], msgspec.Meta(min_length=1)]
+    kind: Literal["minutes"] = "minutes"
+    counts: Annotated[list[Count], Field(min_length=1)]
     fill: Literal["renewal", "uniform"] = "renewal"
-    cv: Positive = 1.0
+    cv: PositiveAmount = 1.0
     #: Simulated length of a minute. If it is below 60 s, rates stay the same and fewer requests arrive.
-    minute_seconds: Annotated[float, msgspec.Meta(gt=0, le=60)] = 60.0
+    minute_seconds: Annotated[float, Range(above=0, most=60)] = 60.0
 
     def segments(self, seconds: float) -> Iterator[Segment]:
         begun, index = 0.0, 0
@@ -114,13 +117,14 @@ class Minutes(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field
         return ("",)
 
 
-class Steps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind", tag="steps"):
+class Steps(Section):
     """Load in steps, with results per step: ``rate`` times each factor for ``step_seconds`` each; then the run ends."""
 
-    rate: Positive
-    factors: Annotated[list[Positive], msgspec.Meta(min_length=1)]
-    step_seconds: Positive
-    cv: Positive = 1.0
+    kind: Literal["steps"] = "steps"
+    rate: PositiveAmount
+    factors: Annotated[list[PositiveAmount], Field(min_length=1)]
+    step_seconds: PositiveAmount
+    cv: PositiveAmount = 1.0
 
     def segments(self, seconds: float) -> Iterator[Segment]:
         for index, factor in enumerate(self.factors):
@@ -131,7 +135,7 @@ class Steps(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="
         return tuple(f"{factor:g}×" for factor in self.factors)
 
 
-Workload = Poisson | Gamma | Diurnal | Minutes | Steps
+Workload = Annotated[Poisson | Gamma | Diurnal | Minutes | Steps, Field(discriminator="kind")]
 
 
 def duration(workload: Workload, seconds: float) -> float:

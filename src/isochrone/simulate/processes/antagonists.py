@@ -9,27 +9,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated
 
-import msgspec
 import numpy as np
+from pydantic import Field
 
 from isochrone.clock import SECOND
+from isochrone.settings.ranges import Amount, PositiveAmount
+from isochrone.settings.sections import Section
 from isochrone.simulate.engine import Engine
 from isochrone.simulate.processes.sharing_worker import SharingWorker
 
-Share = Annotated[float, msgspec.Meta(ge=0)]
 
-
-class Antagonists(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Antagonists(Section):
     """The load beside every worker of the ``sharing`` model; each worker has its own machine."""
 
     #: Cores of a machine.
-    machine_cores: Annotated[float, msgspec.Meta(gt=0)]
+    machine_cores: PositiveAmount
     #: The machines' levels are spread evenly between these shares of a machine.
-    level: tuple[Share, Share] = (0.6, 1.0)
+    level: Annotated[tuple[Amount, Amount], Field(strict=False)] = (0.6, 1.0)
     #: Standard deviation of the demand around the machine's level, as a share of the machine.
-    swing: Share = 0.1
+    swing: Amount = 0.1
     #: Mean time between two changes on one machine.
-    change_seconds: Annotated[float, msgspec.Meta(gt=0)] = 2.0
+    change_seconds: PositiveAmount = 2.0
 
     def attach(self, engine: Engine, workers: Sequence[SharingWorker], random: np.random.Generator) -> None:
         """Start the antagonists of every worker's machine."""

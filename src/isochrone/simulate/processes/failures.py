@@ -5,29 +5,29 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
-import msgspec
+from pydantic import Field
 
 from isochrone.clock import MILLISECOND, SECOND
+from isochrone.settings.ranges import Amount, Count, PositiveAmount
+from isochrone.settings.sections import Section
 from isochrone.simulate.engine import Engine
 from isochrone.simulate.processes.gateways import Gateway
 from isochrone.simulate.processes.worker import Worker
 
-Index = Annotated[int, msgspec.Meta(ge=0)]
 
-
-class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Failure(Section):
     """One failure of one or more workers."""
 
     #: stop: the process dies; stall: it hangs, as under SIGSTOP; slow: its speed changes; errors: it fails at once.
     kind: Literal["stop", "stall", "slow", "errors"]
     #: Seconds into the run.
-    at: Annotated[float, msgspec.Meta(ge=0)]
+    at: Amount
     #: Numbers of the workers, from 0, in the order of the scenario's groups.
-    workers: Annotated[list[Index], msgspec.Meta(min_length=1)]
+    workers: Annotated[list[Count], Field(min_length=1)]
     #: Duration; None: until the end of the run.
-    seconds: Annotated[float, msgspec.Meta(gt=0)] | None = None
+    seconds: PositiveAmount | None = None
     #: slow: speed relative to the worker's normal one.
-    factor: Annotated[float, msgspec.Meta(gt=0)] = 0.2
+    factor: PositiveAmount = 0.2
 
 
 def schedule(

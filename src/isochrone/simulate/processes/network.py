@@ -3,26 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Annotated
 
-import msgspec
 import numpy as np
 
 from isochrone.clock import MILLISECOND
+from isochrone.settings.ranges import Amount
+from isochrone.settings.sections import Section
 from isochrone.simulate.draws import endless
 
-NotNegative = Annotated[float, msgspec.Meta(ge=0)]
 
-
-class Network(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class Network(Section):
     """One-way delays, in ms."""
 
     #: Between a gateway and a worker.
-    one_way_ms: NotNegative = 0.1
+    one_way_ms: Amount = 0.1
     #: Mean of the exponential part on top.
-    jitter_ms: NotNegative = 0.0
+    jitter_ms: Amount = 0.0
     #: Between a client and its gateway: added to the latency that the client sees.
-    client_one_way_ms: NotNegative = 0.0
+    client_one_way_ms: Amount = 0.0
 
     def delays(self, random: np.random.Generator) -> Callable[[], int]:
         """A function that draws the next delay, in ns."""

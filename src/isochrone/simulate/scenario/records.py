@@ -1,102 +1,100 @@
-"""What a scenario can say: one frozen record per part. ``file`` reads them; every number has its unit here."""
+"""The parts of a scenario: one frozen record each. ``file`` reads them; every number has its unit here."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
-import msgspec
+from pydantic import BeforeValidator, Field
 
+from isochrone.settings.ranges import Amount, Count, Positive, PositiveAmount, Range
+from isochrone.settings.sections import Section
 from isochrone.simulate.load.costs import Constant, Cost
 from isochrone.simulate.load.workloads import Workload
 from isochrone.simulate.processes.antagonists import Antagonists
 from isochrone.simulate.processes.failures import Failure
 from isochrone.simulate.processes.network import Network
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-NotNegative = Annotated[float, msgspec.Meta(ge=0)]
-Count = Annotated[int, msgspec.Meta(ge=1)]
-#: Rows to milliseconds, as in {1: 2.0, 8: 6.5}; straight lines between.
-Curve = Annotated[dict[Count, Positive], msgspec.Meta(min_length=1)]
+#: Rows to milliseconds, as in {1: 2.0, 8: 6.5}; interpolated linearly.
+Curve = Annotated[dict[Positive, PositiveAmount], Field(min_length=1)]
 
 
-class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Base of every part: unknown keys are errors."""
-
-
-class FifoWorkers(Part, frozen=True, tag_field="model", tag="fifo"):
+class FifoWorkers(Section):
     """Fast model: first come, first served, in batches. See ``fifo_worker``."""
 
-    #: How long a batch of mean requests takes at speed 1; the largest key is the largest batch.
+    model: Literal["fifo"] = "fifo"
+    #: Duration of a batch of mean requests at speed 1; the largest key is the largest batch.
     batch_ms: Curve
-    count: Count = 1
-    instances: Count = 1
-    speed: Positive = 1.0
+    count: Positive = 1
+    instances: Positive = 1
+    speed: PositiveAmount = 1.0
 
 
-class ExactWorkers(Part, frozen=True, tag_field="model", tag="exact"):
+class ExactWorkers(Section):
     """The real batch queue. See ``exact_worker``."""
 
+    model: Literal["exact"] = "exact"
     batch_ms: Curve
-    count: Count = 1
-    instances: Count = 1
-    speed: Positive = 1.0
-    #: How long the oldest request may wait for company.
-    delay_ms: NotNegative = 0.0
+    count: Positive = 1
+    instances: Positive = 1
+    speed: PositiveAmount = 1.0
+    #: Time that the oldest request may wait for a larger batch.
+    delay_ms: Amount = 0.0
     #: Priority classes, 1 the highest.
-    levels: Count = 1
+    levels: Positive = 1
     #: Runs take the curve's time times 1 ± this, at random.
-    scatter: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.02
+    scatter: Annotated[float, Range(0, below=1)] = 0.02
 
 
-class SharingWorkers(Part, frozen=True, tag_field="model", tag="sharing"):
+class SharingWorkers(Section):
     """Fast model: processor sharing. See ``sharing_worker``."""
 
+    model: Literal["sharing"] = "sharing"
     #: Core time of a mean request at speed 1.
-    cpu_ms: Positive
-    #: Cores the worker is allotted; with antagonists, it may get more.
-    cores: Positive = 1.0
-    count: Count = 1
-    speed: Positive = 1.0
+    cpu_ms: PositiveAmount
+    #: Cores that the worker is allotted; with antagonists, it may get more.
+    cores: PositiveAmount = 1.0
+    count: Positive = 1
+    speed: PositiveAmount = 1.0
 
 
-Workers = FifoWorkers | ExactWorkers | SharingWorkers
+Workers = Annotated[FifoWorkers | ExactWorkers | SharingWorkers, Field(discriminator="model")]
 
 
-class Requests(Part, frozen=True):
+class Requests(Section):
     """One kind of request."""
 
     name: str = "all"
-    #: Of all requests, relative to the other kinds.
-    share: Positive = 1.0
-    #: As the client counts it; none: it waits for ever.
-    deadline_ms: Positive | None = None
-    rows: Count = 1
+    #: Share of all requests, relative to the other kinds.
+    share: PositiveAmount = 1.0
+    #: From the client's sending; None: the client waits without end.
+    deadline_ms: PositiveAmount | None = None
+    rows: Positive = 1
     #: 1 is the highest; 0: the model's default.
-    priority: Annotated[int, msgspec.Meta(ge=0)] = 0
-    #: So many agents send them, each with a key that affinity goes by; 0: no keys.
-    agents: Annotated[int, msgspec.Meta(ge=0)] = 0
+    priority: Count = 0
+    #: Number of agents that send them, each with a key for affinity; 0: no keys.
+    agents: Count = 0
 
 
-class Gateways(Part, frozen=True):
-    """All alike; a request comes to one of them at random."""
+class Gateways(Section):
+    """Equal gateways; each request arrives at a random one."""
 
-    count: Count = 1
-    #: Refuse at once what no worker can answer in time.
+    count: Positive = 1
+    #: Reject requests that no worker can answer in time.
     admission: bool = False
-    #: Send again what failed, within the budget.
+    #: Retry failed requests within the budget.
     retries: bool = True
-    #: Leave workers out that fail or are slow beside the others.
+    #: Eject workers that fail, or are slow compared with the others.
     outliers: bool = True
-    #: How long active checks take to see a worker stop or come back.
-    detection_ms: NotNegative = 300.0
+    #: Time until active health checks detect that a worker stopped or recovered.
+    detection_ms: Amount = 300.0
 
 
-class PolicyChoice(Part, frozen=True):
+class PolicyChoice(Section):
     """A policy and its options."""
 
     name: str
-    options: dict[str, Any] = {}
-    #: What the tables call it; "": its name and options.
+    options: dict[str, Any] = Field(default={})
+    #: Its name in tables; "": policy and options.
     label: str = ""
 
     @property
@@ -106,36 +104,35 @@ class PolicyChoice(Part, frozen=True):
         return f"{self.name}({', '.join(f'{key}={value}' for key, value in self.options.items())})"
 
 
-class Scenario(Part, frozen=True):
-    """One what-if."""
+def _policy(given: Any) -> Any:
+    """A policy without options may be given by its name alone."""
+    return {"name": given} if isinstance(given, str) else given
+
+
+class Scenario(Section):
+    """One simulation."""
 
     workload: Workload
-    workers: Annotated[list[Workers], msgspec.Meta(min_length=1)]
+    workers: Annotated[list[Workers], Field(min_length=1)]
     name: str = ""
-    #: What it shows, for the reader.
+    #: The purpose of the scenario, for the reader.
     about: str = ""
-    #: Simulated time; steps bring their own.
-    seconds: Positive = 10.0
-    #: At the start, not counted.
-    warmup_seconds: NotNegative = 0.0
-    seed: Annotated[int, msgspec.Meta(ge=0)] = 1
-    #: Runs with seeds from ``seed`` on; their outcomes are put together, and told one by one.
-    seeds: Count = 1
-    policies: Annotated[list[PolicyChoice | str], msgspec.Meta(min_length=1)] = msgspec.field(
-        default_factory=lambda: ["round_robin", "prequal"]
+    #: Simulated time; a workload of steps has its own.
+    seconds: PositiveAmount = 10.0
+    #: Part of it at the start that is not counted.
+    warmup_seconds: Amount = 0.0
+    seed: Count = 1
+    #: Number of runs, with consecutive seeds from ``seed``. Results are shown for all runs together and one by one.
+    seeds: Positive = 1
+    policies: list[Annotated[PolicyChoice, BeforeValidator(_policy)]] = Field(
+        default=[PolicyChoice(name="round_robin"), PolicyChoice(name="prequal")], min_length=1
     )
     cost: Cost = Constant()
-    requests: Annotated[list[Requests], msgspec.Meta(min_length=1)] = msgspec.field(
-        default_factory=lambda: [Requests()]
-    )
+    requests: list[Requests] = Field(default=[Requests()], min_length=1)
     network: Network = Network()
     gateways: Gateways = Gateways()
     antagonists: Antagonists | None = None
-    failures: list[Failure] = []
-
-    @property
-    def choices(self) -> list[PolicyChoice]:
-        return [PolicyChoice(given) if isinstance(given, str) else given for given in self.policies]
+    failures: list[Failure] = Field(default=[])
 
     @property
     def worker_count(self) -> int:
@@ -143,7 +140,7 @@ class Scenario(Part, frozen=True):
 
 
 def capacity_per_second(scenario: Scenario) -> float:
-    """What the workers can do at best, in mean requests per second: full batches, and no more than the allocation."""
+    """The workers' highest throughput in mean requests per second, with full batches and their allotted cores."""
     total = 0.0
     for group in scenario.workers:
         if isinstance(group, SharingWorkers):

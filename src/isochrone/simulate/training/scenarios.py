@@ -29,7 +29,7 @@ from isochrone.simulate.scenario.records import (
 #: Requests of one episode: enough for a meaningful p99, few enough for many episodes.
 REQUESTS = 12_000
 _NETWORK = Network(one_way_ms=0.1, jitter_ms=0.02)
-_ALIKE = Lognormal(0.1)
+_ALIKE = Lognormal(cv=0.1)
 Kind = Callable[[Random, int], Scenario]
 
 
@@ -49,10 +49,10 @@ def _scenario(
     large_rows: int = 0,
 ) -> Scenario:
     """A fleet at the given share of its capacity, for as long as ``requests`` take."""
-    bare = Scenario(workload=Poisson(1.0), workers=workers)
+    bare = Scenario(workload=Poisson(rate=1.0), workers=workers)
     kinds = [Requests(deadline_ms=deadline_ms)]
     if large_rows:
-        kinds.append(Requests("large", 0.3, deadline_ms=deadline_ms, rows=large_rows))
+        kinds.append(Requests(name="large", share=0.3, deadline_ms=deadline_ms, rows=large_rows))
     rate = load * capacity_per_second(bare)
     seconds = requests / rate
     return Scenario(
@@ -70,28 +70,32 @@ def _scenario(
     )
 
 
+def _poisson(rate: float) -> Workload:
+    return Poisson(rate=rate)
+
+
 def equal(random: Random, requests: int) -> Scenario:
     """Equal workers and Poisson load: the case in which no policy can gain much."""
     run_ms = random.choice((1.0, 2.0, 5.0, 20.0))
-    workers: list[Workers] = [FifoWorkers({1: run_ms}, count=random.choice((3, 4, 6, 8, 12)))]
-    load, cost = random.uniform(0.4, 0.85), Lognormal(random.uniform(0.1, 1.0))
-    return _scenario("equal workers", workers, Poisson, load, requests, cost=cost, gateways=random.choice((1, 1, 2)))
+    workers: list[Workers] = [FifoWorkers(batch_ms={1: run_ms}, count=random.choice((3, 4, 6, 8, 12)))]
+    load, cost = random.uniform(0.4, 0.85), Lognormal(cv=random.uniform(0.1, 1.0))
+    return _scenario("equal workers", workers, _poisson, load, requests, cost=cost, gateways=random.choice((1, 1, 2)))
 
 
 def one_slow(random: Random, requests: int) -> Scenario:
     """One worker loses most of its speed for a while."""
     run_ms, count = random.choice((2.0, 5.0, 10.0)), random.randint(4, 10)
-    workers: list[Workers] = [FifoWorkers({1: run_ms}, count=count)]
+    workers: list[Workers] = [FifoWorkers(batch_ms={1: run_ms}, count=count)]
     factor = random.uniform(0.2, 0.7)
     begun, whole = random.uniform(0.15, 0.3), random.uniform(0.3, 0.5)
     load, slack = random.uniform(0.35, 0.7), random.choice((4, 10, 40))
 
     def slow(seconds: float) -> list[Failure]:
         at, length = begun * seconds, whole * seconds
-        return [Failure("slow", at, [random.randrange(count)], seconds=length, factor=factor)]
+        return [Failure(kind="slow", at=at, workers=[random.randrange(count)], seconds=length, factor=factor)]
 
     return _scenario(
-        "one slow", workers, Poisson, load, requests, cost=Lognormal(0.3), deadline_ms=slack * run_ms, failures=slow
+        "one slow", workers, _poisson, load, requests, cost=Lognormal(cv=0.3), deadline_ms=slack * run_ms, failures=slow
     )
 
 
@@ -99,11 +103,11 @@ def mixed(random: Random, requests: int) -> Scenario:
     """Two or three generations of hardware."""
     run_ms = random.choice((2.0, 4.0, 10.0))
     workers: list[Workers] = [
-        FifoWorkers({1: run_ms}, count=random.randint(1, 5), speed=random.uniform(0.3, 1.5))
+        FifoWorkers(batch_ms={1: run_ms}, count=random.randint(1, 5), speed=random.uniform(0.3, 1.5))
         for _ in range(random.choice((2, 3)))
     ]
-    load, cost = random.uniform(0.4, 0.85), Lognormal(random.uniform(0.2, 1.0))
-    return _scenario("mixed hardware", workers, Poisson, load, requests, cost=cost, gateways=random.choice((1, 1, 3)))
+    load, cost = random.uniform(0.4, 0.85), Lognormal(cv=random.uniform(0.2, 1.0))
+    return _scenario("mixed hardware", workers, _poisson, load, requests, cost=cost, gateways=random.choice((1, 1, 3)))
 
 
 def bursts(random: Random, requests: int) -> Scenario:
@@ -111,13 +115,19 @@ def bursts(random: Random, requests: int) -> Scenario:
     run_ms = random.choice((3.0, 6.0))
     curve = {1: run_ms, 4: run_ms * 1.7, 8: run_ms * 2.7}
     workers: list[Workers] = [
-        FifoWorkers(curve, count=random.randint(2, 5)),
-        FifoWorkers(curve, count=random.randint(1, 3), speed=random.uniform(0.4, 0.9)),
+        FifoWorkers(batch_ms=curve, count=random.randint(2, 5)),
+        FifoWorkers(batch_ms=curve, count=random.randint(1, 3), speed=random.uniform(0.4, 0.9)),
     ]
     cv, load = random.uniform(1.5, 4.0), random.uniform(0.25, 0.6)
     deadline_ms = random.choice((None, 5 * run_ms, 10 * run_ms, 30 * run_ms))
     return _scenario(
-        "bursts", workers, lambda rate: Gamma(rate, cv), load, requests, cost=Lognormal(0.5), deadline_ms=deadline_ms
+        "bursts",
+        workers,
+        lambda rate: Gamma(rate=rate, cv=cv),
+        load,
+        requests,
+        cost=Lognormal(cv=0.5),
+        deadline_ms=deadline_ms,
     )
 
 
@@ -126,15 +136,15 @@ def neighbours(random: Random, requests: int) -> Scenario:
     count = random.choice((8, 12, 24, 40))
     workers: list[Workers] = [SharingWorkers(cpu_ms=20, cores=2, count=count)]
     low = random.uniform(0.5, 0.8)
-    antagonists = Antagonists(20, (low, 1.05), swing=0.08, change_seconds=random.uniform(0.3, 1.0))
+    antagonists = Antagonists(machine_cores=20, level=(low, 1.05), swing=0.08, change_seconds=random.uniform(0.3, 1.0))
     load = random.uniform(0.7, 1.25)
     return _scenario(
         "antagonists",
         workers,
-        Poisson,
+        _poisson,
         load,
         requests,
-        cost=Normal(1.0),
+        cost=Normal(cv=1.0),
         deadline_ms=2000,
         antagonists=antagonists,
         gateways=random.choice((1, 2)),
@@ -144,42 +154,42 @@ def neighbours(random: Random, requests: int) -> Scenario:
 
 def park(random: Random, requests: int) -> Scenario:
     """Park's load_balance: ten speeds, sizes of infinite variance."""
-    workers: list[Workers] = [FifoWorkers({1: 30}, speed=0.15 + 0.1 * number) for number in range(10)]
+    workers: list[Workers] = [FifoWorkers(batch_ms={1: 30}, speed=0.15 + 0.1 * number) for number in range(10)]
     load = random.uniform(0.6, 0.91)
-    return _scenario("park", workers, Poisson, load, requests, cost=Pareto(1.5), outliers=False)
+    return _scenario("park", workers, _poisson, load, requests, cost=Pareto(shape=1.5), outliers=False)
 
 
 def large(random: Random, requests: int) -> Scenario:
     """A fleet so large that only probes inform about it, with two speeds."""
     workers: list[Workers] = [
-        FifoWorkers({1: 5.0}, count=random.randint(20, 60)),
-        FifoWorkers({1: 5.0}, count=random.randint(5, 30), speed=random.uniform(0.4, 0.9)),
+        FifoWorkers(batch_ms={1: 5.0}, count=random.randint(20, 60)),
+        FifoWorkers(batch_ms={1: 5.0}, count=random.randint(5, 30), speed=random.uniform(0.4, 0.9)),
     ]
     load = random.uniform(0.5, 0.85)
-    return _scenario("large fleet", workers, Poisson, load, requests, cost=Lognormal(random.uniform(0.3, 1.0)))
+    return _scenario("large fleet", workers, _poisson, load, requests, cost=Lognormal(cv=random.uniform(0.3, 1.0)))
 
 
 def sized(random: Random, requests: int) -> Scenario:
     """The real batch queue, requests of one row and of several, two speeds."""
     curve = {1: 2.0, 4: 3.2, 16: 8.0}
     workers: list[Workers] = [
-        ExactWorkers(curve, count=random.randint(2, 4)),
-        ExactWorkers(curve, count=random.randint(1, 3), speed=random.uniform(0.5, 0.9)),
+        ExactWorkers(batch_ms=curve, count=random.randint(2, 4)),
+        ExactWorkers(batch_ms=curve, count=random.randint(1, 3), speed=random.uniform(0.5, 0.9)),
     ]
     load, deadline_ms = random.uniform(0.15, 0.3), random.choice((15.0, 30.0, 100.0))
     rows = random.choice((4, 8, 12))
     return _scenario(
-        "sizes, batch queue", workers, Poisson, load, requests, cost=_ALIKE, deadline_ms=deadline_ms, large_rows=rows
+        "sizes, batch queue", workers, _poisson, load, requests, cost=_ALIKE, deadline_ms=deadline_ms, large_rows=rows
     )
 
 
 def swell(random: Random, requests: int) -> Scenario:
     """Held out: the load of a day, on the real batch queue."""
     curve = {1: 1.7, 2: 2.1, 4: 2.8, 8: 4.4}
-    workers: list[Workers] = [ExactWorkers(curve, count=3), ExactWorkers(curve, count=2, speed=0.6)]
+    workers: list[Workers] = [ExactWorkers(batch_ms=curve, count=3), ExactWorkers(batch_ms=curve, count=2, speed=0.6)]
 
     def day(rate: float) -> Workload:
-        return Diurnal(rate, swing=0.6, day_seconds=requests / rate)
+        return Diurnal(rate=rate, swing=0.6, day_seconds=requests / rate)
 
     return _scenario(
         "a day, real batch queue",
@@ -187,7 +197,7 @@ def swell(random: Random, requests: int) -> Scenario:
         day,
         random.uniform(0.4, 0.55),
         requests,
-        cost=Lognormal(0.1),
+        cost=Lognormal(cv=0.1),
         deadline_ms=50,
     )
 
@@ -195,15 +205,15 @@ def swell(random: Random, requests: int) -> Scenario:
 def minutes(random: Random, requests: int) -> Scenario:
     """Held out: per-minute counts with single minutes of several times the level."""
     curve = {1: 6.0, 4: 10.0, 8: 16.0}
-    workers: list[Workers] = [FifoWorkers(curve, count=6), FifoWorkers(curve, count=2, speed=0.5)]
+    workers: list[Workers] = [FifoWorkers(batch_ms=curve, count=6), FifoWorkers(batch_ms=curve, count=2, speed=0.5)]
 
     def trace(rate: float) -> Workload:
         level = rate * 60
         counts = [int(level * (random.uniform(2.0, 2.6) if minute % 7 == 5 else 0.8)) for minute in range(30)]
-        return Minutes(counts, cv=2.0, minute_seconds=min(60.0, requests / rate / 30))
+        return Minutes(counts=counts, cv=2.0, minute_seconds=min(60.0, requests / rate / 30))
 
     return _scenario(
-        "minutes of a trace", workers, trace, 0.35, requests, cost=Lognormal(0.5), deadline_ms=200, gateways=3
+        "minutes of a trace", workers, trace, 0.35, requests, cost=Lognormal(cv=0.5), deadline_ms=200, gateways=3
     )
 
 
@@ -213,16 +223,16 @@ def ramp(random: Random, requests: int) -> Scenario:
     factors = [0.75, 0.926, 1.143, 1.411]
 
     def steps(rate: float) -> Workload:
-        return Steps(rate, factors, requests / rate / len(factors) / 1.05)
+        return Steps(rate=rate, factors=factors, step_seconds=requests / rate / len(factors) / 1.05)
 
-    antagonists = Antagonists(20, (0.6, 1.05), swing=0.06, change_seconds=random.uniform(2, 5))
+    antagonists = Antagonists(machine_cores=20, level=(0.6, 1.05), swing=0.06, change_seconds=random.uniform(2, 5))
     return _scenario(
         "prequal's steps",
         workers,
         steps,
         1.0,
         requests,
-        cost=Normal(1.0),
+        cost=Normal(cv=1.0),
         deadline_ms=5000,
         antagonists=antagonists,
         gateways=5,
@@ -232,25 +242,25 @@ def ramp(random: Random, requests: int) -> Scenario:
 
 def trouble(random: Random, requests: int) -> Scenario:
     """Held out: one worker stops, one stalls, one fails every request, one runs at a tenth of its speed."""
-    workers: list[Workers] = [FifoWorkers({1: 2.0}, count=8)]
+    workers: list[Workers] = [FifoWorkers(batch_ms={1: 2.0}, count=8)]
 
     def failures(seconds: float) -> list[Failure]:
         each = seconds / 5
         return [
-            Failure("stop", 0.8 * each, [0], seconds=each / 2),
-            Failure("stall", 1.8 * each, [1], seconds=each / 2),
-            Failure("errors", 2.8 * each, [2], seconds=each / 2),
-            Failure("slow", 3.8 * each, [3], seconds=each / 2, factor=0.1),
+            Failure(kind="stop", at=0.8 * each, workers=[0], seconds=each / 2),
+            Failure(kind="stall", at=1.8 * each, workers=[1], seconds=each / 2),
+            Failure(kind="errors", at=2.8 * each, workers=[2], seconds=each / 2),
+            Failure(kind="slow", at=3.8 * each, workers=[3], seconds=each / 2, factor=0.1),
         ]
 
     load = random.uniform(0.4, 0.6)
     return _scenario(
         "failures",
         workers,
-        Poisson,
+        _poisson,
         load,
         requests,
-        cost=Lognormal(0.3),
+        cost=Lognormal(cv=0.3),
         deadline_ms=250,
         gateways=2,
         failures=failures,

@@ -15,7 +15,7 @@ from typing import cast
 import numpy as np
 
 from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.http1.body_receiver import LARGE_BODY, BodyReceiver
 from isochrone.wire.http1.chunked import ChunkedDecoder, ChunkedError

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import httptools
 
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head, Header
 from isochrone.wire.head_memo import remember_second
 

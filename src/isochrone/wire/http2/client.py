@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from isochrone.errors import ConnectionLost, IsochroneError
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.budget import UNACCOUNTED
 from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.head_memo import remember_second

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import cast
 
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.budget import MemoryBudget
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.control_frames import ControlFrames

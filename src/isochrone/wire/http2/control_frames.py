@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.budget import MemoryBudget
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.frames import ConnectionFault

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, cast
 
-from isochrone.settings import WireLimits
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.budget import MemoryBudget, Share
 from isochrone.wire.exchange import Buffer
 from isochrone.wire.http2 import frames

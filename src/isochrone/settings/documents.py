@@ -1,0 +1,64 @@
+"""The text of a settings file, YAML or JSON, as data whose lines are known. Reads files, interprets nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import yaml
+
+from isochrone.errors import ConfigError
+from isochrone.settings.lines import Lines, parse_yaml
+from isochrone.settings.problems import SettingsError, quoted
+
+
+class Document(NamedTuple):
+    """The data of one file. ``where`` names the file in errors; ``lines`` is None for JSON."""
+
+    where: str
+    data: Any
+    lines: Lines | None
+
+
+def read_text(path: Path | str, expected: str) -> str:
+    """The text of a file. ``expected`` describes the file in the error if there is none that can be read."""
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise SettingsError([ConfigError(str(path), "file", expected, error.strerror or str(error))]) from None
+    except UnicodeDecodeError:
+        raise SettingsError([ConfigError(str(path), "file", "UTF-8 text", "bytes that are not")]) from None
+
+
+def parse_document(text: str, where: str) -> Document:
+    """Parse JSON if the name ends in .json, because YAML forbids the tabs that JSON may contain; else YAML."""
+    try:
+        if where.endswith(".json"):
+            return Document(where, json.loads(text, object_pairs_hook=_without_duplicates), None)
+        return Document(where, *parse_yaml(text))
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f"{where}:{mark.line + 1}" if mark is not None else where
+        given = " ".join(str(getattr(error, "problem", None) or error).split())
+        raise SettingsError([ConfigError(place, "file", "valid YAML", given)]) from None
+    except (ValueError, RecursionError) as error:
+        expected = "valid JSON" if where.endswith(".json") else "valid YAML"
+        raise SettingsError([ConfigError(where, "file", expected, str(error))]) from None
+
+
+def as_mapping(document: Document, expected: str) -> dict[str, Any]:
+    """The document's data. ``expected`` describes the file in the error if it is empty or no mapping."""
+    if isinstance(document.data, dict):
+        return document.data
+    given = "nothing" if document.data is None else quoted(document.data)
+    raise SettingsError([ConfigError(document.where, "file", expected, given)])
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"the key {twice!r} for a second time")
+    return table

@@ -1,0 +1,97 @@
+"""YAML in which every key's line is known, and nothing is lost or guessed in silence. Pure.
+
+A key that is given twice is an error, as are values that hold themselves, or that aliases repeat without end. Dates
+stay text: a version or a name that looks like one is meant as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+_MERGE = "tag:yaml.org,2002:merge"
+_TIMESTAMP = "tag:yaml.org,2002:timestamp"
+#: Keys and values of a whole file. A fleet of a thousand models has 20,000; nine aliases in a row make a billion.
+_MOST_VALUES = 500_000
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers = {  # noqa: RUF012 (of the base class)
+        first: [(tag, pattern) for tag, pattern in resolvers if tag != _TIMESTAMP]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+class Lines:
+    """Where the parts of a text stand."""
+
+    def __init__(self, root: yaml.Node | None) -> None:
+        self._root = root
+
+    def of(self, path: Sequence[str | int]) -> int:
+        """The line of a key, or of the innermost part of its path that is there; from 1 on."""
+        node = self._root
+        line = 1 if node is None else node.start_mark.line + 1
+        for step in path:
+            found: tuple[int, yaml.Node] | None = None
+            if isinstance(node, yaml.MappingNode):
+                for key, value in node.value:
+                    if isinstance(key, yaml.ScalarNode) and key.value == str(step):
+                        found = (key.start_mark.line + 1, value)
+            elif isinstance(node, yaml.SequenceNode) and isinstance(step, int) and step < len(node.value):
+                found = (node.value[step].start_mark.line + 1, node.value[step])
+            if found is None:
+                return line
+            line, node = found
+        return line
+
+
+def parse_yaml(text: str) -> tuple[Any, Lines]:
+    """The data of a text, and its lines. Raises ``yaml.YAMLError``, with a mark where there is a place to show."""
+    loader = _Loader(text)
+    try:
+        root = loader.get_single_node()
+        if root is None:
+            return None, Lines(None)
+        _check(root, [], {})
+        lines = Lines(root)
+        # Constructing flattens merges in place, so the keys are all there for the lines, too.
+        return loader.construct_document(root), lines
+    except RecursionError:
+        raise yaml.constructor.ConstructorError(None, None, "it is nested too deeply", None) from None
+    finally:
+        loader.dispose()
+
+
+def _check(node: yaml.Node, above: list[yaml.Node], sizes: dict[int, int]) -> int:
+    """No key twice, nothing inside itself, no more values than the text could have itself; how many there are."""
+    if any(node is one for one in above):
+        raise yaml.constructor.ConstructorError(None, None, "an anchor that holds itself", node.start_mark)
+    if isinstance(node, yaml.ScalarNode):
+        return 1
+    if id(node) in sizes:
+        return sizes[id(node)]
+    above.append(node)
+    size = 1
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.tag != _MERGE:
+                if key.value in seen:
+                    raise yaml.constructor.ConstructorError(
+                        None, None, f"the key {key.value!r} for a second time", key.start_mark
+                    )
+                seen.add(key.value)
+            size += 1 + _check(value, above, sizes)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            size += _check(item, above, sizes)
+    above.pop()
+    if size > _MOST_VALUES:
+        raise yaml.constructor.ConstructorError(
+            None, None, f"more than {_MOST_VALUES} values, with all that its aliases repeat", node.start_mark
+        )
+    sizes[id(node)] = size
+    return size
