@@ -29,9 +29,7 @@ from __future__ import annotations
 
 # gRPC status codes by number (https://grpc.github.io/grpc/core/md_doc_statuscodes.html); grpcio is not imported
 # for sixteen integers.
-GRPC_OK = 0
 GRPC_CANCELLED = 1
-GRPC_UNKNOWN = 2
 GRPC_INVALID_ARGUMENT = 3
 GRPC_DEADLINE_EXCEEDED = 4
 GRPC_NOT_FOUND = 5

@@ -31,12 +31,6 @@ def test_server_timing_tells_each_stage_in_milliseconds() -> None:
     assert value == (b"dispatch;dur=1.000, queue;dur=2.000, batch;dur=3.000, compute;dur=4.500, serialise;dur=6.000")
 
 
-def test_network_in_comes_first_where_it_is_known() -> None:
-    request = request_with_marks()
-    value = timing.server_timing(request, request.infer_end, network_in_ns=250_000)
-    assert value.startswith(b"network-in;dur=0.250, dispatch;dur=1.000, ")
-
-
 def test_stages_a_request_never_came_to_are_left_out() -> None:
     request = request_with_marks()
     request.compute_start = request.infer_start = request.infer_end = request.compute_end = 0
@@ -89,8 +83,8 @@ def test_of_a_server_that_tells_no_stages_a_gateway_tells_the_whole() -> None:
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(0, 100_000_000_000), min_size=6, max_size=6), st.integers(0, 10**9))
-def test_server_timing_reads_back_and_adds_up(durations: list[int], network_in: int) -> None:
+@given(st.lists(st.integers(0, 100_000_000_000), min_size=6, max_size=6))
+def test_server_timing_reads_back_and_adds_up(durations: list[int]) -> None:
     dispatch, queue, wait, compute, split, rest = durations
     request = InferRequest(Plan("m", "1", (), None), "", {}, 10**15)
     request.enqueued = request.arrived + dispatch
@@ -99,10 +93,9 @@ def test_server_timing_reads_back_and_adds_up(durations: list[int], network_in: 
     request.infer_end = request.infer_start + compute
     request.compute_end = request.infer_end + split
     now = request.compute_end + rest
-    read = timing.parse_server_timing(timing.server_timing(request, now, network_in))
-    assert list(read) == ["network-in", "dispatch", "queue", "batch", "compute", "serialise"]
+    read = timing.parse_server_timing(timing.server_timing(request, now))
+    assert list(read) == ["dispatch", "queue", "batch", "compute", "serialise"]
     assert read["queue"] == pytest.approx(queue / MS, abs=0.000_51)
-    assert read.pop("network-in") == pytest.approx(network_in / MS, abs=0.000_51)
     assert sum(read.values()) == pytest.approx((now - request.arrived) / MS, abs=0.003)
 
 

@@ -12,16 +12,6 @@ from typing import Any
 from google.protobuf.descriptor import FieldDescriptor
 
 
-def server_metadata_json(message: Any) -> dict[str, Any]:
-    """GET /v2"""
-    return message_json(message)
-
-
-def model_metadata_json(message: Any) -> dict[str, Any]:
-    """GET /v2/models/{model}"""
-    return message_json(message)
-
-
 def model_config_json(message: Any) -> dict[str, Any]:
     """GET /v2/models/{model}/config: the ``ModelConfig`` itself, not the response around it."""
     return message_json(message)

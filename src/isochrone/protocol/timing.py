@@ -26,7 +26,7 @@ _MOST_STEPS: Final = 32
 _STEP: Final = re.compile(r"step\d+\.(.+)")
 
 
-def server_timing(request: InferRequest, now: int, network_in_ns: int | None = None) -> bytes:
+def server_timing(request: InferRequest, now: int) -> bytes:
     """The header's value: each stage's milliseconds. A stage the request never came to is left out.
 
     ``batch`` is the wait for an instance and the gathering of the batch; ``network_in_ns`` is the time its
@@ -51,9 +51,7 @@ def server_timing(request: InferRequest, now: int, network_in_ns: int | None = N
         value = b"dispatch;dur=%.3f" % dispatch_ms
     for number, (model, nanoseconds) in enumerate(getattr(request, "steps", ()), 1):
         value += b", step%d.%b;dur=%.3f" % (number, quote(model, safe="").encode(), nanoseconds * _MILLISECONDS)
-    if network_in_ns is None:
-        return value
-    return b"network-in;dur=%.3f, %b" % (network_in_ns * _MILLISECONDS, value)
+    return value
 
 
 _TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"

@@ -360,14 +360,6 @@ def test_a_receiver_may_hold_the_window() -> None:
     assert connection.local_flow_control_window(1) == 1000
 
 
-def test_ping() -> None:
-    end = ClientEnd()
-    told: list[str] = []
-    end.connection.ping(lambda: told.append("pong"))
-    end.settle()
-    assert told == ["pong"]
-
-
 def test_control_frames_are_counted_by_the_second() -> None:
     end = ClientEnd(WireLimits(max_control_frames_per_second=10))
     end.settle()

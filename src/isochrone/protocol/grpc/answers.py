@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from tritonclient.grpc import service_pb2
 
 from isochrone.protocol.grpc.plan import Answer, GrpcPlan
-from isochrone.protocol.leases import write_output
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
+from isochrone.protocol.shared_memory_requests import write_output
 from isochrone.protocol.tensors.binary import to_binary
 from isochrone.protocol.tensors.classification import classify
 from isochrone.protocol.tensors.datatypes import name_of

@@ -22,8 +22,8 @@ from isochrone.protocol.grpc.calls import (
     unexpected,
 )
 from isochrone.protocol.grpc.plan import Answer, GrpcPlan, InferDecoder
-from isochrone.protocol.leases import LeasedRequest, infer_leased
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
+from isochrone.protocol.shared_memory_requests import SharedMemoryRequest, infer_with_regions
 from isochrone.wire.exchange import Exchange, Route
 from isochrone.wire.http2.hpack import Encoder
 
@@ -65,7 +65,7 @@ class InferRoute(Route):
             else:
                 plan, inputs = self._decode(*message_of(body, self.call.encoding, self._limit))
             if plan.regions:
-                infer_leased(self.service, LeasedGrpcInferRequest(exchange, self, plan, inputs), plan.choices)
+                infer_with_regions(self.service, SharedMemoryGrpcRequest(exchange, self, plan, inputs), plan.choices)
             else:
                 self.service.infer(GrpcInferRequest(exchange, self, plan, inputs))
         except IsochroneError as error:
@@ -173,5 +173,5 @@ class GrpcInferRequest(InferRequest):
         pass
 
 
-class LeasedGrpcInferRequest(LeasedRequest, GrpcInferRequest):
+class SharedMemoryGrpcRequest(SharedMemoryRequest, GrpcInferRequest):
     """One that reads or writes shared memory."""

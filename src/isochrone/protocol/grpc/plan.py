@@ -15,9 +15,9 @@ from tritonclient.grpc import service_pb2
 
 from isochrone.errors import InvalidArgument, MalformedRequest
 from isochrone.protocol.grpc.calls import parse
-from isochrone.protocol.leases import regions_named
 from isochrone.protocol.messages import OutputChoice, Plan
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
+from isochrone.protocol.shared_memory_requests import regions_named
 from isochrone.protocol.tensors.binary import from_binary, from_contents, truth
 from isochrone.protocol.tensors.datatypes import element_count, item_size, numpy_of
 from isochrone.protocol.varint import read_varint

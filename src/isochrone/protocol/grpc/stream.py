@@ -30,8 +30,8 @@ from isochrone.protocol.grpc.calls import (
 )
 from isochrone.protocol.grpc.message_reader import MessageReader
 from isochrone.protocol.grpc.plan import GrpcPlan, InferDecoder
-from isochrone.protocol.leases import LeasedRequest, infer_leased
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
+from isochrone.protocol.shared_memory_requests import SharedMemoryRequest, infer_with_regions
 from isochrone.protocol.varint import encode_varint
 from isochrone.wire.budget import SMALL
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Route
@@ -212,7 +212,7 @@ class InferStream:
             body = unpack(flag, payload, self.call.encoding, self._limit)
             plan, inputs = self._decoder.decode(body, 0)
             request_id = plan.request_id
-            request = (LeasedStreamInferRequest if plan.regions else StreamInferRequest)(self, plan, inputs, arrived)
+            request = (SharedMemoryStreamRequest if plan.regions else StreamInferRequest)(self, plan, inputs, arrived)
             request.deadline = self.call.deadline(self._opened, 0) if self.call.timeout_ns else request.deadline
             if plan.timeout_ns:
                 request.deadline = min(request.deadline, arrived + plan.timeout_ns)
@@ -225,8 +225,8 @@ class InferStream:
         self._outstanding_bytes += request.size
         self._outstanding.append(request)
         try:
-            if isinstance(request, LeasedStreamInferRequest):
-                infer_leased(self.service, request, plan.choices)
+            if isinstance(request, SharedMemoryStreamRequest):
+                infer_with_regions(self.service, request, plan.choices)
             else:
                 self.service.infer(request)
         except IsochroneError as error:
@@ -380,7 +380,7 @@ class StreamInferRequest(InferRequest):
         self.stream.when_writable(callback)
 
 
-class LeasedStreamInferRequest(LeasedRequest, StreamInferRequest):
+class SharedMemoryStreamRequest(SharedMemoryRequest, StreamInferRequest):
     """One that reads or writes shared memory."""
 
 

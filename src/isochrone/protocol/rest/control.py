@@ -152,11 +152,11 @@ def _model_ready(call: Call) -> Answer:
 
 
 def _server_metadata(call: Call) -> Answer:
-    return control_json.server_metadata_json(call.service.server_metadata())
+    return control_json.message_json(call.service.server_metadata())
 
 
 def _model_metadata(call: Call) -> Answer:
-    answer = control_json.model_metadata_json(call.service.model_metadata(*call.model))
+    answer = control_json.message_json(call.service.model_metadata(*call.model))
     digest = call.service.model_digest(*call.model)
     if digest:
         answer["parameters"] = {"digest": f"sha256:{digest}"}

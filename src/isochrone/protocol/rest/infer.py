@@ -16,11 +16,11 @@ from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol import orca, timing
 from isochrone.protocol.compression import codec
 from isochrone.protocol.compression.deflating import deflated
-from isochrone.protocol.leases import LeasedRequest, infer_leased, write_output
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, OutputChoice, Parameters
 from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpected
 from isochrone.protocol.rest.headers import header_length, timeout_header
 from isochrone.protocol.rest.plan import RestPlan, decode_plan, read_inputs
+from isochrone.protocol.shared_memory_requests import SharedMemoryRequest, infer_with_regions, write_output
 from isochrone.protocol.stages import stages_of
 from isochrone.protocol.tensors.binary import to_binary
 from isochrone.protocol.tensors.classification import classify
@@ -97,7 +97,7 @@ class InferRoute(Route):
                 plan = known
             inputs = read_inputs(plan, body, self.service)
             if plan.regions:
-                infer_leased(self.service, LeasedRestInferRequest(exchange, self, plan, inputs), plan.choices)
+                infer_with_regions(self.service, SharedMemoryRestRequest(exchange, self, plan, inputs), plan.choices)
             else:
                 self.service.infer(RestInferRequest(exchange, self, plan, inputs))
         except IsochroneError as error:
@@ -305,5 +305,5 @@ class RestInferRequest(InferRequest):
         pass
 
 
-class LeasedRestInferRequest(LeasedRequest, RestInferRequest):
+class SharedMemoryRestRequest(SharedMemoryRequest, RestInferRequest):
     """One that reads or writes shared memory."""

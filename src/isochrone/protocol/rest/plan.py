@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 
 from isochrone.errors import InvalidArgument
-from isochrone.protocol.leases import regions_named
 from isochrone.protocol.messages import OutputChoice, Plan
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
 from isochrone.protocol.rest.json_bodies import read_json
+from isochrone.protocol.shared_memory_requests import regions_named
 from isochrone.protocol.tensors.binary import from_binary, size_mismatch, truth
 from isochrone.protocol.tensors.datatypes import element_count, item_size, numpy_of, shown
 from isochrone.protocol.tensors.json_values import from_json

@@ -84,11 +84,11 @@ class SharedMemoryRegions:
             raise Unavailable(f"Failed to unregister the following system shared memory regions: {held} ,")
 
     def hold(self, names: Iterable[str]) -> None:
-        """A request holds these regions until ``let_go`` is called with the same names."""
+        """A request holds these regions until ``release`` is called with the same names."""
         for name in names:
             self._holders[name] = self._holders.get(name, 0) + 1
 
-    def let_go(self, names: Iterable[str]) -> None:
+    def release(self, names: Iterable[str]) -> None:
         for name in names:
             left = self._holders[name] - 1
             if left:

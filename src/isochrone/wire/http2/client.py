@@ -146,7 +146,6 @@ class Http2ClientConnection(Http2Connection):
         #: Streams above this one were not processed, as GOAWAY said.
         self.last_processed = frames.MAX_STREAM_ID
         self.control_since = self.loop.time()
-        self.pings: deque[Callable[[], None]] = deque()
         #: Called when no further stream can be opened; open ones may still be answered.
         self.on_going_away: Callable[[], None] | None = None
         #: Called when the connection is gone; streams have been told before.
@@ -231,11 +230,6 @@ class Http2ClientConnection(Http2Connection):
         last = len(body) - 1
         for index, part in enumerate(body):
             stream.send_data(part, end and index == last)
-
-    def ping(self, answered: Callable[[], None]) -> None:
-        """Asks for a sign of life."""
-        self.pings.append(answered)
-        self.put(frames.frame(frames.PING, 0, 0, b"isochron"))
 
     def close(self) -> None:
         """Gives up what is under way."""
@@ -457,10 +451,6 @@ class Http2ClientConnection(Http2Connection):
     def cut_stalled(self) -> None:
         self.ended_because = "the server reads nothing"
         super().cut_stalled()
-
-    def ping_acknowledged(self, payload: bytes) -> None:
-        if self.pings:
-            self.pings.popleft()()
 
     @property
     def highest_stream(self) -> int:

@@ -50,9 +50,7 @@ class ControlFrames(FrameSender):
             if len(payload) != 8:
                 raise ConnectionFault(frames.FRAME_SIZE_ERROR, f"PING of {len(payload)} bytes, expected 8")
             self.count_control()
-            if flags & frames.ACK:
-                self.ping_acknowledged(payload)
-            else:
+            if not flags & frames.ACK:
                 self.put(frames.ping_ack(payload))
         elif kind == frames.RST_STREAM:
             if len(payload) != 4:
@@ -94,9 +92,6 @@ class ControlFrames(FrameSender):
         self.going_away = True
         if not self.streams:
             self.transport.close()
-
-    def ping_acknowledged(self, payload: bytes) -> None:
-        """An answer to a PING of ours."""
 
     def _window_update(self, stream_id: int, payload: bytes) -> None:
         if len(payload) != 4:

@@ -39,7 +39,9 @@ def write_output(name: str, choice: OutputChoice, data: Any, service: InferenceS
     view[: len(data)] = data
 
 
-def infer_leased(service: InferenceService, request: LeasedRequest, choices: dict[str, OutputChoice]) -> None:
+def infer_with_regions(
+    service: InferenceService, request: SharedMemoryRequest, choices: dict[str, OutputChoice]
+) -> None:
     """Hands a request over that holds its regions; raises as ``infer`` does, and then holds nothing."""
     regions = service.shared_memory
     for name, choice in choices.items():
@@ -53,7 +55,7 @@ def infer_leased(service: InferenceService, request: LeasedRequest, choices: dic
     try:
         service.infer(request)
     except BaseException:
-        request.let_go()
+        request.release()
         raise
 
 
@@ -63,7 +65,7 @@ def _switched_off(name: str) -> InvalidArgument:
     )
 
 
-class LeasedRequest(InferRequest):
+class SharedMemoryRequest(InferRequest):
     """What the transports' requests become when they name regions."""
 
     # Without slots: two bases with slots of their own cannot be combined.
@@ -75,25 +77,25 @@ class LeasedRequest(InferRequest):
         self._regions, self._held = regions, plan.regions
         regions.hold(self._held)
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         regions, self._regions = self._regions, None
         if regions is not None:
-            regions.let_go(self._held)
+            regions.release(self._held)
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         try:
             super().complete(outputs, parameters)
         finally:
-            self.let_go()
+            self.release()
 
     def fail(self, error: IsochroneError) -> None:
-        self.let_go()
+        self.release()
         super().fail(error)
 
     def dropped(self) -> None:
-        self.let_go()
+        self.release()
         super().dropped()
 
     def finish(self) -> None:
-        self.let_go()
+        self.release()
         super().finish()

@@ -15,8 +15,8 @@ from tritonclient.grpc import service_pb2
 from isochrone.errors import Internal, InvalidArgument, NotFound, Unavailable
 from isochrone.protocol.grpc.answers import render
 from isochrone.protocol.grpc.plan import plan_of
-from isochrone.protocol.leases import LeasedRequest, infer_leased
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
+from isochrone.protocol.shared_memory_requests import SharedMemoryRequest, infer_with_regions
 from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 
 KEY = f"isochrone-test-leases-{os.getpid()}"
@@ -35,7 +35,7 @@ class Recording(InferRequest):
         pass
 
 
-class Leased(LeasedRequest, Recording):
+class Leased(SharedMemoryRequest, Recording):
     pass
 
 
@@ -84,7 +84,7 @@ ENDINGS: dict[str, Callable[[Leased], None]] = {
 def test_a_region_in_use_cannot_be_unregistered(regions: SharedMemoryRegions, ending: str) -> None:
     request, second = leased(message_of()), leased(message_of())
     for each in (request, second):
-        infer_leased(service(regions), each, {})
+        infer_with_regions(service(regions), each, {})
     with pytest.raises(Unavailable, match=r"^Cannot unregister shared memory region 'r', it is currently in use\.$"):
         regions.unregister("r")
     ENDINGS[ending](request)
@@ -99,7 +99,7 @@ def test_a_region_in_use_cannot_be_unregistered(regions: SharedMemoryRegions, en
 
 def test_unregistering_all_leaves_those_in_use(regions: SharedMemoryRegions) -> None:
     request = leased(message_of())
-    infer_leased(service(regions), request, {})
+    infer_with_regions(service(regions), request, {})
     with pytest.raises(Unavailable, match="Failed to unregister the following system shared memory regions: r ,"):
         regions.unregister()
     assert [region.name for region in regions.status()] == ["r"]
@@ -113,7 +113,7 @@ def test_a_request_that_is_refused_holds_nothing(regions: SharedMemoryRegions) -
         raise NotFound("no such model")
 
     with pytest.raises(NotFound):
-        infer_leased(service(regions, refuse), leased(message_of()), {})
+        infer_with_regions(service(regions, refuse), leased(message_of()), {})
     regions.unregister("r")
 
 
@@ -134,7 +134,7 @@ def test_an_output_region_is_checked_before_the_model_runs(
     request = leased(message)
     plan: Any = request.plan
     with pytest.raises(error, match=words):
-        infer_leased(service(regions, ran.append), request, plan.choices)
+        infer_with_regions(service(regions, ran.append), request, plan.choices)
     assert not ran
     regions.unregister()
 
