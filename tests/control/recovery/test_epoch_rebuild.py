@@ -176,7 +176,7 @@ def test_a_gateway_that_serves_and_has_not_offered_yet_is_waited_for() -> None:
         records = damaged(*offers)
         records.put(KEYS.gateway("g1"), GatewayRecord("g1", "h", 1, epoch=7))
         records.rollout("r7", DONE, {"detector": Change("2", "1", "d2", ("cpu",))}, epoch=7)
-        with pytest.raises(Conflict, match=r"not been offered yet by gateway g1; .* --without g1"):
+        with pytest.raises(Conflict, match=r"gateway g1 has not yet offered the epoch that it serves; .* --without g1"):
             restore_epoch(records.view, CONTEXT)
         assert set(restore_epoch(records.view, CONTEXT, without=("g1",)).answer.epoch.models) == {"detector"}
         with pytest.raises(NotFound, match="gateway 'g7'"):

@@ -1,4 +1,4 @@
-"""An epoch record as a gateway serves by it. Pure."""
+"""Translates an epoch record into the commitments that a gateway serves. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from isochrone.protocol.stages import stages_value
 
 
 def commitments(record: EpochRecord) -> dict[str, Commitment]:
-    """What is committed of each model."""
+    """By model."""
     return {name: _commitment(record, assignment) for name, assignment in record.models.items()}
 
 
@@ -29,8 +29,9 @@ def _commitment(record: EpochRecord, assignment: Assignment) -> Commitment:
 
 
 def _stages(models: Mapping[str, Assignment], assignment: Assignment, version: str) -> bytes:
-    """What the stages of one version of an ensemble run, and theirs in turn: the canary what is tried, the previous
-    version what was served before where that changed with it, and otherwise what is served."""
+    """The versions that the stages of one version of an ensemble run, and their stages in turn: for the canary the
+    stages' canaries, for the previous version the stages' previous versions if they changed with it, and otherwise the
+    committed ones."""
     if not assignment.stages:
         return b""
     tried = assignment.canary is not None and version == assignment.canary.version
@@ -39,7 +40,7 @@ def _stages(models: Mapping[str, Assignment], assignment: Assignment, version: s
     while to_see:
         name = to_see.pop()
         stage = models.get(name)
-        # One that was seen needs no second look, and a circle, which no worker would load, ends.
+        # Each stage once: a circle, which no worker would load, ends here.
         if stage is None or stage is assignment or name in versions:
             continue
         to_see += stage.stages

@@ -1,8 +1,8 @@
-"""A gateway's registration in the store: its name, by lease, and what it serves by.
+"""A gateway's registration in the store: its name, under a lease, and the epoch that it serves.
 
-A strict switch waits for every registered name, so two gateways under one name would be a hole in it: a name is taken
-by compare-and-swap, and one that another gateway holds is refused. The lease of a gateway that died runs out, so a
-restarted one waits for that first. Must never overwrite what another gateway has registered.
+A strict switch waits for every registered name, so two gateways with the same name would break it: a name is claimed by
+compare-and-swap, and a name that another gateway holds is rejected. The lease of a gateway that died expires, so a
+restarted gateway waits for that first. Must never overwrite another gateway's registration.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from isochrone.store.mirror import Mirror
 
 log = structlog.get_logger()
 
-#: Seconds between two reports that differ in health alone: a worker that flaps must not keep the store busy.
+#: Seconds between two reports that differ only in the health of workers: a flapping worker must not flood the store.
 _REPORT_SECONDS = 0.25
-#: Seconds beyond a lease before a name counts as held by a gateway that lives.
+#: Seconds beyond a lease before a name counts as held by a living gateway.
 _MARGIN = 1.0
 
 
@@ -32,7 +32,7 @@ class NameTaken(AlreadyExists):
 
 
 class GatewayRegistration:
-    """One gateway's. ``current``: its record as it should stand now; ``lost``: called when another has the name."""
+    """One gateway's. ``current``: its present record; ``lost``: called when another gateway has the name."""
 
     def __init__(
         self,
@@ -53,13 +53,13 @@ class GatewayRegistration:
         own = current()
         self._name, self._incarnation = own.name, own.incarnation
         self._key, self._known_key = keys.gateway(own.name), keys.known_gateway(own.name)
-        #: What was written last, and when; None: nothing yet.
+        #: The record that was written last, and when; None: none yet.
         self._written: GatewayRecord | None = None
         self._written_at = 0.0
 
     async def start(self) -> None:
-        """Returns when the gateway is registered. Waits for the store, and for the lease of a dead one of this name.
-        Raises ``NameTaken``."""
+        """Return when the gateway is registered. Wait for the store, and for the lease of a dead gateway of this name.
+        Raise ``NameTaken``."""
         holder, since = "", time.monotonic()
         while True:
             try:
@@ -68,7 +68,7 @@ class GatewayRegistration:
             except NameTaken as error:
                 if error.message != holder:
                     holder, since = error.message, time.monotonic()
-                    log.warning("the gateway's name is registered; waiting for its lease to run out", error=holder)
+                    log.warning("the gateway's name is registered; waiting for its lease to expire", error=holder)
                 if time.monotonic() - since > self._lease_seconds + _MARGIN:
                     raise
                 await asyncio.sleep(0.1)
@@ -77,7 +77,7 @@ class GatewayRegistration:
                 await asyncio.sleep(0.5)
 
     async def keep(self) -> None:
-        """Registers again when the lease was lost, and reports what is served. Until cancelled, or the name is lost."""
+        """Register again if the lease is lost, and report what is served; until cancelled, or the name is lost."""
         while True:
             before = self._mirror.revision
             try:
@@ -90,15 +90,15 @@ class GatewayRegistration:
                 self._lost(error)
                 return
             except StoreUnavailable:
-                pass  # the mirror says so in the log
+                pass  # the mirror logs it
             except Exception as error:
-                # A gateway that is not kept registered would be taken for lost.
+                # A gateway without a registration would count as lost.
                 log.error("keeping the gateway registered failed unexpectedly", exc_info=error)
                 await asyncio.sleep(0.5)
             await self._mirror.changed(before, 0.1)
 
     async def deregister(self) -> None:
-        """No switch need wait for this gateway any more. Only when it admits nothing any more."""
+        """Remove the registration, so that no switch waits for this gateway. Only when it no longer admits requests."""
         known = await self._store.get(self._known_key)
         if known is not None and known.value == self._incarnation.encode():
             await self._store.transact(
@@ -114,14 +114,14 @@ class GatewayRegistration:
             await self._lease.revoke()
 
     def _stands(self) -> bool:
-        """Whether the registration is as it was written."""
+        """Whether the registration still stands as it was written."""
         entry, known = (self._mirror.entries.get(key) for key in (self._key, self._known_key))
         if entry is None or known is None or self._lease is None or self._lease.lost:
             return False
         return entry.lease == self._lease.id and known.value == self._incarnation.encode()
 
     async def _register(self) -> None:
-        """One transaction: whoever commits a strict switch after it has to wait for this gateway too."""
+        """Register in one transaction: every strict switch committed after it waits for this gateway too."""
         if self._lease is None or self._lease.lost:
             self._lease = await self._store.grant(self._lease_seconds)
         entry = await self._store.get(self._key)
@@ -131,33 +131,33 @@ class GatewayRegistration:
             )
         record = self._current()
         outcome = await self._store.transact(
-            # Two that start at once: one of them writes, the other looks again.
+            # If two gateways start at once, one of them writes and the other reads again.
             (Compare(self._key, entry.revision if entry is not None else 0),),
             (
                 Put(self._key, encode(record), self._lease.id),
                 Put(self._known_key, self._incarnation.encode()),
                 Put(self._keys.gateway_set, f"{self._name} {self._incarnation}".encode()),
             ),
-            # Whoever commits durably after it makes it so.
+            # A durable commit after it makes it durable.
             durable=False,
         )
-        # Nothing is admitted before all that was written earlier has been seen.
+        # Nothing is admitted before all earlier writes have been seen.
         await self._mirror.catch_up(outcome.revision)
         if not outcome.succeeded:
             return await self._register()
         self._written, self._written_at = record, time.monotonic()
 
     def _may_replace(self, entry: Entry, lease: int) -> bool:
-        """Its own, or one that no lease keeps alive."""
+        """Whether the entry is this gateway's own, or has no lease."""
         if entry.lease in (0, lease):
             return True
         try:
             return decode(entry.value, GatewayRecord).incarnation == self._incarnation
         except Unreadable:
-            return False  # its owner writes it again, or its lease runs out
+            return False  # its owner rewrites it, or its lease expires
 
     async def _report(self) -> None:
-        """What is served by and where: here and, of the epoch, for when this gateway is not heard of."""
+        """Write the present record and, if the epoch changed, the key that outlives the registration."""
         record, written = self._current(), self._written
         if record == written or self._lease is None:
             return

@@ -1,8 +1,8 @@
-"""Runs beside a worker, in its process: keeps the worker's record in the store, by a lease.
+"""Registers a worker in the store, from inside its process: keeps the worker's record there, under a lease.
 
-The record is there while the worker takes requests: written when it is ready, gone before it stops accepting, and gone
-with the lease when the process dies. The store may come and go: the worker serves on, and is written again when the
-store is back. It must never stop or slow the worker.
+The record exists while the worker accepts requests: it is written when the worker is ready, deleted before it stops
+accepting, and expires with the lease if the process dies. While the store is unavailable the worker keeps serving; its
+record is written again afterwards. Must never stop or slow the worker.
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from isochrone.store.base import Compare, Entry, Lease, LeaseEnded, Put, Store, 
 
 log = structlog.get_logger()
 
-#: Between two looks at the own record: a part of the lease, at most so many seconds.
-_LOOKS_PER_LEASE, _LONGEST_PAUSE = 4, 1.0
-#: Stopping waits so long for the store to forget the worker; then its lease sees to it.
-_FAREWELL_SECONDS = 2.0
+#: Checks of the record per lease, and the longest pause between two checks in seconds.
+_CHECKS_PER_LEASE, _LONGEST_PAUSE = 4, 1.0
+#: Seconds for the store to delete the record when the worker stops; after that the lease expires.
+_DEREGISTER_SECONDS = 2.0
 
 
 class Due(Enum):
-    """What a look at the own record asks for."""
+    """What a check of the worker's record calls for."""
 
     NOTHING = "nothing"
     REGISTER = "register"
-    #: A process of the same name that was started later has it: two must not fight over it.
+    #: A process of the same name that was started later holds the record: two must not fight over it.
     YIELD = "yield"
 
 
 def due(own: WorkerRecord, lease: int, seen: Entry | None) -> Due:
-    """``lease``: the one held now; 0: none."""
+    """``lease``: the present lease; 0: none."""
     if seen is None:
         return Due.REGISTER
     try:
@@ -52,12 +52,12 @@ def due(own: WorkerRecord, lease: int, seen: Entry | None) -> Due:
 
 
 def new_incarnation() -> str:
-    """Of two starts the later one compares greater; two at once differ by their process."""
+    """A later start compares greater; two simultaneous starts differ by their process."""
     return f"{time.time_ns():020d}-{os.getpid()}"
 
 
 def advertised_host(listening: str, store_url: str) -> str:
-    """Where others find what listens here: an address of this machine, where it listens on all of them."""
+    """The address that other machines use for a listening address: one of this machine's if it listens on all."""
     if listening not in ("0.0.0.0", "::", ""):
         return listening
     kind, _, rest = store_url.partition(":")
@@ -65,7 +65,7 @@ def advertised_host(listening: str, store_url: str) -> str:
     if peer is None:
         # A store in a file is for one machine.
         return "127.0.0.1"
-    # No packet is sent: the kernel only says which of its addresses it would use towards the store.
+    # No packet is sent: the kernel only selects the address that it would use towards the store.
     try:
         family, kind_, protocol, _, address = socket.getaddrinfo(peer, 2379, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind_, protocol) as probe:
@@ -76,7 +76,7 @@ def advertised_host(listening: str, store_url: str) -> str:
 
 
 class WorkerLink:
-    """One worker's. ``record_of``: its record, once its ports are known."""
+    """One worker's. ``record_of``: its record, given its ports."""
 
     def __init__(
         self,
@@ -91,37 +91,37 @@ class WorkerLink:
         self._lease_seconds = lease_seconds
         self._lease: Lease | None = None
         self._keeping: asyncio.Task[None] | None = None
-        #: Said in the log already.
+        #: Logged already.
         self._away = self._yielded = False
 
     async def start(self, ports: Mapping[str, int]) -> None:
-        """Returns at once: a store that is away keeps no worker from serving."""
+        """Return at once: an unavailable store keeps no worker from serving."""
         self._keeping = asyncio.create_task(self._keep(self._record_of(ports)), name="worker-link")
 
     async def stop(self) -> None:
-        """The record is gone when it returns, if the store answers."""
+        """Delete the record, if the store answers."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
         try:
-            async with asyncio.timeout(_FAREWELL_SECONDS):
+            async with asyncio.timeout(_DEREGISTER_SECONDS):
                 if self._lease is not None:
                     await self._lease.revoke()
         except (TimeoutError, StoreUnavailable) as error:
-            log.warning("the store was not told that the worker leaves; its lease will tell", error=str(error))
+            log.warning("the worker could not deregister; its lease will expire", error=str(error))
         try:
-            async with asyncio.timeout(_FAREWELL_SECONDS):
+            async with asyncio.timeout(_DEREGISTER_SECONDS):
                 await self._store.close()
         except TimeoutError:
-            log.warning("the store does not let go", store=self._store.url)
+            log.warning("the store could not be closed in time", store=self._store.url)
 
     async def _keep(self, record: WorkerRecord) -> None:
-        pause = min(self._lease_seconds / _LOOKS_PER_LEASE, _LONGEST_PAUSE)
+        pause = min(self._lease_seconds / _CHECKS_PER_LEASE, _LONGEST_PAUSE)
         while True:
             try:
-                await self._look(record)
+                await self._check(record)
             except LeaseEnded:
-                # Between the look and the write; the next look asks for another.
+                # It ended between the check and the write; the next check requests another.
                 self._lease = None
             except StoreUnavailable as error:
                 if not self._away:
@@ -135,7 +135,7 @@ class WorkerLink:
                 self._away = False
             await asyncio.sleep(pause)
 
-    async def _look(self, record: WorkerRecord) -> None:
+    async def _check(self, record: WorkerRecord) -> None:
         key = self._keys.worker(record.name)
         seen = await self._store.get(key)
         lease = None if self._lease is None or self._lease.lost else self._lease
@@ -148,7 +148,7 @@ class WorkerLink:
             return
         if lease is None:
             lease = self._lease = await self._store.grant(self._lease_seconds)
-        # Only over what was seen: between the two, a later process of this name may have written its own.
+        # Conditional on the record that was read: a later process of this name may have written its own since.
         compare = Compare(key, seen.revision if seen is not None else 0)
         outcome = await self._store.transact((compare,), (Put(key, encode(record), lease.id),), durable=False)
         if outcome.succeeded:

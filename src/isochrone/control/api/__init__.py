@@ -1,5 +1,6 @@
-"""The control API: JSON under /v1, for the command line and everybody else. Any controller serves it.
+"""The control API: JSON under /v1. Every controller serves it.
 
-It reads this controller's mirror and writes records; the leading controller acts on them. ``routes`` is the list of
-all there is, ``openapi`` describes it, ``application`` puts it together, ``serving`` listens.
+It reads this controller's mirror and writes records; the leading controller acts on them. ``routes`` lists all
+operations, ``openapi`` describes them, ``application`` assembles them, ``serving`` listens. Must never act on the fleet
+by itself.
 """

@@ -1,4 +1,4 @@
-"""The starlette application: the operations as routes, and every failure as JSON with a sentence and a code."""
+"""The starlette application: the operations as routes, and every error as JSON with a message and a code."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def create_app(
 ) -> Starlette:
     """The API of one fleet. The mirror must be running; neither it nor the store is closed here.
 
-    ``write_error``: why nothing can be written to the store, where that is known. ``names``: host names it is reached
-    by, beside this machine's own. ``allowed_origins``: of pages that may use it from a browser.
+    ``write_error``: why nothing can be written to the store, if that is known. ``names``: host names of the API, beside
+    this machine's own. ``allowed_origins``: of pages that may use it from a browser.
     """
     service = ControlService(store, mirror, keys, write_error)
     described = document(OPERATIONS)
@@ -55,7 +55,7 @@ def create_app(
         middleware=[Middleware(Guard, names=names, allowed_origins=allowed_origins)],
         exception_handlers={IsochroneError: _refused, HTTPException: _no_such_route, Exception: _broken},
     )
-    # What ``serve_api`` sets before it stops.
+    # ``serve_api`` sets it before it stops.
     app.state.stopping = service.stopping
     return app
 
@@ -76,17 +76,20 @@ def _no_such_route(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     path = request.url.path[:200]
     if error.status_code == 405:
-        said = ErrorAnswer(f"{path}: {request.method} is not one of its methods", "method_not_allowed")
+        error_answer = ErrorAnswer(f"{path}: {request.method} is not one of its methods", "method_not_allowed")
     elif error.status_code == 404:
-        said = ErrorAnswer(f"no such path: {path}; /v1/openapi.json lists them", "not_found")
+        error_answer = ErrorAnswer(f"no such path: {path}; /v1/openapi.json lists them", "not_found")
     else:
-        said = ErrorAnswer(error.detail, "malformed")
+        error_answer = ErrorAnswer(error.detail, "malformed")
     return Response(
-        msgspec.json.encode(said), status_code=error.status_code, headers=error.headers, media_type="application/json"
+        msgspec.json.encode(error_answer),
+        status_code=error.status_code,
+        headers=error.headers,
+        media_type="application/json",
     )
 
 
 def _broken(request: Request, error: Exception) -> Response:
-    """A fault of ours. What it was stands in the log, not in the answer."""
+    """An unexpected error: the log has the details, the answer does not."""
     log.error("control API failed", path=request.url.path, exc_info=error)
-    return answer(ErrorAnswer(f"{type(error).__name__} in the controller; its log says more", Internal.code), 500)
+    return answer(ErrorAnswer(f"{type(error).__name__} in the controller; see its log", Internal.code), 500)

@@ -1,8 +1,8 @@
-"""Which requests reach the API at all: no browser page of another site, and no name that points here by a trick.
+"""Rejects requests from browser pages of other sites, and requests to unknown host names.
 
-A page whose own name was made to resolve to this machine (DNS rebinding) passes every test of its origin; the name in
-``Host`` gives it away. So a name must be one that this controller is known by; an address in numbers cannot be such a
-trick. Programs other than browsers are free to send what they like: this protects people, not the port.
+A page whose name was made to resolve to this machine (DNS rebinding) passes every test of its origin, but the name in
+``Host`` reveals it. So a name must be one of this controller's; a numeric address cannot be used for DNS rebinding.
+Programs other than browsers can send any header: this protects users of browsers, not the port.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from isochrone.protocol.access import origins
 
 
 class Guard:
-    """Stands before the application. ``names``: host names of this controller, beside this machine's own."""
+    """Middleware before the application. ``names``: host names of this controller, beside this machine's own."""
 
     def __init__(self, app: ASGIApp, names: Collection[str] = (), allowed_origins: Collection[str] = ()) -> None:
         self._app = app
@@ -34,8 +34,8 @@ class Guard:
         if scope["type"] == "http":
             error = self.refusal(Headers(scope=scope))
             if error is not None:
-                said = msgspec.json.encode(ErrorAnswer(error.message, error.code))
-                await Response(said, error.http_status, media_type="application/json")(scope, receive, send)
+                error_answer = msgspec.json.encode(ErrorAnswer(error.message, error.code))
+                await Response(error_answer, error.http_status, media_type="application/json")(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
@@ -54,7 +54,7 @@ class Guard:
 
 
 def is_known_host(host: str, names: Collection[str]) -> bool:
-    """Whether a ``Host`` is an address, this machine under a name of its own, or one of ``names``."""
+    """Whether a ``Host`` is an address, a local name of this machine, or one of ``names``."""
     try:
         name = (urlsplit(f"http://{host}").hostname or "").rstrip(".")
     except ValueError:
@@ -65,7 +65,7 @@ def is_known_host(host: str, names: Collection[str]) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address, or the name ``localhost``, is reached from this machine alone."""
+    """Whether an address, or the name ``localhost``, is reachable from this machine only."""
     return host == "localhost" or (_is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
@@ -78,6 +78,6 @@ def _is_address(name: str) -> bool:
 
 
 def _own_names() -> tuple[str, ...]:
-    # Not getfqdn: it asks the network, which may take seconds.
+    # Not getfqdn: it queries the network, which may take seconds.
     name = socket.gethostname()
     return name, name.partition(".")[0]

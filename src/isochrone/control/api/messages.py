@@ -1,6 +1,6 @@
-"""What the control API is asked and what it answers, as types. The OpenAPI document is made from them.
+"""The requests and answers of the control API, as types. The OpenAPI document is generated from them.
 
-Unknown keys of a request are refused: a misspelt option must not be left out in silence.
+Unknown keys of a request are rejected: a misspelt option must not be ignored silently.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from isochrone.control.state.records import Fault, ProcessRecord, RolloutRecord,
 
 
 class ErrorAnswer(msgspec.Struct, frozen=True):
-    """Why not, in one sentence, and a stable code of the kind of failure."""
+    """An error: a message in one sentence, and a stable code of its kind."""
 
     error: str
     code: str
 
 
 class StoreState(msgspec.Struct, frozen=True):
-    """Whether this controller reaches the store. If not, answers are as of the revision, and writes get 503."""
+    """Whether this controller reaches the store. If not, answers are of that revision, and writes get 503."""
 
     url: str
     connected: bool
@@ -30,36 +30,36 @@ class StoreState(msgspec.Struct, frozen=True):
 
 class Health(msgspec.Struct, frozen=True):
     live: bool
-    #: The controller that leads; "": none.
+    #: The leading controller; "": none.
     leader: str
     store: StoreState
 
 
 class ModelStatus(msgspec.Struct, frozen=True):
     name: str
-    #: What is served; "": nothing yet.
+    #: The version that is served; "": none yet.
     version: str
     digest: str
-    #: What a rollback goes to; "": nothing.
+    #: The version that a rollback goes to; "": none.
     previous: str
     canary: Split | None
     stages: tuple[str, ...]
     pools: tuple[str, ...]
     #: "serving", "degraded" (some gateways would not answer), "unserved" (none would), "not served" (nothing is
-    #: committed), or the state of the rollout that changes it. By the gateways' own view.
+    #: committed), or the state of the rollout that changes it. As the gateways report it.
     state: str
     #: The rollout that changes it; "": none.
     rollout: str
     #: Why a request would not be answered now; "": it would.
     fault: str = ""
-    #: The gateway that says so, where what is committed cannot be read; "": it can.
+    #: The gateway that reports it, if the epoch cannot be read; "": it can.
     according_to: str = ""
 
 
 class WorkerStatus(msgspec.Struct, frozen=True):
     name: str
     address: str
-    #: Where its metrics page is; "": not known.
+    #: The address of its metrics page; "": unknown.
     metrics: str
     pool: str
     tier: str
@@ -68,7 +68,7 @@ class WorkerStatus(msgspec.Struct, frozen=True):
     draining: bool
     #: Since when it drains, in seconds since 1970; 0: it does not.
     draining_since: float
-    #: Why gateways send it nothing; "": they do.
+    #: Why gateways send it no requests; "": they do.
     fault: str = ""
 
 
@@ -76,13 +76,13 @@ class GatewayStatus(msgspec.Struct, frozen=True):
     name: str
     address: str
     metrics: str
-    #: False: it is not heard of, but may still serve; a strict switch waits for it.
+    #: False: its lease expired, but it may still serve; a strict switch waits for it.
     registered: bool
-    #: The epoch it serves by; 0: none.
+    #: The epoch that it serves; 0: none.
     epoch: int
     draining: bool
     draining_since: float
-    #: By record of the store: why it cannot read it.
+    #: By key of a record that it cannot read: why.
     faults: dict[str, str] = {}
 
 
@@ -98,15 +98,15 @@ class Status(msgspec.Struct, frozen=True):
     models: tuple[ModelStatus, ...]
     workers: tuple[WorkerStatus, ...]
     gateways: tuple[GatewayStatus, ...]
-    #: Those not over.
+    #: Open rollouts.
     rollouts: tuple[RolloutRecord, ...]
-    #: The latest that was aborted, unless its models have been changed since.
+    #: The latest aborted rollout, unless its models have changed since.
     aborted: RolloutRecord | None = None
-    #: Generation of the fleet.yaml that the leader has started rollouts for.
+    #: Generation of the fleet.yaml that the leader has reconciled.
     followed: int = 0
-    #: Processes that died and do not serve again yet.
+    #: Processes that died and do not serve yet.
     processes: tuple[ProcessRecord, ...] = ()
-    #: Records of the store that cannot be read: they are skipped.
+    #: Records of the store that cannot be read: they are ignored.
     faults: tuple[Fault, ...] = ()
 
 
@@ -114,44 +114,44 @@ class FleetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A fleet.yaml to apply."""
 
     text: str
-    #: What relative paths in it are of: an absolute path on the controller's machine.
+    #: The directory that relative paths refer to: an absolute path on the controller's machine.
     directory: str
     #: Its name, for messages.
     file: str = "fleet.yaml"
-    #: The generation it is to replace, as a plan told it; absent: whichever is there.
+    #: The generation that it replaces, from a plan; absent: any.
     generation: int | None = None
-    #: What may be taken away (steps "retire" and "interrupt"), by kind and name as the plan has them: "model detector",
-    #: "pool cpu"; true: whatever the plan takes away; absent: nothing.
+    #: What may be taken away (steps "retire" and "interrupt"), by kind and name as in the plan: "model detector",
+    #: "pool cpu"; true: everything in the plan; absent: nothing.
     retire: tuple[str, ...] | bool = False
 
 
 class PlanStep(msgspec.Struct, frozen=True):
-    """One thing that applying does."""
+    """One step of applying a file."""
 
     action: str
-    #: Of what: "controller", "gateway", "pool", "model", "fleet".
+    #: "controller", "gateway", "pool", "model" or "fleet".
     kind: str
     name: str
     detail: str
 
 
 class PlanAnswer(msgspec.Struct, frozen=True):
-    #: After it was applied; of a dry run, the one it would replace.
+    #: After the file was applied; of a dry run, the one that it would replace.
     generation: int
     applied: bool
     steps: tuple[PlanStep, ...]
 
 
 class RolloutRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Models and the versions they are to serve, all at once."""
+    """A rollout to start: versions by model, all at once."""
 
     changes: dict[str, str]
-    #: "fast" or "strict"; absent: as fleet.yaml says.
+    #: "fast" or "strict"; absent: as in fleet.yaml.
     cutover: str | None = None
-    #: A rule, true for the fleet's or the default one, false for none; absent: as fleet.yaml says.
+    #: A rule, true for the fleet's or the default one, false for none; absent: as in fleet.yaml.
     canary: dict[str, Any] | bool | None = None
     compare: dict[str, Any] | bool | None = None
-    #: Who asks; absent: the header x-isochrone-user.
+    #: The requester; absent: the header x-isochrone-user.
     by: str = ""
 
 
@@ -160,59 +160,59 @@ class AbortRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ScaleRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    #: Workers the pool is to have.
+    #: Workers that the pool should have.
     workers: int
-    #: Whether it may be none.
+    #: Whether it may lose its last working worker.
     retire: bool = False
 
 
 class RestoreRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The epoch as a preview showed it."""
+    """A request to restore the epoch."""
 
-    #: Of the preview; "": whatever is known.
+    #: Of the preview; "": any.
     digest: str = ""
-    #: Gateways that need not offer what they serve.
+    #: Gateways whose offers are not needed.
     without: tuple[str, ...] = ()
 
 
 class RestoredModel(msgspec.Struct, frozen=True):
     name: str
     version: str
-    #: What a rollback goes to; "": nothing.
+    #: The version that a rollback goes to; "": none.
     previous: str
     canary: Split | None
     pools: tuple[str, ...]
 
 
 class RestoreAnswer(msgspec.Struct, frozen=True):
-    """The epoch that was rebuilt, in place of one whose record and copy cannot be read."""
+    """A rebuilt epoch, in place of one whose record and copy cannot be read."""
 
     epoch: int
     #: False: a dry run, nothing was written.
     restored: bool
-    #: What it was rebuilt from, in words.
+    #: The sources that it was rebuilt from.
     source: str
     models: tuple[RestoredModel, ...]
     #: What may be missing from it.
     notes: tuple[str, ...] = ()
-    #: Of the whole epoch: a request that names it restores this or nothing.
+    #: Of the whole epoch: a request with this digest restores exactly this epoch or fails.
     digest: str = ""
 
 
 class Rollouts(msgspec.Struct, frozen=True):
-    """The newest last."""
+    """Rollouts, the newest last."""
 
     rollouts: tuple[RolloutRecord, ...]
 
 
 class Done(msgspec.Struct, frozen=True):
-    """The answer to a request that leaves nothing more to tell, in words."""
+    """The answer to a request that has no other result, as a sentence."""
 
     done: str
 
 
 class Event(msgspec.Struct, frozen=True):
-    #: Of the store: ask for events after it to get the next ones.
+    #: The store's revision: pass it as ``after`` to get the next events.
     revision: int
     at: float
     who: str
@@ -222,15 +222,15 @@ class Event(msgspec.Struct, frozen=True):
 
 
 class Events(msgspec.Struct, frozen=True):
-    """In the order they were written."""
+    """Events, in the order of writing."""
 
     events: tuple[Event, ...]
 
 
 def in_full(record: Any) -> Any:
-    """Plain JSON values, with the fields that the store leaves out because they have their defaults.
+    """Plain JSON values, including the fields that the store omits because they have their default values.
 
-    Whoever reads an answer by program need not know them.
+    Programs that read an answer need not know the defaults.
     """
     if isinstance(record, msgspec.Struct):
         return {name: in_full(getattr(record, name)) for name in record.__struct_fields__}

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, made from the list of operations and the types they take and answer."""
+"""The OpenAPI 3.1 document, generated from the list of operations and their types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _USER = {
     "in": "header",
     "required": False,
     "schema": {"type": "string"},
-    "description": "Who asks; kept with what is written.",
+    "description": "The requester; stored with what is written.",
 }
 
 
@@ -36,7 +36,7 @@ def document(operations: Sequence[Operation]) -> dict[str, Any]:
         "info": {
             "title": "Isochrone control API",
             "version": isochrone.__version__,
-            "description": "What runs where, which versions are served, and how they change.",
+            "description": "The desired and the observed state of a fleet, and the requests that change it.",
         },
         "paths": paths,
         "components": {"schemas": components},
@@ -65,7 +65,7 @@ def _described(operation: Operation, schema_of: dict[Any, dict[str, Any]]) -> di
         "responses": {
             str(operation.status): {"description": "Done.", "content": content or {"application/json": {}}},
             "default": {
-                "description": "Not done, and why.",
+                "description": "An error.",
                 "content": {"application/json": {"schema": schema_of[ErrorAnswer]}},
             },
         },

@@ -1,4 +1,4 @@
-"""One operation of the API: its path, what it takes and answers, and who handles it."""
+"""One operation of the API: its path, its types and its handler; and what handlers read from a request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isochrone.errors import InvalidArgument, MalformedRequest, PayloadTooLarge
 Body = TypeVar("Body", bound=msgspec.Struct)
 Handler = Callable[[ControlService, Request], Awaitable[Response]]
 
-#: Bytes of a request's body. A fleet.yaml of a thousand models is a tenth of it.
+#: Largest body of a request, in bytes. A fleet.yaml of a thousand models has a tenth of it.
 _MAX_BODY = 4 * 1024 * 1024
 
 
@@ -31,9 +31,9 @@ class Operation:
     handler: Handler
     answer: Any
     body: type[msgspec.Struct] | None = None
-    #: Name of each query parameter, with its JSON type and what it does.
+    #: By name of a query parameter: its JSON type and its description.
     query: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    #: It may answer as server-sent events: always, or when ``follow=1`` asks for it.
+    #: Whether it can answer as server-sent events: always, or with ``follow=1``.
     streams: bool = False
     status: int = 200
 
@@ -43,7 +43,7 @@ def answer(record: Any, status: int = 200) -> Response:
 
 
 def is_local(request: Request) -> bool:
-    """Whether the caller is on this machine, or comes through a proxy here that says so."""
+    """Whether the caller, or the proxy that it uses, is on this machine."""
     return request.client is not None and is_loopback(request.client.host)
 
 
@@ -52,7 +52,7 @@ def who_asks(request: Request) -> str:
 
 
 async def body_of(request: Request, kind: type[Body]) -> Body:
-    """The request's body; none at all counts as an empty object."""
+    """The request's body; an empty body counts as an empty object."""
     content = bytearray()
     async for chunk in request.stream():
         content += chunk

@@ -1,4 +1,4 @@
-"""Every operation of the API, in one list: handlers only translate between HTTP and what decides or reads."""
+"""All operations of the API, in one list. Handlers only translate between HTTP and ``requests`` or ``status``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from isochrone.control.api.messages import (
 from isochrone.control.api.operation import Operation, answer, body_of, count, flag, is_local, who_asks
 from isochrone.control.api.service import ControlService
 from isochrone.control.api.status import fleet_status
-from isochrone.control.api.streams import event_changes, event_stream, rollout_changes, told
+from isochrone.control.api.streams import event_changes, event_message, event_stream, rollout_changes
 from isochrone.control.fleet.catalog import check_versions
 from isochrone.control.fleet.file import FleetFile, lost_versions, read_file
 from isochrone.control.fleet.local_ports import check_new_ports
@@ -71,11 +71,11 @@ async def _write_fleet(service: ControlService, request: Request) -> Response:
     record, served = await service.look(lambda view: (view.fleet, view.assignments))
     lost = await asyncio.to_thread(lost_versions, file, record, served)
     if is_local(request):
-        # Not for callers elsewhere: they could find out which ports of this machine are in use.
+        # Not for remote callers: they could find out which ports of this machine are in use.
         check_new_ports(file, record, body.file)
 
     def decide(view: View, context: RequestContext) -> Decision[Applied]:
-        # A dry run shows what would be taken away; nobody need agree to that.
+        # A dry run shows what would be taken away, and needs no agreement.
         return fleet.apply_fleet(view, file, context, body.generation, dry_run or body.retire, lost)
 
     if not dry_run:
@@ -211,11 +211,11 @@ async def _events(service: ControlService, request: Request) -> Response:
     after = count(request, "after", 0, _MOST_REVISION)
     limit = count(request, "limit", 100, _MOST_EVENTS)
     following = "after" in request.query_params
-    events = [told(revision, record) for revision, record in service.view().events(after)]
+    events = [event_message(revision, record) for revision, record in service.view().events(after)]
     if flag(request, "follow"):
         earlier = [] if following else events[: max(0, len(events) - limit)]
         return event_stream(event_changes(service, earlier[-1].revision if earlier else after))
-    # Those of one revision were written together: a page that ended between them would lose the rest.
+    # Events of one revision were written together: a page that ended between them would lose the rest.
     kept = events[:limit] if following else events[max(0, len(events) - limit) :]
     if following and kept:
         kept = [each for each in events if each.revision <= kept[-1].revision]
@@ -226,42 +226,42 @@ _get, _post = partial(Operation, "GET"), partial(Operation, "POST")
 _put, _delete = partial(Operation, "PUT"), partial(Operation, "DELETE")
 
 OPERATIONS: tuple[Operation, ...] = (
-    _get("/v1/health", "Whether this controller is alive, and whether it reaches the store.", _health, Health),
+    _get("/v1/health", "The health of this controller, and whether it reaches the store.", _health, Health),
     _get("/v1/status", "The whole fleet at one moment.", _status, Status),
     _get("/v1/fleet", "The fleet.yaml that was applied last.", _read_fleet, FleetRecord),
     _put(
         "/v1/fleet",
-        "Apply a fleet.yaml; answers with what follows. Refused where that takes away what nobody agreed to (retire).",
+        "Apply a fleet.yaml; answers with the plan. Rejected if it takes away more than ``retire`` agrees to.",
         _write_fleet,
         PlanAnswer,
         FleetRequest,
-        query={"dry_run": ("integer", "1: only tell what would follow.")},
+        query={"dry_run": ("integer", "1: only return the plan.")},
     ),
     _get("/v1/rollouts", "All rollouts, the newest last.", _list_rollouts, Rollouts),
     _post("/v1/rollouts", "Start a rollout.", _start_rollout, RolloutRecord, RolloutRequest, status=201),
     _get("/v1/rollouts/{id}", "One rollout.", _read_rollout, RolloutRecord),
     _get(
         "/v1/rollouts/{id}/watch",
-        "One rollout whenever it changes, until it is over.",
+        "One rollout, each time it changes, until it is over.",
         _watch_rollout,
         None,
         streams=True,
     ),
     _post("/v1/rollouts/{id}/abort", "Abort a rollout.", _abort, RolloutRecord, AbortRequest),
-    _post("/v1/rollouts/{id}/promote", "End the canary: the new version for all, now.", _promote, RolloutRecord),
+    _post("/v1/rollouts/{id}/promote", "End the canary: all traffic gets the new version.", _promote, RolloutRecord),
     _post(
         "/v1/models/{model}/rollback",
-        "Back to the version before, with what changed together with it; a canary is aborted.",
+        "Roll back to the previous version, with all models that changed together with it; abort a canary.",
         _rollback,
         RolloutRecord,
         status=201,
     ),
     _post("/v1/pools/{pool}/scale", "Set the number of workers of a pool.", _scale, PlanAnswer, ScaleRequest),
-    _post("/v1/drains/{name}", "No new work for a worker or gateway.", _drain, Done),
-    _delete("/v1/drains/{name}", "Work again for a worker or gateway.", _undrain, Done),
+    _post("/v1/drains/{name}", "Drain a worker or gateway: it gets no new work.", _drain, Done),
+    _delete("/v1/drains/{name}", "End the drain of a worker or gateway.", _undrain, Done),
     _delete(
         "/v1/known-gateways/{name}",
-        "Remove a dead gateway from the records: strict switches no longer wait for it.",
+        "Forget a dead gateway: strict switches no longer wait for it.",
         _forget_gateway,
         Done,
     ),
@@ -275,13 +275,13 @@ OPERATIONS: tuple[Operation, ...] = (
     ),
     _get(
         "/v1/events",
-        "Who changed what, when: the latest, or those after a revision.",
+        "The latest events, or those after a revision.",
         _events,
         Events,
         query={
             "after": ("integer", "A revision: the events written after it, the oldest first."),
-            "limit": ("integer", f"How many, at most {_MOST_EVENTS}; 100 if left out."),
-            "follow": ("integer", "1: as server-sent events, without end."),
+            "limit": ("integer", f"How many, at most {_MOST_EVENTS}; default 100."),
+            "follow": ("integer", "1: as an endless stream of server-sent events."),
         },
         streams=True,
     ),

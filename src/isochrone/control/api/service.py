@@ -1,7 +1,7 @@
-"""What every route works with: reading from the mirror, writing by compare-and-swap.
+"""The service behind every route: reads from the mirror, writes by compare-and-swap.
 
-Reads answer from this controller's mirror, also while the store is away. Writes are decided on a fresh listing, so
-that what another controller wrote a moment ago counts, and are tried again when a record changed in between.
+Reads are answered from this controller's mirror, also while the store is unavailable. Writes are decided on a fresh
+listing, so that the latest writes of other controllers count, and are retried if a record changed in between.
 """
 
 from __future__ import annotations
@@ -22,35 +22,35 @@ from isochrone.store.mirror import Mirror
 
 Answer = TypeVar("Answer")
 
-#: Times a write is decided anew. Records change a few times a second at most.
+#: Attempts at a write. Records change a few times a second at most.
 _ATTEMPTS = 10
 #: Seconds an answer waits for the mirror to show what was just written.
 _CATCH_UP_SECONDS = 2.0
 
 
 class ControlService:
-    """One controller's view of the fleet, and its way to change it."""
+    """The service of one controller."""
 
     def __init__(self, store: Store, mirror: Mirror, keys: Keys, write_error: Callable[[], str] = str) -> None:
-        """``write_error``: why nothing can be written, where that is known; "": it can."""
+        """``write_error``: why nothing can be written, if that is known; "": it can."""
         self.store = store
         self._write_error = write_error
         self.mirror = mirror
         self.keys = keys
-        #: Set when the controller ends: streams end with it, in good order.
+        #: Set when the controller stops: streams end then.
         self.stopping = asyncio.Event()
 
     def view(self) -> View:
         return View(self.keys, self.mirror.entries)
 
     def store_state(self) -> StoreState:
-        # A full disk can be read: the mirror alone would call that store well.
+        # A full disk can be read: by the mirror alone, that store would look healthy.
         mirror = self.mirror
         error = mirror.error or self._write_error()
         return StoreState(self.store.url, mirror.connected and not error, error, mirror.revision)
 
     async def changed(self, after: int, seconds: float) -> bool:
-        """Whether the mirror has come past a revision; waits for it, or for the controller's end."""
+        """Whether the mirror has passed a revision; wait for that, or for the controller's end."""
         waiting = [
             asyncio.ensure_future(self.mirror.changed(after, seconds)),
             asyncio.ensure_future(self.stopping.wait()),
@@ -63,7 +63,7 @@ class ControlService:
                 each.cancel()
 
     async def look(self, decide: Callable[[View], Answer], *, by_epoch: bool = True) -> Answer:
-        """Decides on the store as it is now, and writes nothing. ``by_epoch``: whether the epoch decides."""
+        """Decide on the present records, and write nothing. ``by_epoch``: whether the decision depends on the epoch."""
         view = View(self.keys, (await self.store.list(self.keys.prefix)).entries)
         if by_epoch:
             view.require(self.keys.epoch)
@@ -72,7 +72,7 @@ class ControlService:
     async def change(
         self, who: str, decide: Callable[[View, RequestContext], Decision[Answer]], *, by_epoch: bool = True
     ) -> Answer:
-        """Decides, writes, and answers when this controller's own reads show it."""
+        """Decide and write; return when this controller's reads show it."""
         context = RequestContext(who, time.time(), secrets.token_hex(4))
         for _ in range(_ATTEMPTS):
             decision = await self.look(lambda view: decide(view, context), by_epoch=by_epoch)
@@ -85,7 +85,7 @@ class ControlService:
         raise Unavailable(f"the fleet's records changed {_ATTEMPTS} times while this was decided; ask again")
 
     async def _catch_up(self, revision: int) -> None:
-        """It is written whether or not the mirror sees it in time."""
+        """Wait for the mirror. The write stands whether or not the mirror shows it in time."""
         try:
             async with asyncio.timeout(_CATCH_UP_SECONDS):
                 await self.mirror.catch_up(revision)

@@ -1,4 +1,4 @@
-"""Listens for the API: uvicorn in the controller's own event loop, which keeps its signals to itself."""
+"""Listens for the API: uvicorn in the controller's event loop, without uvicorn's signal handlers."""
 
 from __future__ import annotations
 
@@ -12,22 +12,19 @@ from starlette.applications import Starlette
 
 from isochrone.errors import Unavailable
 
-#: Seconds that requests under way get when it stops. Streams end by themselves then.
+#: Seconds for requests in progress when it stops. Streams end by themselves.
 _GRACE_SECONDS = 1
 
 
 class _Server(uvicorn.Server):
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """The command decides what a signal ends."""
+        """The command handles signals."""
         yield
 
 
 async def serve_api(app: Starlette, host: str, port: int, listening: Callable[[int], None] | None = None) -> None:
-    """Serves what ``create_app`` made until it is cancelled.
-
-    ``listening`` is told the port, which matters where 0 asks for a free one.
-    """
+    """Serve the application of ``create_app`` until cancelled. ``listening`` is called with the port."""
     bound = _bind(host, port)
     if listening is not None:
         listening(bound.getsockname()[1])
@@ -52,7 +49,7 @@ async def serve_api(app: Starlette, host: str, port: int, listening: Callable[[i
 
 
 def _bind(host: str, port: int) -> socket.socket:
-    """Bound here: uvicorn would end the process where the port is taken."""
+    """Bind here: uvicorn would end the process if the port is taken."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE

@@ -1,7 +1,7 @@
-"""The whole fleet at one moment, from its records: what ``isochrone status`` shows. Pure.
+"""The status of the whole fleet, from its records: what ``isochrone status`` shows. Pure.
 
-A model is serving when the gateways themselves say that a request would be answered now, never because it is committed.
-Where what is committed cannot be read, their offers tell what they serve, and the status says whose offer that is.
+A model is serving if the gateways report that a request would be answered now, never because it is committed. If the
+epoch cannot be read, the status shows the newest offer of a gateway, with the gateway's name.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from isochrone.control.state.records import (
 )
 from isochrone.control.state.view import View
 
-#: Of a process that is not registered yet.
+#: The state of a process that is not registered yet.
 STARTING = "starting"
-#: The end of a gateway's reason, written for its callers; a reader of ``status`` does not need it.
+#: The end of a gateway's reason, meant for its callers; a reader of ``status`` does not need it.
 _SEE_STATUS = "; see isochrone status"
 
 
 def fleet_status(view: View, store: StoreState) -> Status:
     fleet, epoch, drains, rollouts = view.fleet, view.epoch, view.drains, view.open_rollouts
-    said_by, offered = _newest_offer(view)
+    reported_by, offered = _newest_offer(view)
     assignments = epoch.models if epoch is not None else offered
     wanted: dict[str, Any] = fleet.spec.get("models") or {} if fleet is not None else {}
     changing = {model: record for record in rollouts for model in record.changes}
@@ -48,7 +48,7 @@ def fleet_status(view: View, store: StoreState) -> Status:
         leader=view.leader,
         store=store,
         models=tuple(
-            _model(name, assignments.get(name), changing.get(name), gateways, said_by)
+            _model(name, assignments.get(name), changing.get(name), gateways, reported_by)
             for name in sorted({*assignments, *wanted, *changing})
         ),
         workers=tuple(_worker(record, drains.get(name), gateways) for name, record in view.workers.items()),
@@ -61,7 +61,7 @@ def fleet_status(view: View, store: StoreState) -> Status:
 
 
 def _starting(view: View, gateways: Sequence[str]) -> list[ProcessRecord]:
-    """Processes that the applied file asks for, and that nothing is known of yet."""
+    """Processes of the applied file that have not registered yet."""
     record = view.fleet
     if record is None:
         return []
@@ -74,8 +74,8 @@ def _starting(view: View, gateways: Sequence[str]) -> list[ProcessRecord]:
 
 
 def _newest_offer(view: View) -> tuple[str, Mapping[str, Assignment]]:
-    """Where nobody can read what is committed: what gateways serve all the same, and the gateway that says so. "":
-    none does, or the epoch can be read."""
+    """If the epoch cannot be read: the gateway with the newest offer, and the offer. "": there is none, or the epoch
+    can be read."""
     if not view.is_epoch_lost:
         return "", {}
     gateways = view.gateways
@@ -90,7 +90,7 @@ def _newest_offer(view: View) -> tuple[str, Mapping[str, Assignment]]:
 
 
 def _last_aborted(rollouts: Sequence[RolloutRecord]) -> RolloutRecord | None:
-    """What somebody asked for and did not get; a later rollout of one of its models has taken its place."""
+    """The last aborted rollout, unless a later rollout changed one of its models."""
     since: set[str] = set()
     for record in reversed(rollouts):
         if record.state == ABORTED and since.isdisjoint(record.changes):
@@ -104,7 +104,7 @@ def _model(
     assignment: Assignment | None,
     rollout: RolloutRecord | None,
     gateways: Mapping[str, GatewayRecord],
-    said_by: str,
+    reported_by: str,
 ) -> ModelStatus:
     served = assignment or Assignment(version="")
     state, fault = _answering(name, gateways) if assignment is not None else ("not served", "")
@@ -119,12 +119,12 @@ def _model(
         state=rollout.state if rollout is not None else state,
         rollout=rollout.identity if rollout is not None else "",
         fault=fault,
-        according_to=said_by if assignment is not None else "",
+        according_to=reported_by if assignment is not None else "",
     )
 
 
 def _answering(model: str, gateways: Mapping[str, GatewayRecord]) -> tuple[str, str]:
-    """What a request for a committed model would meet now, and why it would not be answered."""
+    """The state of a committed model, and why a request would not be answered now."""
     faults = {
         name: record.unserved.get(model, "" if record.epoch else "it does not know what is committed").removesuffix(
             _SEE_STATUS

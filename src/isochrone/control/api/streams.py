@@ -1,7 +1,7 @@
-"""Server-sent events: a rollout as it goes on, and the fleet's events as they happen.
+"""Server-sent events: the changes of a rollout, and the fleet's events.
 
-Fed by the mirror. A line of comment every few seconds keeps proxies from closing a quiet stream and lets a reader that
-has gone be noticed. A stream of a rollout ends when the rollout is over, every stream when the controller ends.
+The mirror feeds them. A comment line every few seconds keeps proxies from closing a quiet stream, and detects a reader
+that has gone. The stream of a rollout ends when the rollout is over, every stream when the controller stops.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def event_stream(source: AsyncIterator[bytes]) -> Response:
     return StreamingResponse(source, media_type="text/event-stream", headers={"cache-control": "no-store"})
 
 
-def told(revision: int, record: EventRecord) -> Event:
+def event_message(revision: int, record: EventRecord) -> Event:
     return Event(revision, record.at, record.who, record.what, record.about, record.detail)
 
 
@@ -55,13 +55,13 @@ async def rollout_changes(
 async def event_changes(
     service: ControlService, after: int, quiet_seconds: float = _QUIET_SECONDS
 ) -> AsyncIterator[bytes]:
-    """Every event written after a revision, until the controller ends."""
+    """Every event written after a revision, until the controller stops."""
     mirror = service.mirror
     while not service.stopping.is_set():
         seen = mirror.revision
         for revision, record in service.view().events(after):
             after = revision
-            yield _message("event", revision, told(revision, record))
+            yield _message("event", revision, event_message(revision, record))
         if not await service.changed(seen, quiet_seconds):
             yield _COMMENT
 

@@ -1,4 +1,4 @@
-"""The applied fleet.yaml as processes read it from the store: what it asks for of models, its servers, its rules."""
+"""Reads the applied fleet record: the desired models, the outside servers, and the gateways' rules."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from isochrone.gateway.rules.gateway_rules import GatewayRules
 
 
 def read_fleet(record: FleetRecord) -> tuple[Mapping[str, DesiredModel], tuple[WorkerRecord, ...]]:
-    """What is asked for of each model, and servers that run already. Looks into the repositories: it may take a while,
-    and raises what is wrong there."""
+    """The desired models and the outside servers. Reads the repositories: it may take a while, and raises their
+    errors."""
     fleet = Fleet.model_validate(record.spec)
     models = catalog(fleet, Path(record.directory), "fleet.yaml", record.text)
     return {name: _asked(model) for name, model in models.items()}, server_records(fleet)
@@ -39,5 +39,5 @@ def _asked(model: CatalogModel) -> DesiredModel:
 
 
 def read_rules(value: bytes) -> GatewayRules:
-    """The gateways' rules that a fleet record means."""
+    """The gateways' rules in a fleet record."""
     return parse_rules(gateway_rules(Fleet.model_validate(decode(value, FleetRecord).spec)), SOURCE)

@@ -1,4 +1,4 @@
-"""The applied fleet as the leader knows it: read beside its other work, since repositories may be slow or broken."""
+"""The applied fleet as the leader has read it. It is read on a thread, since repositories may be slow or broken."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from isochrone.errors import IsochroneError
 
 log = structlog.get_logger()
 
-#: What the applied file asks for, and its servers that run already: looks into the repositories, so it may fail.
+#: Reads a fleet record: the desired models and the outside servers. It reads the repositories, so it may fail.
 ReadFleet = Callable[[FleetRecord], tuple[Mapping[str, DesiredModel], tuple[WorkerRecord, ...]]]
 
-#: Seconds until what could not be read is tried again.
+#: Seconds before a failed read is retried.
 _PAUSE = 5.0
 
 
 class AppliedFleet:
-    """What was read last. ``changed`` is called when there is more."""
+    """The fleet that was read last. ``changed`` is called when another one has been read."""
 
     def __init__(self, read: ReadFleet, changed: Callable[[], None]) -> None:
         self._read = read
         self._changed = changed
         self.desired: Mapping[str, DesiredModel] = {}
         self.servers: tuple[WorkerRecord, ...] = ()
-        #: Of what was read; 0: nothing was.
+        #: Of the fleet that was read; 0: none.
         self.generation = 0
         self._task: asyncio.Task[None] | None = None
         self._failed: tuple[int, float] = (0, 0.0)
 
     def is_read(self, fleet: FleetRecord) -> bool:
-        """Whether this one has been read; if not, it will be."""
+        """Whether this fleet record has been read; if not, start reading it."""
         if fleet.generation == self.generation:
             return True
         generation, again_at = self._failed
@@ -54,11 +54,11 @@ class AppliedFleet:
         try:
             self.desired, self.servers = await asyncio.to_thread(self._read, fleet)
         except Exception as error:
-            # A record of another release, or a repository that cannot be read: what runs goes on as it is.
+            # A record of another release, or a repository that cannot be read: the fleet stays as it is.
             self._failed = (fleet.generation, time.monotonic() + _PAUSE)
             known = isinstance(error, IsochroneError)
             log.error(
-                "the applied fleet cannot be followed",
+                "the applied fleet cannot be read",
                 generation=fleet.generation,
                 error=str(error),
                 exc_info=None if known else error,

@@ -1,7 +1,7 @@
-"""What the leader does when another fleet.yaml was applied: rollouts for new versions, and for models that are to be
-served by other pools, which load them first; one epoch for the rest. Pure.
+"""The rollouts and the epoch that reconcile the committed models with a newly applied fleet.yaml. Pure.
 
-A version that was rolled out or back by hand stands until the file asks for another one than it did before. Models that
+New versions and moves to other pools become rollouts; all other changes become one epoch. A version that was rolled out
+or back by hand stands until the file asks for another version than it did before. Models that
 change at once and belong together (``with``, or an ensemble and its stages) are one rollout; all that are new are one.
 Models that the file no longer has are retired when the rollouts that bring what it asks for are done, those of files
 before it included: what is new is served before the old goes, and if one of the rollouts aborts, nothing goes.
@@ -30,15 +30,15 @@ from isochrone.control.state.records import (
     RolloutRecord,
 )
 
-#: Who asks for what the applied file asks for.
+#: The author of rollouts and events that follow from the applied file.
 FILE = "fleet.yaml"
-#: The event of a model that it no longer has.
+#: The event for a model that the file no longer has.
 REMOVED = "model removed"
 
 
 @dataclass(frozen=True, slots=True)
 class DesiredModel:
-    """What the file asks for of one model."""
+    """What the applied file asks for, for one model."""
 
     version: str
     pools: tuple[str, ...]
@@ -53,7 +53,7 @@ class DesiredModel:
 
 @dataclass(frozen=True, slots=True)
 class Reconciliation:
-    """What is to be written, all at once."""
+    """The records to write, in one transaction."""
 
     reconciled: ReconciledRecord
     rollouts: tuple[RolloutRecord, ...] = ()
@@ -70,7 +70,7 @@ def reconcile(
     first_number: int,
     now: float,
 ) -> Reconciliation | None:
-    """None: something is under way that has to end first. ``first_number``: of the next rollout.
+    """None: a rollout in progress has to end first. ``first_number``: of the next rollout.
 
     Rollouts that were started for a file before it, or for the same one by a leader before this one, go on where they
     bring what it asks for.
@@ -78,7 +78,7 @@ def reconcile(
     open_rollouts = list(open_rollouts)
     for each in open_rollouts:
         if _goes_back(each):
-            # What it was to bring is asked for once more, when it is over.
+            # Its versions are requested again when it is over.
             reconciled = without_aborted(each, reconciled) or reconciled
     changed = {name for name, model in desired.items() if _is_changed(name, model, reconciled, epoch)}
     coming = [each for each in open_rollouts if _is_coming(each, desired, changed)]
@@ -90,7 +90,7 @@ def reconcile(
             # A version that was rolled out by hand moves as it is.
             versions.setdefault(name, served.version)
     adjusted = _adjusted(desired, {*versions, *gone, *changing}, epoch)
-    # Also what is only adjusted: the commit of a rollout writes all of its models, as they were when it began.
+    # Also for adjusted models: the commit of a rollout writes all its models as they were when it began.
     others = [each for each in open_rollouts if each not in coming]
     if any(name in versions or name in gone or name in adjusted for each in others for name in each.changes):
         return None
@@ -102,7 +102,7 @@ def reconcile(
             brought = {name: versions[name] for name in sorted(names)}
             rollouts.append(_rollout(identity, brought, desired, epoch, now))
     started = tuple(each.identity for each in (*coming, *rollouts))
-    # What is new is served first.
+    # New models are served before old ones are retired.
     retiring = tuple(sorted(gone)) if started else ()
     versions_asked = {name: model.version for name, model in desired.items()}
     record = ReconciledRecord(generation, versions_asked, retiring, started if retiring else ())
@@ -112,7 +112,7 @@ def reconcile(
 def superseded(
     desired: Mapping[str, DesiredModel], open_rollouts: Iterable[RolloutRecord], generation: int
 ) -> list[RolloutRecord]:
-    """Rollouts of a file before this one that bring what nobody asks for any more, to be aborted."""
+    """Rollouts of earlier files whose versions are no longer desired, with the request to abort."""
     reason = f"superseded by generation {generation} of fleet.yaml"
     return [
         msgspec.structs.replace(each, abort_asked=reason)
@@ -134,7 +134,8 @@ def _is_still_asked_for(desired: DesiredModel | None, change: Change) -> bool:
 def retire(
     reconciled: ReconciledRecord, epoch: EpochRecord, open_rollouts: Iterable[RolloutRecord], now: float
 ) -> Reconciliation | None:
-    """Takes away what the followed file retires; None: rollouts that have to end first, or nothing to retire."""
+    """Remove the models that the reconciled file retires; None: rollouts have to end first, or nothing is to be
+    retired."""
     if not reconciled.retiring:
         return None
     waits_for = {*reconciled.rollouts}
@@ -158,7 +159,7 @@ def _epoch_after(
 
 
 def without_aborted(record: RolloutRecord, reconciled: ReconciledRecord) -> ReconciledRecord | None:
-    """What has been followed, once a rollout of the file's own is aborted; None: as it was.
+    """The progress record after the abort of one of the file's rollouts; None: it does not change.
 
     Nobody decided against the file then: applying it again asks for those versions again. Models that were to go after
     it stay.
@@ -187,14 +188,14 @@ def _goes_back(rollout: RolloutRecord) -> bool:
 
 
 def _is_coming(rollout: RolloutRecord, desired: Mapping[str, DesiredModel], changed: Collection[str]) -> bool:
-    """Whether a rollout of the file's own brings what the file asks for. ``changed``: the models that the file asks for
-    another version of than it did before."""
+    """Whether a rollout was started for the file and brings the desired versions. ``changed``: models for which the
+    file asks for another version than before."""
     return (
         rollout.by == FILE
         and not _goes_back(rollout)
         and all(
             _is_still_asked_for(desired.get(name), change)
-            # One that only moves does not bring another version.
+            # A rollout that only moves a model does not bring another version.
             and (name not in changed or desired[name].version == change.version)
             for name, change in rollout.changes.items()
         )
@@ -202,7 +203,7 @@ def _is_coming(rollout: RolloutRecord, desired: Mapping[str, DesiredModel], chan
 
 
 def _groups(names: set[str], desired: Mapping[str, DesiredModel]) -> list[set[str]]:
-    """What belongs together, among models that change."""
+    """Groups of changing models that change as one."""
     groups: list[set[str]] = []
     for name in sorted(names):
         joined = {name, *(other for other in (*desired[name].together, *desired[name].stages) if other in names)}
@@ -224,14 +225,14 @@ def _rollout(
         left = tuple(pool for pool in served.pools if pool not in model.pools) if served is not None else ()
         changes[name] = Change(version, before, pools=model.pools, stages=stages, memory=model.memory, left=left)
     first = all(not change.before for change in changes.values())
-    # A version that only moves is what it was: nothing to hold requests for, to compare or to try.
+    # A version that only moves needs no strict switch and no evaluation.
     models = [desired[name] for name, change in changes.items() if change.is_new]
     return RolloutRecord(
         identity,
         changes,
         kind="first" if first else "version",
         cutover=STRICT if any(model.cutover == STRICT for model in models) else FAST,
-        # Where nothing was served there is nothing to compare with.
+        # Without a served version there is nothing to compare with.
         canary=None if first else next((model.canary for model in models if model.canary is not None), None),
         compare=None if first else next((model.compare for model in models if model.compare is not None), None),
         prepare_seconds=max(desired[name].prepare_seconds for name in changes),
@@ -242,7 +243,7 @@ def _rollout(
 
 
 def _adjusted(desired: Mapping[str, DesiredModel], others: set[str], epoch: EpochRecord) -> dict[str, Assignment]:
-    """Models whose memory or stages alone are told otherwise. ``others``: those that change or go."""
+    """Models of which only the memory or the stages change. ``others``: those that change otherwise or go."""
     models: dict[str, Assignment] = {}
     for name, served in epoch.models.items():
         if name not in others:

@@ -1,7 +1,7 @@
-"""Which controller leads: the one that holds the leader's key, by lease. The others wait for it to go.
+"""Leader election: the controller that holds the leader's key, under its lease, leads. The others wait.
 
-Everything a leader writes is written on the condition that it still leads, so one that was stopped for a while and does
-not know it yet can do no harm.
+Every write of a leader is conditional on still leading, so a controller that was paused and does not know yet that it
+lost the lead can do no harm.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Candidate:
 
     @property
     def error(self) -> str:
-        """Why nothing can be written, leading or not; "": it can, as far as was tried."""
+        """Why nothing can be written, leading or not; "": no write has failed."""
         return self._error or (self._lease.error if self._lease is not None else "")
 
     @property
     def leads(self) -> bool:
-        """As far as is known here."""
+        """Whether this controller leads, as far as it knows."""
         if self._lease is None or self._lease.lost or not self._revision:
             return False
         entry = self._mirror.entries.get(self._keys.leader)
@@ -45,15 +45,15 @@ class Candidate:
 
     @property
     def term(self) -> int:
-        """Grows from leader to leader: the store's revision when this one was elected. 0: it does not lead."""
+        """The store's revision at the election, which grows from leader to leader. 0: it does not lead."""
         return self._revision
 
     def condition(self) -> Compare:
-        """That this controller still leads."""
+        """The condition that this controller still leads."""
         return Compare(self._keys.leader, self._revision)
 
     async def campaign(self) -> None:
-        """Returns when this controller leads. Waits out the store's absences."""
+        """Return when this controller leads. Retry while the store is unavailable."""
         while True:
             try:
                 if self._lease is None or self._lease.lost:
@@ -62,7 +62,7 @@ class Candidate:
                 seen = self._mirror.revision
                 entry = self._mirror.entries.get(self._keys.leader)
                 if entry is not None and entry.lease == self._lease.id:
-                    # Written by an attempt whose answer was lost.
+                    # An earlier attempt wrote it, and its answer was lost.
                     self._revision = entry.revision
                     log.info("leads", controller=self._name)
                     return
@@ -77,13 +77,13 @@ class Candidate:
                 await self._mirror.changed(seen, 1.0)
             except StoreUnavailable as error:
                 if not self._error:
-                    # The mirror does not say it where the store can still be read, as on a full disk.
-                    log.warning("nobody can be elected: the store takes nothing", error=error.message)
+                    # The mirror does not log it if the store can still be read, as on a full disk.
+                    log.warning("no leader can be elected: the store does not accept writes", error=error.message)
                 self._error = error.message
                 await asyncio.sleep(0.5)
 
     async def resign(self) -> None:
-        """The next one may lead at once."""
+        """End the lease, so that another controller may lead at once."""
         self._revision = 0
         if self._lease is not None:
             lease, self._lease = self._lease, None

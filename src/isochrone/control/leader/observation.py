@@ -1,4 +1,4 @@
-"""The store's records and the workers' word put together into what a rollout is decided by. Pure."""
+"""Builds the observed state from the records, the workers' reports and the verdicts. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from isochrone.control.state.view import View
 
 
 class Verdicts(Protocol):
-    """What the leader's own work on rollouts has found."""
+    """The verdicts of the evaluations, by rollout."""
 
     @property
     def compared(self) -> Mapping[str, Verdict]: ...
@@ -38,7 +38,7 @@ def observe(
     return ObservedState(
         now=now,
         epoch=view.epoch or EpochRecord(0),
-        # A worker that is to stop need not be prepared for anything.
+        # A drained worker is about to stop: no rollout prepares it.
         workers={name: worker for name, worker in workers.items() if name not in drained},
         gateways=view.gateways,
         known_gateways={
@@ -59,7 +59,7 @@ def observe(
 
 
 def loading_order(epoch: EpochRecord, rollouts: Iterable[RolloutRecord]) -> list[str]:
-    """Models that others stand on first: an ensemble is loaded when its stages are."""
+    """All models, stages before the ensembles that run them."""
     stages: dict[str, set[str]] = {name: set(model.stages) for name, model in epoch.models.items()}
     for rollout in rollouts:
         for name, change in rollout.changes.items():

@@ -1,8 +1,8 @@
-"""What gateways say of workers, made into the fleet's events: one per worker and change, however many gateways say it.
+"""Turns the gateways' reports about workers into events: one per worker and change, however many gateways report it.
 Pure.
 
-A worker that is registered and gets no requests (it does not answer, another server answers on its port, it is left out
-as an outlier) is an event, and so is its return. One that drains or has left is none.
+There is an event when a registered worker gets no requests (it does not answer, another server answers on its port, it
+is ejected as an outlier), and another when it gets requests again. A worker that drains or has left causes none.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _GATEWAYS = "gateways"
 
 
 def worker_faults(view: View) -> dict[str, str]:
-    """By name: registered workers that some gateway sends nothing to, and why."""
+    """By name: registered workers that some gateway sends no requests to, and why."""
     drains = view.entries
     found = {}
     for name, record in view.workers.items():
@@ -30,7 +30,7 @@ def worker_faults(view: View) -> dict[str, str]:
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str], view: View, now: float) -> list[EventRecord]:
-    """The events between two looks."""
+    """The events for the difference between two reports."""
     events = [
         EventRecord(now, _GATEWAYS, "worker gets no requests", name, reason)
         for name, reason in sorted(after.items())

@@ -1,4 +1,4 @@
-"""What a gateway offers while nobody can read the epoch: the last one that it could, which it serves by. Pure.
+"""A gateway's offer of the epoch that it serves, while the epoch record and its copy cannot be read. Pure.
 
 The offer outlives the gateway's process: a gateway that restarts meanwhile cannot read the epoch either. The leader
 deletes offers once the epoch can be read.
@@ -17,7 +17,8 @@ from isochrone.store.base import Compare, Entry, Put
 def offer(
     keys: Keys, entries: Mapping[str, Entry], gateway: str, served: EpochRecord | None
 ) -> tuple[Compare, Put] | None:
-    """What to write, on which condition; None: nothing, or it is written. ``served``: what the gateway serves by."""
+    """The condition and the operation; None: no offer is needed, or it is written. ``served``: the epoch that the
+    gateway serves."""
     view = View(keys, entries)
     if served is None or not view.is_epoch_lost:
         return None
@@ -25,5 +26,5 @@ def offer(
     written = entries.get(key)
     if written is not None and written.value == value:
         return None
-    # An offer that comes late must not outlive the damage.
+    # A late offer must not be written after the record was repaired.
     return view.unchanged(keys.epoch), Put(key, value)

@@ -1,10 +1,10 @@
-"""The epoch rebuilt from what is left, when neither its record nor its copy can be read. Pure.
+"""Rebuilds the epoch when neither its record nor its copy can be read. Pure.
 
-It begins with the newest epoch that a gateway serves by and takes in every rollout that was committed since. Where no
-gateway offers one, the rollouts alone tell what is served. The number is higher than any that was seen, so that every
-gateway takes it for what holds now. Only a person may ask for it: a commit that neither a gateway saw nor a rollout
-tells of (a model that a file removed, another amount of memory) is undone by it. While a registered gateway has yet to
-offer what it serves, nothing is rebuilt: models that it serves would be missing.
+It starts from the newest epoch that a gateway serves and adds every rollout that was committed since. If no gateway
+offers one, it uses the rollouts alone. The number is higher than any that was reported, so that every gateway accepts
+it. Only a user may request it: it undoes a commit that no gateway saw and no rollout recorded (a model that a file
+removed, another amount of memory). It is rejected while a registered gateway has not offered the epoch that it serves:
+models of that gateway would be missing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from isochrone.store.base import Delete, Put
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """An epoch, and what it was rebuilt from, in words."""
+    """A rebuilt epoch and a description of its sources."""
 
     epoch: EpochRecord
     source: str
@@ -35,7 +35,7 @@ class Rebuilt:
 
     @property
     def digest(self) -> str:
-        """Of all that is restored, whoever asks for it and when."""
+        """Of the restored epoch, without the requester and the time."""
         epoch = msgspec.structs.replace(self.epoch, by="", at=0.0)
         return hashlib.sha256(msgspec.json.encode(epoch, order="deterministic")).hexdigest()
 
@@ -43,8 +43,8 @@ class Rebuilt:
 def restore_epoch(
     view: View, context: RequestContext, digest: str = "", without: Sequence[str] = ()
 ) -> Decision[Rebuilt]:
-    """The rebuilt epoch is written. ``digest``: of what the caller saw in a preview. ``without``: gateways that need
-    not offer what they serve."""
+    """Write the rebuilt epoch. ``digest``: of the preview that the caller saw. ``without``: gateways whose offers are
+    not needed."""
     keys = view.keys
     if not view.is_unreadable(keys.epoch):
         current = view.epoch
@@ -64,14 +64,14 @@ def restore_epoch(
     record = EventRecord(context.at, context.who, "epoch restored", f"epoch {rebuilt.epoch.epoch}", detail)
     operations: list[Put | Delete] = [Put(keys.epoch, value), Put(keys.epoch_copy, value)]
     if keys.switch in view.entries:
-        # It was announced against an epoch that is not there any more: its rollout begins another.
+        # It was announced for the lost epoch: its rollout starts another switch.
         operations.append(Delete(keys.switch))
     compares = tuple(view.unchanged(key) for key in (keys.epoch, keys.epoch_copy, keys.switch, keys.rollout_number))
     return Decision(rebuilt, compares, (*operations, event(keys, record, context.unique)))
 
 
 def _complete(view: View, without: Sequence[str]) -> None:
-    """Raises while a gateway serves by an epoch that it has not offered yet."""
+    """Raise ``Conflict`` while a gateway serves an epoch that it has not offered."""
     offers = view.served_epochs
     missing = [
         name
@@ -82,13 +82,13 @@ def _complete(view: View, without: Sequence[str]) -> None:
         names = ", ".join(missing)
         flags = " ".join(f"--without {name}" for name in missing)
         raise Conflict(
-            f"what is served has not been offered yet by gateway {names}; ask again in a moment. If that lasts, stop "
-            f"it, or ignore what it serves with {flags}"
+            f"gateway {names} has not yet offered the epoch that it serves; try again in a moment. If that lasts, stop "
+            f"the gateway, or ignore what it serves with {flags}"
         )
 
 
 def rebuild(view: View, context: RequestContext) -> Rebuilt:
-    """Raises where nothing at all is left to rebuild it from."""
+    """Raise ``Conflict`` if there is nothing to rebuild it from."""
     offers = view.served_epochs
     rollouts = view.rollouts
     base, source = EpochRecord(0), ""
@@ -127,8 +127,7 @@ def rebuild(view: View, context: RequestContext) -> Rebuilt:
 
 
 def _is_later(rollout: RolloutRecord, base: EpochRecord) -> bool:
-    """Whether it was committed after an epoch. One in its canary, or on its way back from it, commits again by
-    itself."""
+    """Whether it was committed after an epoch. A rollout that is in canary or rolls back commits again by itself."""
     return rollout.state in (DRAINING, DONE) and rollout.epoch > base.epoch
 
 

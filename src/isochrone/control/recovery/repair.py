@@ -1,9 +1,9 @@
-"""What the leader does about records that cannot be read, and about a switch that no rollout ends. Pure.
+"""Reports records that cannot be read, and repairs those that would stop the leader. Pure.
 
-Every such record is reported once, as an event. Most are skipped until their owner writes them again. Three would stop
-the leader, and are written again: the epoch from its copy, the switch by ending it without a commit, and how far the
-fleet record was followed, as if it had been. An epoch whose copy cannot be read either waits for a person
-(``recovery``). Must never decide by an unreadable record as if it were absent.
+Every such record is reported once, as an event. Most are ignored until their owner rewrites them. Three would stop the
+leader and are rewritten: the epoch is restored from its copy, the switch is ended without a commit (also one that no
+rollout owns), and the progress record is written as if the fleet record had been reconciled. An epoch whose copy cannot
+be read either waits for a user (``rebuild``). Must never treat an unreadable record as absent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from isochrone.control.state.records import EpochRecord, EventRecord, Fault, Rec
 from isochrone.control.state.view import View
 from isochrone.store.base import Compare, Delete, Put
 
-#: Who writes these events, and what they are.
+#: The author and the kind of these events.
 LEADER = "leader"
 UNREADABLE = "record cannot be read"
 #: Events of one step: a store full of bad records must not fill a transaction.
@@ -26,7 +26,7 @@ _AT_ONCE = 20
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What to write, all at once. Nothing else may be decided before it is."""
+    """One transaction. Nothing else may be decided before it is written."""
 
     compares: tuple[Compare, ...]
     operations: tuple[Put | Delete, ...]
@@ -34,7 +34,7 @@ class Repair:
 
 
 def unreported(view: View, reported: Collection[Fault], now: float) -> list[tuple[Fault, EventRecord]]:
-    """Faults that nobody has reported yet, with their events."""
+    """Faults that have not been reported, with their events."""
     faults = [fault for fault in view.faults() if fault not in reported]
     if not faults:
         return []
@@ -48,13 +48,13 @@ def _detail(fault: Fault) -> str:
 
 
 def find_repair(view: View, desired: Mapping[str, str], now: float) -> Repair | None:
-    """None: nothing is to be mended. ``desired``: the versions that the applied file asks for."""
+    """None: nothing needs a repair. ``desired``: the versions that the applied file asks for."""
     keys = view.keys
     if view.is_unreadable(keys.epoch):
         copy = view.read(keys.epoch_copy, EpochRecord)
         if copy is None:
             return None
-        # Another number: gateways that serve by the last one must see that this is what holds now.
+        # A new number, so that gateways that serve the lost epoch take this one for the current one.
         epoch = msgspec.structs.replace(copy, epoch=copy.epoch + 1, by=LEADER, at=now)
         value = encode(epoch)
         return Repair(
@@ -75,7 +75,7 @@ def find_repair(view: View, desired: Mapping[str, str], now: float) -> Repair | 
             return Repair(compares, (Delete(keys.switch),), ended)
     fleet = view.fleet
     if view.is_unreadable(keys.reconciled) and fleet is not None and desired:
-        # As if it had been followed: what was rolled out by hand stands.
+        # As if it had been reconciled: versions that were rolled out by hand stand.
         record = ReconciledRecord(fleet.generation, dict(desired))
         followed = EventRecord(
             now, LEADER, "fleet taken as followed", f"generation {fleet.generation}", "apply it again if it was not"

@@ -18,7 +18,7 @@ Answer = TypeVar("Answer")
 
 
 class Conflict(IsochroneError):
-    """What is asked does not fit what is under way; the message says what is, and what to do."""
+    """The request conflicts with the present state; the message has the reason and what to do."""
 
     code = "conflict"
     http_status = 409
@@ -27,7 +27,7 @@ class Conflict(IsochroneError):
 
 @dataclass(frozen=True, slots=True)
 class RequestContext:
-    """Who asks, when (seconds since 1970), and a word that no other request has."""
+    """The requester, the time (seconds since 1970), and a string that is unique to the request."""
 
     who: str
     at: float
@@ -36,7 +36,7 @@ class RequestContext:
 
 @dataclass(frozen=True, slots=True)
 class Decision(Generic[Answer]):
-    """A transaction, and what is answered once it is written. No operations: it is so already."""
+    """A transaction, and the answer once it is written. No operations: nothing needs to change."""
 
     answer: Answer
     compares: tuple[Compare, ...] = ()
@@ -51,7 +51,7 @@ def applied_fleet(view: View) -> tuple[FleetRecord, Fleet]:
 
 
 def one_of(name: str, known: Sequence[str], kind: str) -> None:
-    """Raises when a name is none of the known, with the nearest."""
+    """Raise ``NotFound`` for an unknown name, with the nearest known one."""
     if name not in known:
         expected = suggestion(name, list(known), kind) if known else f"a {kind}, but the fleet has none"
         raise NotFound(f"{kind} '{name}': expected {expected}")

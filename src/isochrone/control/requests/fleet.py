@@ -1,9 +1,4 @@
-"""What people ask of a fleet, decided: the records and a request in, a transaction or a refusal out.
-
-Stands between the API and the store. No clock, no I/O: the API brings the time, writes the transaction, and asks again
-when a record changed in between. Starting a rollout and going back are in ``rollout_requests``. Nothing here acts on
-the fleet: the leading controller and the supervisor do, on what is written.
-"""
+"""Requests about the fleet as a whole: applying a fleet.yaml, and scaling a pool. Pure."""
 
 from __future__ import annotations
 
@@ -35,22 +30,22 @@ from isochrone.control.state.view import View
 from isochrone.errors import InvalidArgument
 from isochrone.store.base import Put
 
-#: Workers of a pool that states no limit.
+#: Workers of a pool without a limit.
 _MOST_WORKERS = 4096
 #: Steps of a plan that its event names.
-_STEPS_TOLD = 5
+_STEPS_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A fleet.yaml that was applied, or would be: what it replaces, and what follows."""
+    """A fleet.yaml that was applied, or would be, and the steps that follow."""
 
     record: FleetRecord
     steps: tuple[Step, ...]
 
 
 class NotAgreed(Conflict):
-    """A file would take something away that is served, and nobody has agreed to that."""
+    """A file would take away something that is served, and the user has not agreed to it."""
 
     code = "not_agreed"
 
@@ -63,11 +58,11 @@ def apply_fleet(
     agreed: Collection[str] | bool = False,
     lost: Sequence[str] = (),
 ) -> Decision[Applied]:
-    """The fleet is to be as the file says.
+    """Apply a fleet.yaml.
 
-    ``generation``: of the fleet that the caller saw a plan against. ``agreed``: what may be taken away, as the plan
-    names it ("model detector", "pool cpu"); True: whatever the plan says. ``lost``: why the new repositories cannot
-    serve what is served.
+    ``generation``: of the fleet that the caller's plan was made for. ``agreed``: what may be taken away, as the plan
+    names it ("model detector", "pool cpu"); True: everything in the plan. ``lost``: why the new repositories cannot
+    serve the committed versions.
     """
     name = view.keys.prefix.removeprefix(PREFIX).rstrip("/")
     if file.fleet.name != name:
@@ -93,21 +88,21 @@ def apply_fleet(
         agreed_before=_under_way(view, still_kept, unchanged),
     )
     steps += _held_by_hand(view, file.versions)
-    _possible(steps)
+    _check_possible(steps)
     if lost:
         raise Conflict("; ".join(lost))
-    _agreed(steps, agreed)
+    _check_agreed(steps, agreed)
     spec = file.fleet.model_dump(mode="json")
     kept = kept_pools(before, fleet_before, file.fleet, view.epoch, view.open_rollouts)
     if before is not None and unchanged and all(step.action == IGNORE for step in steps):
         return Decision(Applied(before, tuple(steps)))
     record = FleetRecord(current + 1, file.text, spec, file.directory, context.who, context.at, kept)
-    said = "; ".join(map(str, steps[:_STEPS_TOLD])) + ("; …" if len(steps) > _STEPS_TOLD else "")
-    return _fleet_written(view, Applied(record, tuple(steps)), "fleet applied", said or "nothing changes", context)
+    summary = "; ".join(map(str, steps[:_STEPS_NAMED])) + ("; …" if len(steps) > _STEPS_NAMED else "")
+    return _fleet_written(view, Applied(record, tuple(steps)), "fleet applied", summary or "nothing changes", context)
 
 
 def _still_kept(view: View) -> dict[str, KeptPool]:
-    """Pools that the applied file has dropped, and that still serve."""
+    """Pools that the applied file dropped and that still serve."""
     record = view.fleet
     if record is None or not record.kept:
         return {}
@@ -116,10 +111,10 @@ def _still_kept(view: View) -> dict[str, KeptPool]:
 
 
 def _under_way(view: View, kept: Collection[str], unchanged: bool) -> frozenset[str]:
-    """What the applied file takes away as soon as it is carried out: that was agreed to, and is not asked again.
+    """What the applied file is already taking away, as ``takes_away`` names it: the user agreed to that before.
 
-    As ``takes_away`` names it. ``unchanged``: the very file that was agreed to is applied again. A model may also go
-    because its repository holds it no longer, so the same text does not count for models.
+    ``unchanged``: the same file is applied again. It does not count for models: a model may also go because its
+    repository no longer has it.
     """
     record, reconciled = view.fleet, view.reconciled
     if record is None:
@@ -137,12 +132,12 @@ def _under_way(view: View, kept: Collection[str], unchanged: bool) -> frozenset[
     return frozenset((*(f"pool {pool}" for pool in pools), *(f"model {model}" for model in models)))
 
 
-def _possible(steps: Sequence[Step]) -> None:
+def _check_possible(steps: Sequence[Step]) -> None:
     if is_refused(steps):
         raise Conflict("; ".join(f"{step.name}: {step.detail}" for step in steps))
 
 
-def _agreed(steps: Sequence[Step], agreed: Collection[str] | bool) -> None:
+def _check_agreed(steps: Sequence[Step], agreed: Collection[str] | bool) -> None:
     missing = [each for each in takes_away(steps) if agreed is False or (agreed is not True and each not in agreed)]
     if missing:
         raise NotAgreed(
@@ -152,7 +147,8 @@ def _agreed(steps: Sequence[Step], agreed: Collection[str] | bool) -> None:
 
 
 def scale(view: View, pool: str, workers: int, context: RequestContext, agreed: bool = False) -> Decision[Applied]:
-    """A pool gets so many workers, until a fleet.yaml is applied again; none that work only if that was agreed to."""
+    """Set the number of workers of a pool, until a fleet.yaml is applied again. A change that leaves no working worker
+    needs the user's agreement."""
     record, fleet = applied_fleet(view)
     one_of(pool, sorted(fleet.pools), "pool")
     settings = fleet.pools[pool]
@@ -165,30 +161,31 @@ def scale(view: View, pool: str, workers: int, context: RequestContext, agreed: 
         return Decision(Applied(record, ()))
     scaled = with_workers(fleet, pool, workers)
     planned = plan(fleet, scaled, directory=Path(record.directory), committed=view.assignments, kept=_still_kept(view))
-    # Whatever else the plan names comes of the file, or of what is under way: not of this.
+    # All other steps follow from the file or from rollouts in progress, not from scaling.
     steps = [step for step in planned if step.action == REFUSE or (step.kind, step.name) == ("pool", pool)]
     steps += losses_of_scaling(fleet, pool, workers, set(view.workers), view.drains)
-    _possible(steps)
-    _agreed(steps, agreed)
+    _check_possible(steps)
+    _check_agreed(steps, agreed)
     spec = scaled.model_dump(mode="json")
     changed = FleetRecord(
         record.generation + 1, record.text, spec, record.directory, context.who, context.at, record.kept
     )
-    said = f"{pool} from {settings.workers} to {workers} workers"
-    decision = _fleet_written(view, Applied(changed, tuple(steps)), "scaled", said, context)
+    summary = f"{pool} from {settings.workers} to {workers} workers"
+    decision = _fleet_written(view, Applied(changed, tuple(steps)), "scaled", summary, context)
     reconciled = view.read(view.keys.reconciled, ReconciledRecord)
     if reconciled is None or reconciled.generation != record.generation:
         return decision
-    # Nothing of the models is asked for anew: what ``latest`` means by now is for the next apply.
+    # Scaling reconciles no models: ``latest`` is resolved again by the next apply.
     followed = Put(view.keys.reconciled, encode(msgspec.structs.replace(reconciled, generation=changed.generation)))
     unchanged = view.unchanged(view.keys.reconciled)
     return Decision(decision.answer, (*decision.compares, unchanged), (*decision.operations, followed))
 
 
 def _standing(view: View, versions: Mapping[str, str]) -> dict[str, str]:
-    """By model: the version that is served, unless the file asks for the same as before.
+    """By model: the version that is served or, if the file asks for the same version as before, that version.
 
-    One that was rolled out or back by hand stands then (``following``), so the plan must not tell of a rollout.
+    A version that was rolled out or back by hand stands in that case (``desired.reconcile``), so the plan must not
+    contain a rollout.
     """
     reconciled = view.read(view.keys.reconciled, ReconciledRecord) or ReconciledRecord(0)
     asked = {name: version for name, version in versions.items() if reconciled.versions.get(name) == version}
@@ -196,7 +193,7 @@ def _standing(view: View, versions: Mapping[str, str]) -> dict[str, str]:
 
 
 def _held_by_hand(view: View, versions: Mapping[str, str]) -> list[Step]:
-    """Models whose version in the file has no effect: another one was rolled out or back since the file asked."""
+    """Models whose version in the file has no effect: another one was rolled out or back by hand since."""
     standing, steps = _standing(view, versions), []
     changing = {name for rollout in view.open_rollouts for name in rollout.changes}
     for name, served in view.assignments.items():
@@ -214,5 +211,5 @@ def _held_by_hand(view: View, versions: Mapping[str, str]) -> list[Step]:
 def _fleet_written(view: View, applied: Applied, what: str, detail: str, context: RequestContext) -> Decision[Applied]:
     key, record = view.keys.fleet, applied.record
     about = f"generation {record.generation}"
-    told = event(view.keys, EventRecord(context.at, context.who, what, about, detail), context.unique)
-    return Decision(applied, (view.unchanged(key),), (Put(key, encode(record)), told))
+    reported = event(view.keys, EventRecord(context.at, context.who, what, about, detail), context.unique)
+    return Decision(applied, (view.unchanged(key),), (Put(key, encode(record)), reported))

@@ -12,7 +12,7 @@ from isochrone.suggestions import suggestion
 
 
 def drain(view: View, name: str, context: RequestContext) -> Decision[str]:
-    """A worker or gateway gets no new work."""
+    """Drain a worker or gateway: it gets no new work."""
     _known_process(view, name)
     key = view.keys.drain(name)
     if key in view.entries:
@@ -33,7 +33,7 @@ def undrain(view: View, name: str, context: RequestContext) -> Decision[str]:
 
 
 def forget_gateway(view: View, name: str, context: RequestContext) -> Decision[str]:
-    """A gateway that is dead for sure: strict switches no longer wait for its word."""
+    """Forget a gateway that is certainly dead: strict switches no longer wait for its acknowledgement."""
     known = view.known_gateways
     if name not in known:
         raise NotFound(f"gateway '{name}': expected {suggestion(name, known, 'gateway') if known else 'none'}")
@@ -42,7 +42,7 @@ def forget_gateway(view: View, name: str, context: RequestContext) -> Decision[s
         raise Conflict(f"gateway {name} is registered, so it is alive; stop it, and it leaves by itself")
     key, set_key = view.keys.known_gateway(name), view.keys.gateway_set
     record = EventRecord(context.at, context.who, "gateway forgotten", name)
-    # Writing the set makes a switch that counted this gateway count again.
+    # Writing the set makes the commit of a switch that counted this gateway fail and be decided again.
     operations = (Delete(key), Put(set_key, name.encode()), event(view.keys, record, context.unique))
     compares = (view.unchanged(key), view.unchanged(registered), view.unchanged(set_key))
     return Decision(f"gateway {name} is forgotten", compares, operations)

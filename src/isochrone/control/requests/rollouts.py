@@ -1,7 +1,7 @@
-"""Starting a rollout and going back, decided: the records and a request in, a transaction or a refusal out.
+"""Requests about rollouts: start, rollback, abort, promote. Pure.
 
-What the request leaves open (cutover, canary, comparison, pools, memory) is filled in from the applied fleet.yaml, so
-that the record says all that the leader needs, whatever is applied later. No clock, no I/O.
+What a request leaves open (cutover, canary, comparison, pools, memory) is filled in from the applied fleet.yaml, so
+that the record has everything that the leader needs, whatever is applied later.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ from isochrone.models.repository.versions import version_number
 from isochrone.store import base
 
 _Rule = TypeVar("_Rule", bound=Section)
-#: What a request says of a rule: its fields as in fleet.yaml, whether there is one at all, or nothing.
-Wish = Mapping[str, Any] | bool | None
+#: A rule in a request: its fields as in fleet.yaml, whether there is one at all, or None for the file's.
+RequestedRule = Mapping[str, Any] | bool | None
 
 
 def start_rollout(
@@ -49,10 +49,10 @@ def start_rollout(
     context: RequestContext,
     *,
     cutover: str | None = None,
-    canary: Wish = None,
-    compare: Wish = None,
+    canary: RequestedRule = None,
+    compare: RequestedRule = None,
 ) -> Decision[RolloutRecord]:
-    """All the models change at once, or none does."""
+    """Start a rollout: all its models change at once, or none does."""
     _, fleet = applied_fleet(view)
     assignments = view.assignments
     if not changes:
@@ -64,23 +64,23 @@ def start_rollout(
         if model in assignments and assignments[model].version == version:
             raise Conflict(f"model {model} serves version {version} already")
     filled = {model: _change(view, fleet, model, version) for model, version in changes.items()}
-    _nobody_else(view, _together(fleet, filled))
+    _check_no_other_rollout(view, _together(fleet, filled))
     models = [fleet.of(model) for model in filled]
     unserved = [model for model, change in filled.items() if not change.before]
-    # With nothing served, there is nothing to try a version beside.
+    # Without a served version there is nothing to compare with.
     canaries = [model.rollout.canary for model in models] if not unserved else []
     compares = [model.rollout.compare for model in models] if not unserved else []
-    for name, wish in (("canary", canary), ("compare", compare)):
-        if unserved and wish:
+    for name, requested in (("canary", canary), ("compare", compare)):
+        if unserved and requested:
             raise InvalidArgument(f"{name}: expected none for {unserved[0]}, which serves no version yet, given one")
-    tried = _rule(canary, Canary, "canary", canaries)
-    compared = _rule(compare, Compare, "compare", compares)
-    if tried is not None:
+    canary_rule = _rule(canary, Canary, "canary", canaries)
+    compare_rule = _rule(compare, Compare, "compare", compares)
+    if canary_rule is not None:
         for stage, ensembles in lonely_stages(
             filled, {name: each.stages for name, each in assignments.items()}
         ).items():
             raise InvalidArgument(f"canary: expected none, since {without_traffic(stage, ensembles)}, given one")
-    for name, rule in (("canary", tried), ("compare", compared)):
+    for name, rule in (("canary", canary_rule), ("compare", compare_rule)):
         for group in fleet.gateways_without_metrics if rule is not None else ():
             raise InvalidArgument(
                 f"{name}: expected none, since gateways.{group} has no metrics page (metrics_port: -1) where its "
@@ -92,8 +92,8 @@ def start_rollout(
         changes=filled,
         kind="first" if len(unserved) == len(filled) else "version",
         cutover=_cutover(cutover, models),
-        canary=tried.rule() if tried is not None else None,
-        compare=compared.rule() if compared is not None else None,
+        canary=canary_rule.rule() if canary_rule is not None else None,
+        compare=compare_rule.rule() if compare_rule is not None else None,
         prepare_seconds=max(model.rollout.prepare_seconds for model in models),
         by=context.who,
         at=context.at,
@@ -103,10 +103,10 @@ def start_rollout(
 
 
 def rollback(view: View, model: str, context: RequestContext) -> Decision[RolloutRecord]:
-    """Back to what was served before: the model, and whatever changed together with it.
+    """Roll back to the previous version: the model, and all models that changed together with it.
 
-    While a new version is in canary, aborting it is the way back. One that has committed and only waits for the last
-    requests of the old version does not stand in the way.
+    While a new version is in canary, its rollout is aborted instead. A committed rollout that only drains does not
+    block a rollback.
     """
     _, fleet = applied_fleet(view)
     assignments = view.assignments
@@ -118,7 +118,7 @@ def rollback(view: View, model: str, context: RequestContext) -> Decision[Rollou
     if assignment is None or not assignment.previous:
         raise NotFound(f"model {model} has no previous version to go back to")
     filled = {name: _change(view, fleet, name, assignments[name].previous) for name in _changed_with(view, model)}
-    _nobody_else(view, filled, except_state=DRAINING)
+    _check_no_other_rollout(view, filled, except_state=DRAINING)
     models = [fleet.of(name) for name in filled]
     identity, conditions, counted = next_identity(view)
     record = RolloutRecord(
@@ -135,7 +135,7 @@ def rollback(view: View, model: str, context: RequestContext) -> Decision[Rollou
 
 
 def abort(view: View, identity: str, reason: str, context: RequestContext) -> Decision[RolloutRecord]:
-    """Nothing of the new version stays visible."""
+    """Abort a rollout: the new version is no longer visible."""
     record = find_rollout(view, identity)
     if record.is_over:
         way = "; go back with 'isochrone rollout rollback MODEL'" if record.state == DONE else ""
@@ -145,13 +145,15 @@ def abort(view: View, identity: str, reason: str, context: RequestContext) -> De
         raise Conflict(f"rollout {identity} is committed; go back with 'isochrone rollout rollback' of {models}")
     if record.state == ABORTING or record.abort_asked:
         return Decision(record)
-    said = reason.strip()
-    changed = msgspec.structs.replace(record, abort_asked=f"{said} (by {context.who})" if said else f"by {context.who}")
-    return _rewritten(view, changed, "rollout abort asked", said, context)
+    given = reason.strip()
+    changed = msgspec.structs.replace(
+        record, abort_asked=f"{given} (by {context.who})" if given else f"by {context.who}"
+    )
+    return _rewritten(view, changed, "rollout abort asked", given, context)
 
 
 def promote(view: View, identity: str, context: RequestContext) -> Decision[RolloutRecord]:
-    """The canary goes on to all traffic now, whatever its figures."""
+    """Promote a canary to all traffic now, whatever its figures."""
     record = find_rollout(view, identity)
     if record.abort_asked or record.state == ABORTING:
         raise Conflict(f"rollout {identity} is being aborted: {record.abort_asked or record.reason}")
@@ -172,7 +174,8 @@ def find_rollout(view: View, identity: str) -> RolloutRecord:
 
 
 def next_identity(view: View) -> tuple[str, tuple[base.Compare, ...], base.Put]:
-    """A name no rollout has; the conditions that it is still free and the epoch as seen here; the new count."""
+    """The identity of the next rollout; the conditions that it is still free and the epoch is unchanged; the new
+    count."""
     key = view.keys.rollout_number
     number = view.rollout_number + 1
     conditions = (view.unchanged(key), view.unchanged(view.keys.epoch))
@@ -188,8 +191,8 @@ def _created(
     )
     what = "rollback started" if record.kind == "rollback" else "rollout started"
     detail = f"{changes}; {record.cutover}{', canary' if record.canary else ''}"
-    told = event(view.keys, EventRecord(context.at, context.who, what, record.identity, detail), context.unique)
-    operations = (base.Put(key, encode(record)), counted, told)
+    reported = event(view.keys, EventRecord(context.at, context.who, what, record.identity, detail), context.unique)
+    operations = (base.Put(key, encode(record)), counted, reported)
     return Decision(record, (*conditions, base.Compare(key, 0)), operations)
 
 
@@ -208,7 +211,7 @@ def _change(view: View, fleet: Fleet, model: str, version: str) -> Change:
 
 
 def _together(fleet: Fleet, changes: Mapping[str, Change]) -> set[str]:
-    """The models that change, those that the file says change with them, and the stages they run."""
+    """The models that change, those that change with them by fleet.yaml, and their stages."""
     found: set[str] = set()
     waiting = list(changes)
     while waiting:
@@ -221,7 +224,7 @@ def _together(fleet: Fleet, changes: Mapping[str, Change]) -> set[str]:
 
 
 def _changed_with(view: View, model: str) -> list[str]:
-    """The model, and those that the rollout which brought its version changed too, unless they have moved on."""
+    """The model, and the other models of the rollout that brought its version, unless they have changed since."""
     assignments = view.assignments
     for record in reversed(view.rollouts):
         change = record.changes.get(model)
@@ -237,7 +240,7 @@ def _changed_with(view: View, model: str) -> list[str]:
     return [model]
 
 
-def _nobody_else(view: View, models: Iterable[str], except_state: str = "") -> None:
+def _check_no_other_rollout(view: View, models: Iterable[str], except_state: str = "") -> None:
     for other in view.open_rollouts:
         taken = sorted(set(models) & set(other.changes))
         if taken and other.state != except_state:
@@ -247,26 +250,26 @@ def _nobody_else(view: View, models: Iterable[str], except_state: str = "") -> N
             )
 
 
-def _cutover(wish: str | None, models: Sequence[Model]) -> str:
-    """As asked; otherwise strict as soon as one of the models wants it."""
-    if wish is None:
+def _cutover(requested: str | None, models: Sequence[Model]) -> str:
+    """As requested; otherwise strict if one of the models is strict in fleet.yaml."""
+    if requested is None:
         return STRICT if any(model.rollout.cutover == STRICT for model in models) else FAST
-    if wish not in (FAST, STRICT):
-        raise InvalidArgument(f"cutover: expected {FAST} or {STRICT}, given '{wish}'")
-    return wish
+    if requested not in (FAST, STRICT):
+        raise InvalidArgument(f"cutover: expected {FAST} or {STRICT}, given '{requested}'")
+    return requested
 
 
-def _rule(wish: Wish, kind: type[_Rule], name: str, of_models: Sequence[_Rule | None]) -> _Rule | None:
-    """The rule as asked for, over the first that the file has for one of the models."""
+def _rule(requested: RequestedRule, kind: type[_Rule], name: str, of_models: Sequence[_Rule | None]) -> _Rule | None:
+    """The requested rule, laid over the first that the file has for one of the models."""
     settled = next((rule for rule in of_models if rule is not None), None)
-    if wish is None:
+    if requested is None:
         return settled
-    if wish is False:
+    if requested is False:
         return None
-    if wish is True:
+    if requested is True:
         return settled or kind()
     try:
-        return kind.model_validate(overlay(settled.model_dump() if settled is not None else {}, dict(wish)))
+        return kind.model_validate(overlay(settled.model_dump() if settled is not None else {}, dict(requested)))
     except ValidationError as error:
         problem = problems_of(error, kind)[0]
         key = dotted((name, *problem.path))
@@ -277,5 +280,5 @@ def _rewritten(
     view: View, record: RolloutRecord, what: str, detail: str, context: RequestContext
 ) -> Decision[RolloutRecord]:
     key = view.keys.rollout(record.identity)
-    told = event(view.keys, EventRecord(context.at, context.who, what, record.identity, detail), context.unique)
-    return Decision(record, (view.unchanged(key),), (base.Put(key, encode(record)), told))
+    reported = event(view.keys, EventRecord(context.at, context.who, what, record.identity, detail), context.unique)
+    return Decision(record, (view.unchanged(key),), (base.Put(key, encode(record)), reported))
