@@ -124,8 +124,8 @@ class Course:
         """One member leaves and comes back; the mean cost of the two changes, in ns."""
         policy = self.balancer.policy
         started = time.perf_counter_ns()
-        policy.members(self.replicas[:-1])
-        policy.members(self.replicas)
+        policy.replicas_changed(self.replicas[:-1])
+        policy.replicas_changed(self.replicas)
         return (time.perf_counter_ns() - started) // 2
 
 

@@ -94,7 +94,7 @@ class Balancer:
             self._starting = self._starting or replica.weight < 1
         if changed or eligible != self.eligible:
             self.eligible = eligible
-            self.policy.members(eligible)
+            self.policy.replicas_changed(eligible)
 
     def refusal(self, replica: Replica) -> str:
         """Why a replica cannot serve the model whatever its health; "": it can."""

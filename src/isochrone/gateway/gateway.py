@@ -77,7 +77,7 @@ class Gateway:
             self._tasks.start(self._retire(member, monitor))
         for member in new:
             self._monitors[member.upstream.address] = Monitor(member, self.fleet, self._monitoring, self._member_lost)
-        self.outliers.members((member.endpoint for member in self.fleet.members.values()), now_ns())
+        self.outliers.endpoints_changed((member.endpoint for member in self.fleet.members.values()), now_ns())
         if new or gone:
             log.info(
                 "upstreams changed",

@@ -68,7 +68,7 @@ def run(
     slots = {id(replica): slot for slot, replica in enumerate(replicas)}
     outcome = Outcome(replicas, sent=[[] for _ in replicas])
     free_at = [0] * len(replicas)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     demand, order = Demand(), count()
     arrival, events = 1_000_000_000, list[tuple[int, int, int, int, int]]()
     for _ in range(requests):

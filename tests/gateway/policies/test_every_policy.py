@@ -37,7 +37,7 @@ class Drive:
         self.under_way: list[tuple[Replica, int, int]] = []
         self.chosen: list[int] = []
         self.members = list(self.all)
-        policy.members(self.members)
+        policy.replicas_changed(self.members)
 
     def play(self, event: str, number: int) -> None:
         self.now += number % 40_000_000
@@ -61,7 +61,7 @@ class Drive:
         elif event == "members":
             random = Random(number)
             self.members = random.sample(self.all, 1 + number % len(self.all))
-            policy.members(self.members)
+            policy.replicas_changed(self.members)
 
     def send(self, demand: Demand) -> None:
         replica = self.policy.choose(demand, self.now)
@@ -111,7 +111,7 @@ def test_requests_of_a_member_that_left_still_end(name: str) -> None:
     for _ in range(60):
         drive.play("send", 0)
     drive.members = drive.all[:2]
-    drive.policy.members(drive.members)
+    drive.policy.replicas_changed(drive.members)
     while drive.under_way:
         drive.play("end", 1_000_003)
         drive.play("send", 7)
@@ -125,7 +125,7 @@ def test_members_may_go_away_and_come_back(name: str) -> None:
     policy = policies.make(name, Random(4))
     replicas = fleet(20)
     for members in (replicas, [], replicas[:1], replicas[5:], [], replicas):
-        policy.members(members)
+        policy.replicas_changed(members)
         if members:
             assert policy.choose(Demand(key=b"k"), 10) in members
             assert policy.choose(Demand(), 20) in members

@@ -32,7 +32,7 @@ def taken(policy: Policy, replicas: list[Replica], count: int, now: int) -> Coun
 
 def test_least_pending_weighs_what_waits_by_speed() -> None:
     policy, replicas = LeastPending(Random(1)), fleet(2)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     for step in range(200):
         serve(policy, replicas[0], 10 * MS, SECOND + step * 20 * MS)
         serve(policy, replicas[1], 40 * MS, SECOND + step * 20 * MS)
@@ -50,7 +50,7 @@ def test_least_pending_weighs_what_waits_by_speed() -> None:
 
 def test_least_pending_counts_what_others_sent() -> None:
     policy, replicas = LeastPending(Random(1)), fleet(2)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     replicas[0].reported(LoadReport(9, 8), SECOND)
     policy.reported(replicas[0], SECOND)
     assert set(taken(policy, replicas, 10, SECOND)) == {1}
@@ -60,7 +60,7 @@ def test_least_pending_counts_what_others_sent() -> None:
 
 def test_one_lucky_answer_does_not_make_a_worker_fast() -> None:
     policy, replicas = LeastPending(Random(1)), fleet(2)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     for step in range(100):
         serve(policy, replicas[0], 10 * MS, SECOND + step)
     serve(policy, replicas[1], MS // 10, 2 * SECOND)
@@ -69,7 +69,7 @@ def test_one_lucky_answer_does_not_make_a_worker_fast() -> None:
 
 def test_least_pending_shuns_who_fails_fast() -> None:
     policy, replicas = LeastPending(Random(1)), fleet(2)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     for step in range(100):
         serve(policy, replicas[0], 10 * MS, SECOND + step)
         serve(policy, replicas[1], MS, SECOND + step, failed=True)
@@ -78,7 +78,7 @@ def test_least_pending_shuns_who_fails_fast() -> None:
 
 def test_a_peak_is_believed_at_once_and_forgotten_slowly() -> None:
     policy, replicas = PeakEwma(Random(1), decay_s=1.0), fleet(2)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     for step in range(50):
         for replica in replicas:
             serve(policy, replica, 10 * MS, SECOND + step * MS)
@@ -96,7 +96,7 @@ def test_a_peak_is_believed_at_once_and_forgotten_slowly() -> None:
 
 def test_peak_ewma_multiplies_by_what_is_in_flight() -> None:
     policy, replicas = PeakEwma(Random(1)), fleet(2)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     for replica, latency in zip(replicas, (10 * MS, 25 * MS), strict=True):
         serve(policy, replica, latency, SECOND)
     replicas[0].in_flight = 1
@@ -107,7 +107,7 @@ def test_peak_ewma_multiplies_by_what_is_in_flight() -> None:
 
 def test_peak_ewma_tries_a_newcomer_once_until_it_answers() -> None:
     policy, replicas = PeakEwma(Random(1)), fleet(2)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     serve(policy, replicas[0], 10 * MS, SECOND)
     assert set(taken(policy, replicas, 10, SECOND)) == {1}
     replicas[1].sent()
@@ -116,7 +116,7 @@ def test_peak_ewma_tries_a_newcomer_once_until_it_answers() -> None:
 
 def test_a_slow_p95_means_a_small_weight_and_the_floor_holds() -> None:
     policy, replicas = LatencyWeighted(Random(1), floor=0.1), fleet(4)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     for step in range(1500):
         for replica in replicas[:3]:
             serve(policy, replica, 10 * MS, SECOND + step * MS)
@@ -130,7 +130,7 @@ def test_a_slow_p95_means_a_small_weight_and_the_floor_holds() -> None:
 
 def test_the_p95_is_followed_up_and_down() -> None:
     policy, replicas = LatencyWeighted(Random(1)), fleet(1)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     random = Random(7)
     for mean in (10 * MS, 40 * MS, 5 * MS):
         for step in range(6000):
@@ -141,7 +141,7 @@ def test_the_p95_is_followed_up_and_down() -> None:
 
 def test_a_worker_that_is_well_again_gets_its_share_back() -> None:
     policy, replicas = LatencyWeighted(Random(1)), fleet(2)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     for latency in (100 * MS, 10 * MS):
         for step in range(3000):
             serve(policy, replicas[0], 10 * MS, SECOND + step)
@@ -164,7 +164,7 @@ def weigh(
 
 def test_weights_are_goodput_over_utilisation() -> None:
     policy, replicas = WeightedRoundRobin(Random(1)), fleet(3)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     weigh(policy, replicas, [0.2, 0.4, 0.8], 20)
     counts = taken(policy, replicas, 7000, 30 * SECOND)
     assert [counts[slot] / 1000 for slot in range(3)] == pytest.approx([4, 2, 1], rel=0.02)
@@ -172,7 +172,7 @@ def test_weights_are_goodput_over_utilisation() -> None:
 
 def test_errors_count_as_use() -> None:
     policy, replicas = WeightedRoundRobin(Random(1)), fleet(2)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     weigh(policy, replicas, [0.5, 0.5], 10, failing=1)
     counts = taken(policy, replicas, 1000, 30 * SECOND)
     assert counts[1] < 10
@@ -180,7 +180,7 @@ def test_errors_count_as_use() -> None:
 
 def test_without_a_word_busy_time_is_utilisation() -> None:
     policy, replicas = WeightedRoundRobin(Random(1)), fleet(2)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     for step in range(2000):
         # As many answers from both; the second takes three times as long for each.
         serve(policy, replicas[0], MS, SECOND + step * 10 * MS)
@@ -191,16 +191,16 @@ def test_without_a_word_busy_time_is_utilisation() -> None:
 
 def test_a_newcomer_gets_a_mean_share() -> None:
     policy, replicas = WeightedRoundRobin(Random(1)), fleet(4)
-    policy.members(replicas[:3])
+    policy.replicas_changed(replicas[:3])
     weigh(policy, replicas[:3], [0.4, 0.4, 0.4], 5)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     counts = taken(policy, replicas, 4000, 30 * SECOND)
     assert all(900 < counts[slot] < 1100 for slot in range(4))
 
 
 def test_turns_are_smooth() -> None:
     policy, replicas = WeightedRoundRobin(Random(1)), fleet(3)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     weigh(policy, replicas, [0.1, 0.2, 0.2], 20)
     chosen = [replicas.index(policy.choose(Demand(), 30 * SECOND)) for _ in range(400)]
     # A half, a quarter, a quarter: never two in a row to a light one, nor three to the heavy one.

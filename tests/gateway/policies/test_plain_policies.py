@@ -15,7 +15,7 @@ from isochrone.gateway.replicas import Replica
 
 def choices(name: str, replicas: list[Replica], count: int) -> list[int]:
     policy = policies.make(name, Random(11))
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     return [replicas.index(policy.choose(Demand(), 1)) for _ in range(count)]
 
 
@@ -30,7 +30,7 @@ def test_gateways_do_not_walk_in_step() -> None:
     firsts = set()
     for seed in range(40):
         policy = policies.make("round_robin", Random(seed))
-        policy.members(replicas)
+        policy.replicas_changed(replicas)
         firsts.add(policy.choose(Demand(), 1))
     assert len(firsts) > 5
 
@@ -38,10 +38,10 @@ def test_gateways_do_not_walk_in_step() -> None:
 def test_round_robin_keeps_its_place_when_members_change() -> None:
     replicas = fleet(6)
     policy = policies.make("round_robin", Random(0))
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     while policy.choose(Demand(), 1) is not replicas[2]:
         pass
-    policy.members(replicas[:5])
+    policy.replicas_changed(replicas[:5])
     assert policy.choose(Demand(), 1) is replicas[3]
 
 
@@ -73,7 +73,7 @@ def test_power_of_two_keeps_loads_closer_than_random() -> None:
     for name in ("random", "power_of_two"):
         replicas = fleet(50)
         policy = policies.make(name, Random(3))
-        policy.members(replicas)
+        policy.replicas_changed(replicas)
         for _ in range(5000):
             policy.choose(Demand(), 1).sent()
         spreads[name] = max(replica.in_flight for replica in replicas) - 100
@@ -85,7 +85,7 @@ def test_power_of_two_keeps_loads_closer_than_random() -> None:
 def test_least_connections_fills_up_evenly_and_in_turn(size: int) -> None:
     replicas = fleet(size)
     policy = policies.make("least_connections", Random(4))
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     for _ in range(3 * size):
         replica = policy.choose(Demand(), 1)
         replica.sent()
@@ -100,7 +100,7 @@ def test_least_connections_fills_up_evenly_and_in_turn(size: int) -> None:
 def test_idle_workers_take_turns() -> None:
     replicas = fleet(8)
     policy = policies.make("least_connections", Random(5))
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     chosen = []
     for now in range(1, 65):
         replica = policy.choose(Demand(), now)
@@ -115,7 +115,7 @@ def test_idle_workers_take_turns() -> None:
 def test_a_drop_nobody_told_of_is_noticed() -> None:
     replicas = fleet(4)
     policy = policies.make("least_connections", Random(6))
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     for _ in range(8):
         replica = policy.choose(Demand(), 1)
         replica.sent()

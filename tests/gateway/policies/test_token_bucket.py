@@ -18,7 +18,7 @@ SECOND = 1_000_000_000
 
 def test_a_bucket_is_worth_its_burst_and_then_nothing() -> None:
     policy, replicas = TokenBucket(Random(1), burst_s=0.1, rate=100, when_empty="refuse"), fleet(2)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     taken: Counter[int] = Counter()
     # At 100 a second, 0.1 s: ten tokens each, and one that leaves the bucket worth nothing.
     for _ in range(22):
@@ -33,7 +33,7 @@ def test_a_bucket_is_worth_its_burst_and_then_nothing() -> None:
 
 def test_over_time_no_more_goes_than_is_refilled() -> None:
     policy, replicas = TokenBucket(Random(1), burst_s=0.1, rate=100, when_empty="refuse"), fleet(1)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     taken = 0
     for step in range(10_000):
         try:
@@ -47,7 +47,7 @@ def test_over_time_no_more_goes_than_is_refilled() -> None:
 
 def test_a_large_request_takes_as_many_tokens_as_it_has_rows() -> None:
     policy, replicas = TokenBucket(Random(1), burst_s=1.0, rate=100), fleet(2)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     first = policy.choose(Demand(rows=50), SECOND)
     others = [policy.choose(Demand(rows=1), SECOND + 1) for _ in range(49)]
     assert first not in others
@@ -56,7 +56,7 @@ def test_a_large_request_takes_as_many_tokens_as_it_has_rows() -> None:
 def test_all_empty_means_the_least_loaded() -> None:
     policy, replicas = TokenBucket(Random(1), burst_s=0.001, rate=1), fleet(3)
     replicas[0].in_flight, replicas[1].in_flight, replicas[2].in_flight = 3, 1, 2
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     for _ in range(3):
         policy.choose(Demand(), SECOND)
     assert policy.empty == 0
@@ -66,7 +66,7 @@ def test_all_empty_means_the_least_loaded() -> None:
 
 def test_refill_follows_the_queue_the_worker_tells_of() -> None:
     policy, replicas = TokenBucket(Random(1), rate=1000, queue=2), fleet(2)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     now = SECOND
     for _ in range(100):
         now += 10 * MS
@@ -82,7 +82,7 @@ def test_refill_follows_the_queue_the_worker_tells_of() -> None:
 
 def test_a_full_bucket_does_not_grow_further() -> None:
     policy, replicas = TokenBucket(Random(1), rate=1000), fleet(1)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     policy.choose(Demand(), SECOND)
     for step in range(1, 100):
         now = SECOND + step * SECOND
@@ -93,7 +93,7 @@ def test_a_full_bucket_does_not_grow_further() -> None:
 
 def test_a_worker_that_answers_nothing_is_refilled_less_and_less() -> None:
     policy, replicas = TokenBucket(Random(1)), fleet(2)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     sent = [0, 0]
     for step in range(400):
         now = SECOND + step * 10 * MS
@@ -110,13 +110,13 @@ def test_a_worker_that_answers_nothing_is_refilled_less_and_less() -> None:
 
 def test_what_is_left_in_a_bucket_outlives_a_change_of_members() -> None:
     policy, replicas = TokenBucket(Random(1), burst_s=0.01, rate=100, when_empty="refuse"), fleet(3)
-    policy.members(replicas[:2])
+    policy.replicas_changed(replicas[:2])
     for _ in range(2):
         policy.choose(Demand(rows=100), SECOND)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     # The newcomer is no richer than they are.
     with pytest.raises(QueueFull):
         policy.choose(Demand(), SECOND)
-    policy.members(replicas[2:])
+    policy.replicas_changed(replicas[2:])
     with pytest.raises(QueueFull):
         policy.choose(Demand(), SECOND)

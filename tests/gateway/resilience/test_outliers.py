@@ -20,7 +20,7 @@ RULES = OutlierRules()
 def fleet_of(count: int, rules: OutlierRules = RULES) -> tuple[Outliers, list[Endpoint]]:
     outliers = Outliers(rules)
     endpoints = [Endpoint(f"worker{number}:8000") for number in range(count)]
-    outliers.members(endpoints, 0)
+    outliers.endpoints_changed(endpoints, 0)
     return outliers, endpoints
 
 
@@ -148,10 +148,10 @@ def test_a_smaller_fleet_gets_back_whom_it_cannot_spare() -> None:
     outliers, endpoints = fleet_of(4)
     for now, endpoint in enumerate(endpoints[:2], 1):
         fail(outliers, endpoint, 5, now * SECOND)
-    outliers.members(endpoints[:2], 3 * SECOND)
+    outliers.endpoints_changed(endpoints[:2], 3 * SECOND)
     assert endpoints[0].ejected_until <= 3 * SECOND < endpoints[1].ejected_until
-    outliers.members(endpoints[:1], 3 * SECOND)
-    outliers.members([endpoints[1]], 3 * SECOND)
+    outliers.endpoints_changed(endpoints[:1], 3 * SECOND)
+    outliers.endpoints_changed([endpoints[1]], 3 * SECOND)
     assert endpoints[1].ejected_until <= 3 * SECOND
 
 
@@ -209,12 +209,12 @@ def test_never_more_than_the_share_is_out(share: float, size: int, steps: list[t
             outliers.tick(now)
         elif event == "shrink" and len(endpoints) > 1:
             endpoints.remove(endpoint)
-            outliers.members(endpoints, now)
+            outliers.endpoints_changed(endpoints, now)
         elif event == "grow":
             back = everybody[who % len(everybody)]
             if back not in endpoints:
                 endpoints.append(back)
-                outliers.members(endpoints, now)
+                outliers.endpoints_changed(endpoints, now)
         else:
             for _ in range(3):
                 outliers.ended(endpoint, "detector", (who + 1) * MS, event == "fail", now)

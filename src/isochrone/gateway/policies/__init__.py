@@ -1,4 +1,18 @@
-"""Routing policies by name: one file each, each with its source. ``make`` is how the rest of the gateway gets one."""
+"""Routing policies by name, one file each. ``make`` constructs one for the gateway or the simulator.
+
+To add a policy:
+
+- Write ``policies/<name>.py`` with a subclass of ``base.Policy`` that has a ``name`` and a ``choose``. ``toolkit``,
+  ``hashing`` and ``weighted`` have base classes for scores, keys and weights. The docstring names the rule's source.
+- Options are keyword-only arguments of ``__init__``, checked with ``toolkit.options``. Rules files and scenarios set them
+  under ``policy_options`` without further code.
+- Register the class in ``_CLASSES`` below, and the module in the layers of "Routing policies do not know each other" in
+  pyproject.toml.
+- ``tests/gateway/policies/test_every_policy.py`` runs every registered policy. Add a test of the rule itself beside it.
+- Add a row to the table "Policies" in docs/gateway.md. Counters go into ``counts`` and the table "Metrics" there.
+
+A policy must not perform I/O, read a clock or import other parts of the gateway.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +27,8 @@ from isochrone.gateway.policies.base import Demand, Policy
 __all__ = ["DEFAULT", "NAMES", "Demand", "Policy", "known_options", "make"]
 
 DEFAULT = "prequal"
-#: Name → module and class; imported when asked for, so that a gateway holds no more than what it uses.
-_WHERE = {
+#: Name → module and class. Imported on demand, so that a gateway loads only what it uses.
+_CLASSES = {
     "round_robin": ("round_robin", "RoundRobin"),
     "random": ("random_choice", "RandomChoice"),
     "least_connections": ("least_connections", "LeastConnections"),
@@ -29,12 +43,11 @@ _WHERE = {
     "prequal": ("prequal.policy", "Prequal"),
     "learned": ("learned.policy", "Learned"),
 }
-#: What ``make`` knows.
-NAMES = tuple(_WHERE)
+NAMES = tuple(_CLASSES)
 
 
 def make(name: str, random: Random, **given: Any) -> Policy:
-    """The policy of that name. Options are those of its class; a wrong one is told with what would be right."""
+    """Construct a policy. Raises ``ConfigError`` for an unknown name, an unknown option or a wrong value."""
     policy = _policy_class(name)
     known = known_options(name)
     for key in given:
@@ -45,14 +58,14 @@ def make(name: str, random: Random, **given: Any) -> Policy:
 
 
 def known_options(name: str) -> dict[str, Any]:
-    """A policy's options and their defaults."""
+    """The options of a policy and their defaults."""
     parameters = inspect.signature(_policy_class(name)).parameters.values()
     return {one.name: one.default for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}
 
 
 def _policy_class(name: str) -> type[Policy]:
-    if name not in _WHERE:
+    if name not in _CLASSES:
         raise ConfigError("policy", "name", f"one of {', '.join(NAMES)}", repr(name))
-    module, attribute = _WHERE[name]
+    module, attribute = _CLASSES[name]
     found: type[Policy] = getattr(import_module(f"{__name__}.{module}"), attribute)
     return found

@@ -1,9 +1,9 @@
-"""What every policy is: an object that chooses one of the eligible replicas. No I/O, no clock, little allocation.
+"""The interface of a routing policy: an object that chooses one of the eligible replicas. No I/O, no clock.
 
-One policy object serves one model on one gateway. The shell, gateway or simulator, keeps the replicas' own figures and
-tells the policy what happens: ``members`` when the eligible set changes, ``sent`` and ``ended`` around each request,
-``reported`` when a worker's own word came. Time is handed in, in ns of a clock that never goes back; randomness comes
-from the ``Random`` it was made with.
+One policy object serves one version of one model on one gateway. Its caller, the gateway or the simulator, keeps each
+replica's own figures and reports events: ``replicas_changed`` when the eligible set changes, ``sent``, ``ended`` and
+``dropped`` for each attempt, ``reported`` when a load report arrives. Time is an argument, in ns of a monotonic clock.
+Randomness comes from the ``Random`` that the policy is constructed with.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NEVER = 1 << 62
 
 
 class Demand:
-    """What a policy may know of a request."""
+    """What a policy knows about a request."""
 
     __slots__ = ("avoid", "deadline", "key", "priority", "rows", "starts_sequence")
 
@@ -31,42 +31,42 @@ class Demand:
         avoid: tuple[Replica, ...] = (),
         starts_sequence: bool = False,
     ) -> None:
-        #: What affinity goes by: agent, sequence or a header's value; empty: none.
+        #: The affinity key: agent, sequence or a header's value; empty: none.
         self.key = key
-        #: Instant by which the answer must be there.
+        #: The instant by which the answer must arrive.
         self.deadline = deadline
         self.rows = rows
         self.priority = priority
-        #: Tried already: chosen only when there is nobody else.
+        #: Replicas already tried: chosen only when no other is eligible.
         self.avoid = avoid
-        #: The first request of a sequence, by its own word.
+        #: It carries ``sequence_start``.
         self.starts_sequence = starts_sequence
 
 
 class Policy:
-    """Subclasses override ``choose``, and of the rest what they need."""
+    """Subclasses override ``choose``, and those events that they need."""
 
     name: ClassVar[str]
-    #: ``probes`` may name replicas now. The shell calls it after a choice only then: most policies never probe.
+    #: Whether ``probes`` may return replicas now. The caller asks only then, since most policies never probe.
     wants_probes = False
 
     def __init__(self, random: Random) -> None:
         self._random = random
         self.replicas: Sequence[Replica] = ()
 
-    def members(self, replicas: Sequence[Replica]) -> None:
-        """The eligible replicas are these from now on; may be empty."""
+    def replicas_changed(self, replicas: Sequence[Replica]) -> None:
+        """Replace the eligible replicas. There may be none."""
         self.replicas = replicas
 
     def choose(self, demand: Demand, now: int) -> Replica:
-        """One of the members, of which there is at least one; not one of ``demand.avoid`` while there is another."""
+        """Choose an eligible replica. At least one exists; one of ``demand.avoid`` only if there is no other."""
         raise NotImplementedError
 
     def sent(self, replica: Replica, now: int) -> None:
-        """A request was sent to it; its own figures are up to date."""
+        """An attempt was sent to the replica, whose figures already include it."""
 
     def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
-        """A request ended."""
+        """An attempt ended with an answer, or failed."""
 
     def dropped(self, replica: Replica, sent_at: int, now: int, *, unneeded: bool = False) -> None:
         """An attempt ended without evidence about the replica: it was given up or rejected.
@@ -75,10 +75,10 @@ class Policy:
         """
 
     def reported(self, replica: Replica, now: int) -> None:
-        """Its own word came."""
+        """The replica's load report arrived."""
 
     def probes(self, now: int) -> Sequence[Replica]:
-        """Replicas whose load report is wanted now; called after each choice. The shell may leave some out."""
+        """Replicas to probe now; called after each choice. The caller may skip some."""
         return ()
 
     def counts(self) -> Mapping[str, int]:
@@ -86,6 +86,6 @@ class Policy:
         return {}
 
     def other_than(self, avoid: Sequence[Replica]) -> Replica:
-        """A member at random that was not tried yet, if there is one."""
+        """A random eligible replica, not one of ``avoid`` if there is another."""
         left = [replica for replica in self.replicas if replica not in avoid]
         return self._random.choice(left or self.replicas)

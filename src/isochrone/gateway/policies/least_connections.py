@@ -1,7 +1,7 @@
-"""Fewest requests in flight from here; equals take turns.
+"""least_connections: the fewest requests in flight from this gateway; equal replicas take turns.
 
-Source: NGINX's ``least_conn`` (https://nginx.org/en/docs/http/load_balancing.html). It knows nothing of what other
-gateways send, and a worker that fails fast looks idle to it: outlier ejection must take that one out.
+Source: NGINX's ``least_conn`` (https://nginx.org/en/docs/http/load_balancing.html). The policy does not see
+the requests of other gateways, and a worker that fails fast looks idle to it: outlier ejection must remove that worker.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Weighted least pending requests: who would have worked off what it has, and one more, the soonest.
+"""least_pending: the replica that would finish its pending requests and one more first.
 
-Pending requests are the worker's own word (queued and running, from everybody) or what is in flight from here. The
-speed is measured by Little's law: requests present over the time they stay is the rate at which they leave. Source:
-Little, "A Proof for the Queuing Formula L = λW", Operations Research 1961; the rule is known as shortest expected
-delay (Banawan and Zahorjan, "Load sharing in heterogeneous queueing systems", INFOCOM 1989).
+Pending requests are those of the worker's load report (queued and running, of all gateways), or those in flight from
+this gateway. The speed is measured by Little's law: requests present divided by the time they stay is the rate at which
+they leave. Sources: Little, "A Proof for the Queuing Formula L = λW", Operations Research 1961; the rule is known as
+shortest expected delay (Banawan and Zahorjan, "Load sharing in heterogeneous queueing systems", INFOCOM 1989).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from random import Random
 from isochrone.gateway.policies.toolkit.scores import ScoredPolicy
 from isochrone.gateway.replicas import Replica
 
-#: Share of what was measured that is kept with each answer: the last hundred or so count.
+#: Weight that the sums keep with each answer: about the last hundred answers count.
 _KEPT = 0.99
-#: A member counts as a typical one until it has been measured about so often: one quick answer is not a quick worker.
+#: A new replica starts with this many answers of typical speed: one fast answer does not make a fast worker.
 _DOUBT = 8.0
 _GAIN = 1 / 64
 
 
 class _Speed:
-    """Sums over recent answers: their number, seconds they took, requests present meanwhile, each included."""
+    """Decaying sums over recent answers: their number, their seconds, the requests present meanwhile."""
 
     __slots__ = ("answers", "present", "seconds")
 
@@ -36,12 +36,12 @@ class LeastPending(ScoredPolicy):
     def __init__(self, random: Random) -> None:
         super().__init__(random)
         self._speeds: dict[Replica, _Speed] = {}
-        #: Seconds per request of a member like any other; 0: nothing measured yet.
+        #: Mean seconds per request over all replicas; 0: nothing measured yet.
         self._typical = 0.0
 
-    def members(self, replicas: Sequence[Replica]) -> None:
+    def replicas_changed(self, replicas: Sequence[Replica]) -> None:
         self._speeds = {replica: self._speeds.get(replica) or _Speed() for replica in replicas}
-        super().members(replicas)
+        super().replicas_changed(replicas)
 
     def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
         speed = self._speeds.get(replica)
@@ -55,7 +55,7 @@ class LeastPending(ScoredPolicy):
         self._update(replica, now)
 
     def seconds_each(self, replica: Replica) -> float:
-        """Seconds from one answer to the next while it has something to do."""
+        """Seconds between two answers of a busy replica."""
         speed = self._speeds[replica]
         doubt = _DOUBT * self._typical
         return (doubt + speed.seconds) / (_DOUBT + speed.present) if doubt else 1e-3

@@ -1,8 +1,8 @@
-"""Peak EWMA: of two members at random, the one with the lower latency times requests in flight.
+"""peak_ewma: of two random replicas, the one with the lower latency times requests in flight.
 
-The latency jumps up with a slow answer at once and comes down slowly, so that a worker in trouble is left alone after
-one bad answer. Source: Finagle's ``p2cPeakEwma`` (https://twitter.github.io/finagle/guide/Clients.html), as Linkerd
-has it too.
+A slow answer raises the latency estimate at once; fast answers lower it slowly. So a worker in trouble is avoided after
+one slow answer. Source: Finagle's ``p2cPeakEwma`` (https://twitter.github.io/finagle/guide/Clients.html), also used by
+Linkerd.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from isochrone.gateway.policies.toolkit.options import number
 from isochrone.gateway.policies.toolkit.sampling import one, two
 from isochrone.gateway.replicas import Replica
 
-#: Latency taken for a member that has something in flight and never answered: worse than any real one, in ns.
+#: Latency assumed for a replica that has requests in flight and has never answered, in ns: above any real one.
 _SILENT_NS = 1e12
 
 
 class _Peak:
-    """A latency in ns, as of an instant."""
+    """A latency estimate in ns, and when it was updated."""
 
     __slots__ = ("at", "latency")
 
@@ -31,7 +31,7 @@ class _Peak:
 
 
 class PeakEwma(Policy):
-    """``decay_s``: time constant in which an old latency loses all but 1/e of its weight; Finagle's 10 s."""
+    """``decay_s``: the time after which an old latency has 1/e of its weight. 10 s as in Finagle."""
 
     name = "peak_ewma"
 
@@ -40,9 +40,9 @@ class PeakEwma(Policy):
         self._per_ns = 1e-9 / number(self.name, "decay_s", decay_s, 0.001)
         self._peaks: dict[Replica, _Peak] = {}
 
-    def members(self, replicas: Sequence[Replica]) -> None:
+    def replicas_changed(self, replicas: Sequence[Replica]) -> None:
         self._peaks = {replica: self._peaks[replica] for replica in replicas if replica in self._peaks}
-        super().members(replicas)
+        super().replicas_changed(replicas)
 
     def choose(self, demand: Demand, now: int) -> Replica:
         if demand.avoid:
@@ -54,7 +54,7 @@ class PeakEwma(Policy):
 
     def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
         if failed:
-            # A failure's latency is not believed: who fails fast must not look fast.
+            # A failure's latency does not count: a worker that fails fast must not look fast.
             return
         peak = self._peaks.get(replica)
         if peak is None:
@@ -70,7 +70,7 @@ class PeakEwma(Policy):
     def _cost(self, replica: Replica, now: int) -> float:
         peak = self._peaks.get(replica)
         if peak is None:
-            # Not known: tried once, and left alone until it has answered.
+            # No answer yet: it gets one request, and no more until it has answered.
             return _SILENT_NS * (replica.in_flight + 8 * replica.error_rate)
         latency = peak.latency * exp((peak.at - now) * self._per_ns)
         return latency * (replica.in_flight + 1) * (1 + 8 * replica.error_rate)

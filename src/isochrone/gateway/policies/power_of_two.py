@@ -1,8 +1,7 @@
-"""Of two members at random, the one with fewer requests in flight from here.
+"""power_of_two: of two random replicas, the one with fewer requests in flight from this gateway.
 
 Sources: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 2001; Envoy's LEAST_REQUEST
-with equal weights. Many gateways that each take the least loaded would all take the same one; with two random choices
-they do not.
+with equal weights. If many gateways each chose the least loaded worker, all would choose the same one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Anybody, with equal chances: the baseline that needs no state at all.
+"""random: every replica with equal probability. The baseline that needs no state.
 
-Source: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 2001, where it is the d = 1
-against which more choices are held.
+Source: Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing", IEEE TPDS 2001, the case d = 1.
 """
 
 from __future__ import annotations

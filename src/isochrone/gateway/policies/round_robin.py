@@ -1,4 +1,4 @@
-"""Everybody in turn, whatever they do: the baseline.
+"""round_robin: all replicas in turn, whatever their load. The baseline.
 
 Source: NGINX's default method (https://nginx.org/en/docs/http/load_balancing.html), without its weights.
 """
@@ -17,11 +17,11 @@ class RoundRobin(Policy):
 
     def __init__(self, random: Random) -> None:
         super().__init__(random)
-        # Gateways that start together must not walk in step.
+        # A random start: gateways that start together must not move in step.
         self._next = random.randrange(1 << 16)
 
-    def members(self, replicas: Sequence[Replica]) -> None:
-        super().members(replicas)
+    def replicas_changed(self, replicas: Sequence[Replica]) -> None:
+        super().replicas_changed(replicas)
         self._next %= len(replicas) or 1
 
     def choose(self, demand: Demand, now: int) -> Replica:

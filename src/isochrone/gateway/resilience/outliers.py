@@ -79,7 +79,7 @@ class Outliers:
         #: Running mean of latency by model, so that an endpoint with heavy models does not look slow.
         self._usual: dict[str, float] = {}
 
-    def members(self, endpoints: Iterable[Endpoint], now: int) -> None:
+    def endpoints_changed(self, endpoints: Iterable[Endpoint], now: int) -> None:
         """The fleet is this from now on; what is known of those that stay is kept.
 
         In a smaller fleet fewer may be left out: those whose time is nearly over come back.
@@ -97,7 +97,7 @@ class Outliers:
             for endpoint in self._records:
                 if endpoint.ejected_until > now:
                     endpoint.ejected_until = endpoint.joined_at = now
-        self.members(list(self._records), now)
+        self.endpoints_changed(list(self._records), now)
 
     def ended(self, endpoint: Endpoint, model: str, latency_ns: int, failed: bool, now: int) -> Ejection | None:
         """A request is over. Returns an ejection when this was one failure too many."""

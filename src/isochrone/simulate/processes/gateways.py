@@ -77,7 +77,7 @@ class Gateway:
             endpoint.reports = True
             self.replicas.append(Replica(endpoint))
         if outliers is not None:
-            outliers.members([replica.endpoint for replica in self.replicas], engine.now)
+            outliers.endpoints_changed([replica.endpoint for replica in self.replicas], engine.now)
         balancer.update(self.replicas, engine.now)
         #: Requests with a deadline by kind, in the order they came: of one kind, the first is due first.
         self._waiting: dict[int, deque[Call]] = {}

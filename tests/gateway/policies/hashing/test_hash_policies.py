@@ -22,7 +22,7 @@ NAMES = ("consistent_hash", "maglev")
 
 def owners(name: str, replicas: list[Replica], seed: int = 1) -> list[Replica]:
     policy = policies.make(name, Random(seed))
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     return [policy.choose(Demand(key=key), 1) for key in KEYS]
 
 
@@ -103,7 +103,7 @@ def test_keys_spread_over_everybody(name: str) -> None:
 def test_an_avoided_worker_is_passed_over_always_to_the_same_other(name: str) -> None:
     replicas = fleet(5)
     policy = policies.make(name, Random(1))
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     first = policy.choose(Demand(key=b"agent"), 1)
     others = {policy.choose(Demand(key=b"agent", avoid=(first,)), 1) for _ in range(20)}
     assert len(others) == 1
@@ -115,7 +115,7 @@ def test_without_a_key_the_less_busy_of_two_is_taken(name: str) -> None:
     replicas = fleet(2)
     replicas[1].in_flight = 5
     policy = policies.make(name, Random(1))
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     assert {policy.choose(Demand(), 1) for _ in range(20)} == {replicas[0]}
 
 
@@ -125,7 +125,7 @@ def test_no_worker_holds_more_than_its_bound(load_factor: float, hot: float) -> 
     random = Random(f"{load_factor} {hot}")
     policy = ConsistentHash(random, load_factor=load_factor)
     replicas = fleet(10)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     under_way: list[tuple[Replica, int]] = []
     for now in range(1, 3000):
         if under_way and (random.random() < 0.45 or len(under_way) > 300):
@@ -146,7 +146,7 @@ def test_no_worker_holds_more_than_its_bound(load_factor: float, hot: float) -> 
 def test_a_large_factor_keeps_a_hot_key_where_it_is() -> None:
     policy = ConsistentHash(Random(1), load_factor=1e9)
     replicas = fleet(10)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     chosen = set()
     for _ in range(200):
         replica = policy.choose(Demand(key=b"hot"), 1)
@@ -160,11 +160,11 @@ def test_a_large_factor_keeps_a_hot_key_where_it_is() -> None:
 def test_the_same_members_again_rebuild_nothing() -> None:
     policy = ConsistentHash(Random(1))
     replicas = fleet(10)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     ring = policy._ring
-    policy.members(list(reversed(replicas)))
+    policy.replicas_changed(list(reversed(replicas)))
     assert policy._ring is ring
-    policy.members(replicas[1:])
+    policy.replicas_changed(replicas[1:])
     assert policy._ring is not ring
 
 
@@ -173,7 +173,7 @@ def test_requests_in_flight_count_when_members_change() -> None:
     replicas = fleet(4)
     for replica in replicas:
         replica.in_flight = 5
-    policy.members(replicas[:2])
+    policy.replicas_changed(replicas[:2])
     assert policy.capacity() == ceil(11 / 2)
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     assert policy.capacity() == ceil(21 / 4)

@@ -32,7 +32,7 @@ class Stage:
         self.policy = Learned(Random(seed), **options)
         self.now = START
         self.replicas = fleet(size)
-        self.policy.members(self.replicas)
+        self.policy.replicas_changed(self.replicas)
         for replica in self.replicas:
             replica.ended(replica.sent(), 2 * MS, False, self.now)
         for replica in self.replicas:

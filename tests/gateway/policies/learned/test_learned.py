@@ -67,7 +67,7 @@ def test_figures_beyond_those_of_training_leave_the_choice_to_prequal() -> None:
 def test_a_replica_that_never_answered_is_never_moved_to() -> None:
     stage = never_control(Stage())
     newcomer = fleet(5)[4]
-    stage.policy.members([*stage.replicas, newcomer])
+    stage.policy.replicas_changed([*stage.replicas, newcomer])
     newcomer.reported(LoadReport(0, 0, 0, 1 * MS), stage.now)
     stage.policy.reported(newcomer, stage.now)
     for replica in stage.replicas:
@@ -247,12 +247,12 @@ def test_an_end_that_was_put_off_is_accounted_for_at_the_next_event(event: str) 
 
 
 def test_an_end_that_never_comes_costs_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("isochrone.gateway.policies.learned.policy._MOST_UNDER_WAY", 100)
+    monkeypatch.setattr("isochrone.gateway.policies.learned.policy._MOST_IN_FLIGHT", 100)
     stage = Stage()
     for _ in range(1000):
         stage.now += MS
         stage.policy.sent(stage.choose(), stage.now)
-    assert len(stage.policy._under_way) <= 100
+    assert len(stage.policy._in_flight) <= 100
 
 
 def in_flight_at_one_replica() -> tuple[Stage, Replica, list[int]]:
@@ -292,7 +292,7 @@ def test_a_loser_of_a_hedge_is_no_failure_of_the_learned_slice() -> None:
         stage.policy.dropped(replica, instant, stage.now + 5 * MS, unneeded=True)
     stage.policy.catch_up()
     assert stage.policy.slices.learned.ended == 0
-    assert not stage.policy._under_way
+    assert not stage.policy._in_flight
 
 
 @settings(max_examples=40, deadline=None)
@@ -301,7 +301,7 @@ def test_whatever_happens_it_chooses_a_member(events: list[tuple[int, int]], siz
     policy = Learned(Random(7), explore=0.1)
     replicas, now = fleet(size), START
     members = list(replicas)
-    policy.members(members)
+    policy.replicas_changed(members)
     under_way: list[tuple[Replica, int, int]] = []
     for event, number in events:
         now += number * 100
@@ -325,7 +325,7 @@ def test_whatever_happens_it_chooses_a_member(events: list[tuple[int, int]], siz
             policy.reported(replica, now)
         elif event == 5:
             members = replicas[: 1 + number % size]
-            policy.members(members)
+            policy.replicas_changed(members)
 
 
 def test_the_same_seed_makes_the_same_choices() -> None:

@@ -76,7 +76,7 @@ def test_a_look_scores_what_the_figures_say(values: list[float], state: tuple[in
     replica.endpoint.free_memory = 1 << 30
     replica.reported(LoadReport(load, 0, wait_ms * MS, 2 * MS), START)
     now = START + age_ms * MS
-    model.look(view, replica, now)
+    model.refresh(view, replica, now)
     assert view.base == pytest.approx(sum(map(mul, values[: len(KEPT)], figures(seen(replica, view, now), 0.0, 0.0))))
 
 
@@ -85,7 +85,7 @@ def test_time_that_passes_shortens_the_outlook() -> None:
     replica.ended(replica.sent(), 2 * MS, False, START)
     replica.reported(LoadReport(3, 2, 4 * MS, 2 * MS), START)
     replica.sent()
-    model.look(view, replica, START)
+    model.refresh(view, replica, START)
     # Four ms of waiting, one request sent since, and its own run.
     assert view.outlook(START) == pytest.approx(log(8 * MS))
     assert view.outlook(START + 3 * MS) == pytest.approx(log(5 * MS))
@@ -94,16 +94,16 @@ def test_time_that_passes_shortens_the_outlook() -> None:
 
 def test_who_never_answered_or_fails_is_unknown() -> None:
     model, view, replica = Model(weights()), View(), fleet(1)[0]
-    model.look(view, replica, START)
+    model.refresh(view, replica, START)
     assert view.base == UNKNOWN
     replica.ended(replica.sent(), 2 * MS, False, START)
     replica.reported(LoadReport(0, 0, 0, 2 * MS), START)
-    model.look(view, replica, START)
+    model.refresh(view, replica, START)
     assert view.base != UNKNOWN
     narrow = msgspec.structs.replace(weights(), ranges={**weights().ranges, "errors": (-0.05, 0.05)})
     replica.ended(replica.sent(), 2 * MS, True, START)
     model = Model(narrow)
-    model.look(view, replica, START)
+    model.refresh(view, replica, START)
     assert view.base == UNKNOWN
 
 

@@ -165,7 +165,7 @@ def test_reuse_is_the_papers_formula() -> None:
 
 def make(size: int = 40, **options: float) -> tuple[Prequal, list[Replica]]:
     policy, replicas = Prequal(Random(5), **options), fleet(size)  # type: ignore[arg-type]
-    policy.members(replicas)
+    policy.replicas_changed(replicas)
     return policy, replicas
 
 
@@ -237,7 +237,7 @@ def test_a_member_that_left_is_not_chosen_from_the_pool() -> None:
     for _ in range(10):
         for replica in policy.probes(SECOND):
             answer(policy, replica, 1, 10 * MS, SECOND)
-    policy.members(replicas[:20])
+    policy.replicas_changed(replicas[:20])
     for _ in range(50):
         chosen = policy.choose(Demand(), SECOND)
         assert chosen in replicas[:20]

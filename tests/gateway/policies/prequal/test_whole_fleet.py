@@ -21,7 +21,7 @@ class Gateway:
         self.policy = Prequal(Random(3))
         self.replicas = fleet(size)
         self.now = SECOND
-        self.policy.members(self.replicas)
+        self.policy.replicas_changed(self.replicas)
 
     def send(self, *avoid: Replica) -> tuple[Replica, int]:
         replica = self.policy.choose(Demand(avoid=avoid), self.now)
@@ -213,12 +213,12 @@ def test_avoided_ones_are_left_out_even_when_they_are_the_best() -> None:
 
 def test_members_that_stay_keep_what_is_known() -> None:
     gateway = known([5.0, 5.0, 5.0, 50.0])
-    gateway.policy.members(gateway.replicas[1:])
+    gateway.policy.replicas_changed(gateway.replicas[1:])
     assert 3 not in gateway.one_by_one(30, 5 * MS)
     for replica in gateway.replicas[1:]:
         gateway.to(replica)
     gateway.now += 100 * MS
     # Late ones, all alike, and one that was left out with a request of its own under way and is back.
     gateway.replicas[0].in_flight = 1
-    gateway.policy.members(gateway.replicas)
+    gateway.policy.replicas_changed(gateway.replicas)
     assert gateway.send()[0] in gateway.replicas

@@ -1,4 +1,4 @@
-"""What policies that go by a key share: the key's hash, the way out without a key, and rebuilding only on a change."""
+"""The base class of policies that place requests by a key: hashing, requests without a key, rebuilds on a change."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from isochrone.gateway.replicas import Replica
 
 
 class AffinityPolicy(Policy):
-    """A request without a key goes to the less busy of two at random. Subclasses build and look up."""
+    """Places a request without a key on the less busy of two random replicas. Subclasses build and search a table."""
 
-    def members(self, replicas: Sequence[Replica]) -> None:
+    def replicas_changed(self, replicas: Sequence[Replica]) -> None:
         before = {replica.endpoint.address: replica for replica in self.replicas}
-        super().members(replicas)
+        super().replicas_changed(replicas)
         if before != {replica.endpoint.address: replica for replica in replicas}:
-            # In the order of addresses: gateways that learn of workers in different orders must still agree.
+            # Ordered by address: gateways that discover workers in different orders must agree.
             self._build(sorted(replicas, key=lambda replica: replica.endpoint.address))
 
     def choose(self, demand: Demand, now: int) -> Replica:
         if not demand.key:
             return less_busy(self._random, self.replicas, demand.avoid)
         if demand.avoid and len(self.replicas) <= len(demand.avoid):
-            # Perhaps nobody is left to go on to.
+            # Perhaps every replica is to be avoided.
             return one(self._random, self.replicas, demand.avoid)
         return self._look_up(of_bytes(demand.key), demand.avoid)
 
@@ -32,5 +32,5 @@ class AffinityPolicy(Policy):
         raise NotImplementedError
 
     def _look_up(self, key: int, avoid: Sequence[Replica]) -> Replica:
-        """The key's member; there is one that is not among ``avoid``."""
+        """The key's replica. At least one replica is not in ``avoid``."""
         raise NotImplementedError

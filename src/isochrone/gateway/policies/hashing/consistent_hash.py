@@ -1,7 +1,7 @@
-"""Consistent hashing with bounded load: a key's requests go to one worker, unless that one has more than its share.
+"""consistent_hash: a key's requests go to one worker, unless that worker has more than its share of requests.
 
-Each worker owns many points on a ring; a key belongs to the next point clockwise, and goes on from a worker that holds
-``load_factor`` times the mean of requests in flight. Adding or removing one of n workers moves about 1/n of the keys.
+Each worker owns many points on a ring. A key belongs to the next point clockwise; it moves on from a worker that has
+``load_factor`` times the mean requests in flight. Adding or removing one of n workers moves about 1/n of the keys.
 Sources: Karger et al., "Consistent Hashing and Random Trees", STOC 1997; Mirrokni, Thorup and Zadimoghaddam,
 "Consistent Hashing with Bounded Loads", SODA 2018 (arXiv:1608.01350).
 """
@@ -25,8 +25,8 @@ _PURPOSE = b"ring"
 
 
 class ConsistentHash(AffinityPolicy):
-    """``points``: per worker; more spread keys more evenly (the share of one deviates by about 1/√points) and cost
-    memory. ``load_factor``: a worker's highest multiple of the mean; a large one keeps every key where it is."""
+    """``points``: per worker; more points spread keys more evenly (a share deviates by about 1/√points) and cost
+    memory. ``load_factor``: the limit of a worker's load as a multiple of the mean; a large value moves no key."""
 
     name = "consistent_hash"
 
@@ -35,13 +35,13 @@ class ConsistentHash(AffinityPolicy):
         self._points = whole(self.name, "points", points, 1, 4096)
         self._load_factor = number(self.name, "load_factor", load_factor, 1)
         self._ring: list[int] = []
-        #: Of each point of the ring: the place of its worker in the order of addresses.
+        #: By point of the ring: the index of its worker in ``_by_address``.
         self._owners: list[int] = []
         self._by_address: Sequence[Replica] = ()
-        #: What each member has in flight, as it was last seen, and the sum.
+        #: Requests in flight per replica as last counted, and their sum.
         self._seen: dict[Replica, int] = {}
         self._in_flight = 0
-        #: Choices that left a worker for having its share already.
+        #: Choices that moved on from a worker that had its share already.
         self.moved_on = 0
 
     def sent(self, replica: Replica, now: int) -> None:
@@ -57,7 +57,7 @@ class ConsistentHash(AffinityPolicy):
         return {"moved_on": self.moved_on}
 
     def capacity(self) -> int:
-        """Requests in flight that a member may have, the one to be placed included."""
+        """The most requests in flight a replica may have, including the request to be placed."""
         return ceil(self._load_factor * (self._in_flight + 1) / len(self.replicas))
 
     def _count(self, replica: Replica) -> None:
@@ -73,7 +73,7 @@ class ConsistentHash(AffinityPolicy):
         seeds = [hashes.of_address(replica.endpoint.address, _PURPOSE) for replica in replicas]
         ring = hashes.points(seeds, self._points).ravel()
         order = np.argsort(ring)
-        # Lists: bisect in C over ints takes half a microsecond, numpy's search of one key several.
+        # Lists: bisect over ints takes half a microsecond, numpy's search of one key several.
         self._ring = ring[order].tolist()
         self._owners = (order // self._points).tolist()
 
@@ -83,7 +83,7 @@ class ConsistentHash(AffinityPolicy):
         place = bisect_left(self._ring, key)
         capacity = self.capacity()
         spare = None
-        # Not everybody can be above the mean, so this ends early: after some 1/(load_factor - 1)² points.
+        # Not every worker can be above the mean, so this ends early: after about 1/(load_factor - 1)² points.
         for step in range(place, place + length):
             owner = replicas[owners[step if step < length else step - length]]
             if owner in avoid:
@@ -94,5 +94,5 @@ class ConsistentHash(AffinityPolicy):
                 return owner
             if spare is None:
                 spare = owner
-        # Everybody but the avoided ones has its share already: then the key's own.
+        # Every replica that is not avoided has its share: take the key's own.
         return spare or one(self._random, self.replicas, avoid)

@@ -1,6 +1,6 @@
-"""Hashes that every gateway computes alike: of keys, of addresses, and of many points per address.
+"""Hashes that are the same on every gateway: of keys, of addresses, and of many points per address.
 
-Python's own ``hash`` differs from process to process, so it must never be used for affinity.
+Python's own ``hash`` differs between processes and must never be used for affinity.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def of_bytes(value: bytes) -> int:
-    """64 bits of a key."""
+    """A 64-bit hash of a key."""
     return int.from_bytes(blake2b(value, digest_size=8).digest(), "little")
 
 
 def of_address(address: str, purpose: bytes) -> int:
-    """64 bits of an address, different for each purpose."""
+    """A 64-bit hash of an address, different for each purpose."""
     return int.from_bytes(blake2b(address.encode(), digest_size=8, person=purpose).digest(), "little")
 
 
 def points(seeds: Sequence[int], count: int) -> NDArray[np.uint64]:
-    """So many points on the ring for each seed, one row each: splitmix64 (Steele, Lea and Flood, OOPSLA 2014) over a
+    """``count`` points on the ring per seed, one row each: splitmix64 (Steele, Lea and Flood, OOPSLA 2014) over a
     counter."""
     steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(_GOLDEN)
     state: NDArray[np.uint64] = np.array(seeds, dtype=np.uint64)[:, None] + steps

@@ -1,8 +1,9 @@
-"""Maglev hashing: a key's requests go to one worker, by one look into a table that every gateway builds alike.
+"""maglev: a key's requests go to one worker, by one lookup in a table that is the same on every gateway.
 
-Workers take turns to claim their next preferred entry until the table is full, so that each has the same number of
-entries within one. A change of workers moves their share and a few keys more. Source: Eisenbud et al., "Maglev: A Fast
-and Reliable Software Network Load Balancer", NSDI'16, section 3.4. Unlike ``consistent_hash`` it has no bound on load.
+Workers take turns to claim their next preferred entry until the table is full, so the numbers of entries per worker
+differ by at most one. A change of workers moves their share of the keys and a few more. Unlike ``consistent_hash``,
+there is no bound on load. Source: Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load Balancer",
+NSDI'16, section 3.4.
 """
 
 from __future__ import annotations
@@ -20,14 +21,14 @@ from isochrone.gateway.replicas import Replica
 
 #: Primes, so that every stride visits every entry.
 TABLE_SIZES = (1021, 4093, 16381, 65537, 655373)
-#: The smallest table with so many entries per worker is taken: the shares then differ by 1.6 % at most.
+#: The smallest table with this many entries per worker is used: shares then differ by at most 1.6 %.
 _ENTRIES_PER_WORKER = 64
-#: Share of the table that is left to the second way of claiming.
+#: Share of the table that ``_claim_the_rest`` fills.
 _TAIL = 0.005
 
 
 class Maglev(AffinityPolicy):
-    """``table_size``: entries, one of a few primes; 0: by the number of workers. All gateways must use the same."""
+    """``table_size``: entries, one of ``TABLE_SIZES``; 0: by the number of workers. All gateways must use the same."""
 
     name = "maglev"
 
@@ -56,12 +57,12 @@ class Maglev(AffinityPolicy):
             replica = table[step if step < size else step - size]
             if replica not in avoid:
                 return replica
-        # A table smaller than the fleet has no entry for some.
+        # A table smaller than the fleet has no entry for some replicas.
         return one(self._random, self.replicas, avoid)
 
 
 def claim(addresses: Sequence[str], size: int) -> list[int]:
-    """For each entry of the table the index of the address that has claimed it."""
+    """By entry of the table: the index of the address that has claimed it."""
     entries = [hashes.of_address(address, b"offset") % size for address in addresses]
     strides = [hashes.of_address(address, b"skip") % (size - 1) + 1 for address in addresses]
     table = [0] * size
@@ -84,8 +85,9 @@ def claim(addresses: Sequence[str], size: int) -> list[int]:
 
 
 def _claim_the_rest(table: list[int], taken: bytearray, entries: list[int], strides: list[int]) -> None:
-    """The last few entries take most of the steps. Here each worker's steps to every free one are computed instead:
-    distance over stride, modulo the prime. The table is the same, in half the time at 1,000 workers (50 ms)."""
+    """Claim the last few entries, which need most of the steps. The number of a worker's steps to each free entry is
+    computed instead: distance over stride, modulo the prime. The table is the same, and building it for 1,000 workers
+    takes half the time (50 ms)."""
     size = len(table)
     inverses = [pow(stride, -1, size) for stride in strides]
     free = np.flatnonzero(np.frombuffer(taken, dtype=np.uint8) == 0)

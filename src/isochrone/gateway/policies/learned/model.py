@@ -1,8 +1,8 @@
-"""The learned policy's model: one weight per figure, the range each was trained in, and how sure is sure.
+"""The model of the learned policy: one weight per feature, the ranges met in training, and the margin of confidence.
 
-A score is a sum of weights times figures: the lower, the sooner the answer is expected, in logarithms of time. Weights
-come from a JSON file written by ``isochrone simulate train``; the one beside this module is the default. Online
-refinement moves them by small steps and never further than ``drift`` from what the file says.
+A score is the sum of weights times features. A lower score means an earlier answer, in logarithms of time. Weights come
+from a JSON file written by ``isochrone simulate train``; the one beside this module is the default. Online refinement
+changes them in small steps, by at most ``drift`` of the file's values.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from isochrone.gateway.replicas import NEWS_NS, Replica
 
 #: Trained by ``isochrone simulate train``; docs/learned.md has the command and the figures.
 SHIPPED = Path(__file__).with_name("weights.json")
-#: A missed deadline costs as much as taking e times as long.
+#: A missed deadline costs as much as e times the latency.
 MISSED = 1.0
-#: A residual beyond this says more of the one request than of the weights.
+#: Residuals are clipped: a larger one says more about the request than about the weights.
 _CLIPPED = 2.0
-#: A view is looked at again this often: news grows old without an event.
-LOOK_NS = NEWS_NS // 2
-#: The score of a replica that has not answered yet, or is unlike all that training met.
+#: A view is recomputed this often: a load report expires without an event.
+REFRESH_NS = NEWS_NS // 2
+#: The score of a replica that has not answered yet, or whose figures are outside the range of training.
 UNKNOWN = float("inf")
-#: Who fails more often than this is not well, whatever training met: never moved to.
+#: A replica that fails more often than this is never chosen by the model, whatever the range of training.
 _MOST_ERRORS = 0.1
 _GAIN = 1 / 128
-#: Logarithms of one more than so many requests.
+#: log(1 + n) by n.
 _LOGS = [log(1 + count) for count in range(4096)]
 
 
 class Lot(NamedTuple):
-    """A request that was placed at random among the safe ones."""
+    """A request that was placed at random in the safe set."""
 
-    #: Figures of its replica less the mean over all it was drawn from, and that mean.
+    #: Features of its replica less the mean over all candidates, and that mean.
     centred: list[float]
     means: list[float]
     deadline: int
 
 
 class Draw:
-    """What a request placed at random was drawn from: enough for its ``Lot``, which is made when it is over. The
-    logarithms and the means would cost the choice more than all the rest of it."""
+    """The candidates of a random placement. The ``Lot`` is computed from them when the request is over: its logarithms
+    and means would cost the choice more than everything else."""
 
     __slots__ = ("candidates", "deadline", "place", "size", "tightness")
 
@@ -64,20 +64,20 @@ class Draw:
 
 
 class Weights(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a weights file holds."""
+    """The content of a weights file."""
 
-    #: By figure, see ``features``.
+    #: By feature.
     weights: dict[str, float]
-    #: Lowest and highest value met in training; times relative to the fleet's typical latency.
+    #: Lowest and highest value in training; times relative to the fleet's typical latency.
     ranges: dict[str, tuple[float, float]]
-    #: The heuristic's choice stands unless another's score is lower by this.
+    #: Prequal's choice stands unless another score is lower by this.
     margin: float
-    #: Where it comes from: command, seed, episodes.
+    #: Its origin: command, seed, episodes.
     trained: dict[str, str | int | float] = {}
 
 
 def read(path: Path) -> Weights:
-    """The weights in a file."""
+    """Read a weights file."""
     where = str(path)
     try:
         found = msgspec.json.decode(path.read_bytes(), type=Weights)
@@ -88,8 +88,8 @@ def read(path: Path) -> Weights:
     for key, given in (("weights", found.weights), ("ranges", found.ranges)):
         if set(given) != set(NAMES):
             missing, unknown = sorted(set(NAMES) - set(given)), sorted(set(given) - set(NAMES))
-            told = f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
-            raise ConfigError(where, key, f"one value for each of {', '.join(NAMES)}", told)
+            problem = f"missing: {', '.join(missing) or 'none'}; unknown: {', '.join(unknown) or 'none'}"
+            raise ConfigError(where, key, f"one value for each of {', '.join(NAMES)}", problem)
     for name, weight in found.weights.items():
         if not weight >= 0:
             raise ConfigError(where, f"weights.{name}", "a number from 0 on", repr(weight))
@@ -99,13 +99,13 @@ def read(path: Path) -> Weights:
 
 
 def check_writable(path: Path) -> None:
-    """Said before minutes of training, not after."""
+    """Raise if a weights file cannot be written there: before minutes of training, not after."""
     if path.is_dir() or not path.parent.is_dir():
         raise ConfigError(str(path), "file", "a file in a folder that exists", "a folder" if path.is_dir() else "none")
 
 
 def write(weights: Weights, path: Path) -> None:
-    """For ``read``; the same weights give the same bytes."""
+    """Write a weights file. The same weights give the same bytes."""
     try:
         path.write_bytes(msgspec.json.format(msgspec.json.encode(weights), indent=1) + b"\n")
     except OSError as error:
@@ -113,28 +113,28 @@ def write(weights: Weights, path: Path) -> None:
 
 
 class Model:
-    """Weights at work. ``step``: of the refinement; ``drift``: how far it may go, as a share of a weight."""
+    """Computes scores. ``step``: of the refinement; ``drift``: its limit, as a share of a weight."""
 
     def __init__(self, given: Weights, step: float = 0.0, drift: float = 0.0) -> None:
         self.margin = given.margin
         self.weights = [given.weights[name] for name in NAMES]
-        # What training found useless stays so, and none goes below 0: more load must not make anybody look better.
+        # A weight of 0 stays 0, and none becomes negative: more load must not improve a score.
         self._lowest = [weight * (1 - drift) for weight in self.weights]
         self._highest = [weight * (1 + drift) for weight in self.weights]
         self._step = step
         ranges = given.ranges
         self._expected_range, self._peak_range = ranges["expected"], ranges["peak"]
         most_load = int(exp(min(ranges["load"][1], log(len(_LOGS))))) - 1
-        #: Together, as are the factors below: one read in place of many.
+        #: One tuple, like ``_factors``: one attribute read instead of many.
         self._bounds = (most_load, *ranges["latency"], *ranges["speed"], min(ranges["errors"][1], _MOST_ERRORS))
         self._split()
-        #: The fleet's typical latency, as a logarithm: mean over the replicas as they are looked at; 0: nothing yet.
+        #: The logarithm of the fleet's typical latency, a running mean over refreshed replicas; 0: unknown yet.
         self.typical = 0.0
         self.refinements = 0
         self._baseline = 0.0
 
     def _split(self) -> None:
-        """Weights by name, for the paths on which a loop would cost more than the sum."""
+        """Keep the weights by name, for paths on which a loop would cost more than the sum."""
         weights = self.weights
         self._expected, load, in_flight, latency, self._peak = weights[:5]
         speed, errors, age, self._memory = weights[5:9]
@@ -146,9 +146,9 @@ class Model:
     def typical_ns(self) -> float:
         return exp(self.typical)
 
-    def look(self, view: View, replica: Replica, now: int) -> None:
-        """Looks at a replica anew: its outlook, and the part of its score that does not change with time."""
-        view.due = now + LOOK_NS
+    def refresh(self, view: View, replica: Replica, now: int) -> None:
+        """Recompute a replica's outlook, and the part of its score that does not change with time."""
+        view.due = now + REFRESH_NS
         report, in_flight, latency_ns = replica.report, replica.in_flight, replica.latency_ns
         run_ns: float = report.run_ns
         reported_at = replica.reported_at
@@ -161,7 +161,7 @@ class Model:
             view.free_at = reported_at + report.wait_ns + since * run_ns
             news = age / NEWS_NS
         else:
-            # Seen from here alone, as with servers that tell nothing: no more is known than how long requests take.
+            # No fresh load report: only the latency measured here is known.
             run_ns = replica.expected_ns(now)
             load = replica.load(now)
             view.free_at, news = 0.0, 1.0
@@ -188,7 +188,7 @@ class Model:
             view.base = UNKNOWN
 
     def _seldom_used(self, replica: Replica, now: int) -> float:
-        """The figures that training may find useless, and then cost nothing."""
+        """The features that training may give a weight of 0, so that they cost nothing."""
         expected, peak = log(replica.expected_ns(now)), log(replica.peak_ns)
         (low, high), (lowest, highest) = self._expected_range, self._peak_range
         if not (low <= expected - self.typical <= high and lowest <= peak - self.typical <= highest):
@@ -198,10 +198,10 @@ class Model:
         )
 
     def refine(self, lot: Lot, latency_ns: int, now: int) -> None:
-        """A request that was placed by lot took this long.
+        """Learn from the latency of a request that was placed at random.
 
-        Being drawn at random, its centred figures have mean 0 whatever the state of the fleet, so any baseline will do;
-        a running mean is the cheapest.
+        Because of the random draw, its centred features have mean 0 whatever the state of the fleet. So any baseline is
+        valid; a running mean is the cheapest.
         """
         if not self._step:
             return
@@ -213,7 +213,7 @@ class Model:
         residual = paid - self._baseline - sum(map(mul, self.weights, centred))
         self._baseline += (paid - self._baseline) / 16
         residual = max(-_CLIPPED, min(_CLIPPED, residual))
-        # Normalised, so that a request with extreme figures moves the weights no further than another.
+        # Normalised, so that extreme features do not move the weights further than others.
         pull = self._step * residual / (1 + sum(map(mul, centred, centred)))
         rows = zip(self.weights, centred, self._lowest, self._highest, strict=True)
         self.weights = [
@@ -224,5 +224,5 @@ class Model:
 
 
 def cost(lot: Lot, latency_ns: int, now: int) -> float:
-    """What a request cost: its latency as a logarithm, and a penalty for a missed deadline."""
+    """The cost of a request: the logarithm of its latency, and a penalty for a missed deadline."""
     return log(max(1, latency_ns)) + (MISSED if now > lot.deadline else 0.0)

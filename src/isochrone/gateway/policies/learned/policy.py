@@ -1,19 +1,18 @@
-"""Learned: a small linear model re-ranks what Prequal calls safe, and is watched while it does.
+"""learned: a small linear model re-ranks Prequal's safe set, with guard rails.
 
-It stands on Prequal's choice and its safe set: cold, well, and about as quick as the quickest. Inside that set it takes
-the candidate its model expects to answer soonest. Around that stand the guard rails, each with a counter:
+The safe set holds the replicas that are cold, healthy and about as fast as the fastest. Of these the policy chooses the
+one that its model expects to answer first. Each guard rail has a counter:
 
-- Prequal's choice stands when the gain is small, when figures are out of the range of training, for retries, and while
-  a worker is being tried out.
-- A decision looks at no more than 16 candidates. A shell that lends a timer has slow decisions thrown away, and the
-  model rests for a while.
-- A control slice stays on Prequal. When the learned slice has a worse p99 or fails more, the model is switched off for
-  good and ``alert`` says why.
-- Endpoints have a floor and a ceiling of traffic. ``shadow`` changes nothing and logs what it would have done.
-- Refinement learns from the few requests placed by lot, in small steps, never far from the shipped weights.
+- Prequal's choice stands when the expected gain is small, when figures are outside the range of training, for retries
+  and hedges, and for trial requests.
+- A decision compares at most 16 candidates. With a timer, a decision over budget is discarded and the model pauses.
+- A control slice of requests stays on Prequal. If the learned slice has a worse p99 or more failures, the model is
+  switched off and ``alert`` holds the reason.
+- Endpoints have a floor and a ceiling of traffic. With ``shadow`` the policy only logs its decisions.
+- Online refinement learns from the few requests that were placed at random, in small steps near the trained weights.
 
 Trained by ``isochrone simulate train``; docs/learned.md has the figures. Source of the method: Langford and Zhang, "The
-Epoch-Greedy Algorithm for Contextual Multi-armed Bandits", NIPS 2007 (learn only from what was placed by lot).
+Epoch-Greedy Algorithm for Contextual Multi-armed Bandits", NIPS 2007 (learn only from random placements).
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ from isochrone.gateway.policies.prequal.policy import FEWEST_PROBES, Prequal
 from isochrone.gateway.policies.toolkit.options import flag, number
 from isochrone.gateway.replicas import Replica
 
-#: Of a pool of probes, so many of the newest are looked at. A whole fleet has at most 16 members.
+#: Of a pool of probes, this many of the newest are candidates. A fleet that fits into the pool has at most 16 replicas.
 _NEWEST = 3
-#: After a decision over budget the model rests for so many.
-_REST = 256
-_MOST_UNDER_WAY = 1 << 16
-#: Last decisions that shadow mode remembers.
+#: Decisions for which the model pauses after one over budget.
+_PAUSE = 256
+_MOST_IN_FLIGHT = 1 << 16
+#: Decisions that shadow mode keeps.
 _SHADOW_RECORDS = 1024
 #: How requests were placed, and how often the model was switched off; docs/learned.md explains each.
 _COUNTERS = (
@@ -55,10 +54,10 @@ _COUNTERS = (
 
 
 class Learned(Prequal):
-    """``weights``: a file of ``isochrone simulate train``; "": the shipped one. ``shadow``: log, and change nothing.
-    ``control``: share of requests left to Prequal. ``explore``: share placed by lot, to learn from. ``step``,
-    ``drift``: of the refinement, and how far it may go as a share of each weight. ``floor``, ``ceiling``: an endpoint's
-    traffic, in even shares. ``budget_us``: of a decision, where the shell lends a timer."""
+    """``weights``: a file of ``isochrone simulate train``; "": the shipped one. ``shadow``: only log. ``control``:
+    share of requests left to Prequal. ``explore``: share placed at random, to learn from. ``step``: of the refinement.
+    ``drift``: its limit as a share of each weight. ``floor``, ``ceiling``: an endpoint's traffic, in even shares.
+    ``budget_us``: of a decision, if there is a timer."""
 
     name = "learned"
 
@@ -84,51 +83,51 @@ class Learned(Prequal):
         )
         self._shadow = flag(self.name, "shadow", shadow)
         control = number(self.name, "control", control, 0.01, 0.5)
-        # What changes nothing needs no control, and is of no slice.
+        # Shadow mode changes nothing: it needs no control slice, and its requests belong to no slice.
         self._control = 0.0 if self._shadow else control
         self._own_slice = NEITHER if self._shadow else LEARNED
         self._explore = number(self.name, "explore", explore, 0, 0.1)
         self._shares = Shares(number(self.name, "floor", floor, 0, 0.5), number(self.name, "ceiling", ceiling, 1))
         self._budget_ns = number(self.name, "budget_us", budget_us, 1) * 1e3
-        #: A clock in ns that the shell may lend; without one, decisions are bounded by their candidates alone.
+        #: A clock in ns that the caller may set; without one, decisions are bounded by their candidates alone.
         self.timer: Callable[[], int] | None = None
-        #: Told when the model is switched off.
+        #: Called with the reason when the model is switched off.
         self.on_alert: Callable[[str], None] | None = None
-        #: Why the model was switched off; "": it was not.
+        #: Why the model is switched off; "": it is on.
         self.alert = ""
         self.slices = Slices()
         self.shadow_log = ShadowLog(_SHADOW_RECORDS)
         self.moved = self.agreed = self.unsure = self.out_of_range = self.explored = 0
         self.floored = self.capped = self.over_budget = self.switched_off = 0
         self._views: dict[Replica, View] = {}
-        #: Requests of a slice, by the instant they were sent: whom to, and which slice or record they belong to. Those
-        #: of the learned slice are most, and need no more than whom to.
-        self._under_way: dict[int, Replica | tuple[Replica, int | Draw | ShadowChoice]] = {}
-        #: An end that is not accounted for yet: what it belongs to, its latency, whether it failed, and when.
-        self._put_off: tuple[int | Draw | ShadowChoice, int, bool, int] | None = None
-        self._rest = 0
-        #: The last choice: whom it fell on, and which slice it belongs to, or its record.
+        #: Attempts of a slice by the instant they were sent: the replica, and the slice or record. The learned slice
+        #: has the most, and stores the replica alone.
+        self._in_flight: dict[int, Replica | tuple[Replica, int | Draw | ShadowChoice]] = {}
+        #: An ended attempt that is not accounted for yet: its slice or record, latency, failure, and when.
+        self._deferred: tuple[int | Draw | ShadowChoice, int, bool, int] | None = None
+        self._pause = 0
+        #: The last choice, and its slice or record.
         self._chosen: Replica | None = None
         self._tag: int | Draw | ShadowChoice = NEITHER
 
     def counts(self) -> Mapping[str, int]:
         return {**super().counts(), **{name: getattr(self, name) for name in _COUNTERS}}
 
-    def members(self, replicas: Sequence[Replica]) -> None:
-        super().members(replicas)
+    def replicas_changed(self, replicas: Sequence[Replica]) -> None:
+        super().replicas_changed(replicas)
         before = self._views
         self._views = {replica: before.get(replica) or View() for replica in replicas}
         kept = [view for replica, view in self._views.items() if replica in before]
-        self._shares.members(kept, [view for replica, view in self._views.items() if replica not in before])
+        self._shares.views_changed(kept, [view for replica, view in self._views.items() if replica not in before])
 
     # The choice.
 
     def choose(self, demand: Demand, now: int) -> Replica:
-        if self._put_off is not None:
+        if self._deferred is not None:
             self.catch_up()
         if self.alert or demand.avoid:
             self._tag = NEITHER
-            # Retries and hedges are left alone: few, and of no slice.
+            # Retries and hedges are Prequal's, and belong to no slice.
             chosen = super().choose(demand, now)
         elif self._random.random() < self._control:
             self._tag = CONTROL
@@ -155,7 +154,7 @@ class Learned(Prequal):
         if probe is None:
             return super().choose(demand, now)
         replica, in_flight, latency = probe.replica, pool.safe_in_flight, pool.safe_latency
-        # The newest few: their news is the best there is, and the rest would cost more than they bring.
+        # The newest few: older probes would cost more than they improve the choice.
         safe = []
         for one in probes[-_NEWEST:]:
             if one.in_flight <= in_flight and one.latency <= latency and one is not probe:
@@ -171,9 +170,9 @@ class Learned(Prequal):
         return replica
 
     def _rerank(self, usual: Replica, safe: Sequence[Replica], demand: Demand, now: int) -> Replica:
-        """The model's choice among the safe ones, inside the budget."""
-        if self._rest:
-            self._rest -= 1
+        """The model's choice in the safe set, within the budget."""
+        if self._pause:
+            self._pause -= 1
             self._tag = NEITHER
             return usual
         timer = self.timer
@@ -189,7 +188,7 @@ class Learned(Prequal):
         for replica in safe:
             view = views[replica]
             if now >= view.due:
-                model.look(view, replica, now)
+                model.refresh(view, replica, now)
                 if view.share < self._shares.floor:
                     forgotten = replica
             base = view.base
@@ -206,7 +205,7 @@ class Learned(Prequal):
             view = views[usual]
             own = view.base + slope * view.outlook(now) + large * view.speed
             if own == UNKNOWN:
-                # Nothing to compare with. Others that are out of range are only never moved to.
+                # Nothing to compare with. Other replicas out of range are never chosen by the model.
                 self.out_of_range += 1
                 best = usual
             elif own - lowest < model.margin:
@@ -225,21 +224,21 @@ class Learned(Prequal):
             self.floored += 1
             best = forgotten
         elif self._random.random() < self._explore:
-            best = self._by_lot(best, safe, demand, now)
+            best = self._at_random(best, safe, demand, now)
         elif best is not usual:
             self.moved += 1
         if timer is not None and timer() - begun > self._budget_ns:
             self.over_budget += 1
-            self._rest = _REST
+            self._pause = _PAUSE
             self._tag = NEITHER
             return usual
         return best
 
     def _tightness(self, slack_ns: int) -> float:
-        """How near the deadline is: the fleet's typical latency as a share of the time left, at most 1."""
+        """How close the deadline is: the fleet's typical latency as a share of the time left, at most 1."""
         return min(1.0, self.model.typical_ns / slack_ns) if slack_ns > 0 else 1.0
 
-    def _by_lot(self, best: Replica, safe: Sequence[Replica], demand: Demand, now: int) -> Replica:
+    def _at_random(self, best: Replica, safe: Sequence[Replica], demand: Demand, now: int) -> Replica:
         views = self._views
         known = [replica for replica in safe if views[replica].base != UNKNOWN]
         if len(known) < 2:
@@ -251,7 +250,7 @@ class Learned(Prequal):
         self._tag = Draw(candidates, place, demand.deadline, tightness, log(demand.rows) if demand.rows > 1 else 0.0)
         return known[place]
 
-    # What happens to requests.
+    # Attempts.
 
     def sent(self, replica: Replica, now: int) -> None:
         if self._whole:
@@ -261,26 +260,26 @@ class Learned(Prequal):
             view.due = 0
             self._shares.sent(view)
         if replica is self._chosen:
-            # Admission may have sent it elsewhere: then it is of no slice.
+            # If admission chose another replica, the attempt belongs to no slice.
             self._chosen = None
-            tag, under_way = self._tag, self._under_way
+            tag, in_flight = self._tag, self._in_flight
             if tag is not NEITHER:
-                if len(under_way) >= _MOST_UNDER_WAY:
-                    # Ends that never came: a shell at fault must not cost memory.
-                    under_way.clear()
-                under_way[now] = replica if tag is LEARNED else (replica, tag)
+                if len(in_flight) >= _MOST_IN_FLIGHT:
+                    # Attempts that never ended: a caller's bug must not use up memory.
+                    in_flight.clear()
+                in_flight[now] = replica if tag is LEARNED else (replica, tag)
 
     def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
         if self._whole:
-            # By probes, what is known of a replica is as of its probe.
+            # With probes, a replica's figures are those of its probe.
             self._fleet.ended(replica, latency_ns, failed, now)
             view = self._views.get(replica)
             if view is not None:
                 view.due = 0
-        if self._put_off is not None:
+        if self._deferred is not None:
             self.catch_up()
-        # What was sent at one instant is one request: that is how an end finds its beginning.
-        found = self._under_way.pop(now - latency_ns, None)
+        # An attempt is identified by the instant it was sent.
+        found = self._in_flight.pop(now - latency_ns, None)
         if found is replica:
             if failed:
                 self._count(LEARNED, latency_ns, True)
@@ -290,7 +289,7 @@ class Learned(Prequal):
             if self._whole:
                 self._over(found[1], latency_ns, failed, now)
             else:
-                self._put_off = (found[1], latency_ns, failed, now)
+                self._deferred = (found[1], latency_ns, failed, now)
 
     def dropped(self, replica: Replica, sent_at: int, now: int, *, unneeded: bool = False) -> None:
         self.catch_up()
@@ -298,16 +297,16 @@ class Learned(Prequal):
         view = self._views.get(replica)
         if view is not None:
             view.due = 0
-        found = self._under_way.get(sent_at)
+        found = self._in_flight.get(sent_at)
         other, tag = found if isinstance(found, tuple) else (found, LEARNED)
         if other is not replica:
             return
-        del self._under_way[sent_at]
+        del self._in_flight[sent_at]
         if unneeded:
-            # Neither an answer nor a failure: a hedge's loser must not switch the model off.
+            # Neither an answer nor a failure: the loser of a hedge must not switch the model off.
             return
         if isinstance(tag, Draw):
-            # Given up at its deadline, most likely: that is a miss.
+            # Most likely given up at its deadline: count it as missed.
             self.model.refine(tag.lot(), now - sent_at, now + 1)
             tag = LEARNED
         self._over(tag, now - sent_at, True, now)
@@ -319,22 +318,22 @@ class Learned(Prequal):
             if view is not None:
                 view.due = 0
             return
-        asked = replica in self._asked
-        if self._heard(replica, now):
-            # A probe's answer comes apart from any decision: what can be computed here is not computed there.
-            if self._put_off is not None:
+        asked = replica in self._probed
+        if self._take_report(replica, now):
+            # A probe's answer arrives outside of any decision: what is computed here does not delay one.
+            if self._deferred is not None:
                 self.catch_up()
             if not self.alert:
-                self.model.look(self._views[replica], replica, now)
+                self.model.refresh(self._views[replica], replica, now)
                 if asked and self.slices.learned.pending:
                     self.slices.settle()
 
     def catch_up(self) -> None:
-        """Accounts for the last end. By probes that is put off until the next probe's answer, which comes apart from
-        any request; and no longer than until the next choice or end, so that nothing is decided without it."""
-        if self._put_off is not None:
-            put_off, self._put_off = self._put_off, None
-            self._over(*put_off)
+        """Account for the last ended attempt. With probes that is deferred to the next probe's answer, which arrives
+        outside of any request, and at the latest to the next choice or end."""
+        if self._deferred is not None:
+            deferred, self._deferred = self._deferred, None
+            self._over(*deferred)
 
     def _over(self, tag: int | Draw | ShadowChoice, latency_ns: int, failed: bool, now: int) -> None:
         if isinstance(tag, ShadowChoice):

@@ -1,7 +1,7 @@
-"""What the learned policy would have done, and what came of what was done: a log of bounded length.
+"""A bounded log of the learned policy's decisions that were not carried out, and of Prequal's results instead.
 
-Every record has propensities, so that it can be weighed: the probability with which the learned policy would take its
-own choice, and with which it would take the one that was in fact made. Pure; the shell may read ``records``.
+Every record has propensities for off-policy evaluation: the probabilities with which the learned policy would make its
+own choice, and the choice that was made. Pure.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ class ShadowChoice:
 
     def __init__(self, at: int, made: Replica, own: Replica, candidates: int, gain: float, explore: float) -> None:
         self.at = at
-        #: The heuristic's choice, which the request went to, and the learned policy's.
+        #: Prequal's choice, to which the request was sent, and the learned policy's.
         self.made = made.endpoint.address
         self.own = own.endpoint.address
         self.candidates = candidates
-        #: By how much its score was lower: expected gain, as a logarithm of time.
+        #: The expected gain: the difference of the scores, a logarithm of time.
         self.gain = gain
-        by_lot = explore / candidates
-        self.own_propensity = 1 - explore + by_lot
-        self.made_propensity = self.own_propensity if made is own else by_lot
-        #: What came of it; None: it is not over. One that was given up has failed.
+        at_random = explore / candidates
+        self.own_propensity = 1 - explore + at_random
+        self.made_propensity = self.own_propensity if made is own else at_random
+        #: The result; None: the request is not over. A request that was given up has failed.
         self.latency_ns: int | None = None
         self.failed = False
 
@@ -37,7 +37,7 @@ class ShadowChoice:
 
 
 class ShadowLog:
-    """The last decisions, and counts of all."""
+    """The latest decisions, and counts of all."""
 
     def __init__(self, length: int) -> None:
         self.records: deque[ShadowChoice] = deque(maxlen=length)

@@ -1,8 +1,8 @@
-"""How much of the traffic each endpoint gets, and the bounds inside which the learned policy may move it.
+"""Each endpoint's recent share of the traffic, and its bounds under the learned policy. Pure.
 
-Shares are of the last requests: each request counts a little more than the one before, which is an exponential mean
-without touching anybody's count but one. Above its ceiling an endpoint is given nothing by re-ranking; below its floor,
-a safe one is given the next request, so that nobody is forgotten. The heuristic's own choices are never bounded. Pure.
+Each request counts a little more than the one before: an exponential mean that updates only one count per request. An
+endpoint above its ceiling gets no request by re-ranking. A safe endpoint below its floor gets the next request, so that
+its figures stay current. Prequal's own choices are never bounded.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from isochrone.gateway.policies.learned.features import View
 
-#: Requests per endpoint over which shares are taken.
+#: Requests per endpoint over which shares are computed.
 _WINDOW = 64
 _RESCALE_AT = 1e9
 
@@ -28,8 +28,8 @@ class Shares:
         self._total = 0.0
         self._floor_share = self._ceiling_share = 0.0
 
-    def members(self, kept: Iterable[View], joined: Iterable[View]) -> None:
-        """The members are these. Newcomers begin with an even share."""
+    def views_changed(self, kept: Iterable[View], joined: Iterable[View]) -> None:
+        """Replace the views. New ones start with an even share."""
         kept, joined = list(kept), list(joined)
         even = sum(view.share for view in kept) / len(kept) if kept else _WINDOW * self._unit
         for view in joined:
@@ -39,11 +39,11 @@ class Shares:
         count = max(1, len(views))
         self._growth = 1 + 1 / (_WINDOW * count)
         self._floor_share = self._floor_of_even / count
-        # Of two endpoints each may have everything; else the bound would forbid what the heuristic does.
+        # In a fleet of a few endpoints each may get all requests: the bound must not forbid what Prequal does.
         self._ceiling_share = min(1.0, self._ceiling_of_even / count)
 
     def sent(self, view: View) -> None:
-        """A request goes to one."""
+        """Count a request to one endpoint."""
         self._unit = unit = self._unit * self._growth
         view.share += unit
         self._total += unit
@@ -52,12 +52,12 @@ class Shares:
 
     @property
     def floor(self) -> float:
-        """To be compared with ``View.share``."""
+        """In the unit of ``View.share``."""
         return self._floor_share * self._total
 
     @property
     def ceiling(self) -> float:
-        """To be compared with ``View.share``."""
+        """In the unit of ``View.share``."""
         return self._ceiling_share * self._total
 
     def _rescale(self) -> None:

@@ -1,9 +1,9 @@
-"""Is the learned policy worse than the heuristic? Two slices of the same traffic, told apart by lot, and a verdict.
+"""The comparison of the learned policy with Prequal: two random slices of the same traffic, and a verdict. Pure.
 
-Requests are given to a slice at random, so without a difference between the rules the slices differ by chance alone,
-however the load moves. Worse means: a higher p99 or more failures, by more than chance explains and by more than a
-trifle. What it cannot see is harm to both slices alike. Pure. Counts are kept up to date end by end, with the tails
-beside them: a look has to cost no more than a microsecond or two, for some request waits for it.
+Requests are assigned to a slice at random, so if both rules are equally good the slices differ by chance alone, however
+the load changes. The learned slice is worse if it has a higher p99 or more failures, by more than chance explains and
+by a minimum difference. Harm to both slices alike is not detected. Counts and tails are updated with each ended
+request: a comparison must cost no more than a microsecond or two, since it delays a request.
 """
 
 from __future__ import annotations
@@ -14,39 +14,39 @@ from math import sqrt
 
 from isochrone.log_buckets import bucket_bounds, bucket_of
 
-#: The two slices. A request of neither (a retry, a hedge) is NEITHER.
+#: The two slices. Retries and hedges belong to NEITHER.
 CONTROL, LEARNED, NEITHER = range(3)
 
-#: Of latency buckets: each is 6 to 12 % wide. Latencies from 2**42 ns on are one.
+#: Of latency buckets: each is 6 to 12 % wide. Latencies from 2**42 ns on share one bucket.
 _BITS = 3
 _BUCKETS = bucket_of((1 << 42) - 1, _BITS) + 1
-#: The lowest latency of each bucket but the first: counting a list by bisection is quicker than by ``bucket_of``.
+#: The lowest latency of each bucket but the first: bisection over a list is faster than ``bucket_of`` per item.
 _EDGES = [bucket_bounds(bucket, _BITS)[0] for bucket in range(1, _BUCKETS)]
-#: Looked at after so many ends of the control slice, the smaller of the two.
+#: The slices are compared after this many ended requests of the control slice, the smaller of the two.
 EVERY = 32
-#: Nothing is said before the control slice has so many: with fewer, its p99 is one or two requests.
+#: There is no verdict before the control slice has this many: with fewer, its p99 is one or two requests.
 _FEWEST = 400
-#: Counts are halved at this many, so that a change shows however long all went well.
+#: Counts are halved at this many, so that a change shows also after a long good time.
 _HALVE_AT = 100_000
-#: Standard errors: so far chance alone goes once in 30,000 looks; there are three a thousand requests.
+#: Standard errors: chance alone exceeds this once in 30,000 comparisons; there are three per thousand requests.
 _SIGNIFICANT = 4.0
-#: Differences below are no harm: of the p99, and of the share of failures.
+#: Smaller differences do not count: of the p99, and of the share of failures.
 _P99_FACTOR = 1.1
 _FAILURES = 0.002
 _QUANTILE = 0.99
-#: Where the tails are compared, as quantiles of both slices together: five times as many requests lie above the p95 as
-#: above the p99, so that a difference of the tails shows sooner there.
+#: The quantiles of both slices together at which the tails are compared. Five times as many requests are above the p95
+#: as above the p99, so a difference shows there earlier.
 _TAILS = (0.95, _QUANTILE)
 
 
 class Slice:
-    """Outcomes of one slice."""
+    """Results of one slice."""
 
     __slots__ = ("answered", "counts", "failed", "pending")
 
     def __init__(self) -> None:
-        #: Latencies that are not in ``counts`` yet. Those of the learned slice, of which there are most, the policy
-        #: appends itself: a call less.
+        #: Latencies that are not in ``counts`` yet. The policy appends those of the learned slice itself, which saves a
+        #: call.
         self.pending: list[int] = []
         #: Answers by bucket of their latency.
         self.counts = [0] * _BUCKETS
@@ -58,7 +58,7 @@ class Slice:
         return self.answered + self.failed
 
     def settle(self, wide: int, narrow: int) -> tuple[int, int]:
-        """Puts what is pending into the counts; how many of those lie in either of two tails, by their first bucket."""
+        """Move pending latencies into the counts; how many are in each of two tails, given by their first bucket."""
         of_wide = of_narrow = 0
         pending, counts = self.pending, self.counts
         for bucket in map(bisect_right, repeat(_EDGES), pending):
@@ -78,18 +78,18 @@ class Slice:
 
 
 class Tail:
-    """The slowest of both slices together: those in the bucket that a quantile lies in, and above."""
+    """The slowest requests of both slices together: those in the bucket of a quantile, and above."""
 
     __slots__ = ("control", "learned", "place", "quantile")
 
     def __init__(self, quantile: float) -> None:
         self.quantile = quantile
         self.place = 0
-        #: How many of each slice are in it.
+        #: Requests of each slice in the tail.
         self.control = self.learned = 0
 
     def move(self, learned: Slice, control: Slice) -> None:
-        """To where the quantile lies now: seldom more than a bucket from where it lay."""
+        """Move the tail to where the quantile is now: seldom more than a bucket away."""
         total = learned.answered + control.answered
         below, limit = total - self.learned - self.control, self.quantile * total
         while below >= limit and self.place:
@@ -104,44 +104,44 @@ class Tail:
             self.place += 1
 
     def recount(self, learned: Slice, control: Slice) -> None:
-        """After a change of the counts as a whole."""
+        """Count again, after the counts were halved."""
         self.learned, self.control = sum(learned.counts[self.place :]), sum(control.counts[self.place :])
 
 
 class Slices:
-    """Both, and whether the learned one is worse."""
+    """Both slices, and the verdict whether the learned one is worse."""
 
-    __slots__ = ("_tails", "_until_look", "control", "learned")
+    __slots__ = ("_tails", "_until_comparison", "control", "learned")
 
     def __init__(self) -> None:
         self.control = Slice()
         self.learned = Slice()
         self._tails = [Tail(quantile) for quantile in _TAILS]
-        self._until_look = EVERY
+        self._until_comparison = EVERY
 
     def ended(self, which: int, latency_ns: int, failed: bool) -> str:
-        """A request of a slice is over; one that was given up has failed.
+        """Count an ended request of a slice. A request that was given up has failed.
 
-        Returns why the learned slice is worse; "": it is not, or nothing is known.
+        Returns why the learned slice is worse; "": it is not, or there is no verdict yet.
         """
         one = self.learned if which == LEARNED else self.control
         if failed:
-            # Its latency says nothing: who fails fast must not look fast.
+            # Its latency does not count: failing fast must not look fast.
             one.failed += 1
         else:
             one.pending.append(latency_ns)
         if which == CONTROL:
-            # Some ten at a time: cheaper than one by one, and too few to be felt.
+            # About ten at a time: cheaper than one by one, and too few to delay a request noticeably.
             self.settle()
-            self._until_look -= 1
-            if not self._until_look:
-                self._until_look = EVERY
-                return self._look()
+            self._until_comparison -= 1
+            if not self._until_comparison:
+                self._until_comparison = EVERY
+                return self._compare()
         return ""
 
     def settle(self) -> None:
-        """Puts what is pending into the counts. The shell's own time is better for it than a request's: the policy
-        calls it when a probe's answer came."""
+        """Move pending latencies into the counts. The policy calls it when a probe's answer arrives, since that delays
+        no request."""
         wide, narrow = self._tails
         of_wide, of_narrow = self.learned.settle(wide.place, narrow.place)
         wide.learned += of_wide
@@ -150,7 +150,7 @@ class Slices:
         wide.control += of_wide
         narrow.control += of_narrow
 
-    def _look(self) -> str:
+    def _compare(self) -> str:
         learned, control = self.learned, self.control
         if control.ended < _FEWEST or not learned.ended:
             return ""
@@ -187,7 +187,7 @@ class Slices:
         return f"its p99 is {p99 / 1e6:.3f} ms, the control slice's {control_p99 / 1e6:.3f} ms"
 
     def p99_ns(self, which: int) -> float:
-        """Of one slice, on a straight line inside its bucket; 0 without answers."""
+        """The p99 of one slice, interpolated in its bucket; 0 without answers."""
         self.settle()
         one = self.learned if which == LEARNED else self.control
         if not one.answered:
@@ -201,7 +201,7 @@ class Slices:
 
 
 def _errors(slow: int, of: int, usual: int, of_usual: int) -> float:
-    """How many standard errors lie between two shares."""
+    """The difference of two shares in standard errors."""
     together = (slow + usual) / (of + of_usual)
     variance = together * (1 - together) * (1 / of + 1 / of_usual)
     return (slow / of - usual / of_usual) / sqrt(variance) if variance > 0 else 0.0

@@ -1,9 +1,9 @@
-"""Prequal: probes tell requests in flight and latency; of the workers that are not hot, the quickest. The default.
+"""prequal, the default: of the workers that are not hot by requests in flight, the one with the lowest latency.
 
-A fleet larger than the pool goes by probes (``probe_pool``): about three a query, sent to members at random, apart
-from the query itself. A fleet that fits into the pool is known whole from what comes with every answer
-(``whole_fleet``), and is asked only when it is silent. Source: Wydrowski et al., "Load is not what you should balance:
-Introducing Prequal", NSDI'24.
+In a fleet larger than the pool, the choice is among recent probes (``probe_pool``): about three per query, sent to
+random replicas, independently of the query. In a smaller fleet, load reports arrive with every answer and the choice is
+among all replicas (``whole_fleet``). Source: Wydrowski et al., "Load is not what you should balance: Introducing
+Prequal", NSDI'24.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from isochrone.gateway.policies.toolkit.options import number, whole
 from isochrone.gateway.policies.toolkit.sampling import one
 from isochrone.gateway.replicas import Replica
 
-#: With fewer probes than this there is no choice to speak of.
+#: With fewer probes than this there is nothing to compare.
 FEWEST_PROBES = 2
-#: A fleet up to this size that is known whole needs no probes: each replica gets enough requests to report its load
-#: with their answers, and the monitor asks the silent ones ten times a second.
+#: A fleet up to this size that fits into the pool needs no probes: each replica answers often enough to report its
+#: load, and the monitor checks the others ten times a second.
 _KNOWN_BY_ANSWERS = 16
 
 
 class Prequal(Policy):
-    """``pool``: probes kept, and the largest fleet that needs none. ``max_age_s``: of a probe. ``quantile``: of the
+    """``pool``: probes kept, and the largest fleet that is compared whole. ``max_age_s``: of a probe. ``quantile``: of
     requests in flight, above which a worker is hot. ``probes_per_query``, ``removals_per_query``: the paper's r_probe
-    and r_remove. ``tolerance``, ``slack_us``: latencies within this factor and time are equal; 1 and 0: as in it."""
+    and r_remove. ``tolerance``, ``slack_us``: latencies within this factor and time count as equal; the paper has 1
+    and 0."""
 
     name = "prequal"
 
@@ -62,11 +63,11 @@ class Prequal(Policy):
         )
         self._fleet = WholeFleet(equal_within, slack_ns)
         self._whole = True
-        self._members: set[Replica] = set()
-        #: Asked, and not heard of since.
-        self._asked: set[Replica] = set()
+        self._eligible: set[Replica] = set()
+        #: Probed, and no load report since.
+        self._probed: set[Replica] = set()
         self._owed = 0.0
-        #: Mean latency told by probes.
+        #: Mean latency of probes.
         self._typical = 0.0
         #: Choices made without enough probes.
         self.random_fallback = 0
@@ -74,20 +75,20 @@ class Prequal(Policy):
     def counts(self) -> Mapping[str, int]:
         return {"random_fallback": self.random_fallback, "trial": self._fleet.trials}
 
-    def members(self, replicas: Sequence[Replica]) -> None:
-        super().members(replicas)
+    def replicas_changed(self, replicas: Sequence[Replica]) -> None:
+        super().replicas_changed(replicas)
         self._whole = len(replicas) <= self._size
         self.wants_probes = not self._whole or len(replicas) > _KNOWN_BY_ANSWERS
         if self._whole:
             order = list(range(len(replicas)))
             self._random.shuffle(order)
-            self._fleet.members(replicas, order)
-            self._asked.clear()
+            self._fleet.replicas_changed(replicas, order)
+            self._probed.clear()
             self._pool.keep_only(set())
         else:
-            self._members = set(replicas)
-            self._asked &= self._members
-            self._pool.keep_only(self._members)
+            self._eligible = set(replicas)
+            self._probed &= self._eligible
+            self._pool.keep_only(self._eligible)
             self._pool.uses = reuse(len(replicas), self._size, self._probes_per_query, self._removals_per_query)
 
     def choose(self, demand: Demand, now: int) -> Replica:
@@ -98,19 +99,19 @@ class Prequal(Policy):
         probe = pool.best(demand.avoid) if len(pool.probes) >= FEWEST_PROBES else None
         if probe is None:
             self.random_fallback += 1
-            return self._of_a_few(demand.avoid, now)
+            return self._without_probes(demand.avoid, now)
         return self._take(probe)
 
     def _take(self, probe: Probe) -> Replica:
-        """The probe serves a query, and the pool is thinned for it."""
+        """Use the probe for a query, and thin the pool."""
         replica, pool = probe.replica, self._pool
         pool.use(probe)
         if len(pool.probes) > FEWEST_PROBES:
             pool.thin()
         return replica
 
-    def _of_a_few(self, avoid: Sequence[Replica], now: int) -> Replica:
-        """No probes to go by: of three at random the least loaded as seen from here, the quicker of equals."""
+    def _without_probes(self, avoid: Sequence[Replica], now: int) -> Replica:
+        """Of three random replicas the least loaded as known here; of equals the one with the lower latency."""
         few = [one(self._random, self.replicas, avoid) for _ in range(3)]
         return min(
             few, key=lambda replica: ((replica.load(now) + 1) * (1 + 8 * replica.error_rate), replica.expected_ns(now))
@@ -132,24 +133,24 @@ class Prequal(Policy):
         if self._whole:
             self._fleet.reported(replica, now)
         else:
-            self._heard(replica, now)
+            self._take_report(replica, now)
 
-    def _heard(self, replica: Replica, now: int) -> bool:
-        """Its word came; whether the pool has it now."""
-        if replica in self._asked:
-            self._asked.discard(replica)
+    def _take_report(self, replica: Replica, now: int) -> bool:
+        """Add a load report to the pool, if it belongs there; whether it does."""
+        if replica in self._probed:
+            self._probed.discard(replica)
         elif replica not in self._pool.by_replica and (
-            len(self._pool.probes) >= FEWEST_PROBES or replica not in self._members
+            len(self._pool.probes) >= FEWEST_PROBES or replica not in self._eligible
         ):
-            # News that comes with an answer is of a worker that was chosen: in a full pool it would crowd out the
-            # random ones, and the choice would go round among a few.
+            # A report that comes with an answer is of a worker that was chosen. In a full pool such reports would
+            # displace the random ones, and the choice would be among a few workers only.
             return False
-        # Errors make the latency look longer (``Replica.expected_ns``): who fails fast must not look fast.
+        # Errors raise the latency (``Replica.expected_ns``): a worker that fails fast must not look fast.
         latency = replica.expected_ns(now)
         if latency:
             self._typical += (latency - self._typical) / 16
         else:
-            # Never answered: like the others, unless it failed.
+            # No answer yet: a typical latency, unless it has failed.
             latency = self._typical * (1 + 8 * replica.error_rate)
         self._pool.add(replica, replica.load(now), latency, now)
         return True
@@ -162,12 +163,12 @@ class Prequal(Policy):
             return silent
         owed = self._owed + self._probes_per_query
         asked: list[Replica] = []
-        replicas, random, waiting = self.replicas, self._random.random, self._asked
+        replicas, random, waiting = self.replicas, self._random.random, self._probed
         members = len(replicas)
         while owed >= 1:
             owed -= 1
             replica = replicas[floor(random() * members)]
-            # The set is quicker to look into than the list, and nearly always enough.
+            # The set is faster to search than the list, and nearly always decides.
             if replica not in waiting or replica not in asked:
                 asked.append(replica)
                 waiting.add(replica)

@@ -1,7 +1,7 @@
-"""Prequal's pool of probes: the newest word of a few workers at random, and the hot-cold rule over them. Pure.
+"""Prequal's pool of probes: the latest load of a few random workers, and the hot-cold rule over them. Pure.
 
-Source: Wydrowski et al., "Load is not what you should balance: Introducing Prequal", NSDI'24, section 4. Must never
-hold two probes of one worker, nor one of a worker that is no member any more.
+Source: Wydrowski et al., "Load is not what you should balance: Introducing Prequal", NSDI'24, section 4. The pool must
+never hold two probes of one worker, nor a probe of a worker that is not eligible.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from random import Random
 
 from isochrone.gateway.replicas import Replica
 
-#: Requests in flight of so many last probes make the distribution that the hot-cold quantile is taken of.
+#: The hot-cold quantile is taken over the requests in flight of this many recent probes.
 _RECENT = 64
-#: Uses of one probe when there are too few to go by the formula.
+#: Uses of one probe when the formula does not apply because too few probes arrive.
 _MOST_USES = 8.0
 _NEVER = float("inf")
 _MANY = 1 << 62
 
 
 class Probe:
-    """A worker's word as of an instant, and how often it may still be used."""
+    """A worker's load at an instant, and how often it may still be used."""
 
     __slots__ = ("in_flight", "latency", "received", "replica", "uses")
 
@@ -39,17 +39,17 @@ class Probe:
 
 
 def reuse(members: int, pool: int, probes_per_query: float, removals_per_query: float, delta: float = 1.0) -> float:
-    """How many queries a probe serves: the paper's b. A probe comes in for every one that goes out, on average."""
+    """How many queries a probe serves: the paper's b. On average one probe arrives for each that is removed."""
     gained = (1 - pool / members) * probes_per_query - removals_per_query
     return max(1.0, min((1 + delta) / gained, _MOST_USES)) if gained > 0 else _MOST_USES
 
 
 class ProbePool:
-    """Probes in the order they came, oldest first.
+    """Probes in the order of arrival, oldest first.
 
-    ``tolerance``, ``slack_ns``: latencies within this factor and time of the lowest count as equal. With 1 and 0 this
-    is the paper's rule to the letter: the cold one with the lowest latency. Where latency is noise, that follows luck:
-    on 40 equal workers at 0.8 of their capacity, latencies seen from here, the p99 was 44 ms with 1, and 32 with 2.
+    ``tolerance``, ``slack_ns``: latencies within this factor and time of the lowest count as equal. 1 and 0 is the
+    paper's rule: the cold worker with the lowest latency. Where latency is noise, that rule follows chance: on 40 equal
+    workers at 0.8 of their capacity the p99 was 44 ms with a tolerance of 1, and 32 ms with 2.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class ProbePool:
         self.max_age_ns = max_age_ns
         self._quantile = quantile
         self._removals = removals
-        #: Queries one probe serves; not whole, so that it is rounded up or down at random.
+        #: Queries that one probe serves; the fraction is rounded up or down at random.
         self.uses = 1.0
         self.probes: list[Probe] = []
-        #: Up to here a probe was cold and quick enough for the last ``best``; -1 in flight: none was.
+        #: The limits by which the last ``best`` called a probe safe: cold, and fast enough. -1: none was.
         self.safe_in_flight = -1
         self.safe_latency = 0.0
         self.by_replica: dict[Replica, Probe] = {}
@@ -87,7 +87,7 @@ class ProbePool:
         return len(self.probes)
 
     def add(self, replica: Replica, in_flight: int, latency: float, now: int) -> None:
-        """A probe came back. It takes the place of an older one of the same worker, or of the oldest of all."""
+        """Add a probe's answer. It replaces an older one of the same worker, or the oldest of a full pool."""
         probes, by_replica = self.probes, self.by_replica
         uses = floor(self.uses + self._random.random())
         probe = by_replica.get(replica)
@@ -106,23 +106,23 @@ class ProbePool:
             del in_order[bisect_left(in_order, recent.popleft())]
         self.hot_above = in_order[floor(self._quantile * (len(in_order) - 1))]
 
-    def keep_only(self, members: set[Replica]) -> None:
-        """Others are no members any more."""
-        for probe in [probe for probe in self.probes if probe.replica not in members]:
+    def keep_only(self, eligible: set[Replica]) -> None:
+        """Remove the probes of other replicas."""
+        for probe in [probe for probe in self.probes if probe.replica not in eligible]:
             self._remove(probe)
 
     def expire(self, now: int) -> None:
-        """What is too old is forgotten."""
+        """Remove probes that are too old."""
         probes = self.probes
         while probes and now - probes[0].received > self.max_age_ns:
             self._remove(probes[0])
 
     def best(self, avoid: Sequence[Replica]) -> Probe | None:
-        """Of the cold ones about as quick as the quickest, the one with the fewest in flight; all hot: the one with the
-        fewest in flight. None: nobody is left."""
+        """Of the cold probes about as fast as the fastest, the one with the fewest requests in flight; if all are hot,
+        the one with the fewest. None: there is no probe that is not avoided."""
         limit = self.hot_above
         probes = [probe for probe in self.probes if probe.replica not in avoid] if avoid else self.probes
-        # One round finds the lowest latency of the cold ones and the fewest in flight of all: the answer, mostly.
+        # One pass finds the lowest latency of cold probes and the fewest requests in flight of all; mostly that is it.
         best, fewest, lowest = None, _MANY, _NEVER
         for probe in probes:
             in_flight = probe.in_flight
@@ -131,7 +131,7 @@ class ProbePool:
             if in_flight <= limit and probe.latency < lowest:
                 lowest = probe.latency
         if lowest == _NEVER:
-            # All hot: then everybody's latency will do.
+            # All hot: the latency does not matter.
             self.safe_in_flight = -1
             return best
         enough = lowest * self._tolerance + self._slack_ns
@@ -144,7 +144,7 @@ class ProbePool:
         return best
 
     def worst(self) -> Probe:
-        """The hot one with the most in flight; all cold: the one with the highest latency."""
+        """The hot probe with the most requests in flight; if all are cold, the one with the highest latency."""
         probes, most = self.probes, self.hot_above
         worst = None
         for probe in probes:
@@ -160,7 +160,7 @@ class ProbePool:
         return worst
 
     def use(self, probe: Probe) -> None:
-        """A request goes to its worker: that one has one more in flight, and one use of the probe is gone."""
+        """Count a request to the probe's worker: one more in flight, one use fewer."""
         probe.in_flight += 1
         probe.uses -= 1
         if probe.uses <= 0:
@@ -168,8 +168,8 @@ class ProbePool:
             del self.by_replica[probe.replica]
 
     def thin(self) -> None:
-        """Once per query: the worst and the oldest leave in turn, so that what is left is neither stale nor picked
-        over."""
+        """Remove probes, once per query: alternately the worst and the oldest, so that the rest is neither stale nor
+        biased."""
         owed, probes = self._owed + self._removals, self.probes
         while owed >= 1:
             owed -= 1

@@ -1,15 +1,15 @@
-"""Prequal's choice when the fleet is no larger than its pool: everybody is known, from what comes with every answer.
+"""Prequal's choice when the fleet fits into the pool: all replicas are compared, by the load reports of their answers.
 
-Among those expected to answer about as soon as the quickest, the one with the fewest requests, and equals in turn.
-Latencies that differ by little count as equal: going by them would send everything to whoever was lucky last, which is
-how Prequal lost to round robin on four equal workers. Three things the figures alone do not say:
+Among the replicas whose expected latency is about as low as the lowest, it chooses the one with the fewest requests;
+equal replicas take turns. Latencies that differ by little count as equal. Otherwise all requests would follow the last
+lucky answer, and Prequal lost to round robin on four equal workers that way. Three cases need more than the figures:
 
-- A worker that has requests and answers none. The time since it was last heard of is how long a request takes there at
-  least, so a stopped worker looks slow as soon as it is late, however quick it was.
-- A worker that never answered but failed. Its latency is not known, and must not pass for a good one.
-- A worker that was slow and was passed over since. Its figures are old: now and then one request goes there to see.
+- A worker has requests and does not answer. Its latency is at least the time since its last sign of life, so a stopped
+  worker looks slow as soon as it is late.
+- A worker has failed and never answered. Its latency is unknown, and must not count as low.
+- A worker was slow and has been passed over since. Its figures are old, so it occasionally gets a trial request.
 
-Pure; what is kept by slot changes with events, so that a choice costs a microsecond.
+Pure. State per slot changes with events, so that a choice costs a microsecond.
 """
 
 from __future__ import annotations
@@ -19,68 +19,68 @@ from collections.abc import Sequence
 from isochrone.gateway.replicas import NEWS_NS, Replica
 
 _NEVER = 1 << 62
-#: Everything is looked at again this often: news grows old without an event.
-_LOOK_NS = NEWS_NS // 2
-#: A passed-over worker gets a request after so long and so many choices, which keeps trials out of the p99. A failed
-#: trial doubles both, one that went well halves them: a worker that is well again is back within seconds.
+#: All figures are recomputed this often: a load report expires without an event.
+_REFRESH_NS = NEWS_NS // 2
+#: A passed-over worker gets a trial request after this time and this many choices, which keeps trials out of the p99.
+#: A failed trial doubles both, a successful one halves them: a worker that has recovered is back within seconds.
 _TRIAL_NS = 1_000_000_000
 _TRIAL_CHOICES = 512
 _SHORTEST_TRIAL_NS, _LONGEST_TRIAL_NS = 20_000_000, 64_000_000_000
-#: A request that came to nothing after this many times the expected latency says that the worker may have stopped.
+#: A worker that was silent for this many times its expected latency when a request failed may have stopped.
 _SILENCE = 4
-#: A worker's word is of its queue and its compute. One that is starved of its processor says little of the time a
-#: request waits to be read: it is not expected to be quicker than this share of the mean seen from here.
+#: A load report covers queue and compute, not the time a request waits to be read on a busy processor. So the expected
+#: latency is never below this share of the mean latency measured here.
 _BELIEVED = 0.5
-#: Weight of one report in the mean of what others sent.
+#: Weight of one report in the mean of other gateways' requests.
 _GAIN = 1 / 4
-#: Makes room for the turn below the load in one integer.
+#: Load and turn share one integer; the turn has the low bits.
 _LOAD = 1 << 48
 
 
 class WholeFleet:
-    """The members by slot. ``tolerance``: latencies within this factor are equal, as are those within ``slack_ns``."""
+    """All replicas by slot. ``tolerance``, ``slack_ns``: latencies within this factor and time count as equal."""
 
     def __init__(self, tolerance: float, slack_ns: float) -> None:
         self._tolerance = tolerance
         self._slack_ns = slack_ns
         self._replicas: Sequence[Replica] = ()
         self._slots: dict[Replica, int] = {}
-        #: How long one more request would take, by figures alone.
+        #: How long one more request would take, in ns.
         self._expected: list[float] = []
-        #: Load and turn in one: the lowest is the next of the least loaded.
+        #: Load and turn: the lowest is the next of the least loaded replicas.
         self._rank: list[int] = []
         self._turns: list[int] = []
-        #: When it was last heard of, or given something after it had nothing.
+        #: When its last sign of life came, or its first request after it was idle.
         self._heard: list[int] = []
-        #: When its silence is longer than what was expected of it; never, while it has nothing.
+        #: When its silence exceeds the expected latency; never, while it is idle.
         self._late: list[float] = []
-        #: None of those is before this.
+        #: A lower bound of ``_late``.
         self._first_late = float(_NEVER)
-        #: Requests on it that are not from here, by its own word, and when that came. A mean: its count and ours are
-        #: not of the same instant, and the difference of the two alone would jump.
+        #: Requests of other gateways on it as reported, and when. A mean: the worker's count and ours are of different
+        #: instants, so their difference alone would jump.
         self._others: list[float] = []
-        self._told_at: list[int] = []
+        self._reported_at: list[int] = []
         self._last_sent: list[int] = []
         self._sent_at_turn: list[int] = []
         self._trial_ns: list[int] = []
-        #: Slots that let a request fail or be given up in silence: late for as long as nothing is heard of them.
+        #: Slots where a request failed or was given up in silence: late until they give a sign of life.
         self._suspects: set[int] = set()
-        #: Slots whose trial is under way.
+        #: Slots with a trial in flight.
         self._tried: set[int] = set()
-        #: Slots whose figures changed since the last choice. An answer brings two events: they are looked at once.
+        #: Slots whose figures changed since the last choice. An answer causes two events and one update.
         self._changed: set[int] = set()
         self._turn = 0
-        self._looked_at = -_NEVER
+        self._refreshed_at = -_NEVER
         self._trial = -1
-        #: The last choice was among all: nobody was late, and all about as quick.
+        #: The last choice was among all replicas: none was late, all were about as fast.
         self._all_safe = False
-        #: Whose news is old, for the shell to ask.
+        #: Replicas without a recent load report, to be probed.
         self.silent: list[Replica] = []
-        #: Requests sent to see whether a passed-over worker is well again.
+        #: Trial requests sent to passed-over workers.
         self.trials = 0
 
-    def members(self, replicas: Sequence[Replica], order: Sequence[int]) -> None:
-        """The members are these; ``order``: the places of newcomers among equals."""
+    def replicas_changed(self, replicas: Sequence[Replica], order: Sequence[int]) -> None:
+        """Replace the replicas. ``order``: the turns of new replicas among equals."""
         kept = [self._slots.get(replica, -1) for replica in replicas]
         self._suspects = {slot for slot, before in enumerate(kept) if before in self._suspects}
         self._turn += len(replicas)
@@ -93,7 +93,7 @@ class WholeFleet:
         ]
         self._heard = carried(self._heard, 0)
         self._others = [self._others[slot] if slot >= 0 else 0.0 for slot in kept]
-        self._told_at = carried(self._told_at, -_NEVER)
+        self._reported_at = carried(self._reported_at, -_NEVER)
         self._last_sent = carried(self._last_sent, 0)
         self._sent_at_turn = carried(self._sent_at_turn, self._turn)
         self._trial_ns = carried(self._trial_ns, _TRIAL_NS)
@@ -106,12 +106,12 @@ class WholeFleet:
         self._trial = -1
         self._tried.clear()
         self._changed.clear()
-        self._looked_at = -_NEVER
+        self._refreshed_at = -_NEVER
 
     def choose(self, avoid: Sequence[Replica], now: int) -> Replica:
-        """The member a request goes to."""
-        if now - self._looked_at >= _LOOK_NS:
-            self._look(now)
+        """The replica for a request."""
+        if now - self._refreshed_at >= _REFRESH_NS:
+            self._refresh(now)
         elif self._changed:
             for slot in self._changed:
                 self._update(slot, self._replicas[slot], now)
@@ -129,8 +129,10 @@ class WholeFleet:
         return self._replicas[self._least_loaded(expected, limit)]
 
     def safe(self, now: int) -> Sequence[Replica]:
-        """Who else would have done, right after a ``choose`` that had nobody to avoid: not late, and about as quick as
-        the quickest. Nobody, where the choice was a trial."""
+        """The replicas that the last ``choose`` might have chosen: not late, and about as fast as the fastest.
+
+        Valid right after a ``choose`` without ``avoid``. Empty if that was a trial.
+        """
         if self._all_safe:
             return self._replicas
         if self._trial >= 0:
@@ -162,7 +164,7 @@ class WholeFleet:
         if slot is None:
             return
         if failed:
-            # No sign of life: it may be this gateway that gave up waiting.
+            # Not a sign of life: this gateway may have given up waiting.
             self._suspect(slot, replica, now)
         else:
             self._heard[slot] = now
@@ -192,28 +194,28 @@ class WholeFleet:
         self._suspects.discard(slot)
         self._changed.add(slot)
         others = replica.report.in_flight - replica.in_flight
-        if now - self._told_at[slot] <= NEWS_NS:
+        if now - self._reported_at[slot] <= NEWS_NS:
             self._others[slot] += (others - self._others[slot]) * _GAIN
         else:
             self._others[slot] = others
-        self._told_at[slot] = now
+        self._reported_at[slot] = now
 
     def _suspect(self, slot: int, replica: Replica, now: int) -> None:
-        """A request there came to nothing. With no other word for several times as long as expected, it may have
-        stopped, and having nothing in flight any more does not make it well."""
+        """Suspect a replica whose request failed. If it has been silent for several times the expected latency, it may
+        have stopped, also when it has no requests in flight any more."""
         expected = replica.expected_ns(now) or self._stand_in(replica)
         if now - self._heard[slot] > _SILENCE * expected + self._slack_ns:
             self._suspects.add(slot)
 
     def _update(self, slot: int, replica: Replica, now: int) -> None:
         load = in_flight = replica.in_flight
-        if self._others[slot] > 0.5 and now - self._told_at[slot] <= NEWS_NS:
+        if self._others[slot] > 0.5 and now - self._reported_at[slot] <= NEWS_NS:
             load += int(self._others[slot] + 0.5)
         self._rank[slot] = load * _LOAD + self._turns[slot]
         expected = replica.expected_ns(now) or self._stand_in(replica)
         since = replica.sent_since
         if since and now - replica.reported_at <= NEWS_NS:
-            # Its word knows nothing of what was sent since, of which no more is there than is in flight.
+            # The report does not include requests sent since; at most those in flight are still there.
             expected += (since if since < in_flight else in_flight) * replica.report.run_ns
         seen = replica.latency_ns * _BELIEVED
         if seen > expected:
@@ -227,17 +229,17 @@ class WholeFleet:
             self._first_late = late
 
     def _stand_in(self, replica: Replica) -> float:
-        """For the latency of one that never answered: the quickest's, and more for each failure."""
-        known = [expected for expected in map(_seen_ns, self._replicas) if expected]
+        """A latency for a replica without answers: the lowest of the others, raised by its error rate."""
+        known = [expected for expected in map(_latency_ns, self._replicas) if expected]
         return (min(known) if known else 1.0) * (1 + 8 * replica.error_rate) + 8 * self._slack_ns * replica.error_rate
 
-    def _look(self, now: int) -> None:
-        """At everybody: who is silent, and who has been passed over for long."""
-        self._looked_at = now
+    def _refresh(self, now: int) -> None:
+        """Recompute all figures, and find replicas that are silent or due for a trial."""
+        self._refreshed_at = now
         self._changed.clear()
-        self.silent = [replica for replica in self._replicas if now - replica.reported_at >= _LOOK_NS]
+        self.silent = [replica for replica in self._replicas if now - replica.reported_at >= _REFRESH_NS]
         for slot, replica in enumerate(self._replicas):
-            # A newcomer may have requests already, from before it was last left out.
+            # A replica that is eligible again may still have requests from before.
             self._heard[slot] = self._heard[slot] or now
             self._update(slot, replica, now)
             if (
@@ -248,7 +250,7 @@ class WholeFleet:
                 self._trial = slot
 
     def _choose_with_care(self, avoid: Sequence[Replica], now: int) -> int:
-        """The same rule where some are tried already, late, or due for a trial."""
+        """The same rule when replicas are to be avoided, late, or due for a trial."""
         expected = [
             float(now - heard) if late < now else value
             for value, late, heard in zip(self._expected, self._late, self._heard, strict=True)
@@ -273,5 +275,5 @@ class WholeFleet:
         return best
 
 
-def _seen_ns(replica: Replica) -> float:
+def _latency_ns(replica: Replica) -> float:
     return replica.latency_ns or float(replica.report.run_ns)

@@ -1,1 +1,1 @@
-"""What several policies are built of: checks of options, random draws, score boards. No policy stands here."""
+"""Building blocks that several policies share: option checks, random draws, score boards. Contains no policy."""

@@ -1,4 +1,4 @@
-"""Draws of members at random, for policies that look at a few instead of all. Must never walk a large fleet."""
+"""Random draws of replicas, for policies that compare a few instead of all. The cost does not grow with the fleet."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from isochrone.gateway.replicas import Replica
 
 
 def one(random: Random, replicas: Sequence[Replica], avoid: Sequence[Replica]) -> Replica:
-    """A member at random that is not among ``avoid``, if there is one."""
+    """A random replica, not one of ``avoid`` if there is another."""
     count = len(replicas)
     slot = int(random.random() * count)
     replica = replicas[slot]
     if replica not in avoid:
         return replica
-    # From there on the next one: past every avoided member there is another, or there is none at all.
+    # Take the next replica in order. After len(avoid) + 1 steps one is found, or all are to be avoided.
     for step in range(1, min(count, len(avoid) + 1)):
         other = replicas[(slot + step) % count]
         if other not in avoid:
@@ -24,7 +24,7 @@ def one(random: Random, replicas: Sequence[Replica], avoid: Sequence[Replica]) -
 
 
 def two(random: Random, replicas: Sequence[Replica]) -> tuple[Replica, Replica]:
-    """Two different members at random; of one alone, that one twice."""
+    """Two different random replicas; if there is only one, that one twice."""
     count = len(replicas)
     if count == 1:
         return replicas[0], replicas[0]
@@ -36,7 +36,7 @@ def two(random: Random, replicas: Sequence[Replica]) -> tuple[Replica, Replica]:
 
 
 def less_busy(random: Random, replicas: Sequence[Replica], avoid: Sequence[Replica]) -> Replica:
-    """Of two members at random the one with fewer requests in flight from here."""
+    """The one of two random replicas that has fewer requests in flight from this gateway."""
     if avoid:
         first, second = one(random, replicas, avoid), one(random, replicas, avoid)
     else:

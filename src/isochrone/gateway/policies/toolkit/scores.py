@@ -1,7 +1,7 @@
-"""Scores of the members by slot, and the lowest of them: what policies that look at everybody stand on.
+"""Scores of all replicas by slot, and a policy base class that chooses the lowest score.
 
-A score changes when something happens to its replica, not when a request comes, so that a choice among 1,000 costs one
-search in C. A few members are kept in a list, many in an array. Must never be walked in Python for a choice.
+An event updates the score of one replica, so a choice among 1,000 replicas is one minimum search in C. Small fleets
+are kept in a list, large ones in a numpy array. A choice must never iterate over the replicas in Python.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from isochrone.gateway.policies.base import Demand, Policy
 from isochrone.gateway.replicas import Replica
 
-#: Up to here a list's own minimum is quicker than an array's, whose call alone costs most of a microsecond.
+#: Up to this size ``min`` of a list is faster than numpy, whose call overhead alone is most of a microsecond.
 SMALL = 48
-#: What one turn adds to a score. Equal scores then go to whoever was sent to longest ago: rotation, and no two
-#: requests in a row to one of many idle workers. A million million turns add up to one request in flight.
+#: Added to a replica's score per turn, so that among equal scores the least recently used replica is chosen. 10**12
+#: turns add up to one request in flight.
 TURN = 1e-12
-_NOBODY = float("inf")
+_EXCLUDED = float("inf")
 
 
 class ScoreBoard:
@@ -34,52 +34,52 @@ class ScoreBoard:
         )
 
     def lowest(self) -> int:
-        """The slot with the lowest score; there must be one."""
+        """The slot with the lowest score. The board must not be empty."""
         values = self.values
         if isinstance(values, list):
             return values.index(min(values))
         return int(values.argmin())
 
     def lowest_but(self, slots: Iterable[int]) -> int:
-        """The same, apart from these; -1 when nobody is left."""
+        """The slot with the lowest score except these; -1: no other slot exists."""
         values = self.values
         kept = {slot: float(values[slot]) for slot in slots}
         for slot in kept:
-            values[slot] = _NOBODY
+            values[slot] = _EXCLUDED
         slot = self.lowest()
-        left = -1 if values[slot] == _NOBODY else slot
+        left = -1 if values[slot] == _EXCLUDED else slot
         for slot, score in kept.items():
             values[slot] = score
         return left
 
 
 class ScoredPolicy(Policy):
-    """Takes the member with the lowest score. Subclasses say what the score of one replica is."""
+    """Chooses the replica with the lowest score. Subclasses define the score of a replica."""
 
     def __init__(self, random: Random) -> None:
         super().__init__(random)
         self._slots: dict[Replica, int] = {}
         self._board = ScoreBoard()
-        #: When each member was last sent to, in turns.
+        #: By slot: the turn in which the replica was last used.
         self._stamps: list[float] = []
         self._turn = 0.0
         self._next_look = 0
 
-    def members(self, replicas: Sequence[Replica]) -> None:
+    def replicas_changed(self, replicas: Sequence[Replica]) -> None:
         stamps, slots = self._stamps, self._slots
-        # Newcomers in random order: gateways that start together must not all begin with the same worker.
+        # New replicas get random turns: gateways that start together must not all begin with the same worker.
         self._stamps = [
             stamps[slots[replica]] if replica in slots else self._turn + self._random.random() * TURN
             for replica in replicas
         ]
-        super().members(replicas)
+        super().replicas_changed(replicas)
         self._slots = {replica: slot for slot, replica in enumerate(replicas)}
         self._board = ScoreBoard([self._score(replica, 0) for replica in replicas])
         for slot, stamp in enumerate(self._stamps):
             self._board.values[slot] += stamp
 
     def choose(self, demand: Demand, now: int) -> Replica:
-        # One member in turn is looked at again: news grows old, and a caller may leave, without anybody saying so.
+        # Recompute one score per choice, in rotation: a load report expires without an event.
         replicas, board = self.replicas, self._board
         slot = self._next_look if self._next_look < len(replicas) else 0
         self._next_look = slot + 1
@@ -112,5 +112,5 @@ class ScoredPolicy(Policy):
             self._board.values[slot] = self._score(replica, now) + self._stamps[slot]
 
     def _score(self, replica: Replica, now: int) -> float:
-        """The lower the better: requests in flight, or seconds."""
+        """Lower is better. The unit is the subclass's own: requests in flight, or seconds."""
         raise NotImplementedError

@@ -1,9 +1,9 @@
-"""Weights from each worker's recent p95, smoothed: a worker that slows down gets fewer requests, and then recovers.
+"""latency_weighted: smoothed weights from each worker's recent p95. A slow worker gets fewer requests.
 
-The p95 is followed by stochastic approximation: a step up after a slower answer, a nineteenth of it down after a
-faster one. Source: Ma, Muthukrishnan and Sandler, "Frugal Streaming for Estimating Quantiles", 2013 (the steps here are
-shares of the estimate); smooth weights by feedback as in Google's "Site Reliability Engineering", chapter 20. Answers
-are all it learns from: a worker that stops answering keeps its weight, so leave that to outlier ejection.
+The p95 is estimated by stochastic approximation: a step up after a slower answer, a nineteenth of it down after a
+faster one. Sources: Ma, Muthukrishnan and Sandler, "Frugal Streaming for Estimating Quantiles", 2013 (here the steps
+are shares of the estimate); weights by feedback as in Google's "Site Reliability Engineering", chapter 20. The policy
+learns from answers alone: a worker that stops answering keeps its weight, and outlier ejection must remove it.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from isochrone.gateway.policies.weighted.turns import WeightedTurns
 from isochrone.gateway.replicas import Replica
 
 _QUANTILE = 0.95
-#: Step of the estimate: up by 3.8 % after a slower answer, down by 0.2 % after a faster one.
+#: Step of the estimate: 3.8 % up after a slower answer, 0.2 % down after a faster one.
 _STEP = 0.04
 _GAIN = 1 / 64
-#: A weight goes with the root of the latency. A worker's latency grows faster than its share of requests, and with
-#: weights in full proportion near saturation each correction is larger than the last.
+#: A weight falls with the square root of the latency. Near saturation a worker's latency grows faster than its share
+#: of requests, so with proportional weights each correction would be larger than the last.
 _EXPONENT = 0.5
-#: No worker gets more than this multiple of a typical one's share.
+#: No worker gets more than this multiple of a typical worker's share.
 _CEILING = 3.0
 
 
 class LatencyWeighted(WeightedTurns):
-    """``floor``: the lowest weight, so that everybody goes on being measured. ``smoothing``: share of the way a weight
-    goes towards its goal with each answer."""
+    """``floor``: the lowest weight, so that every worker is still measured. ``smoothing``: the part of the difference
+    to its goal that a weight makes up with each answer."""
 
     name = "latency_weighted"
 
@@ -38,12 +38,12 @@ class LatencyWeighted(WeightedTurns):
         self._floor = number(self.name, "floor", floor, 0.001, 1)
         self._smoothing = number(self.name, "smoothing", smoothing, 0.001, 1)
         self._p95: dict[Replica, float] = {}
-        #: Mean logarithm of everybody's: the p95 that a weight of 1 stands for.
+        #: Mean logarithm of all p95: a worker with this one has weight 1.
         self._typical = 0.0
 
-    def members(self, replicas: Sequence[Replica]) -> None:
+    def replicas_changed(self, replicas: Sequence[Replica]) -> None:
         self._p95 = {replica: self._p95[replica] for replica in replicas if replica in self._p95}
-        super().members(replicas)
+        super().replicas_changed(replicas)
 
     def ended(self, replica: Replica, latency_ns: int, failed: bool, now: int) -> None:
         slot = self._slots.get(replica)
@@ -55,10 +55,10 @@ class LatencyWeighted(WeightedTurns):
         latency = float(latency_ns) or 1.0
         p95 = self._p95.get(replica)
         if p95 is None:
-            # Like the others, until it has shown otherwise: one answer says little of a p95.
+            # Start with the typical p95: one answer says little about a p95.
             p95 = exp(self._typical) if self._typical else latency
         elif latency > p95:
-            # A jump to a multiple is followed faster.
+            # A latency several times higher moves the estimate faster.
             p95 += max(_STEP * _QUANTILE * p95, (latency - p95) / 16)
         else:
             p95 -= _STEP * (1 - _QUANTILE) * p95

@@ -1,13 +1,13 @@
-"""Weighted round robin as Prequal was held against: turns in proportion to goodput over utilisation.
+"""weighted_round_robin: turns in proportion to goodput divided by utilisation. The baseline of the Prequal paper.
 
-Once a second a worker's weight becomes queries per second over the share of its processor they took, smoothed, with
-errors counted as use. It evens out utilisation, and that is its flaw: a worker whose neighbours take the processor
-away looks no worse by this measure. Sources: Wydrowski et al., "Load is not what you should balance", NSDI'24, section
-2; gRFC A58 (https://github.com/grpc/proposal/blob/master/A58-client-side-weighted-round-robin-lb-policy.md) for the
-penalty and for what newcomers get.
+Once per period a worker's weight is updated to its queries per second divided by the share of its processor that they
+used, smoothed; errors count as use. The rule equalises utilisation, and that is its weakness: a worker whose neighbours
+take its processor time looks no worse. Sources: Wydrowski et al., "Load is not what you should balance", NSDI'24,
+section 2; gRFC A58 (https://github.com/grpc/proposal/blob/master/A58-client-side-weighted-round-robin-lb-policy.md)
+for the error penalty and the initial weight.
 
-The shell tells utilisation by ``utilised`` where it knows it. Else it is the share of time in which the worker had
-something to do from here.
+The caller reports utilisation by ``utilised`` if it knows it. Otherwise it is the share of time in which the worker had
+requests of this gateway in flight.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from isochrone.gateway.policies.toolkit.options import number
 from isochrone.gateway.policies.weighted.turns import WeightedTurns
 from isochrone.gateway.replicas import Replica
 
-#: Weight of one worker's rate in the mean of all.
+#: Weight of one update in the mean rate of all workers.
 _GAIN = 1 / 16
 
 
 class _Tally:
-    """One member since its weight was last looked at. Times in ns."""
+    """One replica since its weight was last updated. Times in ns."""
 
-    __slots__ = ("answers", "began", "busy_ns", "busy_since", "failures", "told")
+    __slots__ = ("answers", "began", "busy_ns", "busy_since", "failures", "reported")
 
     def __init__(self, now: int) -> None:
         self.began = now
@@ -34,13 +34,13 @@ class _Tally:
         self.failures = 0
         self.busy_ns = 0
         self.busy_since = now
-        #: Utilisation by the worker's word; below 0: not told.
-        self.told = -1.0
+        #: Utilisation as reported; below 0: not reported.
+        self.reported = -1.0
 
 
 class WeightedRoundRobin(WeightedTurns):
-    """``period_s``: how often a weight is looked at. ``smoothing``: the new figure's share in the weight.
-    ``error_penalty``: how much of a processor a stream of nothing but failures counts for, as in gRFC A58."""
+    """``period_s``: time between updates of a weight. ``smoothing``: share of the new value in the weight.
+    ``error_penalty``: utilisation that a stream of failures alone counts for, as in gRFC A58."""
 
     name = "weighted_round_robin"
 
@@ -54,15 +54,15 @@ class WeightedRoundRobin(WeightedTurns):
         self._tallies: dict[Replica, _Tally] = {}
         #: Goodput over utilisation, in queries per second of a whole processor.
         self._rates: dict[Replica, float] = {}
-        #: The first one found: a weight of 1.
+        #: The first rate that was measured: it has weight 1.
         self._unit = 0.0
-        #: The mean, which newcomers get (gRFC A58).
+        #: The mean rate, with which new replicas start (gRFC A58).
         self._typical = 0.0
 
-    def members(self, replicas: Sequence[Replica]) -> None:
+    def replicas_changed(self, replicas: Sequence[Replica]) -> None:
         self._tallies = {replica: self._tallies[replica] for replica in replicas if replica in self._tallies}
         self._rates = {replica: self._rates[replica] for replica in replicas if replica in self._rates}
-        super().members(replicas)
+        super().replicas_changed(replicas)
 
     def sent(self, replica: Replica, now: int) -> None:
         tally = self._tallies.get(replica)
@@ -88,10 +88,10 @@ class WeightedRoundRobin(WeightedTurns):
             self._rest(tally, replica, now)
 
     def utilised(self, replica: Replica, utilisation: float) -> None:
-        """The worker's own word: the share of its processor in use, 1 being all it was given."""
+        """The worker reports the share of its processor in use; 1: all that it was given."""
         tally = self._tallies.get(replica)
         if tally is not None:
-            tally.told = utilisation
+            tally.reported = utilisation
 
     @staticmethod
     def _rest(tally: _Tally, replica: Replica, now: int) -> None:
@@ -103,18 +103,18 @@ class WeightedRoundRobin(WeightedTurns):
         span = now - tally.began
         if replica.in_flight:
             tally.busy_ns += now - tally.busy_since
-        use = tally.told if tally.told >= 0 else tally.busy_ns / span
+        use = tally.reported if tally.reported >= 0 else tally.busy_ns / span
         use += self._error_penalty * tally.failures / tally.answers
         good = (tally.answers - tally.failures) * 1e9 / span
-        # Nothing but failures still has a weight: somebody has to find out when that is over.
-        found = max(good, 0.01) / max(use, 0.01)
-        before = self._rates.get(replica, found)
-        rate = self._rates[replica] = before + (found - before) * self._smoothing
+        # A worker with failures alone keeps a small weight: its requests show when it has recovered.
+        measured = max(good, 0.01) / max(use, 0.01)
+        before = self._rates.get(replica, measured)
+        rate = self._rates[replica] = before + (measured - before) * self._smoothing
         if not self._unit:
             self._unit = self._typical = rate
         self._typical += (rate - self._typical) * _GAIN
-        self._weight_of_newcomers = self._typical / self._unit
+        self._initial_weight = self._typical / self._unit
         self._set_weight(replica, rate / self._unit)
-        told = tally.told
+        reported = tally.reported
         tally = self._tallies[replica] = _Tally(now)
-        tally.told = told
+        tally.reported = reported
