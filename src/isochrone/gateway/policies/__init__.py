@@ -4,8 +4,8 @@ To add a policy:
 
 - Write ``policies/<name>.py`` with a subclass of ``base.Policy`` that has a ``name`` and a ``choose``. ``toolkit``,
   ``hashing`` and ``weighted`` have base classes for scores, keys and weights. The docstring names the rule's source.
-- Options are keyword-only arguments of ``__init__``, checked with ``toolkit.options``. Rules files and scenarios set them
-  under ``policy_options`` without further code.
+- Options are keyword-only arguments of ``__init__``, checked with ``toolkit.options``. Rules files set them
+  under ``policy_options``, scenarios of the simulator under ``options``, without further code.
 - Register the class in ``_CLASSES`` below, and the module in the layers of "Routing policies do not know each other" in
   pyproject.toml.
 - ``tests/gateway/policies/test_every_policy.py`` runs every registered policy. Add a test of the rule itself beside it.
