@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from isochrone.control.fleet.bundled import write_bundled
-from isochrone.control.fleet.reading import FleetError
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import FleetRecord
 from isochrone.control.state.view import View
 from isochrone.engines import launching
 from isochrone.engines.launching import Launch, alone, check_ports, launch_of_file, launch_of_state, record_of
 from isochrone.errors import AlreadyExists, ConfigError
+from isochrone.settings.problems import SettingsError
 from isochrone.store.opening import open_store
 
 
@@ -54,7 +54,7 @@ def test_a_version_that_is_not_there_is_told_before_anything_starts(tmp_path: Pa
     launch_of_state(tmp_path)
     path = tmp_path / "fleet.yaml"
     path.write_text(path.read_text().replace("version: 1", "version: 7"))
-    with pytest.raises(FleetError, match=r"models\.preprocess\.version: expected a version .* given 7"):
+    with pytest.raises(SettingsError, match=r"models\.preprocess\.version: expected a version .* given 7"):
         _applied(launch_of_file(path))
 
 
@@ -115,7 +115,7 @@ def test_all_taken_ports_are_told_at_once_and_nothing_is_applied(
 
     async def refused(text: str) -> str:
         path.write_text(text)
-        with pytest.raises(FleetError) as caught:
+        with pytest.raises(SettingsError) as caught:
             await record_of(store, launch_of_file(path), check=check_ports)
         assert View(Keys("demo"), (await store.list(Keys("demo").prefix)).entries).fleet is None
         return str(caught.value)

@@ -20,7 +20,7 @@ from isochrone.control.fleet.file import lost_versions, read_file
 from isochrone.control.fleet.local_ports import FREE, fixed_ports, port_problems
 from isochrone.control.fleet.passwords import without_password
 from isochrone.control.fleet.processes import store_url
-from isochrone.control.fleet.reading import FleetError, fleet_error, fleet_of, load_fleet, read_text
+from isochrone.control.fleet.reading import fleet_of, load_fleet, read_text
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.requests.decisions import RequestContext
 from isochrone.control.requests.fleet import apply_fleet
@@ -28,6 +28,7 @@ from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import FleetRecord
 from isochrone.control.state.view import View
 from isochrone.errors import AlreadyExists, ConfigError, Unavailable
+from isochrone.settings.problems import SettingsError, settings_error
 from isochrone.store.base import Store
 from isochrone.store.etcd.address import PASSWORD_VARIABLE, split_password
 
@@ -69,7 +70,7 @@ def launch_of_file(path: Path, state: Path | None = None) -> Launch:
     directory = Path(os.path.abspath(path)).parent
     try:
         fleet = load_fleet(path)
-    except FleetError:
+    except SettingsError:
         # All that is wrong in one go, the repositories included.
         read_file(read_text(path), str(path), directory)
         raise
@@ -158,10 +159,10 @@ def _says_the_same(record: FleetRecord, launch: Launch) -> bool:
 
 
 async def check_ports(record: FleetRecord, where: str) -> None:
-    """Raises ``FleetError`` for all ports that others have: it names the keys to change."""
+    """Raises ``SettingsError`` for all ports that others have: it names the keys to change."""
     ports = list(fixed_ports(fleet_of(record.spec)))
     ends = time.monotonic() + _PORT_SECONDS
     while problems := port_problems(ports):
         if time.monotonic() >= ends or any(each.expected != FREE for each in problems):
-            raise fleet_error(problems, where, None)
+            raise settings_error(problems, where, None)
         await asyncio.sleep(0.1)

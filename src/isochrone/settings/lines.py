@@ -1,7 +1,7 @@
-"""YAML in which every key's line is known, and nothing is lost or guessed in silence. Pure.
+"""YAML with the line of every key. Pure.
 
-A key that is given twice is an error, as are values that hold themselves, or that aliases repeat without end. Dates
-stay text: a version or a name that looks like one is meant as it stands.
+Duplicate keys are errors, as are anchors that contain themselves and aliases that expand to too many values. Dates stay
+text: a version or a name that looks like a date is meant as text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import yaml
 
 _MERGE = "tag:yaml.org,2002:merge"
 _TIMESTAMP = "tag:yaml.org,2002:timestamp"
-#: Keys and values of a whole file. A fleet of a thousand models has 20,000; nine aliases in a row make a billion.
+#: Most keys and values of a file, aliases expanded. A fleet of a thousand models has 20,000; nine nested aliases make
+#: a billion.
 _MOST_VALUES = 500_000
 
 
@@ -25,13 +26,13 @@ class _Loader(yaml.SafeLoader):
 
 
 class Lines:
-    """Where the parts of a text stand."""
+    """The lines of a text's keys."""
 
     def __init__(self, root: yaml.Node | None) -> None:
         self._root = root
 
     def of(self, path: Sequence[str | int]) -> int:
-        """The line of a key, or of the innermost part of its path that is there; from 1 on."""
+        """The line of a key, or of the innermost part of its path that exists; the first line is 1."""
         node = self._root
         line = 1 if node is None else node.start_mark.line + 1
         for step in path:
@@ -49,7 +50,7 @@ class Lines:
 
 
 def parse_yaml(text: str) -> tuple[Any, Lines]:
-    """The data of a text, and its lines. Raises ``yaml.YAMLError``, with a mark where there is a place to show."""
+    """The data of a text, and its lines. Raises ``yaml.YAMLError``, with a mark if the error has a place."""
     loader = _Loader(text)
     try:
         root = loader.get_single_node()
@@ -57,7 +58,7 @@ def parse_yaml(text: str) -> tuple[Any, Lines]:
             return None, Lines(None)
         _check(root, [], {})
         lines = Lines(root)
-        # Constructing flattens merges in place, so the keys are all there for the lines, too.
+        # Constructing flattens merges in place, so that ``Lines`` finds merged keys, too.
         return loader.construct_document(root), lines
     except RecursionError:
         raise yaml.constructor.ConstructorError(None, None, "it is nested too deeply", None) from None
@@ -66,7 +67,7 @@ def parse_yaml(text: str) -> tuple[Any, Lines]:
 
 
 def _check(node: yaml.Node, above: list[yaml.Node], sizes: dict[int, int]) -> int:
-    """No key twice, nothing inside itself, no more values than the text could have itself; how many there are."""
+    """Check for duplicate keys, recursive anchors and too many values; return the number of values."""
     if any(node is one for one in above):
         raise yaml.constructor.ConstructorError(None, None, "an anchor that holds itself", node.start_mark)
     if isinstance(node, yaml.ScalarNode):

@@ -32,7 +32,9 @@ class SettingsError(ConfigError):
 
 
 def settings_error(problems: Sequence[Problem], where: str, lines: Lines | None) -> SettingsError:
-    """The error for the problems of the file ``where``; without ``lines``, errors name no line."""
+    """The error for the problems of the file ``where``, in the order of its lines; without ``lines``, it names none."""
+    if lines is not None:
+        problems = sorted(problems, key=lambda problem: lines.of(problem.path))
     errors = []
     for problem in problems:
         place = f"{where}:{lines.of(problem.path)}" if lines is not None else where

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from isochrone.control.fleet.catalog import available_versions, catalog, stages_of
-from isochrone.control.fleet.reading import FleetError, parse_fleet
+from isochrone.control.fleet.reading import parse_fleet
 from isochrone.control.fleet.spec import Fleet
+from isochrone.settings.problems import SettingsError
 
 ENSEMBLE = """
 platform: "ensemble"
@@ -33,7 +34,7 @@ def read(text: str, directory: Path) -> Fleet:
 
 
 def problems(text: str, directory: Path) -> list[str]:
-    with pytest.raises(FleetError) as caught:
+    with pytest.raises(SettingsError) as caught:
         catalog(read(text, directory), directory, "fleet.yaml", f"name: a\n{text}")
     return str(caught.value).replace(str(directory), "DIR").splitlines()
 
@@ -122,7 +123,7 @@ def test_a_wrong_configuration_is_told(directory: Path) -> None:
 
 def test_versions_of_an_unknown_model(directory: Path) -> None:
     with pytest.raises(
-        FleetError, match=r"fleet a: models.zebra: expected one of the known models both, empty, first, second"
+        SettingsError, match=r"fleet a: models.zebra: expected one of the known models both, empty, first, second"
     ):
         available_versions(read("", directory), "zebra", directory)
 

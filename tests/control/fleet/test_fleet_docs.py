@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 from fleets import parse
 
-from isochrone.control.fleet.model_spec import Canary, Compare, Model, Rollout, Section, Slo
+from isochrone.control.fleet.model_spec import Canary, Compare, Model, Rollout, Slo
 from isochrone.control.fleet.planning.plan import plan
-from isochrone.control.fleet.reading import FleetError
 from isochrone.control.fleet.spec import (
     Control,
     Fleet,
@@ -26,6 +25,8 @@ from isochrone.control.fleet.spec import (
     Tracing,
     Traffic,
 )
+from isochrone.settings.problems import SettingsError
+from isochrone.settings.sections import Section
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "fleet.md").read_text(encoding="utf-8")
@@ -44,10 +45,10 @@ def test_the_examples_are_read() -> None:
 def test_the_mistakes_are_told_as_shown() -> None:
     text = blocks("yaml")[1].replace("memory: 2GiB", "memroy: 2GiB")
     shown = blocks("text")[0].splitlines()
-    with pytest.raises(FleetError) as caught:
+    with pytest.raises(SettingsError) as caught:
         parse(text)
     assert str(caught.value) == shown[0]
-    with pytest.raises(FleetError) as caught:
+    with pytest.raises(SettingsError) as caught:
         parse(blocks("yaml")[1].replace("concurrency", "concurency"))
     assert str(caught.value) == shown[1]
 

@@ -12,16 +12,17 @@ from hypothesis import strategies as st
 from mistakes import MISTAKES
 
 from isochrone.control.fleet.file import read_file
-from isochrone.control.fleet.reading import FleetError, fleet_of, load_fleet, parse_fleet, with_workers
+from isochrone.control.fleet.reading import fleet_of, load_fleet, parse_fleet, with_workers
 from isochrone.control.fleet.spec import Fleet
 from isochrone.errors import ConfigError
+from isochrone.settings.problems import SettingsError
 
 
 def told(text: str) -> list[str]:
-    with pytest.raises(FleetError) as caught:
+    with pytest.raises(SettingsError) as caught:
         parse(text)
     assert isinstance(caught.value, ConfigError)
-    assert str(caught.value).splitlines() == [str(problem) for problem in caught.value.problems]
+    assert str(caught.value).splitlines() == [str(problem) for problem in caught.value.errors]
     return str(caught.value).splitlines()
 
 
@@ -165,24 +166,24 @@ def test_what_is_no_fleet_at_all_is_told(text: str, message: str) -> None:
 def test_no_text_brings_it_down(text: str) -> None:
     try:
         parse(text)
-    except FleetError:
+    except SettingsError:
         pass
 
 
 def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
-    with pytest.raises(FleetError, match=r"none\.yaml: no such file; name a fleet.yaml \(isochrone init"):
+    with pytest.raises(SettingsError, match=r"none\.yaml: no such file; name a fleet.yaml \(isochrone init"):
         load_fleet(tmp_path / "none.yaml")
-    with pytest.raises(FleetError, match=r"expected a fleet.yaml, given Is a directory"):
+    with pytest.raises(SettingsError, match=r"expected a fleet.yaml, given Is a directory"):
         load_fleet(tmp_path)
     (tmp_path / "fleet.yaml").write_bytes(b"name: \xff")
-    with pytest.raises(FleetError, match="expected UTF-8 text, given bytes that are not"):
+    with pytest.raises(SettingsError, match="expected UTF-8 text, given bytes that are not"):
         load_fleet(tmp_path / "fleet.yaml")
     (tmp_path / "fleet.yaml").write_text(TEXT)
     assert load_fleet(tmp_path / "fleet.yaml") == parse_fleet(TEXT, "x", DIRECTORY)
 
 
 def test_a_wrong_record_is_told_without_a_line() -> None:
-    with pytest.raises(FleetError) as caught:
+    with pytest.raises(SettingsError) as caught:
         fleet_of({"name": "a", "pools": {"cpu": {"workers": "x"}}}, "store")
     assert str(caught.value) == "store: pools.cpu.workers: expected an integer, given 'x'"
 
@@ -205,9 +206,9 @@ models:
   tracker: {version: 1, rollout: {canary: {steps: [50%, 5%]}}}
 security: {tls: {cert: a.pem, key: b.pem}}
 """
-    with pytest.raises(FleetError) as caught:
+    with pytest.raises(SettingsError) as caught:
         read_file(text, "fleet.yaml", tmp_path)
-    keys = {str(problem).partition(": expected")[0] for problem in caught.value.problems}
+    keys = {str(problem).partition(": expected")[0] for problem in caught.value.errors}
     assert keys == {
         "fleet.yaml:2: repository",
         "fleet.yaml:3: control.listen",
@@ -234,9 +235,9 @@ def test_what_was_left_out_makes_no_mistakes_of_its_own() -> None:
 
 
 def test_a_wrong_repository_is_told_once(tmp_path: Path) -> None:
-    with pytest.raises(FleetError) as caught:
+    with pytest.raises(SettingsError) as caught:
         read_file("name: a\nrepository: ~nosuchuser/models", "fleet.yaml", tmp_path)
-    assert [problem.key for problem in caught.value.problems] == ["repository[0]"]
+    assert [problem.key for problem in caught.value.errors] == ["repository[0]"]
 
 
 def test_aliases_that_repeat_each_other_are_refused_before_they_are_made() -> None:

@@ -118,9 +118,9 @@ def test_all_errors_are_reported_at_once() -> None:
     with pytest.raises(SettingsError) as caught:
         parse(text, "small.yaml")
     assert str(caught.value).splitlines() == [
+        "small.yaml:2: seeds: expected an integer, at least 1, given 1.5",
         "small.yaml:3: workload.rate: expected a number above 0, given 0",
         "small.yaml:5: workers[0].count: expected an integer, at least 1, given 0",
-        "small.yaml:2: seeds: expected an integer, at least 1, given 1.5",
     ]
 
 
@@ -128,7 +128,7 @@ def test_parts_that_do_not_fit_together_are_reported_at_once() -> None:
     text = GOOD.replace("seconds: 5", "warmup_seconds: 10").replace("- round_robin", "- round_robbing")
     with pytest.raises(SettingsError) as caught:
         parse(text, "small.yaml")
-    assert [problem.path for problem in caught.value.problems] == [("policies", 0), ("warmup_seconds",)]
+    assert [problem.path for problem in caught.value.problems] == [("warmup_seconds",), ("policies", 0)]
 
 
 @pytest.mark.parametrize("text", ["", "- a\n- b\n", "just words"])

@@ -9,13 +9,14 @@ from pathlib import Path
 
 from isochrone.control.fleet.file import read_file
 from isochrone.control.fleet.processes import repositories_of
-from isochrone.control.fleet.reading import FleetError, read_text
+from isochrone.control.fleet.reading import read_text
 from isochrone.control.fleet.spec import Fleet
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError
 from isochrone.models.configuration.ensemble_graph import step_names
 from isochrone.models.configuration.ensemble_steps import check_steps
 from isochrone.models.repository.layout import EXPECTED, is_model, missing_model_file
 from isochrone.models.repository.repository import CONFIG_FILE, ModelDescription, Repository
+from isochrone.settings.problems import SettingsError
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +38,8 @@ def _fleet(path: Path) -> Checked:
     directory = Path(os.path.abspath(path)).parent
     try:
         file = read_file(read_text(path), str(path), directory)
-    except FleetError as error:
-        return Checked("fleet", str(path), {}, error.problems)
+    except SettingsError as error:
+        return Checked("fleet", str(path), {}, error.errors)
     fleet, versions = file.fleet, dict(file.versions)
     problems: list[ConfigError] = []
     for paths, names in _by_repository(fleet, directory, versions).items():

@@ -13,13 +13,10 @@ from pathlib import Path
 import yaml
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
-from isochrone.control.fleet.checks import Path as Path_
-from isochrone.control.fleet.checks import Problem
 from isochrone.control.fleet.model_spec import Model
 from isochrone.control.fleet.processes import absolute, repositories_of
-from isochrone.control.fleet.reading import fleet_error, fleet_of
+from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.fleet.spec import Fleet
-from isochrone.control.fleet.text.lines import Lines, parse_yaml
 from isochrone.control.state.records import FleetRecord
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError
 from isochrone.models.configuration.ensemble_graph import step_names
@@ -27,6 +24,9 @@ from isochrone.models.configuration.pbtxt import parse_text
 from isochrone.models.repository.layout import missing_model_file
 from isochrone.models.repository.repository import CONFIG_FILE
 from isochrone.models.repository.versions import find_versions, version_number
+from isochrone.settings.lines import Lines, parse_yaml
+from isochrone.settings.problems import Path as Path_
+from isochrone.settings.problems import Problem, settings_error
 from isochrone.suggestions import suggestion
 
 
@@ -45,11 +45,11 @@ class CatalogModel:
 def catalog(fleet: Fleet, directory: Path, where: str = "fleet.yaml", text: str = "") -> dict[str, CatalogModel]:
     """Every model that the fleet serves, by name: those it names and their stages; none named: all there are.
 
-    Raises ``FleetError`` with all that is wrong; with the file's ``text``, by line.
+    Raises ``SettingsError`` with all that is wrong; with the file's ``text``, by line.
     """
     found, problems = look_up(fleet, directory)
     if problems:
-        raise fleet_error(problems, where, _lines(text))
+        raise settings_error(problems, where, _lines(text))
     return found
 
 
@@ -130,7 +130,7 @@ def available_versions(fleet: Fleet, model: str, directory: Path) -> list[int]:
     try:
         return _versions(fleet, model, directory)
     except _Wrong as wrong:
-        raise fleet_error([wrong.problem], f"fleet {fleet.name}", None) from None
+        raise settings_error([wrong.problem], f"fleet {fleet.name}", None) from None
 
 
 def check_versions(record: FleetRecord, changes: Mapping[str, str]) -> None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from isochrone.control.fleet.processes import OWN_FLAGS, controller_ports, gateway_ports, names_of, worker_ports
 from isochrone.control.fleet.quantities import bytes_text
 from isochrone.gateway.upstreams import parse_upstream
+from isochrone.settings.problems import Path, Problem, dotted
 from isochrone.suggestions import suggestion
 
 if TYPE_CHECKING:
@@ -30,16 +31,6 @@ _PLACES = {
     "priority": "slo.priority",
     "canary": "rollout.canary",
 }
-
-Path = tuple[str | int, ...]
-
-
-class Problem(NamedTuple):
-    """One thing that is wrong, and where."""
-
-    path: Path
-    expected: str
-    given: str
 
 
 def problems(fleet: Fleet) -> list[Problem]:
@@ -185,8 +176,3 @@ def _ports(fleet: Fleet) -> Iterator[Problem]:
                 yield Problem(path, f"ports that {dotted(where)} does not take", f"port {port} again")
                 return
         taken.setdefault(port, []).append((host, path))
-
-
-def dotted(path: Path) -> str:
-    """``models.detector.pools[0]``."""
-    return "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in path).lstrip(".")

@@ -12,12 +12,13 @@ from pathlib import Path
 from isochrone.control.fleet.catalog import CatalogModel, look_up, missing_files, missing_model_files
 from isochrone.control.fleet.passwords import without_password
 from isochrone.control.fleet.processes import repositories_of
-from isochrone.control.fleet.reading import examine, fleet_error, fleet_of
+from isochrone.control.fleet.reading import examine, fleet_of
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.state.records import Assignment, FleetRecord
 from isochrone.errors import IsochroneError
 from isochrone.models.repository.digest import digest
 from isochrone.models.repository.repository import Repository
+from isochrone.settings.problems import settings_error
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,7 @@ class FleetFile:
 
 
 def read_file(text: str, where: str, directory: Path, check: Callable[[Fleet], None] = lambda fleet: None) -> FleetFile:
-    """Raises ``FleetError`` with all that is wrong; ``where`` names the file in it.
+    """Raises ``SettingsError`` with all that is wrong; ``where`` names the file in it.
 
     ``check`` may refuse the fleet before its directories are looked into. What is kept has no password.
     """
@@ -48,7 +49,7 @@ def read_file(text: str, where: str, directory: Path, check: Callable[[Fleet], N
         missing += missing_model_files(fleet, directory, models)
         problems += [each for each in missing if not examined.is_about_mistakes(each)]
     if problems or fleet is None:
-        raise fleet_error(problems, where, examined.lines)
+        raise settings_error(problems, where, examined.lines)
     versions = {name: model.version for name, model in models.items()}
     stages = {name: each.stages for name, each in models.items()}
     return FleetFile(*without_password(fleet, text), str(directory), versions, stages)

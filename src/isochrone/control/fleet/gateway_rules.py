@@ -7,18 +7,18 @@ those are the epoch's.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from isochrone.control.fleet.checks import Path, Problem
 from isochrone.control.fleet.model_spec import ModelDefaults
 from isochrone.control.fleet.spec import Fleet
 from isochrone.errors import ConfigError
 from isochrone.gateway.policies import make
-from isochrone.gateway.rules.file import parse_rules
+from isochrone.gateway.rules.file import examine_rules
+from isochrone.settings.problems import Path, Problem
 
-#: Told to ``parse_rules``: by its ending the text is JSON.
+#: Name of the text for ``parse_rules``: its ending says that the text is JSON.
 SOURCE = "fleet.json"
 #: Rules of a model that stand in fleet.yaml in a place of their own.
 _OWN = {"deadline_ms": ("slo",), "priority": ("slo",), "policy": (), "policy_options": (), "affinity": ()}
@@ -26,17 +26,16 @@ _OWN = {"deadline_ms": ("slo",), "priority": ("slo",), "policy": (), "policy_opt
 
 def gateway_rules(fleet: Fleet) -> str:
     """The rules of all models, as JSON; ``parse_rules(text, SOURCE)`` reads it."""
-    return _text(fleet, fleet.defaults, {name: _rules(fleet, model) for name, model in fleet.models.items()})
+    return json.dumps(_data(fleet), sort_keys=True)
 
 
-def _text(fleet: Fleet, defaults: ModelDefaults, models: dict[str, Any]) -> str:
-    rules = {
-        "defaults": _rules(fleet, defaults),
-        "models": models,
+def _data(fleet: Fleet) -> dict[str, Any]:
+    return {
+        "defaults": _rules(fleet, fleet.defaults),
+        "models": {name: _rules(fleet, model) for name, model in fleet.models.items()},
         "outliers": fleet.traffic.outliers,
         "quota": fleet.traffic.quota,
     }
-    return json.dumps(rules, sort_keys=True)
 
 
 def _rules(fleet: Fleet, model: ModelDefaults) -> dict[str, Any]:
@@ -67,54 +66,42 @@ def _with_ways(fleet: Fleet, tiers: Any) -> Any:
 
 
 def rule_problems(fleet: Fleet) -> list[Problem]:
-    """What the gateway would say against the rules, each by its place in fleet.yaml."""
-    found = _all_problems(fleet, ("defaults",), fleet.defaults)
+    """The errors that the gateway would report for the rules, by their paths in fleet.yaml."""
+    places: dict[Path, ModelDefaults] = {("defaults",): fleet.defaults}
+    places |= {("models", name): model for name, model in fleet.models.items()}
+    found = [problem for at, model in places.items() if (problem := _without_json(fleet, at, model))]
     if not found:
-        # Models have it from there: once is enough.
-        for name, model in fleet.models.items():
-            found += _all_problems(fleet, ("models", name), model)
-    return list(dict.fromkeys(found))
+        _, problems = examine_rules(_data(fleet))
+        found = [Problem(_place(problem.path), problem.expected, problem.given) for problem in problems]
+        wrong = {problem.path[:2] if problem.path[0] == "models" else problem.path[:1] for problem in found}
+        found += [problem for at, model in places.items() if at not in wrong for problem in _policy(at, model)]
+    # A model inherits the errors of the defaults: reporting them once is enough.
+    inherited = {(problem.path[1:], problem.given) for problem in found if problem.path[0] == "defaults"}
+    return [each for each in found if each.path[0] != "models" or (each.path[2:], each.given) not in inherited]
 
 
-def _all_problems(fleet: Fleet, at: Path, model: ModelDefaults) -> list[Problem]:
-    """The rules are read up to the first mistake, so each is read alone."""
-    single = [model.model_copy(update={"traffic": {key: value}}) for key, value in model.traffic.items()]
-    return [problem for one in single or [model] for problem in _problems(fleet, at, one)]
-
-
-def _problems(fleet: Fleet, at: Path, model: ModelDefaults) -> list[Problem]:
+def _without_json(fleet: Fleet, at: Path, model: ModelDefaults) -> Problem | None:
+    """YAML has values that JSON has not, such as bytes."""
     try:
-        if at == ("defaults",):
-            text = _text(fleet, model, {})
-        else:
-            text = _text(fleet, ModelDefaults(), {str(at[1]): _rules(fleet, model)})
+        json.dumps(_rules(fleet, model), sort_keys=True)
     except (TypeError, ValueError) as error:
-        return [Problem((*at, "traffic"), "mappings, lists, strings and numbers", str(error))]
-    try:
-        parse_rules(text, SOURCE)
-    except ConfigError as error:
-        return [Problem(_place(error.key, at), error.expected, error.given)]
+        return Problem((*at, "traffic"), "mappings, lists, strings and numbers", str(error))
+    return None
+
+
+def _policy(at: Path, model: ModelDefaults) -> Iterator[Problem]:
     try:
         make(model.policy, Random(0), **model.policy_options)
     except ConfigError as error:
-        return [Problem((*at, "policy_options", error.key), error.expected, error.given)]
-    return []
+        yield Problem((*at, "policy_options", error.key), error.expected, error.given)
 
 
-def _place(key: str, at: Path) -> Path:
-    """Where in fleet.yaml a key of the rules stands."""
-    prefix = ".".join(str(step) for step in at)
-    if not key.startswith(f"{prefix}."):
-        return ("traffic", *_steps(key))
-    first, *rest = _steps(key.removeprefix(f"{prefix}."))
-    if str(first) in _OWN:
-        return (*at, *_OWN[str(first)], first, *rest)
-    return (*at, "traffic", first, *rest)
-
-
-def _steps(key: str) -> Sequence[str | int]:
-    steps: list[str | int] = []
-    for part in key.split("."):
-        name, *indices = part.replace("]", "").split("[")
-        steps += [name, *(int(index) for index in indices)]
-    return steps
+def _place(path: Path) -> Path:
+    """The path in fleet.yaml of a setting of the rules."""
+    if path[0] not in ("defaults", "models"):
+        return ("traffic", *path)
+    depth = 1 if path[0] == "defaults" else 2
+    at, rest = path[:depth], path[depth:]
+    if rest and rest[0] in _OWN:
+        return (*at, *_OWN[str(rest[0])], *rest)
+    return (*at, "traffic", *rest)

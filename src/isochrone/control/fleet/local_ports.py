@@ -11,13 +11,13 @@ import os
 import socket
 from collections.abc import Iterable, Iterator
 
-from isochrone.control.fleet.checks import Path as Path_
-from isochrone.control.fleet.checks import Problem
 from isochrone.control.fleet.file import FleetFile
 from isochrone.control.fleet.processes import controller_ports, gateway_ports, listens_on, worker_ports
-from isochrone.control.fleet.reading import fleet_error, fleet_of
+from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.state.records import FleetRecord
+from isochrone.settings.problems import Path as Path_
+from isochrone.settings.problems import Problem, settings_error
 
 #: Set by the supervisor for its processes: its own process number. They run on its machine.
 SUPERVISOR_VARIABLE = "ISOCHRONE_SUPERVISOR"
@@ -60,7 +60,7 @@ def _reason(host: str, port: int) -> str:
 
 
 def check_new_ports(file: FleetFile, record: FleetRecord | None, where: str) -> None:
-    """Raises ``FleetError`` for ports that a file adds to a fleet of this machine and that another process has.
+    """Raises ``SettingsError`` for ports that a file adds to a fleet of this machine and that another process has.
 
     Only where a supervisor of this machine started this controller, as it does the fleet's other processes.
     """
@@ -72,4 +72,4 @@ def check_new_ports(file: FleetFile, record: FleetRecord | None, where: str) -> 
     held |= {port for kept in record.kept.values() for words in kept.processes.values() for port in listens_on(words)}
     problems = port_problems(each for each in fixed_ports(file.fleet) if each[2] not in held)
     if problems:
-        raise fleet_error(problems, where, None)
+        raise settings_error(problems, where, None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import BeforeValidator, Field
 
 from isochrone.control.fleet.quantities import (
     Bytes,
@@ -23,25 +23,7 @@ from isochrone.control.fleet.quantities import (
 )
 from isochrone.control.state.records import CanaryRule, CompareRule
 from isochrone.gateway.policies import DEFAULT
-
-
-class Section(BaseModel):
-    """A part of the file. Unknown keys are errors; nothing is turned into another type in silence."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        strict=True,
-        use_attribute_docstrings=True,
-        serialize_by_alias=True,
-        allow_inf_nan=False,
-    )
-
-    @model_validator(mode="before")
-    @classmethod
-    def _nothing_given(cls, given: Any) -> Any:
-        """``security:`` with nothing behind it is a section that leaves everything out."""
-        return {} if given is None else given
+from isochrone.settings.sections import Section
 
 
 def _switch(given: Any) -> Any:
@@ -134,14 +116,14 @@ class ModelDefaults(Section):
     """Deadline and priority of requests that carry none."""
     policy: str = DEFAULT
     """Routing policy of the gateways."""
-    policy_options: dict[str, Any] = {}
+    policy_options: dict[str, Any] = Field(default={})
     """Options of the policy."""
-    affinity: dict[str, Any] = {}
+    affinity: dict[str, Any] = Field(default={})
     """Which requests go to the same worker: affinity of the gateway's rules (header, sequence)."""
     memory: Bytes = 0
     """Memory of one version on a worker; at most the memory of its pools. A version that does not fit is rejected
     before it is loaded. 0: not checked."""
-    traffic: dict[str, Any] = {}
+    traffic: dict[str, Any] = Field(default={})
     """Other gateway rules of the model: quota, retries, hedge, shadow, breaker, admission, balancer, tiers."""
     rollout: Rollout = Rollout()
     """How the model changes from one version to another."""

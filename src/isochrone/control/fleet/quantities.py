@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
-from pydantic_core import PydanticCustomError
 
 from isochrone.errors import ConfigError
 from isochrone.gateway.upstreams import parse_upstream
+from isochrone.settings.validator_errors import wrong
 
 _BYTE_UNITS = {
     "B": 1,
@@ -36,12 +36,6 @@ _QUANTITY = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-zµ%]*)", re.ASCII)
 _NUMBER_OF_BYTES = "a number of bytes such as 200MiB, 2GiB or 1500000000"
 #: What fits the store's and everybody's 64-bit integers.
 _MOST = 2**62
-
-
-def wrong(expected: str, given: str | None = None) -> PydanticCustomError:
-    """An error of a value. ``given`` is what the file says, unless told otherwise."""
-    context = {"expected": expected} if given is None else {"expected": expected, "given": given}
-    return PydanticCustomError("expected", "expected {expected}", context)
 
 
 def _split(given: str) -> tuple[Decimal, str] | None:

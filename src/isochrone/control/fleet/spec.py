@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
-from pydantic_core import PydanticCustomError
 
 from isochrone.control.fleet.checks import problems
-from isochrone.control.fleet.model_spec import Model, ModelDefaults, Section, overlay
+from isochrone.control.fleet.model_spec import Model, ModelDefaults, overlay
 from isochrone.control.fleet.quantities import (
     Address,
     Bytes,
@@ -25,10 +24,11 @@ from isochrone.control.fleet.quantities import (
     Upstreams,
     Words,
     file_path,
-    wrong,
 )
 from isochrone.errors import InvalidArgument
 from isochrone.models.repository.repository import validate_model_name
+from isochrone.settings.sections import Section
+from isochrone.settings.validator_errors import several, wrong
 from isochrone.store.etcd.address import split_password
 
 
@@ -258,7 +258,7 @@ class Fleet(Section):
     @model_validator(mode="after")
     def _fits_together(self) -> Fleet:
         if found := problems(self):
-            raise PydanticCustomError("fleet", "{count} problems", {"count": len(found), "problems": found})
+            raise several(found)
         return self
 
     def of(self, model: str) -> Model:

@@ -12,11 +12,9 @@ from typing import Any, TypeVar
 import msgspec
 from pydantic import ValidationError
 
-from isochrone.control.fleet.checks import dotted
-from isochrone.control.fleet.model_spec import Canary, Compare, Model, Section, overlay
+from isochrone.control.fleet.model_spec import Canary, Compare, Model, overlay
 from isochrone.control.fleet.planning.lonely_stages import lonely_stages, without_traffic
 from isochrone.control.fleet.spec import Fleet
-from isochrone.control.fleet.text.pydantic_problems import problems_of
 from isochrone.control.requests.decisions import Conflict, Decision, RequestContext, applied_fleet, one_of
 from isochrone.control.state.events import event
 from isochrone.control.state.records import (
@@ -36,6 +34,9 @@ from isochrone.control.state.records import (
 from isochrone.control.state.view import View
 from isochrone.errors import InvalidArgument, NotFound
 from isochrone.models.repository.versions import version_number
+from isochrone.settings.expectations import problems_of
+from isochrone.settings.problems import dotted
+from isochrone.settings.sections import Section
 from isochrone.store import base
 
 _Rule = TypeVar("_Rule", bound=Section)

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
 
 from isochrone.gateway.policies import NAMES, known_options
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.settings.documents import parse_document, read_text
+from isochrone.settings.expectations import problems_of
 from isochrone.settings.problems import Path as KeyPath
 from isochrone.settings.problems import Problem, settings_error
 from isochrone.settings.records import RecordSection, read_over, section_of
-from isochrone.settings.sections import read_section
 from isochrone.suggestions import suggestion
 
 
@@ -24,17 +27,34 @@ def load_rules(path: Path | str) -> GatewayRules:
 def parse_rules(text: str, where: str) -> GatewayRules:
     """The rules in a file's text: JSON if the name ``where`` ends in .json, else YAML."""
     document = parse_document(text, where)
-    given = read_section(section_of(GatewayRules), document)
-    rules = _rules_of(given)
-    problems = [*_problems(rules.defaults, ("defaults",))]
-    inherited = {(problem.path[1:], problem.given) for problem in problems}
-    for name, model in rules.models.items():
-        found = _problems(model, ("models", name))
-        # A model inherits the errors of the defaults; they are reported once.
-        problems += [each for each in found if (each.path[2:], each.given) not in inherited]
+    rules, problems = examine_rules(document.data)
     if problems:
         raise settings_error(problems, where, document.lines)
     return rules
+
+
+def examine_rules(data: Any) -> tuple[GatewayRules, list[Problem]]:
+    """The rules in a file's data, and all errors. Models with errors are left out to check the others."""
+    section = section_of(GatewayRules)
+    found: list[Problem] = []
+    try:
+        given = section.model_validate(data)
+    except ValidationError as error:
+        found = problems_of(error, section)
+        wrong = {problem.path[:2] if problem.path[:1] == ("models",) else problem.path[:1] for problem in found}
+        if any(len(path) < 2 for path in wrong):
+            # What models inherit is not known.
+            return GatewayRules(), found
+        models = {name: model for name, model in data["models"].items() if ("models", str(name)) not in wrong}
+        given = section.model_validate({**data, "models": models})
+    rules = _rules_of(given)
+    found += _problems(rules.defaults, ("defaults",))
+    inherited = {(problem.path[1:], problem.given) for problem in found}
+    for name, model in rules.models.items():
+        # A model inherits the errors of the defaults: reporting them once is enough.
+        problems = _problems(model, ("models", name))
+        found += [each for each in problems if (each.path[2:], each.given) not in inherited]
+    return rules, found
 
 
 def _rules_of(given: RecordSection) -> GatewayRules:

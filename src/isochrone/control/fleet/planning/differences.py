@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from isochrone.control.fleet.model_spec import Section
 from isochrone.control.fleet.quantities import bytes_text
+from isochrone.settings.sections import Section
 
 
 def differences(

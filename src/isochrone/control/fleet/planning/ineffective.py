@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from isochrone.control.fleet.model_spec import Section
 from isochrone.control.fleet.planning.steps import IGNORE, Step
 from isochrone.control.fleet.spec import Fleet, Gateway, Observability, Pool, Security
+from isochrone.settings.sections import Section
 
 #: Of a gateway and of a pool: keys that are read, checked and not used yet.
 _OF_GATEWAY, _OF_POOL = ("tier",), ("warm", "cpus")

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Sequence
 from typing import Any
 
-from isochrone.control.fleet.checks import Path, Problem
+from isochrone.settings.problems import Path, Problem
 
 #: Sections whose processes share the machine's ports and names.
 _PROCESSES = ("control", "gateways", "pools")
