@@ -9,11 +9,10 @@ from google.protobuf import json_format, text_format
 from tritonclient.grpc import model_config_pb2, service_pb2
 
 from isochrone.protocol.control_json import (
+    message_json,
     model_config_json,
-    model_metadata_json,
     model_statistics_json,
     repository_index_json,
-    server_metadata_json,
 )
 
 DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output", "cache_hit", "cache_miss")
@@ -21,13 +20,13 @@ DURATIONS = ("success", "fail", "queue", "compute_input", "compute_infer", "comp
 
 def test_server_metadata():
     message = service_pb2.ServerMetadataResponse(name="isochrone", version="1", extensions=["a", "b"])
-    assert server_metadata_json(message) == {"name": "isochrone", "version": "1", "extensions": ["a", "b"]}
+    assert message_json(message) == {"name": "isochrone", "version": "1", "extensions": ["a", "b"]}
 
 
 def test_model_metadata_has_shapes_as_numbers():
     tensor = service_pb2.ModelMetadataResponse.TensorMetadata(name="x", datatype="FP32", shape=[-1, 2**40])
     message = service_pb2.ModelMetadataResponse(name="m", versions=["1"], platform="p", inputs=[tensor])
-    assert model_metadata_json(message) == {
+    assert message_json(message) == {
         "name": "m",
         "versions": ["1"],
         "platform": "p",

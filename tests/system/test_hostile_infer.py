@@ -195,7 +195,7 @@ def words(*elements: bytes) -> bytes:
         ([1], words(b"\xff\xfe"), "is not valid UTF-8, ask for binary_data"),
         ([1], struct.pack("<I", 200) + b"ab", "element 0 is truncated: expected 200 bytes, given 2"),
         ([2], words(b"ab"), "expected 2 BYTES elements"),
-        ([1], words(b"a", b"b"), "further bytes behind"),
+        ([1], words(b"a", b"b"), "further bytes after"),
         ([2**39], words(b"ab"), "expected 549755813888 BYTES elements"),
         ([1], b"\1", "BYTES elements, which take 4 bytes or more, given 1"),
     ],

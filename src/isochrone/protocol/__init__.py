@@ -1,5 +1,22 @@
-"""The Open Inference Protocol (KServe v2) with Triton's extensions: what the bytes of a request mean.
+"""The Open Inference Protocol (KServe v2) with Triton's extensions, over REST and gRPC.
 
-Both transports, REST and gRPC, translate to the one set of messages in ``messages`` and call the one interface in
-``service``. Nothing here runs a model.
+Both transports translate requests to the types in ``messages`` and call the interface in ``service``. The path of a
+request: ``application`` chooses a transport, the router of ``rest`` or ``grpc`` chooses a route once per distinct
+message head, and the route decodes the body, calls ``InferenceService.infer`` and writes the answer. Nothing here runs
+a model.
+
+To add a header:
+
+- A request header that HTTP reads: ``rest.headers`` parses it; ``rest.infer.InferRoute`` (and ``rest.generate``) keep
+  the result, so that it is parsed once per distinct message head.
+- Request metadata that gRPC reads: ``grpc.calls.CallHead``, which holds what a header block says about its call.
+- A response header that the request asks for: ``rest.infer.RestInferRequest._extras`` for HTTP and
+  ``grpc.calls.CallHead.extras`` for gRPC's trailing metadata, with the request's ``is_plain`` false.
+- A header of every response, whatever the request: ``wire.http1.exchange.response_head`` (HTTP/1.1),
+  ``wire.http2.server_stream.response_block`` (HTTP/2) and ``grpc.calls.RESPONSE_HEADERS`` (gRPC). All three are
+  encoded once and reused.
+- A header that the operator turns into a request parameter, or requires: ``forwarded_headers`` and ``access``; no code
+  is needed.
+
+The gateway forwards the headers of requests and responses; its codecs decide which headers stay at the gateway.
 """

@@ -1,4 +1,4 @@
-"""What a listener serves: the whole protocol, REST and gRPC on one port; or the metrics page."""
+"""The applications that listeners serve: the protocol (REST and gRPC on one port), and the metrics page."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ProtocolApplication:
-    """REST and gRPC for one service; the content type tells them apart."""
+    """REST and gRPC for one service, distinguished by the request's content type."""
 
     def __init__(self, service: InferenceService, max_body_bytes: int, rules: HeaderRules | None = None) -> None:
         self._service = service
@@ -104,7 +104,7 @@ class _MetricsRoute(Route):
         self._accept = accept
 
     def handle(self, exchange: Exchange) -> None:
-        # Counted on the loop, written on a thread: the text of many models takes milliseconds.
+        # The snapshot is taken on the loop; a thread renders it, which takes milliseconds for many models.
         snapshot = self._take()
         loop = asyncio.get_running_loop()
         future = loop.run_in_executor(None, self._exposition.render, self._accept, snapshot)

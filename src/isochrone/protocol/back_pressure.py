@@ -1,7 +1,7 @@
-"""Producers of responses that wait until their caller has read what it was sent.
+"""Producers of responses that wait until the caller has read earlier responses.
 
-Stands between decoupled models and an exchange, whose ``on_writable`` has room for one callback; here are many.
-Producers must be called when the caller has gone, too: they look whether it has.
+An exchange's ``on_writable`` takes one callback; several decoupled models may wait on one exchange. Producers must also
+be called when the caller has disconnected: they check for that themselves.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Protocol
 
 
 class Congestible(Protocol):
-    """As much of an exchange as is needed here."""
+    """The part of an exchange that this module uses."""
 
     on_writable: Callable[[], None] | None
 
 
 class WaitingProducers:
-    """Those of one exchange, in the order they came."""
+    """The waiting producers of one exchange, in order of arrival."""
 
     __slots__ = ("_callbacks", "_exchange")
 
@@ -26,12 +26,12 @@ class WaitingProducers:
         self._callbacks: list[Callable[[], None]] = []
 
     def add(self, callback: Callable[[], None]) -> None:
-        """It is called once, when the exchange can take more."""
+        """Call ``callback`` once, when the exchange can take more bytes."""
         self._callbacks.append(callback)
         self._exchange.on_writable = self.resume
 
     def resume(self) -> None:
-        """Calls all that wait. One that has to wait again adds itself."""
+        """Call all waiting producers. A producer that has to wait again adds itself."""
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback()

@@ -1,8 +1,7 @@
-"""The protocol's control messages as the JSON that REST answers: metadata, configuration, statistics, index.
+"""Protobuf control messages as JSON, for REST: metadata, configuration, statistics, index.
 
-The service speaks protobuf; REST renders its answers here. The result is what Triton prints: field names as
-in the .proto files, every field that has a value or a default, 64-bit integers as numbers. Protobuf's own
-JSON printer writes those as strings, which perf_analyzer does not read as numbers.
+The output matches Triton's: field names as in the .proto files, every field that has a value or a default, 64-bit
+integers as numbers. Protobuf's own JSON printer writes those as strings, which perf_analyzer does not read as numbers.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ def model_config_json(message: Any) -> dict[str, Any]:
 
 
 def model_statistics_json(message: Any) -> dict[str, Any]:
-    """GET /v2/models/stats and its kin; perf_analyzer needs every duration, even of what never happened."""
+    """GET /v2/models/stats and similar; perf_analyzer needs every duration, including zeros."""
     return message_json(message, absent=True)
 
 
@@ -28,7 +27,7 @@ def repository_index_json(message: Any) -> list[dict[str, Any]]:
 
 
 def message_json(message: Any, *, absent: bool = False) -> dict[str, Any]:
-    """A message as a dict; with ``absent``, messages within it that are not set too, as their defaults."""
+    """A message as a dict; ``absent`` includes submessages that are not set, with their defaults."""
     fields: dict[str, Any] = {}
     for field in message.DESCRIPTOR.fields:
         # Submessages and members of a oneof have presence; plain fields are always there.

@@ -1,7 +1,7 @@
-"""Headers that become request parameters: Triton's ``--http-header-forward-pattern`` and its gRPC sister.
+"""Headers that become request parameters: Triton's ``--http-header-forward-pattern`` and its gRPC equivalent.
 
-A service in front of the real one, made once per distinct message head that has such headers. Requests of other heads
-never come here, so they pay nothing.
+``WithHeaders`` wraps the service for one distinct message head that has such headers. Requests with other heads do not
+pass through it and pay nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MAX_PLANS = 64
 
 
 def forwarded(pattern: re.Pattern[str], head: Head) -> Parameters:
-    """The parameters that a head's headers make. As Triton, a match anywhere in the name, in any case, is enough."""
+    """The request parameters from a head's headers. As in Triton, the pattern may match any part of a name."""
     headers = ((name.decode("latin-1"), value.decode("latin-1")) for name, value in head.headers)
     return {name: value for name, value in headers if not name.startswith(":") and pattern.search(name)}
 
@@ -30,7 +30,7 @@ class WithHeaders:
     def __init__(self, service: InferenceService, parameters: Parameters) -> None:
         self._service = service
         self._parameters = parameters
-        #: Plans are shared between heads; this head's own are copies, kept so that each is checked once.
+        #: Plans are shared between heads, so this head uses copies; each copy is kept and checked once.
         self._plans: dict[Plan, Plan] = {}
 
     def __getattr__(self, name: str) -> Any:

@@ -1,9 +1,9 @@
-"""The inference request, as both transports hand it to whoever answers it.
+"""The inference request, as both transports pass it to an ``InferenceService``.
 
-A transport decodes bytes into a ``Plan`` (everything a request says apart from its data) and the tensors, makes its own
-subclass of ``InferRequest``, and passes that to an ``InferenceService``. The service answers by calling ``complete``,
-``fail``, or, for decoupled models, ``emit`` and then ``finish``. These calls come on the event loop's thread, once per
-request, and write the bytes: no future or task stands between.
+A transport decodes bytes into a ``Plan`` (everything in a request except its data) and tensors, and creates its own
+subclass of ``InferRequest``. The service answers by calling ``complete``, ``fail``, or, for decoupled models, ``emit``
+and then ``finish``. It makes these calls on the event loop's thread, and they write the response: there is no future or
+task in between.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     Tensor = np.ndarray[Any, np.dtype[Any]]
     Tensors = dict[str, Tensor]
 
-#: What a request parameter may be, in either transport.
+#: The types of a request parameter, in either transport.
 Parameter = bool | int | float | str
 Parameters = Mapping[str, Parameter]
 
@@ -29,11 +29,12 @@ NO_PARAMETERS: Parameters = {}
 
 
 class Plan:
-    """What a request says of itself apart from its data: model, tensor names, types, shapes, parameters.
+    """Everything in a request except its data: model, tensor names, types, shapes, parameters.
 
-    Agents send the same few headers over and over, so a transport memoises plans by the header's bytes, and whoever
-    checks a plan against a model's signature notes it in ``checked_by``: a plan is decoded and checked once, not once
-    per request. A plan is immutable but for that note and what the check found; two versions never share one at once.
+    Agents repeat the same few headers, so a transport memoises plans by the header's bytes, and the service records in
+    ``checked_by`` that it has checked a plan against a model's signature: a plan is decoded and checked once, not once
+    per request. Only that record and the check's results change after construction. Two versions never share a plan at
+    the same time.
     """
 
     __slots__ = (
@@ -68,15 +69,15 @@ class Plan:
         sequence_end: bool = False,
     ) -> None:
         self.model_name = model_name
-        #: As the caller wrote it: "" means "the one the server chooses".
+        #: As the caller wrote it; "": the server chooses the version.
         self.model_version = model_version
-        #: What a server looks the model up by.
+        #: The key by which a server looks up the model.
         self.key = (model_name, model_version)
         #: (name, datatype, shape) of each input, in the order sent.
         self.inputs = inputs
-        #: Names of the outputs wanted; None: all.
+        #: Names of the requested outputs; None: all.
         self.outputs = outputs
-        #: The request's parameters that no field here stands for.
+        #: The request's parameters that have no field of their own.
         self.parameters = parameters
         #: Triton's numbering: 1 is highest, 0 asks for the model's default.
         self.priority = priority
@@ -85,7 +86,7 @@ class Plan:
         self.sequence_id = sequence_id
         self.sequence_start = sequence_start
         self.sequence_end = sequence_end
-        #: The object whose signature this plan has satisfied, and the rows it found.
+        #: The object whose signature this plan satisfies, and the number of rows.
         self.checked_by: object | None = None
         self.batch_size = 1
         #: Set with ``checked_by``: requests with equal keys may share a batch.
@@ -93,7 +94,7 @@ class Plan:
 
 
 class OutputChoice:
-    """How the caller wants one output."""
+    """The form in which the caller requests one output."""
 
     __slots__ = ("binary", "classes", "region", "region_offset", "region_size")
 
@@ -110,12 +111,13 @@ class OutputChoice:
 
 
 class InferRequest:
-    """One request on its way through a server. Transports subclass it and override the four answers.
+    """One inference request. Transports subclass it and override ``complete``, ``fail``, ``emit`` and ``finish``.
 
-    Grouped by who sets it: the transport; the service; the marks of time (monotonic ns) each stage leaves.
+    The fields are grouped by the component that sets them: the transport, the service, and the stages, each of which
+    leaves a timestamp (monotonic ns).
     """
 
-    #: Whether the caller can take any number of responses: streams can, unary calls cannot.
+    #: Whether the caller accepts any number of responses: streams do, unary calls do not.
     takes_many = False
 
     __slots__ = (
@@ -138,11 +140,11 @@ class InferRequest:
         self.plan = plan
         self.id = request_id
         self.inputs = inputs
-        #: Absolute instant after which the answer is worthless; NEVER if the caller named none.
+        #: Absolute instant after which the answer is useless; NEVER: no deadline.
         self.deadline = deadline
-        #: Set by the transport when the caller has gone; whoever holds the request drops it before it costs compute.
+        #: Set by the transport when the caller has disconnected; the request is then dropped before it costs compute.
         self.cancelled = False
-        #: Whoever is answering: has ``model_version``, ``batched``, ``fixed_size`` and ``signature`` for the response.
+        #: The model version that answers; has ``model_version``, ``batched``, ``fixed_size`` and ``signature``.
         self.served_by: Any = None
         self.arrived = arrived
         self.enqueued = arrived
@@ -156,43 +158,43 @@ class InferRequest:
 
     @property
     def stages(self) -> Mapping[str, str] | None:
-        """Model → version for the steps of an ensemble, where the caller says so.
+        """Model → version for the steps of an ensemble, if the caller specified them.
 
-        Transports answer from what the message's head said: no request carries a field that only ensembles ask for.
+        Transports read it from the message's head, so that requests carry no field that only ensembles need.
         """
         return None
 
     def note_step(self, model: str, nanoseconds: int) -> None:
-        """A step of the ensemble it is for has ended. Transports keep that if the caller asked for times."""
+        """Record the duration of one step of an ensemble, if the caller asked for timing."""
 
     def endpoint(self) -> str:
-        """What the caller called, in Triton's words; for errors that name it."""
+        """The called endpoint under Triton's name, for error messages."""
         return "ModelInfer RPC"
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
-        """Answers with the outputs; the request is over."""
+        """Answer with the outputs and end the request."""
         raise NotImplementedError
 
     def fail(self, error: IsochroneError) -> None:
-        """Answers with an error; the request is over."""
+        """Answer with an error and end the request."""
         raise NotImplementedError
 
     def dropped(self) -> None:
-        """Called in place of an answer when the caller has gone; the request is over."""
+        """End the request without an answer: the caller has disconnected."""
 
     def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
-        """Answers with one of several responses of a decoupled model; more may follow."""
+        """Send one of several responses of a decoupled model; more may follow."""
         raise NotImplementedError
 
     def finish(self) -> None:
-        """Says that a decoupled model has no further response."""
+        """End the request: a decoupled model has no further response."""
         raise NotImplementedError
 
     @property
     def is_congested(self) -> bool:
-        """Whether the caller reads a decoupled model's responses more slowly than they come."""
+        """Whether the caller reads a decoupled model's responses more slowly than the model produces them."""
         return False
 
     def when_writable(self, callback: Callable[[], None]) -> None:
-        """Calls back once the caller has caught up; only asked of a congested request."""
+        """Call ``callback`` once the caller has caught up. Only for a congested request."""
         callback()

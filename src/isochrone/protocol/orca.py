@@ -28,8 +28,8 @@ ORCA_HEADER: Final = b"endpoint-load-metrics"
 #: Carries the protobuf message itself: gRPC clients read it from trailing metadata (gRFC A51).
 ORCA_BINARY_HEADER: Final = b"endpoint-load-metrics-bin"
 
-# An ORCA report is flat here: name → number. The message's own fields keep their names; "request_cost.x" and
-# "utilization.x" are entries of those maps; every other name is one of ``named_metrics``.
+# The message's own fields keep their names; "request_cost.x" and "utilization.x" are entries of those maps; every other
+# name is an entry of ``named_metrics``.
 
 _FIELD_NUMBERS: Final = {
     "cpu_utilization": 1,
@@ -48,10 +48,10 @@ _pack_double: Final = _DOUBLE.pack
 _NOT_IN_TEXT: Final = re.compile(r"[\s,=]|[^\x21-\x7e]")
 
 
-# A server names the same few figures in every answer, so what depends on the name alone is made once.
+# A server reports the same few metrics with every answer, so results that depend on the name alone are cached.
 @lru_cache(maxsize=1024)
 def _place(name: str) -> tuple[str, str]:
-    """(map, or "" for a field of its own, name in it)."""
+    """(map, name in the map); the map is "" for a field of the message itself."""
     if name in _FIELD_NUMBERS:
         return "", name
     map_name, dot, rest = name.partition(".")
@@ -68,7 +68,7 @@ def _text_prefix(name: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _binary_prefix(name: str) -> bytes:
-    """Everything up to the eight bytes of the double, which always come last."""
+    """The encoded bytes before the eight bytes of the double, which always come last."""
     map_name, own_name = _place(name)
     if not map_name:
         return encode_varint(_FIELD_NUMBERS[name] << 3 | _WIRE_64)
@@ -79,12 +79,12 @@ def _binary_prefix(name: str) -> bytes:
 
 
 def orca_prefix(name: str) -> bytes:
-    """What stands before a figure's eight bytes in the binary form."""
+    """The bytes before a metric's eight bytes in the binary form."""
     return _binary_prefix(name)
 
 
 def _flat_name(map_name: str, name: str) -> str:
-    """The inverse of ``_place``: bare for a named metric, unless that would read as something else."""
+    """The inverse of ``_place``: the bare name of a named metric, unless that would be ambiguous."""
     prefix, dot, _ = name.partition(".")
     is_ambiguous = name in _FIELD_NUMBERS or (dot and prefix in _MAP_NUMBERS)
     return name if map_name == "named_metrics" and not is_ambiguous else f"{map_name}.{name}"
@@ -95,7 +95,7 @@ def orca_json(report: Mapping[str, float]) -> bytes:
     fields: dict[str, float] = {}
     maps: dict[str, dict[str, float]] = {}
     for name, value in report.items():
-        # What is not finite says nothing, and JSON cannot say it; every form leaves it out.
+        # JSON cannot represent values that are not finite; every form omits them.
         if isfinite(value):
             map_name, own_name = _place(name)
             (maps.setdefault(map_name, {}) if map_name else fields)[own_name] = value
@@ -109,12 +109,12 @@ def orca_text(report: Mapping[str, float]) -> bytes:
 
 
 def orca_binary(report: Mapping[str, float]) -> bytes:
-    """The message's own bytes, for ``endpoint-load-metrics-bin``; base64 is the transport's affair."""
+    """The protobuf message, for ``endpoint-load-metrics-bin``. The transport applies base64."""
     return b"".join([_binary_prefix(name) + _pack_double(value) for name, value in report.items() if isfinite(value)])
 
 
 def parse_orca_header(value: bytes) -> dict[str, float]:
-    """A report from ``endpoint-load-metrics``, in whichever form its first word says."""
+    """A report from ``endpoint-load-metrics``, in the form that its first word names."""
     form, _, rest = value.strip().partition(b" ")
     if form == b"JSON":
         return parse_orca_json(rest)
@@ -188,7 +188,7 @@ def parse_orca_binary(message: bytes) -> dict[str, float]:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, float | bytes]]:
-    """(field number, value) of a message's doubles and length-delimited fields; others are stepped over."""
+    """(field number, value) of a message's doubles and length-delimited fields; other fields are skipped."""
     position = 0
     while position < len(message):
         tag, position = read_varint(message, position)

@@ -8,12 +8,12 @@ from isochrone.clock import MICROSECOND
 from isochrone.errors import InvalidArgument
 from isochrone.protocol.tensors.datatypes import shown
 
-#: Names of the parameters that ``read_parameters`` reads; every other one is the model's.
+#: Names of the parameters that ``read_parameters`` reads; all others are passed to the model.
 PLAN_PARAMETERS = frozenset(("priority", "timeout", "sequence_start", "sequence_end", "sequence_id"))
 
 
 def read_parameters(parameters: dict[str, Any]) -> dict[str, Any]:
-    """The parameters a plan has fields for, checked; keyword arguments of ``Plan``."""
+    """Check the parameters that a plan has fields for; returns keyword arguments of ``Plan``."""
     fields: dict[str, Any] = {}
     for key, expected in (("priority", int), ("timeout", int), ("sequence_start", bool), ("sequence_end", bool)):
         value = parameters.get(key)

@@ -1,7 +1,7 @@
-"""The one interface both transports call, and the only thing they know of a server.
+"""The interface that both transports call; they know nothing else about a server.
 
-The worker implements it over models it runs. Control messages are the protocol's own protobuf messages; REST renders
-them as JSON. ``infer`` is the hot path: it answers through the request's own methods, later or before it returns.
+The worker implements it. Control messages are the protocol's own protobuf messages; REST renders them as JSON.
+``infer`` is the hot path: it answers through the request's methods, before or after it returns.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 
 class InferenceService(abc.ABC):
-    """What a server of the Open Inference Protocol can do. Errors are raised as ``IsochroneError``."""
+    """A server of the Open Inference Protocol. Methods raise ``IsochroneError``."""
 
-    #: System shared-memory regions clients registered; None where shared memory is switched off.
+    #: System shared-memory regions that clients registered; None: shared memory is off.
     shared_memory: SharedMemoryRegions | None = None
-    #: What calls that change the server must carry (see ``control_token``); "": any call may.
+    #: The token of calls that change the server (see ``access.control_token``); "": no token is required.
     control_token: str = ""
-    #: Which leader may change the server: see ``fencing``.
+    #: Rejects control calls of earlier leaders; see ``access.fencing``.
     fence: Fence
 
     @abc.abstractmethod
     def infer(self, request: InferRequest) -> None:
-        """Takes a request; answers it through its methods. Raises only before it has taken it."""
+        """Accept a request and answer it through its methods. Raises only if the request is not accepted."""
 
     @abc.abstractmethod
     def is_decoupled(self, model_name: str, model_version: str) -> bool:
-        """Whether the model answers a request any number of times."""
+        """Whether the model sends any number of responses to a request."""
 
     @abc.abstractmethod
     def declared_inputs(
         self, model_name: str, model_version: str
     ) -> tuple[tuple[tuple[str, str, tuple[int, ...]], ...], int]:
-        """(name, datatype, dims without batch) of each input, and max_batch_size: for raw and generate requests."""
+        """(name, datatype, dims without batch) of each input, and max_batch_size; for raw and generate requests."""
 
     @abc.abstractmethod
     def is_live(self) -> bool: ...
@@ -50,7 +50,7 @@ class InferenceService(abc.ABC):
 
     @abc.abstractmethod
     def is_model_ready(self, model_name: str, model_version: str) -> bool:
-        """False for a model that the server does not know, too. Raises for a version that is no number."""
+        """False also for an unknown model. Raises if the version is not a number."""
 
     @abc.abstractmethod
     def server_metadata(self) -> service_pb2.ServerMetadataResponse: ...
@@ -74,22 +74,22 @@ class InferenceService(abc.ABC):
 
     @abc.abstractmethod
     async def load(self, model_name: str, parameters: Mapping[str, Any]) -> None:
-        """Returns when the model is ready. Parameters as Triton's: ``config`` (str), ``file:…`` (bytes)."""
+        """Return when the model is ready. Parameters are Triton's: ``config`` (str), ``file:…`` (bytes)."""
 
     @abc.abstractmethod
     async def unload(self, model_name: str, unload_dependents: bool) -> None:
-        """Returns when in-flight requests are done and the memory is free."""
+        """Return when in-flight requests have ended and the memory is free."""
 
     @abc.abstractmethod
     def trace_setting(self, model_name: str, changes: Mapping[str, list[str] | None]) -> dict[str, list[str]]:
-        """Applies changes (None resets a key to its default) and returns the settings."""
+        """Apply changes (None resets a key to its default) and return the settings."""
 
     @abc.abstractmethod
     def log_settings(self, changes: Mapping[str, bool | int | str]) -> dict[str, bool | int | str]: ...
 
     @abc.abstractmethod
     def load_report(self, model_name: str = "", model_version: str = "") -> Mapping[str, float]:
-        """This server's load now, for ORCA reports: queue depth, requests in flight, estimated wait, free memory.
+        """The server's current load, for ORCA reports: queue depth, requests in flight, estimated wait, free memory.
 
-        With a model's name, wait and run are that model's.
+        With a model's name, the wait and run times are that model's.
         """

@@ -1,7 +1,7 @@
-"""Requests whose tensors lie in shared memory: they hold their regions from arrival until the answer is written.
+"""Requests whose tensors are in shared memory: they hold their regions from arrival until the answer is written.
 
-Mixed into a transport's own request for those alone, so that requests without shared memory pay nothing. Whichever way
-a request ends (answered, failed, dropped, refused before it was taken), its regions are let go exactly once.
+A mixin for the transports' request classes, so that requests without shared memory pay nothing. However a request ends
+(answered, failed, dropped, rejected before it was accepted), its regions are released exactly once.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 
 def regions_named(inputs: Iterable[object], choices: dict[str, OutputChoice]) -> tuple[str, ...]:
-    """The regions a request names, for inputs and outputs; most name none."""
+    """The regions that a request names, for inputs and outputs."""
     named = [*inputs, *(choice.region for choice in choices.values() if choice.region)]
-    # Names of another type are no region's; looking them up says so.
+    # A name that is not a string matches no region; the later lookup raises the error.
     return tuple(dict.fromkeys(name for name in named if isinstance(name, str)))
 
 
 def write_output(name: str, choice: OutputChoice, data: Any, service: InferenceService) -> None:
-    """Puts an output's bytes where the caller wants them."""
+    """Write an output's bytes to the requested region."""
     if service.shared_memory is None:
         raise _switched_off(name)
     view = service.shared_memory.view(choice.region, choice.region_offset, choice.region_size)
@@ -42,13 +42,13 @@ def write_output(name: str, choice: OutputChoice, data: Any, service: InferenceS
 def infer_with_regions(
     service: InferenceService, request: SharedMemoryRequest, choices: dict[str, OutputChoice]
 ) -> None:
-    """Hands a request over that holds its regions; raises as ``infer`` does, and then holds nothing."""
+    """Call ``infer`` for a request that holds its regions; if ``infer`` raises, the regions are released."""
     regions = service.shared_memory
     for name, choice in choices.items():
         if choice.region:
             if regions is None:
                 raise _switched_off(name)
-            # Before anything runs: a model's work must not be lost to a region that was never there.
+            # Checked before the model runs: its result must not be lost because a region does not exist.
             regions.view(choice.region, choice.region_offset, choice.region_size)
     if regions is not None:
         request.hold(regions)
@@ -66,9 +66,9 @@ def _switched_off(name: str) -> InvalidArgument:
 
 
 class SharedMemoryRequest(InferRequest):
-    """What the transports' requests become when they name regions."""
+    """The mixin for a transport's request class: holds the regions that the request names."""
 
-    # Without slots: two bases with slots of their own cannot be combined.
+    # Without slots: Python cannot combine two base classes that both define slots.
     _regions: SharedMemoryRegions | None = None
     _held: tuple[str, ...] = ()
 

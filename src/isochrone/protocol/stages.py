@@ -1,8 +1,8 @@
-"""``x-isochrone-stages: preprocess=2,detector=2``: which version each step of an ensemble runs, for one request.
+"""The header ``x-isochrone-stages: preprocess=2,detector=2``: the versions that the steps of an ensemble run.
 
-The gateway writes it on requests of ensembles, as the committed epoch says, so that no two stages come from different
-epochs whatever a worker has loaded meanwhile; the transports read it, once per distinct message head, as a header or as
-gRPC metadata. Model names are percent-encoded where they are not plain.
+The gateway adds it to ensemble requests from the committed epoch, so that all steps of a request come from one epoch,
+whatever a worker has loaded in the meantime. The transports read it once per distinct message head, as an HTTP header
+or as gRPC metadata. Model names are percent-encoded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _VERSION = re.compile(r"[1-9][0-9]{0,18}", re.ASCII)
 
 
 def stages_of(head: Head) -> Stages | None:
-    """What a message's head says; None: nothing."""
+    """The stages in a message head; None: the header is absent."""
     value = head.get(STAGES_HEADER)
     return None if value is None else parse_stages(value)
 
@@ -55,5 +55,5 @@ def _refusal(expected: str, given: str) -> InvalidArgument:
 
 
 def stages_value(stages: Stages) -> bytes:
-    """The header's value; equal maps give equal bytes, so that heads repeat."""
+    """The header's value. Equal mappings give equal bytes, so that heads repeat and are memoised."""
     return ",".join(f"{quote(model, safe='')}={version}" for model, version in sorted(stages.items())).encode("ascii")

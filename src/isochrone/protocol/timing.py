@@ -15,22 +15,21 @@ from urllib.parse import quote, unquote
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
 
-#: By it a caller asks where the time went.
+#: A caller asks for timing with this header.
 TIMING_HEADER: Final = b"x-isochrone-timing"
-#: Carries where the time went: a response header in HTTP, trailing metadata in gRPC.
+#: Carries the timing: a response header in HTTP, trailing metadata in gRPC.
 SERVER_TIMING_HEADER: Final = b"server-timing"
 
 _MILLISECONDS: Final = 1e-6
-#: Steps of an ensemble that are told.
+#: Steps of an ensemble that are reported.
 _MOST_STEPS: Final = 32
 _STEP: Final = re.compile(r"step\d+\.(.+)")
 
 
 def server_timing(request: InferRequest, now: int) -> bytes:
-    """The header's value: each stage's milliseconds. A stage the request never came to is left out.
+    """The header's value: the milliseconds of each stage that the request reached.
 
-    ``batch`` is the wait for an instance and the gathering of the batch; ``network_in_ns`` is the time its
-    bytes took to arrive, where the transport knows.
+    ``batch`` is the wait for an instance and the assembly of the batch.
     """
     dispatched, infer_start, infer_end = request.dispatched, request.infer_start, request.infer_end
     dispatch_ms = (request.enqueued - request.arrived) * _MILLISECONDS
@@ -56,13 +55,13 @@ def server_timing(request: InferRequest, now: int) -> bytes:
 
 _TOKEN: Final = r"[!#$%&'*+.^_`|~0-9A-Za-z-]++"
 _QUOTED: Final = r'"(?:[^"\\]|\\.)*+"'
-# Possessive throughout: a header made to be almost a match costs no backtracking.
+# Possessive quantifiers: a header that almost matches costs no backtracking.
 _PARAMETER: Final = re.compile(rf"\s*+;\s*+({_TOKEN})(?:\s*+=\s*+({_TOKEN}|{_QUOTED}))?+")
 _METRIC: Final = re.compile(rf"\s*+({_TOKEN})((?:\s*+;\s*+{_TOKEN}(?:\s*+=\s*+(?:{_TOKEN}|{_QUOTED}))?+)*+)")
 
 
 def parse_server_timing(value: bytes | str) -> dict[str, float]:
-    """Stage → milliseconds. Without a readable ``dur`` it is 0.0; of two of one name the first stands."""
+    """Stage → milliseconds. 0.0 without a readable ``dur``; the first of two equal names counts."""
     text = value.decode("latin-1") if isinstance(value, bytes) else value
     stages: dict[str, float] = {}
     position = 0
@@ -71,7 +70,7 @@ def parse_server_timing(value: bytes | str) -> dict[str, float]:
         if metric is not None:
             stages.setdefault(metric[1], _duration(metric[2]))
             position = metric.end()
-        # On to the next comma, over whatever did not parse.
+        # Skip to the next comma, past anything that did not parse.
         comma = text.find(",", position)
         if comma < 0:
             break
@@ -80,7 +79,7 @@ def parse_server_timing(value: bytes | str) -> dict[str, float]:
 
 
 def note_step(request: Any, model: str, nanoseconds: int) -> None:
-    """Keeps the time of an ensemble's step for ``server_timing``, of the first few."""
+    """Record the duration of an ensemble's step for ``server_timing``, up to a limit."""
     try:
         steps = request.steps
     except AttributeError:
@@ -90,26 +89,26 @@ def note_step(request: Any, model: str, nanoseconds: int) -> None:
 
 
 def step_of(stage: str) -> str | None:
-    """The model of a step; None: it is a stage of its own. Steps are parts of ``compute``, and may overlap."""
+    """The model of a step; None: the stage is not a step. Steps are parts of ``compute`` and may overlap."""
     found = _STEP.fullmatch(stage)
     return unquote(found[1]) if found is not None else None
 
 
 def through_gateway(fields: Sequence[tuple[bytes, bytes]], elapsed_ns: int) -> tuple[tuple[bytes, bytes], ...]:
-    """The fields of a worker's answer with the gateway's part of the time in front of the worker's stages.
+    """Add the gateway's share of the time to the header fields of a worker's answer.
 
-    ``elapsed_ns``: since the request arrived at the gateway. What the worker does not account for is ``gateway``: the
-    gateway itself, attempts that failed, and the network between the two. Of a server that tells no stages the whole is
-    ``upstream``.
+    ``elapsed_ns``: since the request arrived at the gateway. The stage ``gateway`` is the time that the worker's stages
+    do not cover: the gateway itself, failed attempts, and the network between the two. If the server reports no stages,
+    all of the time is ``upstream``.
     """
     elapsed = elapsed_ns * _MILLISECONDS
-    told = next((value for name, value in fields if name == SERVER_TIMING_HEADER), None)
+    reported = next((value for name, value in fields if name == SERVER_TIMING_HEADER), None)
     others = tuple(field for field in fields if field[0] != SERVER_TIMING_HEADER)
-    if told is None:
+    if reported is None:
         return (*others, (SERVER_TIMING_HEADER, b"upstream;dur=%.3f" % elapsed))
-    stages = parse_server_timing(told)
+    stages = parse_server_timing(reported)
     hop = max(0.0, elapsed - sum(each for stage, each in stages.items() if step_of(stage) is None))
-    return (*others, (SERVER_TIMING_HEADER, b"gateway;dur=%.3f, %b" % (hop, told)))
+    return (*others, (SERVER_TIMING_HEADER, b"gateway;dur=%.3f, %b" % (hop, reported)))
 
 
 def _duration(parameters: str) -> float:

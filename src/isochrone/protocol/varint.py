@@ -1,4 +1,4 @@
-"""Protobuf's variable-length integers (seven bits a byte, the lowest first), for messages that are read by hand."""
+"""Protobuf's variable-length integers: seven bits per byte, the lowest first."""
 
 from __future__ import annotations
 

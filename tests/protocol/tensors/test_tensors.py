@@ -110,7 +110,7 @@ def wire(*elements: bytes) -> bytes:
         (wire(b"a", b"bcd")[:-1], 2, "element 1 is truncated: expected 3 bytes, given 2"),
         (wire(b"abcdefgh")[:-1], 2, "element 0 is truncated: expected 8 bytes, given 7"),
         (b"\xff\xff\xff\xff", 1, "element 0 is truncated: expected 4294967295 bytes, given 0"),
-        (wire(b"a", b"b"), 1, "expected 1 BYTES elements, given 5 further bytes behind them"),
+        (wire(b"a", b"b"), 1, "expected 1 BYTES elements, given 5 further bytes after them"),
         (b"\0", 0, "expected 0 BYTES elements, given 1 further bytes"),
         (wire(b"a"), 2**40, "expected 1099511627776 BYTES elements"),
     ],

@@ -1,1 +1,4 @@
-"""What a server's operator says of headers: which APIs need one, and which become request parameters."""
+"""Access rules: which callers may use an API, change a worker, or call from a browser's page.
+
+The modules decide; routers and applications enforce. No module here answers a request or reads a body.
+"""

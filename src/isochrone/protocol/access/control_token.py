@@ -1,9 +1,9 @@
-"""The secret without which a fleet's worker changes nothing: model loads and unloads, trace and log settings.
+"""The control token: required to load or unload a fleet worker's models and to change its trace and log settings.
 
-A worker that belongs to a fleet writes a random token into its record in the store. The fleet's controllers read it
-there and send it with each such call. Checked once per head or call, before anything is done. Reading (the index,
-metadata, statistics) needs no token: gateways and people do it. Shared-memory regions are part of inference and need
-none either; they are off unless ``--allow-shared-memory`` is given.
+A worker that belongs to a fleet writes a random token into its record in the store. The fleet's controllers read the
+token there and send it with each such call. It is checked once per head or call, before the call takes effect. Calls
+that only read (index, metadata, statistics) need no token. Shared-memory calls are part of inference and need none
+either; they are off unless ``--allow-shared-memory`` is given.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ _NAME = HEADER.encode()
 
 
 def may_change(head: Head, token: str) -> bool:
-    """Whether a call with this head may change the server; no ``token``: every call may."""
+    """Whether a call with this head may change the server. Without a ``token`` every call may."""
     if not token:
         return True
     given = head.get(_NAME) or b""
-    # In constant time: how long it takes must not tell how many characters were right.
+    # In constant time: the duration must not reveal how many characters were right.
     return hmac.compare_digest(given, token.encode())
 
 
 def refused() -> PermissionDenied:
     return PermissionDenied(
-        "this worker belongs to a fleet and is changed by the fleet's controller alone: change what is loaded with "
+        "this worker belongs to a fleet, and only the fleet's controller may change it: change its models with "
         "'isochrone rollout start MODEL=VERSION', other settings with the pool's arguments in fleet.yaml"
     )

@@ -1,9 +1,9 @@
-"""Refuses loads and unloads of a leader that another has followed.
+"""Fencing: rejects control calls of a leader that has a successor.
 
-A leader that was paused may wake up after its successor has begun, and its next call would undo what that one does.
-Each call carries the leader's term, which grows from leader to leader; a worker refuses a term below the highest it has
-seen. Checked with every call: heads are memoised, terms pass. Calls without a term come from no leader and are not
-fenced.
+A leader that was paused may resume after its successor has taken over, and its next call would undo the successor's
+work. Each call carries the leader's term, which grows from leader to leader. A worker rejects a term below the highest
+that it has seen. The check runs for every call, because the highest term can change after a head is memoised. Calls
+without a term come from no leader and are not fenced.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ class Fence:
         self.highest = 0
 
     def check(self, term: int) -> None:
-        """Raises for a leader of the past."""
+        """Raise ``PermissionDenied`` if a later leader has called."""
         if term < self.highest:
             raise PermissionDenied(
-                f"a later leader (term {self.highest}) has changed this worker, so one of term {term} may not; if the "
-                "fleet's store was restored from a backup, restart the worker"
+                f"a later leader (term {self.highest}) has changed this worker, so a leader of term {term} may not; if "
+                "the fleet's store was restored from a backup, restart the worker"
             )
         self.highest = term
 
 
 def term_of(head: Head) -> int | None:
-    """None: the call comes from no leader."""
+    """The leader's term in a message head; None: the call comes from no leader."""
     value = head.get(_NAME)
     return int(value) if value is not None and value.isdigit() and len(value) < 20 else None

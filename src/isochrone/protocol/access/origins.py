@@ -17,7 +17,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def is_allowed(origin: bytes, host: bytes, allowed: Collection[str]) -> bool:
-    """Whether ``Origin`` is the site that ``Host`` names, by an address or a short name, or one of the allowed."""
+    """Whether ``Origin`` is allowed, or is the site in ``Host`` as an address or a short name."""
     text = origin.decode("latin-1").lower()
     if text in allowed:
         return True
@@ -32,8 +32,11 @@ def is_allowed(origin: bytes, host: bytes, allowed: Collection[str]) -> bool:
 
 
 def _cannot_be_rebound(host: str) -> bool:
-    """Whether a page's host is sure to be this machine's own. A name of another site may be made to lead here; one
-    without a dot (localhost, a machine's short name) belongs to no site."""
+    """Whether DNS rebinding cannot make this host name resolve to this machine.
+
+    A name with a dot may belong to another site. An address, and a name without a dot (localhost, a machine's short
+    name), cannot.
+    """
     if "." not in host:
         return True
     try:
@@ -46,7 +49,8 @@ def _cannot_be_rebound(host: str) -> bool:
 def refused(origin: bytes) -> PermissionDenied:
     shown = origin[:200].decode("latin-1")
     return PermissionDenied(
-        f"a page of {shown!r} may not use this server from a browser; start it with --allow-origin {shown} if it may"
+        f"a page of {shown!r} may not use this server from a browser; to allow it, start the server with "
+        f"--allow-origin {shown}"
     )
 
 
@@ -61,7 +65,7 @@ def read_origins(given: Collection[str]) -> tuple[str, ...]:
             split, port = urlsplit(""), None
         if split.scheme not in _PORTS or not split.hostname or split.path not in ("", "/") or split.query:
             raise ConfigError("--allow-origin", "origin", "scheme://host or scheme://host:port", repr(text))
-        # A browser leaves out the port that goes without saying.
+        # Browsers omit the scheme's default port.
         named = "" if port in (None, _PORTS[split.scheme]) else f":{port}"
         host = f"[{split.hostname}]" if ":" in split.hostname else split.hostname
         found.append(f"{split.scheme}://{host}{named}")

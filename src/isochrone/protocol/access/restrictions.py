@@ -1,7 +1,7 @@
-"""APIs that need a header: Triton's ``--http-restricted-api`` and ``--grpc-restricted-protocol``.
+"""APIs that require a header: Triton's ``--http-restricted-api`` and ``--grpc-restricted-protocol``.
 
-Asked once per distinct message head, before a route is chosen. Only says whether a caller may go on; it protects an
-API from mistakes and strangers, not from somebody who can read the traffic.
+Checked once per distinct message head, before a route is chosen. The header protects an API from mistakes and
+strangers, not from an observer of the traffic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ APIS: Final = (
     "logging",
 )
 
-#: gRPC metadata is asked for under this prefix, HTTP headers under their plain name.
+#: Prefix of the required gRPC metadata; HTTP headers have none.
 _GRPC_PREFIX: Final = "triton-grpc-protocol-"
 
 _SERVER_PATH = re.compile(
@@ -85,12 +85,12 @@ class RequiredHeader(NamedTuple):
     value: str
 
 
-#: API → the header it needs; an API that is not there is open.
+#: API → the header it requires; an API without an entry is open.
 Requirements = Mapping[str, RequiredHeader]
 
 
 def rest_api(path: str) -> str | None:
-    """The API a path without its query belongs to; None: no API."""
+    """The API of a path (without its query); None: no API."""
     if server := _SERVER_PATH.match(path):
         return _SERVER_APIS[server[1] or server[2]]
     if model := _MODEL_PATH.match(path):
@@ -99,12 +99,12 @@ def rest_api(path: str) -> str | None:
 
 
 def grpc_api(path: str) -> str | None:
-    """The API a gRPC method belongs to; None: none (reflection)."""
+    """The API of a gRPC method; None: no API (reflection)."""
     return _GRPC_APIS.get(path.rpartition("/")[2])
 
 
 def check_rest(requirements: Requirements, head: Head) -> None:
-    """Raises ``Restricted`` if the header is missing or wrong."""
+    """Raise ``Restricted`` if the required header is missing or wrong."""
     api = rest_api(head.target.partition(b"?")[0].decode("latin-1"))
     required = requirements.get(api or "")
     if required is not None and not _is_met(required.name, required.value, head):

@@ -1,4 +1,4 @@
-"""The operator's rules for headers, as one value for ``ProtocolApplication``."""
+"""The operator's rules for headers."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from isochrone.protocol.access.restrictions import RequiredHeader
 
 @dataclass(frozen=True, slots=True)
 class HeaderRules:
-    """Empty: every API is open and no header is forwarded."""
+    """Required and forwarded headers. Empty: every API is open and no header becomes a parameter."""
 
     http_required: Mapping[str, RequiredHeader] = field(default_factory=dict)
     grpc_required: Mapping[str, RequiredHeader] = field(default_factory=dict)
-    #: None: nothing is forwarded.
+    #: Headers whose names match become request parameters; None: no header does.
     http_forwarded: re.Pattern[str] | None = None
     grpc_forwarded: re.Pattern[str] | None = None
 

@@ -1,8 +1,8 @@
-"""gzip and deflate bodies: what they may grow to, and how much of the work may be done on the event loop.
+"""gzip and deflate with limits: on the size after decompression, and on the work done on the event loop.
 
-A kilobyte can hold a megabyte of zeros, and a megabyte takes milliseconds. ``Inflation.begin`` does what takes less
-than a millisecond; the rest, and compression of large answers, belongs on a thread: zlib releases the interpreter
-there, and pieces are small, so that none is copied for long while it holds it.
+A kilobyte can expand to a megabyte of zeros, and a megabyte takes milliseconds. ``Inflation.begin`` handles bodies that
+take less than a millisecond. Larger bodies, and the compression of large answers, belong on a thread: zlib releases the
+GIL, and works in small steps, so that no step holds the GIL for long.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ ACCEPTED = b"gzip, deflate"
 _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 _IDENTITY = (b"", b"identity")
 
-#: Bytes of a body that is inflated at once: 0.1 to 0.7 ms, by its content; and those it may have before.
+#: Largest decompressed size (0.1 to 0.7 ms of work) and compressed size of a body that is inflated on the event loop.
 AT_ONCE = 128 * 1024
 _AT_ONCE_COMPRESSED = 64 * 1024
-#: Bytes taken in and given out in one step on a thread: between two steps other threads get the interpreter.
+#: Bytes of input and output of one step on a thread; between two steps other threads can take the GIL.
 _STEP_IN, _STEP_OUT = 64 * 1024, 256 * 1024
-#: A body may grow to this size, or to so many times its own, whichever is more; tensors of zeros reach a thousand.
+#: A body may expand to this size or by this factor, whichever is larger. Tensors of zeros reach a factor of a thousand.
 GROWN_BYTES, GROWTH = 32 * 1024 * 1024, 100
 
-#: Answers below this size are not compressed: what is saved on the way costs more on the loop.
+#: Answers below this size are not compressed: the event loop would spend more time than the network saves.
 LEAST = 16 * 1024
-#: Larger ones are compressed on a thread: 32 KiB take 0.5 to 0.8 ms.
+#: Larger answers are compressed on a thread: 32 KiB take 0.5 to 0.8 ms.
 _MOST_AT_ONCE = 32 * 1024
-#: Bytes at the start of a large answer that tell whether it is worth it, and what has to be left of them.
+#: Size of the sample that decides whether an answer is compressed, and the ratio that the sample must reach.
 _SAMPLE, _WORTH = 4096, 0.9
 
 
@@ -38,9 +38,9 @@ def is_identity(encoding: bytes | None) -> bool:
 
 
 class Inflation:
-    """One body behind a Content-Encoding or grpc-encoding.
+    """Decompression of one body with a Content-Encoding or grpc-encoding.
 
-    ``room`` bytes stand before what it gives, for a prefix. Raises what is wrong with the body.
+    The result starts with ``room`` zero bytes, for a prefix. Raises ``MalformedRequest`` or ``PayloadTooLarge``.
     """
 
     __slots__ = (
@@ -66,25 +66,25 @@ class Inflation:
         self._window = zlib.MAX_WBITS if name == b"deflate" else _GZIP_WINDOW
         self._body = memoryview(body)
         self._limit = limit
-        #: Bytes it may grow to.
+        #: Largest size after decompression.
         self.allowed = min(limit, max(GROWN_BYTES, GROWTH * len(body)))
         self._room = room
-        #: Set by another thread: nobody waits for it any more.
+        #: Set by another thread: the result is no longer needed.
         self.abandoned = False
-        #: Made for what takes long: a small body never needs it, and it costs several times as much as that body.
+        #: Created for large bodies only: it costs several times as much as decompressing a small body.
         self._decoder: zlib._Decompress | None = None
 
     def _restart(self) -> zlib._Decompress:
         self._decoder = decoder = zlib.decompressobj(self._window)
         self._whole = bytearray(self._room)
-        #: Bytes of the body handed to the decoder; those of them it has not used; whether it may give more without any.
+        #: Bytes passed to the decoder; the part that it has not consumed; whether it may return more without input.
         self._taken = 0
         self._tail: Buffer = b""
         self._has_more = False
         return decoder
 
     def begin(self) -> bytearray | None:
-        """The body, if it is a matter of less than a millisecond; None: ``go_on`` has to be called, on a thread."""
+        """The body, if it takes less than a millisecond; None: call ``go_on`` on a thread."""
         try:
             return self._at_once()
         except MalformedRequest:
@@ -93,7 +93,7 @@ class Inflation:
             return self._at_once()
 
     def go_on(self, most: int) -> bytearray | None:
-        """Works on until the body is whole; None: it has ``most`` bytes, and more will come."""
+        """Continue until the body is complete; None: ``most`` bytes are done, and more follow."""
         try:
             return self._step_by_step(most)
         except MalformedRequest:
@@ -103,13 +103,13 @@ class Inflation:
             return self._step_by_step(most)
 
     def finish(self) -> bytearray:
-        """The body, however large it is allowed to be."""
+        """The complete body."""
         while (whole := self.go_on(self.allowed + 1)) is None:
             pass
         return whole
 
     def _without_wrapper(self) -> bool:
-        """RFC 9110 §8.4.1.2: some senders leave the zlib wrapper off. Whether that is still to be tried."""
+        """RFC 9110 §8.4.1.2: some senders omit the zlib wrapper. Returns whether to retry without it."""
         is_new = self._window == zlib.MAX_WBITS
         self._window = -zlib.MAX_WBITS if is_new else self._window
         return is_new
@@ -131,7 +131,7 @@ class Inflation:
         whole, size = self._whole, len(self._body)
         while not decoder.eof:
             if self.abandoned:
-                raise Cancelled("the caller has gone")
+                raise Cancelled("the caller has disconnected")
             step = min(_STEP_OUT, most + self._room - len(whole))
             if step <= 0:
                 return None
@@ -168,13 +168,13 @@ class Inflation:
             )
         if given > self.allowed:
             raise PayloadTooLarge(
-                f"the {self._name} body of {len(self._body)} bytes grows to more than {self.allowed} bytes, over "
+                f"the {self._name} body of {len(self._body)} bytes expands to more than {self.allowed} bytes, over "
                 f"{GROWTH} times its size; send it uncompressed"
             )
 
 
 class StartInflation(Inflation):
-    """The first ``wanted`` bytes of a body, or all of it if it has less; what stands behind them is not looked at."""
+    """Decompression of the first ``wanted`` bytes of a body, or of all if there are fewer; the rest is not checked."""
 
     __slots__ = ("_wanted",)
 
@@ -184,7 +184,7 @@ class StartInflation(Inflation):
 
     def _at_once(self) -> bytearray | None:
         decoder = zlib.decompressobj(self._window)
-        # Never all of a large body: a decoder copies what it leaves.
+        # Never the whole of a large body: the decoder copies its unused input.
         piece = self._step(decoder, self._body[:_AT_ONCE_COMPRESSED], min(AT_ONCE, self._wanted) or 1)
         return bytearray(piece) if decoder.eof or len(piece) >= self._wanted else None
 
@@ -194,14 +194,14 @@ class StartInflation(Inflation):
 
 
 def decompress(encoding: bytes, body: Buffer, limit: int) -> Buffer:
-    """The body behind a Content-Encoding or grpc-encoding, whole. Not for the event loop, unless it is small."""
+    """Decompress a whole body. Not for the event loop, unless the body is small."""
     if is_identity(encoding):
         return bytes(body)
     return Inflation(encoding, body, limit).finish()
 
 
 def choose(accept_encoding: bytes | None) -> bytes | None:
-    """The encoding to answer in: the client's first of gzip and deflate that it does not rule out."""
+    """The encoding of the answer: the first of gzip and deflate that the client accepts; None: neither."""
     if not accept_encoding:
         return None
     for offer in accept_encoding.lower().split(b","):
@@ -213,20 +213,20 @@ def choose(accept_encoding: bytes | None) -> bytes | None:
 
 
 def compress(encoding: bytes, parts: Sequence[Buffer]) -> list[bytes]:
-    """The pieces of the answer. Level 1: the caller waits for this, and tensors hardly compress further."""
+    """Compress an answer, as a list of pieces. Level 1: latency matters, and tensors hardly compress further."""
     encoder = zlib.compressobj(1, zlib.DEFLATED, _GZIP_WINDOW if encoding == b"gzip" else zlib.MAX_WBITS)
     steps = (memoryview(part)[at : at + _STEP_OUT] for part in parts for at in range(0, len(part), _STEP_OUT))
     return [*(encoder.compress(step) for step in steps), encoder.flush()]
 
 
 def takes_long(size: int) -> bool:
-    """Whether an answer of so many bytes is to be compressed on a thread."""
+    """Whether to compress an answer of ``size`` bytes on a thread."""
     return size > _MOST_AT_ONCE
 
 
 def is_worth_it(parts: Sequence[Buffer]) -> bool:
-    """Whether the start of a large answer gets smaller: numbers that were measured or computed hardly do."""
+    """Whether a sample of a large answer compresses well: tensors of measured or computed numbers do not."""
     largest = max(parts, key=len)
-    # Inside it: an answer may begin with a small JSON part, which says nothing of the tensors.
+    # From the largest part: the JSON part at the start is not representative of the tensors.
     sample = memoryview(largest)[:_SAMPLE]
     return len(zlib.compress(sample, 1)) < _WORTH * len(sample)

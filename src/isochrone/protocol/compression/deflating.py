@@ -1,7 +1,7 @@
-"""Answers that the caller takes compressed: those for which it pays, large ones beside the event loop.
+"""Compression of HTTP responses, where it pays; large responses are compressed on a thread.
 
-``requests``, ``aiohttp`` and browsers accept gzip whether or not anybody wants it, so most answers that may be
-compressed are better sent as they are: small ones, and tensors of numbers, which hardly get smaller.
+``requests``, ``aiohttp`` and browsers accept gzip by default, so most responses that may be compressed are better sent
+uncompressed: small ones, and tensors of numbers, which hardly compress.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _threads = ThreadPoolExecutor(2, thread_name_prefix="isochrone-deflate")
 def deflated(
     exchange: Exchange, encoding: bytes, headers: Headers, parts: Sequence[Buffer], extras: Callable[[], Headers]
 ) -> None:
-    """Answers with status 200. ``extras``: headers of the moment it leaves."""
+    """Respond with status 200. ``extras`` returns further headers at the time of sending."""
     size = sum(len(part) for part in parts)
     if size < codec.LEAST or not codec.is_worth_it(parts):
         exchange.respond(200, headers + extras(), parts)
@@ -33,7 +33,7 @@ def deflated(
         if done.exception() is None:
             exchange.respond(200, encoded + extras(), done.result())
         else:
-            # Out of memory, say: as it is, the answer needs no more of it.
+            # For example out of memory: the uncompressed answer needs no more.
             exchange.respond(200, headers + extras(), parts)
 
     work = asyncio.get_running_loop().run_in_executor(_threads, codec.compress, encoding, parts)

@@ -1,8 +1,8 @@
-"""Requests with compressed bodies: decompressed before their route sees them, large ones beside the event loop.
+"""Decompression of request bodies before their route sees them; large bodies are decompressed on a thread.
 
-Stands between the wire and a route. Two threads, so that the loop keeps a core to itself. What a body grows to is part
-of the process's memory budget: it is reserved on the loop before a thread fills it, slice by slice, since nobody knows
-its size before, and held until its request is answered.
+``InflatingRoute`` wraps a route. Two threads do the work, so that the event loop keeps a core to itself. The
+decompressed body counts against the process's memory budget. Its size is not known in advance, so it is reserved on the
+loop slice by slice, before a thread fills the slice, and held until the request is answered.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from isochrone.wire.exchange import Exchange, Memory, Route
 Fail = Callable[[Any, IsochroneError], None]
 Done = Callable[[bytearray | IsochroneError], None]
 
-#: Bytes that are reserved and inflated before the loop is asked for more: 5 to 20 ms of a thread.
+#: Bytes that are reserved and inflated at a time: 5 to 20 ms of a thread.
 _SLICE = 4 * 1024 * 1024
-#: Of a gRPC message: its flag and its length.
+#: Bytes before a gRPC message: its compressed flag and its length.
 _PREFIX = 5
 
 _threads = ThreadPoolExecutor(2, thread_name_prefix="isochrone-inflate")
@@ -31,8 +31,8 @@ _threads = ThreadPoolExecutor(2, thread_name_prefix="isochrone-inflate")
 def inflate(inflation: Inflation, memory: Memory, done: Done) -> bytearray | None:
     """The body, if it is small; None: ``done`` is called with it on the loop, unless the inflation is abandoned.
 
-    Raises what is wrong, also that there is no memory. What the body takes of ``memory`` is for the caller to give
-    back.
+    Raises if the body is malformed or too large, or if there is no memory for it. The caller gives back the memory that
+    the body has reserved.
     """
     body = inflation.begin()
     if body is None:
@@ -43,7 +43,7 @@ def inflate(inflation: Inflation, memory: Memory, done: Done) -> bytearray | Non
 
 
 class _Slices:
-    """One large body on its way through the threads."""
+    """Decompression of one large body on a thread."""
 
     __slots__ = ("_done", "_inflation", "_memory", "_reserved")
 
@@ -54,8 +54,8 @@ class _Slices:
         self._reserved = 0
 
     def go_on(self) -> None:
-        """Has one slice more inflated."""
-        # One byte over what is allowed shows that it is too large.
+        """Inflate one more slice."""
+        # One byte over the limit shows that the body is too large.
         most = min(self._reserved + _SLICE, self._inflation.allowed + 1)
         if not self._memory.reserve(most - self._reserved):
             raise Unavailable(self._memory.no_memory())
@@ -84,14 +84,14 @@ class _Slices:
 
 
 def inflating_messages(route: Route, encoding: bytes, limit: int, fail: Fail) -> Route:
-    """The route for unary gRPC calls whose message may be compressed."""
+    """The route for unary gRPC calls whose messages may be compressed."""
     if is_identity(encoding) or route.streaming:
         return route
     return _InflatingMessages(route, encoding, limit, fail)
 
 
 class InflatingRoute(Route):
-    """A route whose requests are decompressed before ``route`` sees them; ``fail`` answers those that cannot be."""
+    """Decompresses request bodies before ``route`` sees them; answers with ``fail`` if that is not possible."""
 
     def __init__(self, route: Route, encoding: bytes, limit: int, fail: Fail) -> None:
         self._route = route
@@ -116,7 +116,7 @@ class InflatingRoute(Route):
             self._go_on(exchange, packed, body)
 
     def _inflation(self, exchange: Exchange) -> Inflation | None:
-        """None: nothing to decompress. Some clients send the header with every call, also with those without a body."""
+        """None: nothing to decompress. Some clients send the header with calls that have no body."""
         return Inflation(self._encoding, exchange.body, self._limit) if exchange.body else None
 
     def _finished(self, exchange: Exchange, packed: int, found: bytearray | IsochroneError) -> None:
@@ -127,7 +127,7 @@ class InflatingRoute(Route):
             self._go_on(exchange, packed, found)
 
     def _go_on(self, exchange: Exchange, packed: int, body: bytearray) -> None:
-        """``packed``: what is reserved for the compressed body, which is not needed any more."""
+        """``packed``: bytes reserved for the compressed body, which is no longer needed."""
         exchange.body = body
         if packed:
             exchange.give_back(packed)
@@ -135,12 +135,12 @@ class InflatingRoute(Route):
 
 
 class _InflatingMessages(InflatingRoute):
-    """The body becomes an uncompressed message with its prefix."""
+    """Replaces a compressed gRPC message by the uncompressed message with its prefix."""
 
     def _inflation(self, exchange: Exchange) -> Inflation | None:
         body = exchange.body
         if len(body) < _PREFIX or body[0] != 1:
-            return None  # not compressed, or not a message: the route's own affair
+            return None  # not compressed, or not a message: the route handles it
         if (length := int.from_bytes(body[1:_PREFIX], "big")) != len(body) - _PREFIX:
             raise MalformedRequest(f"the gRPC message announces {length} bytes, given {len(body) - _PREFIX}")
         return Inflation(self._encoding, memoryview(body)[_PREFIX:], self._limit, room=_PREFIX)
@@ -151,7 +151,7 @@ class _InflatingMessages(InflatingRoute):
 
 
 class Waiting:
-    """Owns the exchange while its body is decompressed."""
+    """The owner of an exchange while its body is decompressed."""
 
     def __init__(self, inflation: Inflation) -> None:
         self.inflation = inflation

@@ -1,7 +1,7 @@
-"""A ModelInferResponse message as buffers, with the tensors left where they lie.
+"""Encoding of ModelInferResponse messages as buffers, without copying large tensors.
 
-Everything but the tensors (the head of the message) repeats from answer to answer, so it is memoised on the request's
-plan by the version that answered and the outputs' shapes.
+Everything except the tensors (the message's head) repeats from answer to answer, so it is memoised on the request's
+plan, by the version that answered and the outputs' shapes.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def answer_head(request: InferRequest, plan: GrpcPlan, outputs: Tensors, paramet
 def plain_answer(
     request: InferRequest, plan: GrpcPlan, outputs: Tensors, parameters: Parameters = NO_PARAMETERS
 ) -> Answer:
-    """The memoised answer of a plain plan; there is at least one output."""
+    """The memoised answer for a plain plan with at least one output."""
     if len(outputs) == 1:
         for name, array in outputs.items():
             key: Any = (request.served_by, name, array.shape)
     else:
-        # A python model may give its outputs in any order, and leave some out.
+        # A python model may return its outputs in any order and omit some.
         key = (request.served_by, *outputs, *[array.shape for array in outputs.values()])
     if parameters:
         key = (*key, *parameters.items())
@@ -90,7 +90,7 @@ def render(
         size += len(field)
     for name_, array in outputs.items():
         choice = plan.choices.get(name_)
-        # An output in shared memory has an empty entry, as Triton's: clients look entries up by position.
+        # As in Triton, an output in shared memory has an empty entry: clients look up entries by position.
         blob = b"" if choice is not None and choice.region else _raw(array)
         length = len(blob)
         tag = _RAW_OUTPUT + encode_varint(length)
@@ -106,7 +106,7 @@ def _raw(array: Any) -> Buffer:
 
 
 def _special_outputs(request: InferRequest, plan: GrpcPlan, outputs: Tensors, service: InferenceService) -> Tensors:
-    """Applies classification and writes to shared memory."""
+    """Apply classification, and write outputs to shared memory."""
     result: Tensors = {}
     for name, array in outputs.items():
         choice = plan.choices.get(name)

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger()
 
 _encode = Encoder().encode
-#: Our encoder keeps no state, so these blocks are good on any connection.
+#: The headers of every gRPC response, and the trailers of a successful call. The encoder keeps no state, so the blocks
+#: are valid on any connection.
 RESPONSE_HEADERS = _encode([(b":status", b"200"), (b"content-type", b"application/grpc")])
 OK_TRAILERS = _encode([(b"grpc-status", b"0")])
 
@@ -43,7 +44,7 @@ _UNITS = {
 
 
 def parse_timeout(value: bytes | None) -> int:
-    """``grpc-timeout`` in ns (gRPC over HTTP/2: 1 to 8 digits and a unit); 0: none."""
+    """``grpc-timeout`` in ns (gRPC over HTTP/2: 1 to 8 digits and a unit); 0: no timeout."""
     if value is None:
         return 0
     unit = _UNITS.get(value[-1]) if value else None
@@ -54,12 +55,12 @@ def parse_timeout(value: bytes | None) -> int:
 
 
 def error_block(status: int, message: str, *, trailers_only: bool, extras: tuple[Header, ...] = ()) -> bytes:
-    """A status as trailers, or as the only header block of an answer that has no message."""
+    """A status as trailers, or as the only header block of an answer without a message."""
     start: list[Header] = []
     if trailers_only:
         start = [(b":status", b"200"), (b"content-type", b"application/grpc")]
     if status == GRPC_DEADLINE_EXCEEDED:
-        # grpcio's own words for it, which clients look for: whose clock rang first must not matter to them.
+        # grpcio's text, which clients match: it must not matter to them which side's deadline expired first.
         message = f"Deadline Exceeded: {message}"
     # gRPC over HTTP/2: grpc-message is percent-encoded; bounded, since peers limit the size of a header list.
     text = quote(message[:1024], safe=" !\"#$&'()*+,-./:;<=>?@[]^_`{|}~").encode("ascii")
@@ -71,23 +72,27 @@ def frame_message(payload: bytes) -> bytes:
 
 
 def fail(stream: Any, error: IsochroneError) -> None:
-    """Answers a call that has sent nothing yet."""
+    """Answer a call with an error, before any response was sent."""
     stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=True))
 
 
 def stopping_block() -> bytes:
-    """The end of a call that only waits for more to be asked of a server that stops."""
+    """The trailers of an idle streaming call when the server stops."""
     return error_block(GRPC_UNAVAILABLE, "the server is stopping", trailers_only=False)
 
 
 def unexpected(error: Exception) -> Internal:
-    """A fault of ours: the caller is told, the log keeps where it was."""
+    """Log an unexpected exception with its traceback, and return the error for the caller."""
     log.error("a request failed unexpectedly", exc_info=error)
     return Internal(f"{type(error).__name__}: {error}")
 
 
 class CallHead:
-    """What a call's header block alone decides."""
+    """The request metadata of a call, read once per distinct header block.
+
+    To read another metadata field, add it here. To return further trailing metadata, extend ``extras`` and
+    ``is_plain``.
+    """
 
     __slots__ = ("encoding", "is_plain", "stages", "timeout_ns", "wants_load", "wants_timing")
 
@@ -97,11 +102,11 @@ class CallHead:
         self.stages = stages_of(head)
         self.wants_timing = head.get(timing.TIMING_HEADER) is not None
         self.wants_load = head.get(b"endpoint-load-metrics-format") is not None
-        #: Nothing but the answer itself is wanted.
+        #: The caller asks for no trailing metadata, so the trailers of successful calls are constant.
         self.is_plain = not (self.wants_timing or self.wants_load)
 
     def deadline(self, arrived: int, timeout_ns: int) -> int:
-        """The earlier of the call's own deadline and the request's ``timeout`` parameter."""
+        """The earlier of the call's deadline and the request's ``timeout`` parameter."""
         own = self.timeout_ns
         if own and timeout_ns:
             return arrived + min(own, timeout_ns)
@@ -110,7 +115,7 @@ class CallHead:
         return NEVER
 
     def extras(self, request: InferRequest, service: InferenceService, now: int) -> tuple[Header, ...]:
-        """Trailing metadata the caller asked for: where the time went, and how loaded we are."""
+        """The trailing metadata that the caller asked for: timing and load report."""
         extras: tuple[Header, ...] = ()
         if self.wants_timing:
             extras += ((b"server-timing", timing.server_timing(request, now)),)
@@ -126,7 +131,7 @@ def _binary_header(value: bytes) -> bytes:
 
 
 def message_of(body: Buffer, encoding: bytes, limit: int) -> tuple[Buffer, int]:
-    """The one message of a unary call: the buffer it lies in and where it starts."""
+    """The message of a unary call: its buffer, and its start in the buffer."""
     size = len(body)
     if size < 5:
         raise MalformedRequest(f"a gRPC message has a prefix of 5 bytes, given {size} bytes")
@@ -139,13 +144,13 @@ def message_of(body: Buffer, encoding: bytes, limit: int) -> tuple[Buffer, int]:
 
 
 def only_message(body: Buffer) -> bytes:
-    """The same, of a call whose message has been decompressed."""
+    """The message of a unary call whose message has been decompressed."""
     found, start = message_of(body, b"identity", 0)
     return bytes(found[start:])
 
 
 def unpack(flag: int, payload: Buffer, encoding: bytes, limit: int) -> Buffer:
-    """A message behind its compression flag."""
+    """A message, decompressed if its flag is set."""
     if flag == 0:
         return payload
     if flag != 1:

@@ -1,6 +1,6 @@
-"""gRPC's control methods: each a function from the service and a request message to an answer message.
+"""gRPC's control methods: each is a function from the service and a request message to a response message.
 
-The same service calls as ``rest.control``, in protobuf. Not the hot path.
+The same service calls as in ``rest.control``, in protobuf. Not the hot path.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Method = Callable[["InferenceService", Any], Any]
 
 
 class UnaryRoute(Route):
-    """A control method: one message in, one out."""
+    """A unary control method."""
 
-    #: Calls in progress, of all routes.
+    #: Calls in progress on all routes.
     _tasks = BackgroundTasks()
 
     def __init__(
@@ -72,12 +72,12 @@ class UnaryRoute(Route):
         except IsochroneError as error:
             fail(stream, error)
         except Exception as error:
-            # The caller must not wait for ever because of a fault of ours.
+            # Answer, so that the caller does not wait for ever.
             fail(stream, unexpected(error))
 
 
 def reads_only(method: Method, changes: Callable[[Any], bool]) -> Method:
-    """A method for a caller that may not change the server."""
+    """A method that raises ``PermissionDenied`` for messages that change the server."""
 
     def run(service: InferenceService, message: Any) -> Any:
         if changes(message):
@@ -235,8 +235,8 @@ METHODS: dict[bytes, tuple[Any, Method]] = {
     b"/grpc.health.v1.Health/List": (HealthListRequest, _health_list),
 }
 
-#: path → whether a message of it changes what the server runs or how: see ``control_token``. Without settings in it, a
-#: message of the last two only reads.
+#: path → whether a message changes the server, which requires the token of ``access.control_token``. Messages of the
+#: last two methods only read if they contain no settings.
 CHANGES: dict[bytes, Callable[[Any], bool]] = {
     SERVICE + b"RepositoryModelLoad": lambda message: True,
     SERVICE + b"RepositoryModelUnload": lambda message: True,

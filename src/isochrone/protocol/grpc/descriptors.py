@@ -1,7 +1,7 @@
-"""Descriptors of two standard services that every gRPC tool asks for: health (grpc.health.v1) and server reflection.
+"""Protobuf descriptors of two standard services that gRPC tools use: health (grpc.health.v1) and server reflection.
 
-Their small messages are described here and built in a descriptor pool of their own, so that neither grpcio's packages
-are needed nor a clash arises where they are installed too.
+The messages are built in a separate descriptor pool. So grpcio's packages are not needed, and do not conflict if they
+are installed.
 """
 
 from __future__ import annotations

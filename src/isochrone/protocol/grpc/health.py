@@ -20,7 +20,7 @@ from isochrone.protocol.grpc.message_reader import MessageReader
 from isochrone.wire.exchange import Consumer, Exchange, Route
 
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
-#: Services whose health can be asked for; "": the server's.
+#: Services with a health status; "": the server.
 HEALTH_SERVICES = ("", "inference.GRPCInferenceService")
 #: Bytes of one request message.
 _MAX_MESSAGE = 64 * 1024
@@ -32,7 +32,7 @@ HealthListResponse = message_class("grpc.health.v1.HealthListResponse")
 
 
 class HealthWatchRoute(Route):
-    """Health.Watch: the status now, and whenever it changes, until the client ends the call."""
+    """Health.Watch: sends the status now and after each change, until the client ends the call."""
 
     streaming = True
 
@@ -45,8 +45,7 @@ class HealthWatchRoute(Route):
 
 
 class _HealthWatch:
-    """Sends the status, and again when it changes (looked at once a second). A service that is not there is no error
-    here, by the health protocol: it may come."""
+    """One Watch call; checks the status once a second. By the health protocol, an unknown service is not an error."""
 
     def __init__(self, stream: Any, is_ready: Callable[[], bool], call: CallHead) -> None:
         self._stream = stream

@@ -1,7 +1,4 @@
-"""ModelInfer: a unary call's message to an ``InferRequest``, and its answer back.
-
-``plan`` decodes messages, ``answers`` writes them.
-"""
+"""ModelInfer: unary inference calls. ``plan`` decodes the request messages, ``answers`` encodes the responses."""
 
 from __future__ import annotations
 
@@ -36,7 +33,7 @@ _encode_headers = Encoder().encode
 
 
 class InferMethod:
-    """ModelInfer, shared by all its calls."""
+    """ModelInfer with any header block."""
 
     def __init__(self, service: InferenceService, max_body_bytes: int) -> None:
         self._service = service
@@ -48,7 +45,7 @@ class InferMethod:
 
 
 class InferRoute(Route):
-    """ModelInfer with one particular header block."""
+    """ModelInfer calls with one header block."""
 
     def __init__(self, service: InferenceService, max_body_bytes: int, decoder: InferDecoder, call: CallHead) -> None:
         self.service = service
@@ -59,7 +56,7 @@ class InferRoute(Route):
     def handle(self, exchange: Exchange) -> None:
         try:
             body = exchange.body
-            # An uncompressed message that fills the body, as every unary call's should; else find out what it is.
+            # The common case is an uncompressed message that fills the body; ``message_of`` checks the others.
             if len(body) >= 5 and not body[0] and int.from_bytes(body[1:5], "big") == len(body) - 5:
                 plan, inputs = self._decode(body, 5)
             else:
@@ -77,14 +74,14 @@ class InferRoute(Route):
 
 
 class GrpcInferRequest(InferRequest):
-    """A request that came by ModelInfer; knows how to write its answer."""
+    """A request from a ModelInfer call; encodes its own answer."""
 
     __slots__ = ("route", "steps", "stream")
 
     plan: GrpcPlan
 
     def __init__(self, stream: Any, route: InferRoute, plan: GrpcPlan, inputs: Tensors) -> None:
-        # InferRequest's fields, set here rather than by a second call: this runs for every request.
+        # InferRequest's fields are set here, without a call to its __init__: this runs for every request.
         arrived = stream.arrived
         self.plan = plan
         self.id = plan.request_id
@@ -166,7 +163,7 @@ class GrpcInferRequest(InferRequest):
         self.stream.end_with_trailers(block)
 
     def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
-        # infer() refuses decoupled models on unary calls before they start, so there is one response at most.
+        # infer() rejects decoupled models on unary calls, so there is at most one response.
         self.complete(outputs, parameters)
 
     def finish(self) -> None:
@@ -174,4 +171,4 @@ class GrpcInferRequest(InferRequest):
 
 
 class SharedMemoryGrpcRequest(SharedMemoryRequest, GrpcInferRequest):
-    """One that reads or writes shared memory."""
+    """A request that reads or writes shared memory."""

@@ -1,11 +1,11 @@
-"""Cuts a streamed gRPC body into messages, on request: what is not taken stays unread.
+"""Splits a streamed gRPC body into messages, which the consumer takes one by one.
 
-Stands between a streaming call's bytes and its consumer. A large message goes straight into a buffer of its announced
-size. A consumer that has enough stops taking and holds the stream's window, so that a peer's bytes wait with the peer.
+A large message is received directly into a buffer of its announced size. A consumer that cannot take more messages
+holds the stream's window, so that the peer stops sending.
 
-What has come and was not taken, and what was taken until the consumer gives it back, counts together against the
-stream's memory; up to 16 KiB of it cost nothing. A message that there is no memory for is dropped as it comes, and
-``take`` raises in its place: what came before it, and what comes after it when there is memory again, is not lost.
+Bytes that were received and not taken, and messages that were taken and not given back, count together against the
+stream's memory, beyond the first 16 KiB. A message for which there is no memory is dropped as it arrives, and ``take``
+raises in its place. Earlier messages, and later ones once there is memory again, are not lost.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TAKEN = 64 * 1024
 
 
 class MessageReader:
-    """One direction of one call. Its consumer's ``Memory``, too: what it makes of a message counts with that."""
+    """One direction of one call. Also the consumer's ``Memory``, for data that it derives from messages."""
 
     __slots__ = (
         "_buffer",
@@ -42,36 +42,36 @@ class MessageReader:
     )
 
     def __init__(self, limit: int, stream: Any) -> None:
-        #: Bytes a message may have.
+        #: Largest size of a message in bytes.
         self._limit = limit
-        #: The wire's stream, whose share of memory messages take.
+        #: The HTTP/2 stream; messages count against its memory.
         self._stream = stream
         self._buffer = bytearray()
-        #: Where the next message begins in ``_buffer``.
+        #: Start of the next message in ``_buffer``.
         self._position = 0
-        #: A large message that has come in part, its compressed flag, and how much has come.
+        #: A large message that is being received, its compressed flag, and the bytes received.
         self._large: memoryview | None = None
         self._flag = 0
         self._filled = 0
-        #: Messages behind those in ``_buffer`` that were dropped; while there are any, all that comes is.
+        #: Dropped messages that follow those in ``_buffer``; while there are any, all further messages are dropped.
         self._refused = 0
-        #: Bytes still to come of the message that was dropped last.
+        #: Bytes of the last dropped message that have not arrived.
         self._skip = 0
-        #: What has come of the prefix behind it.
+        #: The received part of the prefix after it.
         self._partial = b""
-        #: Bytes of a large message that comes, and of messages that were taken and not given back.
+        #: Bytes of the large message being received, and of messages that were taken and not given back.
         self._kept = 0
-        #: What is reserved for ``_kept`` and ``_buffer``.
+        #: Bytes reserved for ``_kept`` and ``_buffer``.
         self._reserved = 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether all that came has been taken."""
+        """Whether all received messages have been taken."""
         taken = self._position == len(self._buffer)
         return taken and self._large is None and not self._refused and not self._skip
 
     def feed(self, data: bytes) -> None:
-        """More bytes came."""
+        """Add received bytes."""
         large = self._large
         if large is not None and self._filled < len(large):
             count = min(len(large) - self._filled, len(data))
@@ -91,10 +91,10 @@ class MessageReader:
             self._drop_behind(before)
 
     def take(self) -> tuple[int, Buffer] | None:
-        """(compressed flag, payload) of the next message; None when it is not whole yet.
+        """(compressed flag, payload) of the next message; None: it is not complete.
 
-        The payload's bytes are the caller's to ``give_back``. Raises ``Unavailable`` in the place of a message that
-        there was no memory for; those behind it can be taken.
+        The caller calls ``give_back`` for the payload's bytes. Raises ``Unavailable`` in place of a message for which
+        there was no memory; later messages can be taken.
         """
         if self._large is not None:
             return self._take_large()
@@ -150,10 +150,10 @@ class MessageReader:
             if self._reserved:
                 self._shrink()
 
-    # Messages that there is no memory for.
+    # Messages for which there is no memory.
 
     def _drop_behind(self, covered: int) -> None:
-        """Drops what has come behind the last message that is whole in the first ``covered`` bytes of the buffer."""
+        """Drop the bytes after the last message that is complete in the first ``covered`` bytes of the buffer."""
         buffer, end = self._buffer, self._position
         while covered - end >= _PREFIX:
             after = end + _PREFIX + int.from_bytes(buffer[end + 1 : end + _PREFIX], "big")
@@ -168,7 +168,7 @@ class MessageReader:
             self._shrink()
 
     def _drop(self, data: bytes) -> None:
-        """Counts the messages that begin in ``data`` and forgets them."""
+        """Count and drop the messages that begin in ``data``."""
         position = min(self._skip, len(data))
         self._skip -= position
         data = self._partial + data[position:]
@@ -180,7 +180,7 @@ class MessageReader:
         self._partial = data[position:]
 
     def _end_of_dropping(self) -> None:
-        """All messages that were dropped have been refused: what comes now is taken again."""
+        """All dropped messages have been rejected: accept messages again."""
         if not self._refused:
             self._buffer += self._partial
             self._partial = b""
@@ -188,11 +188,11 @@ class MessageReader:
     # Memory.
 
     def keep(self, size: int) -> None:
-        """The consumer has made a few bytes of a message: memory for them is asked for with the next."""
+        """Count a few bytes that the consumer derived from a message; they are reserved with the next message."""
         self._kept += size
 
     def reserve(self, size: int) -> bool:
-        """The consumer makes ``size`` bytes of a message."""
+        """Reserve ``size`` bytes that the consumer derives from a message."""
         self._kept += size
         if self._kept + len(self._buffer) <= self._reserved + SMALL or self._cover():
             return True
@@ -210,13 +210,13 @@ class MessageReader:
     def _shrink(self) -> None:
         held = self._kept + len(self._buffer)
         excess = self._reserved - held
-        # To follow every small message would cost more than it is worth.
+        # Updating the reservation for every small message would cost more than it saves.
         if not held or excess > SMALL:
             self._reserved -= excess
             self._stream.give_back(excess)
 
     def _cover(self) -> bool:
-        """Reserves what is held and not reserved yet."""
+        """Reserve the bytes that are held and not yet reserved."""
         lacking = self._kept + len(self._buffer) - self._reserved
         if not self._stream.reserve(lacking):
             return False

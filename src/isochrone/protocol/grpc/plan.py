@@ -1,8 +1,8 @@
-"""A ModelInferRequest message as a ``GrpcPlan`` and its tensors, which stay where they lie.
+"""Decoding of ModelInferRequest messages into a ``GrpcPlan`` and tensors, without copying the tensors.
 
-The message is a head (model, ids, tensor names, types, shapes) followed by the tensors' raw bytes. Heads repeat, so the
-decoded head is memoised by its bytes, and a repeated one costs a comparison; raw bytes become views of the received
-buffer. upb would copy them twice.
+A message is a head (model, ids, tensor names, types, shapes) followed by the tensors' raw bytes. Heads repeat, so
+decoded heads are memoised by their bytes, and a repeated head costs a comparison. Raw bytes become views of the
+received buffer; upb would copy them twice.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
     from isochrone.protocol.service import InferenceService
 
-#: Field 7, length-delimited: raw_input_contents. Serialisers write fields by number, so these come last.
+#: Field 7, length-delimited: raw_input_contents. Serialisers write fields in order of their numbers, so these are last.
 _RAW_INPUT = 0x3A
 _MEMO_SIZE = 8
 _MAX_HEAD_MEMOISED = 4096
 
 
 class Answer:
-    """The bytes around the tensors of an answer: everything the model, its version and the shapes alone decide."""
+    """The bytes around the tensors of an answer; they depend only on the model, its version and the shapes."""
 
     __slots__ = ("framed", "prefixes", "size")
 
     def __init__(self, prefixes: list[bytes], size: int) -> None:
-        #: What stands before each output's raw bytes; the first holds the message's head.
+        #: The bytes before each output's raw bytes; the first contains the message's head.
         self.prefixes = prefixes
         #: Bytes of the whole message.
         self.size = size
-        #: The first prefix behind the gRPC frame of a message without an id.
+        #: The first prefix after the gRPC prefix of a message without an id.
         self.framed = b"\0" + size.to_bytes(4, "big") + prefixes[0]
 
 
@@ -55,9 +55,9 @@ class GrpcPlan(Plan):
     #: (name, numpy type, shape, count, byte size) of each input, when all are plain; otherwise the message's inputs.
     sources: list[Any]
     choices: dict[str, OutputChoice]
-    #: Every input is raw and of fixed size, every output is wanted raw: the fast path.
+    #: Every input is raw and of fixed size, every output is requested raw: the fast path.
     is_plain: bool
-    #: Inputs whose bytes are checked on every path: they may be neither 0 nor 1.
+    #: BOOL inputs: their bytes may be other than 0 and 1, and are normalised on every path.
     bools: tuple[str, ...]
     request_id: str
     #: Shared memory that the request reads or writes.
@@ -68,7 +68,7 @@ class GrpcPlan(Plan):
 def split_raw(body: Buffer, start: int) -> tuple[bytes, list[tuple[int, int]], bool]:
     """A message's head, the (start, stop) of each raw input, and whether the head comes first.
 
-    The head is every field but the raw inputs: a gateway appends the version it pins behind them.
+    The head is every field except the raw inputs. It may be split: a gateway appends the pinned version to a message.
     """
     position, end = start, len(body)
     pieces: list[bytes] = []
@@ -119,7 +119,7 @@ def plain_parameters(parameters: Any) -> dict[str, Any]:
 
 
 def plan_of(message: Any) -> GrpcPlan:
-    """Decodes a message head that is not memoised."""
+    """Decode a message head that is not memoised."""
     described: list[tuple[str, str, tuple[int, ...]]] = []
     sources: list[Any] = []
     regions: list[object] = []
@@ -181,7 +181,7 @@ def _choice(output: Any) -> OutputChoice:
 
 
 def read_inputs(plan: GrpcPlan, message: Any, raw: Sequence[Buffer], service: InferenceService) -> Tensors:
-    """Inputs of a request off the fast path: typed contents, BYTES, shared memory, or raw."""
+    """Read the inputs off the fast path: typed contents, BYTES, shared memory, or raw."""
     inputs: Tensors = {}
     used = 0
     typed = any(item.HasField("contents") for item in message.inputs)
@@ -223,7 +223,7 @@ def read_inputs(plan: GrpcPlan, message: Any, raw: Sequence[Buffer], service: In
 
 
 class InferDecoder:
-    """Message bytes to a plan and inputs; remembers the heads it saw last."""
+    """Decodes message bytes into a plan and inputs; memoises the most recent heads."""
 
     __slots__ = ("_recent", "_service")
 
@@ -244,7 +244,7 @@ class InferDecoder:
         return self._slow(body, start)
 
     def _fast(self, body: Buffer, position: int, plan: GrpcPlan) -> Tensors | None:
-        """The inputs behind a known head; None when what follows is not exactly its raw inputs."""
+        """The inputs after a known head; None: the rest is not exactly its raw inputs."""
         inputs: Tensors = {}
         end = len(body)
         for name, dtype, shape, count, size in plan.sources:

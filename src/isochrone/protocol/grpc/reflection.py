@@ -1,4 +1,4 @@
-"""gRPC's standard reflection service (v1 and v1alpha): which services and messages the server has."""
+"""gRPC's standard reflection service (v1 and v1alpha): the server's services and messages."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _SERVICES = (
 
 
 class _MessageStream:
-    """A bidirectional call that answers each message at once."""
+    """A bidirectional call that answers each message immediately."""
 
     def __init__(self, stream: Any, call: CallHead, answer: Callable[[bytes], bytes]) -> None:
         self._stream = stream
@@ -60,7 +60,7 @@ class _MessageStream:
             while (message := self._reader.take()) is not None:
                 body = unpack(*message, self._encoding, _MAX_MESSAGE)
                 if self._stream.unsent > _MAX_UNSENT:
-                    raise Unavailable(f"more than {_MAX_UNSENT} bytes of answers wait: read them, then ask again")
+                    raise Unavailable(f"more than {_MAX_UNSENT} bytes of answers are unread: read them, then retry")
                 self._stream.send_data(frame_message(self._answer(bytes(body))))
                 self._reader.give_back(len(message[1]))
         except IsochroneError as error:
@@ -81,7 +81,7 @@ class _MessageStream:
 
 
 class ReflectionRoute(Route):
-    """ServerReflectionInfo: which services and messages there are."""
+    """ServerReflectionInfo."""
 
     streaming = True
 
@@ -124,7 +124,7 @@ def _find(look_up: Callable[[Any], Any]) -> Any:
 
 
 def _add_files(response: Any, file: Any) -> None:
-    """A file and all it imports, each once: clients need them to build the messages."""
+    """Add a file and all its imports, each once: clients need them to build the messages."""
     seen: dict[str, bytes] = {}
 
     def visit(current: Any) -> None:

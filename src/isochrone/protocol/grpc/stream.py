@@ -1,8 +1,8 @@
 """ModelStreamInfer: many requests and answers on one call.
 
-Errors of one request stay in the stream, with its id. Ordinary models answer in the order asked; decoupled ones any
-number of times, as answers come. A half-close lets what is under way finish; a cancel reaches the scheduler. A client
-that sends faster than it is answered gets no more window until it has caught up.
+An error of one request is sent in the stream with the request's id. Ordinary models answer in the order of the
+requests; decoupled models send any number of responses as they come. A half-close lets requests in progress finish; a
+cancel reaches the scheduler. A client that sends faster than it is answered gets no more window until it has caught up.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
     from isochrone.protocol.service import InferenceService
 
-#: Requests of one stream in progress at once, and their bytes; past either the client's window stays shut.
+#: Limits on the requests of one stream in progress, and on their bytes; at either limit the window stays closed.
 _MAX_OUTSTANDING = 256
 _MAX_OUTSTANDING_BYTES = 8 * 1024 * 1024
 #: Bytes of answers that may wait for the client while its connection holds more than its share of memory.
@@ -76,13 +76,13 @@ class InferStream:
         #: Requests not yet over, oldest first.
         self._outstanding: deque[StreamInferRequest] = deque()
         self._outstanding_bytes = 0
-        #: Messages are being taken: what an answer makes room for is taken there.
+        #: ``_read`` is running; it also takes the messages for which an answer makes room.
         self._reading = False
-        #: Called when the client has read what was sent: decoupled models that wait to send more.
+        #: Decoupled models that wait until the client has read earlier responses.
         self._producers = WaitingProducers(stream)
-        #: No more is taken until the client has read its answers.
+        #: No further message is taken until the client has read its answers.
         self._awaits_reader = False
-        #: A large compressed message that a thread works on; those behind it wait.
+        #: A large compressed message that a thread decompresses; later messages wait.
         self._inflation: Inflation | None = None
         self._half_closed = False
         self._stopping = False
@@ -91,7 +91,7 @@ class InferStream:
         stream.owner = self
         stream.send_headers(RESPONSE_HEADERS, False)
 
-    # What the wire calls.
+    # Called by the wire.
 
     def data_received(self, data: bytes) -> None:
         if not self._over:
@@ -124,7 +124,7 @@ class InferStream:
         )
 
     def _read(self) -> None:
-        """Takes the requests that have come, as far as there is room for them."""
+        """Take received requests, as far as there is room."""
         if self._reading:
             return
         self._reading = True
@@ -156,7 +156,7 @@ class InferStream:
             request.cancelled = True
         self._outstanding.clear()
         self._outstanding_bytes = 0
-        # Nobody will read again: whoever waits has to look at ``cancelled`` now.
+        # The client will not read again: waiting producers must check ``cancelled`` now.
         self._producers.resume()
 
     # Back-pressure.
@@ -165,7 +165,7 @@ class InferStream:
         self._producers.add(callback)
 
     def _caught_up(self) -> None:
-        """The client has read its answers: it may ask on, or all it asked is answered."""
+        """The client has read its answers: take further requests, or end the call."""
         self._awaits_reader = False
         self._settle()
 
@@ -202,7 +202,7 @@ class InferStream:
             self._settle()
 
     def _refuse(self, request_id: str, error: IsochroneError) -> None:
-        """An answer to one request; the stream goes on."""
+        """Answer one request with an error; the stream continues."""
         self._outstanding.append(_failed(self, request_id, error))
         self._settle()
 
@@ -241,7 +241,7 @@ class InferStream:
             self.stream.send_data(b"".join([b"\0", size.to_bytes(4, "big"), *parts]))
 
     def _settle(self) -> None:
-        """Sends what is ready in order, and ends the call when everything is said."""
+        """Send the answers that are ready, in order; end the call after the last one."""
         outstanding = self._outstanding
         while outstanding:
             first = outstanding[0]
@@ -261,7 +261,7 @@ class InferStream:
         self._reader.give_back(request.size)
 
     def _end_if_done(self) -> None:
-        """Nothing is under way: ends the call if nothing more will be asked."""
+        """With no request in progress: end the call if no further request will come."""
         if not self._has_room and not self._reader.is_empty:
             return  # until the client has read its answers
         if self._half_closed:
@@ -275,7 +275,7 @@ class InferStream:
             self.stream.end_with_trailers(stopping_block())
 
     def progress(self, request: StreamInferRequest) -> None:
-        """A request has something to send, or is over."""
+        """A request has a response to send, or has ended."""
         if request.decoupled and request is not self._outstanding[0]:
             # Decoupled answers keep order within a request, not between requests.
             for parts in request.ready:
@@ -316,9 +316,9 @@ class StreamInferRequest(InferRequest):
         super().__init__(plan, plan.request_id, inputs, arrived)
         self.stream = stream
         self.decoupled = False
-        #: Bytes of its message.
+        #: Size of the request's message in bytes.
         self.size = 0
-        #: Responses not yet sent because earlier requests come first.
+        #: Responses that wait for those of earlier requests.
         self.ready: list[list[Buffer]] = []
         self.over = False
 
@@ -367,7 +367,7 @@ class StreamInferRequest(InferRequest):
         self.stream.progress(self)
 
     def shed(self, error: IsochroneError) -> None:
-        """Answers with an error, though it may be running: what comes of that is dropped."""
+        """Answer with an error although the request may be running; its result is dropped."""
         self.ready.append(_error_parts(self.id, error))
         self.over = self.cancelled = True
         self.stream.progress(self)
@@ -381,7 +381,7 @@ class StreamInferRequest(InferRequest):
 
 
 class SharedMemoryStreamRequest(SharedMemoryRequest, StreamInferRequest):
-    """One that reads or writes shared memory."""
+    """A request that reads or writes shared memory."""
 
 
 def _error_parts(request_id: str, error: IsochroneError) -> list[Buffer]:
@@ -391,7 +391,7 @@ def _error_parts(request_id: str, error: IsochroneError) -> list[Buffer]:
 
 
 def _failed(stream: InferStream, request_id: str, error: IsochroneError) -> StreamInferRequest:
-    """A request that failed before it could be read: holds its place in the order."""
+    """A request that failed before it was decoded; keeps its place in the order of answers."""
     plan = GrpcPlan("", "", (), None)
     plan.request_id = request_id
     request = StreamInferRequest(stream, plan, {}, now_ns())

@@ -22,13 +22,13 @@ def respond_error(exchange: Exchange, error: IsochroneError) -> None:
 
 
 def respond_unexpected(exchange: Exchange, error: Exception) -> None:
-    """A fault of ours: the caller is told, the log keeps where it was."""
+    """Answer with an internal error, and log the unexpected exception with its traceback."""
     log.error("a request failed unexpectedly", exc_info=error)
     respond_error(exchange, Internal(f"{type(error).__name__}: {error}"))
 
 
 class ErrorRoute(Route):
-    """Answers every request with one error."""
+    """Answers every request with the same error."""
 
     def __init__(self, error: IsochroneError) -> None:
         self._error = error

@@ -1,6 +1,6 @@
 """REST's control calls: health, metadata, configuration, statistics, repository, shared memory, trace and log settings.
 
-Each is a small function from a call to a JSON value. Not the hot path.
+Each is a function from a ``Call`` to a JSON value. Not the hot path.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Call:
-    """One control call: the service, the path's parts, the body."""
+    """One control call: the service, the arguments from the path, and the JSON body."""
 
     __slots__ = ("arguments", "body", "service")
 
@@ -48,7 +48,7 @@ class Empty:
         self.status = status
 
 
-#: Of a model that is not ready or not known, with 400, as Triton answers; gateways do the same.
+#: Triton's message, with status 400, for a model that is not ready or unknown. Gateways use it too.
 MODEL_NOT_READY = "Model version not ready"
 
 Answer = Any
@@ -56,9 +56,9 @@ Action = Callable[[Call], Any]
 
 
 class ControlRoute(Route):
-    """One control path with one particular head."""
+    """Requests to one control path with one message head."""
 
-    #: Calls in progress, of all routes.
+    #: Calls in progress on all routes.
     _tasks = BackgroundTasks()
 
     def __init__(self, service: InferenceService, head: Head, action: Action, arguments: Mapping[str, str]) -> None:
@@ -82,7 +82,7 @@ class ControlRoute(Route):
         self._tasks.start(self._finish(exchange, answer))
 
     def _load(self) -> Headers:
-        """How loaded we are, where the caller asked: a health check then tells more than yes or no."""
+        """The load report, if the caller asked for it, for example with a health check."""
         if self._load_format is None:
             return ()
         render = orca.orca_text if self._load_format == b"text" else orca.orca_json
@@ -94,7 +94,7 @@ class ControlRoute(Route):
         except IsochroneError as error:
             respond_error(exchange, error)
         except Exception as error:
-            # The caller must not wait for ever because of a fault of ours.
+            # Answer, so that the caller does not wait for ever.
             respond_unexpected(exchange, error)
 
     def _read(self, exchange: Exchange) -> dict[str, Any]:
@@ -111,7 +111,7 @@ class ControlRoute(Route):
 
 
 class FencedRoute(Route):
-    """A route whose calls are all of one term."""
+    """A control route for the calls of one leader's term."""
 
     def __init__(self, inner: Route, fence: Fence, term: int) -> None:
         self._inner = inner
@@ -200,7 +200,7 @@ def _load_parameters(given: Any) -> dict[str, Any]:
             raise InvalidArgument(f"load parameter '{key}': expected a string, given {type(value).__name__}")
         if key.startswith("file:"):
             try:
-                # Encoders break lines, as MIME has it.
+                # MIME encoders insert line breaks.
                 parameters[key] = base64.b64decode("".join(value.split()), validate=True)
             except ValueError as error:
                 raise InvalidArgument(f"load parameter '{key}': expected base64, given {error}") from None
@@ -314,7 +314,7 @@ _PATHS: tuple[tuple[str, dict[bytes, Action]], ...] = (
     (_CUDA_REGION + "/unregister", {b"POST": _cuda_unregister}),
 )
 
-#: Sent with POST, they change what the server runs or how: see ``control_token``.
+#: Actions that change the server if sent with POST; they require the token of ``access.control_token``.
 CHANGES = frozenset((_load, _unload, _trace_setting, _logging))
 
 #: (pattern, method → action); a trailing slash is accepted, as the Open Inference Protocol writes some paths with one.

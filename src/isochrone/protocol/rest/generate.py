@@ -28,7 +28,7 @@ _EVENTS: Headers = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"c
 
 
 class GenerateRoute(Route):
-    """One generate path with one particular head."""
+    """Requests to one generate path with one message head."""
 
     def __init__(self, service: InferenceService, head: Head, model: str, version: str, *, streaming: bool) -> None:
         self._service = service
@@ -67,7 +67,7 @@ class GenerateRoute(Route):
 
 
 class GenerateInferRequest(InferRequest):
-    """A generate request: answers as JSON, whole or event by event."""
+    """A generate request: answers with one JSON object, or with a stream of events."""
 
     takes_many = True
 
@@ -81,15 +81,15 @@ class GenerateInferRequest(InferRequest):
         self._exchange = exchange
         self._events = events
         self._answered = False
-        #: The one response of a plain generate call, until it is known that there is no other.
+        #: The response of a plain generate call, until it is certain that there is no other.
         self._first: bytes | None = None
-        #: Called when the client has read what was sent.
+        #: Models that wait until the client has read earlier responses.
         self._producers = WaitingProducers(exchange)
         exchange.owner = self
 
     def abandoned(self) -> None:
         self.cancelled = True
-        # Nobody will read again: the model that waits has to look at ``cancelled`` now.
+        # The client will not read again: waiting models must check ``cancelled`` now.
         self._producers.resume()
 
     @property
@@ -140,7 +140,7 @@ class GenerateInferRequest(InferRequest):
     def fail(self, error: IsochroneError) -> None:
         data = msgspec.json.encode({"error": error.message})
         if self._events:
-            # The first response may be the error: an event all the same, under the error's status, as Triton's.
+            # As in Triton, an error as the first response is an event, with the error's HTTP status.
             if not self._answered:
                 self._answered = True
                 self._exchange.start(error.http_status, _EVENTS)

@@ -1,9 +1,7 @@
-"""Triton's generate extension: one plain JSON object in, one out, in place of tensors with shapes and
-datatypes.
+"""Triton's generate extension: plain JSON objects instead of tensors with shapes and datatypes.
 
-REST maps the body of POST …/generate through here to the same inputs that …/infer would carry, and the
-outputs back. Keys that name an input are tensors, every other key is a parameter of the request. Nothing here
-knows a transport.
+Maps the body of POST …/generate to the inputs that …/infer would have, and the outputs back to an object. Keys that
+name an input are tensors; every other key is a request parameter.
 """
 
 from __future__ import annotations
@@ -28,7 +26,7 @@ _ID = "id"
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
-    """What a generate object says."""
+    """A decoded generate object."""
 
     id: str
     inputs: Tensors
@@ -36,10 +34,9 @@ class GenerateRequest:
 
 
 def read_generate(body: object, declared: Sequence[InputDeclaration], max_batch_size: int) -> GenerateRequest:
-    """Inputs, parameters and id of a generate object. The key "parameters" may hold further ones of the first
-    two.
+    """Read the inputs, parameters and id of a generate object. The key "parameters" may hold inputs and parameters too.
 
-    Which inputs must be there is for the model's signature to say.
+    Missing inputs are not an error here: the model's signature is checked later.
     """
     if not isinstance(body, dict):
         raise InvalidArgument(f"generate: expected a JSON object, given {shown(body)}")
@@ -71,14 +68,14 @@ def read_generate(body: object, declared: Sequence[InputDeclaration], max_batch_
 
 
 def write_generate(outputs: Tensors, model_name: str, model_version: str, request_id: str = "") -> dict[str, Any]:
-    """The JSON object of an answer: an output of one element as that element, any other as a flat list."""
+    """The JSON object of an answer: an output with one element is that element, any other is a flat list."""
     answer: dict[str, Any] = {_ID: request_id} if request_id else {}
     answer.update(model_name=model_name, model_version=model_version)
     for name, array in outputs.items():
         try:
             values = to_json(array, name_of(array.dtype))
         except InvalidArgument as error:
-            # An answer here has no binary form; infer has.
+            # Generate answers have no binary form; infer answers do.
             raise InvalidArgument(f"generate: output '{name}': {error}, from infer") from None
         answer[name] = values[0] if array.size == 1 else values
     return answer
@@ -101,10 +98,10 @@ def _tensor(key: str, datatype: str, dims: Sequence[int], value: object, batched
 
 
 def _fit(key: str, count: int, dims: Sequence[int], batched: bool) -> list[int]:
-    """The declared shape with its open dimensions chosen so that it holds ``count`` elements.
+    """The declared shape, with its variable dimensions chosen so that it has ``count`` elements.
 
-    Triton's rule: the innermost open dimension takes what the fixed ones leave, the others are 1. The batch
-    is the outermost open dimension, so it is 1 unless the model's own dimensions are all fixed.
+    Triton's rule: the innermost variable dimension takes all remaining elements, the others are 1. The batch is the
+    outermost variable dimension, so it is 1 unless all of the model's own dimensions are fixed.
     """
     shape = [-1, *dims] if batched else list(dims)
     left = count

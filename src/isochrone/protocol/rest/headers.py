@@ -1,4 +1,8 @@
-"""Request headers that REST reads, once per distinct message head: deadline, body layout, content encoding."""
+"""Request headers that REST reads, once per distinct message head: deadline, body layout, content encoding.
+
+To read another request header, parse it here and keep the result on the route that needs it (``infer.InferRoute``,
+``generate.GenerateRoute``). Headers that gRPC reads too have a module of their own: ``stages``, ``timing``, ``orca``.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from isochrone.wire.exchange import Head, Route
 
 
 def timeout_header(head: Head) -> int:
-    """``x-request-timeout-ms`` in ns; 0: none."""
+    """``x-request-timeout-ms`` in ns; 0: no timeout."""
     value = head.get(b"x-request-timeout-ms")
     if value is None:
         return 0
@@ -36,7 +40,7 @@ def header_length(head: Head) -> int | None:
 
 
 def inflating(route: Route, head: Head, limit: int) -> Route:
-    """The route for REST requests with this head: the same, or behind a decompression."""
+    """The route for requests with this head: ``route`` itself, or a route that decompresses bodies for it."""
     encoding = head.get(b"content-encoding")
     if encoding is None or is_identity(encoding) or route.streaming:
         return route

@@ -1,7 +1,7 @@
 """POST …/infer: JSON and binary tensors to an ``InferRequest``, and its outputs back to bytes.
 
-Plans are memoised by the bytes of their JSON part (``plan``); so is the JSON part of the answer, by the plan, the
-version that answered and the shapes of the outputs. Both transports share the tensor codecs; nothing here runs a model.
+Plans are memoised by the bytes of their JSON part. The JSON part of the answer is memoised on the plan, by the version
+that answered and the shapes of the outputs.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
 _MAX_HEADER_MEMOISED = 4096
 _MAX_PLANS_MEMOISED = 512
 _MAX_ANSWERS_MEMOISED = 64
-#: Outputs up to this size are copied into the answer; larger ones are written from where they lie.
+#: Outputs up to this size are copied into the answer; larger ones are sent as views.
 _COPY_LIMIT = 4096
 
 _encode_json = msgspec.json.Encoder().encode
 
 
 class PlanMemo:
-    """Plans of one model and version as the path names them, by the bytes of their JSON part."""
+    """Plans for one model and version, as named in the path, by the bytes of their JSON part."""
 
     __slots__ = ("_plans", "get")
 
@@ -51,7 +51,7 @@ class PlanMemo:
         self.get = self._plans.get
 
     def keep(self, header: bytes, plan: RestPlan) -> None:
-        # A plan with inline data or an id of its own would never be asked for again.
+        # A plan with inline data or a request id does not repeat.
         if len(header) > _MAX_HEADER_MEMOISED or not plan.is_plain or plan.request_id:
             return
         if len(self._plans) >= _MAX_PLANS_MEMOISED:
@@ -60,7 +60,7 @@ class PlanMemo:
 
 
 class InferRoute(Route):
-    """POST …/infer with one particular head."""
+    """POST …/infer requests with one message head."""
 
     def __init__(self, service: InferenceService, memo: PlanMemo, head: Head, model: str, version: str) -> None:
         self.service = service
@@ -73,7 +73,7 @@ class InferRoute(Route):
         self.stages = stages_of(head)
         self.wants_timing = head.get(timing.TIMING_HEADER) is not None
         self.load_format = head.get(b"endpoint-load-metrics-format") or b""
-        #: Nothing but the answer itself is wanted.
+        #: The caller asks for neither compression nor further response headers.
         self.is_plain = not (self.accept_encoding or self.wants_timing or self.load_format)
 
     def handle(self, exchange: Exchange) -> None:
@@ -108,9 +108,9 @@ class InferRoute(Route):
             respond_unexpected(exchange, error)
 
     def _raw_plan(self, body: Buffer) -> tuple[RestPlan, Buffer]:
-        """A body that is one tensor's bytes and nothing else, its shape following from its size; the body as read.
+        """The plan of a raw request, whose body is the bytes of one tensor, and the body.
 
-        For BYTES the body is the one element itself, without its length.
+        The shape follows from the body's size. For BYTES the body is the only element, without its length.
         """
         declared, max_batch_size = self.service.declared_inputs(self.model, self.version)
         if len(declared) != 1:
@@ -152,7 +152,7 @@ class InferRoute(Route):
 
 
 class RestInferRequest(InferRequest):
-    """An inference request that came over REST; knows how to write its answer."""
+    """A request over REST; encodes its own answer."""
 
     __slots__ = ("exchange", "route", "steps")
 
@@ -163,7 +163,7 @@ class RestInferRequest(InferRequest):
         timeout = plan.timeout_ns or route.timeout_ns
         if route.timeout_ns and plan.timeout_ns:
             timeout = min(plan.timeout_ns, route.timeout_ns)
-        # InferRequest's fields, set here rather than by a second call: this runs for every request.
+        # InferRequest's fields are set here, without a call to its __init__: this runs for every request.
         self.plan = plan
         self.id = plan.request_id
         self.inputs = inputs
@@ -203,7 +203,7 @@ class RestInferRequest(InferRequest):
                 for name, array in outputs.items():
                     key: Any = (served, name, array.shape)
             else:
-                # A python model may give its outputs in any order, and leave some out.
+                # A python model may return its outputs in any order and omit some.
                 key = (served, *outputs, *[array.shape for array in outputs.values()])
             if parameters:
                 key = (*key, *parameters.items())
@@ -247,7 +247,7 @@ class RestInferRequest(InferRequest):
             datatype = name_of(array.dtype)
             item: dict[str, Any] = {"name": name, "datatype": datatype, "shape": list(array.shape)}
             if choice.region:
-                # The entry says nothing of it, as Triton's: C++ clients take any parameter for a binary size.
+                # As in Triton, the entry has no parameters: C++ clients read any parameter as a binary size.
                 write_output(name, choice, to_binary(array, datatype), self.route.service)
             elif choice.binary:
                 blob = to_binary(array, datatype)
@@ -282,7 +282,7 @@ class RestInferRequest(InferRequest):
             deflated(self.exchange, route.accept_encoding, headers, parts, self._extras)
 
     def _extras(self) -> Headers:
-        """Headers the caller asked for: where the time went, and how loaded we are."""
+        """The response headers that the caller asked for: timing and load report."""
         route = self.route
         extras: Headers = ()
         if route.wants_timing:
@@ -298,7 +298,7 @@ class RestInferRequest(InferRequest):
         self.exchange.respond(error.http_status, headers, [_encode_json({"error": error.message})])
 
     def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
-        # infer() refuses decoupled models over REST before they start, so there is one response at most.
+        # infer() rejects decoupled models over REST, so there is at most one response.
         self.complete(outputs, parameters)
 
     def finish(self) -> None:
@@ -306,4 +306,4 @@ class RestInferRequest(InferRequest):
 
 
 class SharedMemoryRestRequest(SharedMemoryRequest, RestInferRequest):
-    """One that reads or writes shared memory."""
+    """A request that reads or writes shared memory."""

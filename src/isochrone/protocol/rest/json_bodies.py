@@ -1,7 +1,7 @@
-"""A request's body as JSON, the way Triton reads it: NaN and infinities are numbers, a key given twice can be refused.
+"""JSON request bodies as Triton reads them: NaN and infinities are numbers, and repeated keys can be rejected.
 
-msgspec reads every ordinary body; what it does not know of is left to Python's own reader, off the common path. What is
-wrong is a ``MalformedRequest``: nothing read here may hold text that cannot be written back.
+msgspec reads every ordinary body; Python's own parser reads those with NaN or infinities. Errors are
+``MalformedRequest``. No accepted body contains text that cannot be encoded again.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from isochrone.wire.exchange import Buffer
 
 Kind = TypeVar("Kind")
 
-#: JSON is decoded on the event loop, at some 10 ms per MiB (2-core Neoverse N1), while everybody waits: it is bounded.
+#: JSON is decoded on the event loop, at about 10 ms per MiB (2-core Neoverse N1), so its size is bounded.
 MAX_JSON_BYTES = 16 * 1024 * 1024
-#: Python's own reader takes twenty times as long.
+#: Python's own parser takes twenty times as long.
 _MAX_NAN_BYTES = 1024 * 1024
 
 
@@ -29,7 +29,8 @@ def read_json(body: Buffer, decode: Callable[[Any], Kind], kind: type[Kind]) -> 
     """``decode`` is msgspec's decoder of ``kind``."""
     if len(body) > MAX_JSON_BYTES:
         raise PayloadTooLarge(
-            f"the request's JSON has {len(body)} bytes, at most {MAX_JSON_BYTES} are taken; send tensors as binary data"
+            f"the request's JSON has {len(body)} bytes, at most {MAX_JSON_BYTES} are allowed; send tensors as binary "
+            "data"
         )
     try:
         return decode(body)
@@ -44,7 +45,7 @@ def read_json(body: Buffer, decode: Callable[[Any], Kind], kind: type[Kind]) -> 
             ) from None
     try:
         value = json.loads(text, parse_float=_finite)
-        # Python's reader takes half a surrogate pair, which no answer can carry; writing finds it.
+        # Python's parser accepts a lone surrogate, which no answer can encode; encoding detects it.
         msgspec.json.encode(value)
         return msgspec.convert(value, kind)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -52,11 +53,11 @@ def read_json(body: Buffer, decode: Callable[[Any], Kind], kind: type[Kind]) -> 
 
 
 def refuse_repeated_keys(body: Buffer) -> None:
-    """Raises for a JSON object, at any depth, that gives a key twice; the body has been read as JSON before."""
+    """Raise if a JSON object, at any depth, has a key twice; the body is known to be JSON."""
     try:
         json.loads(bytes(body), object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
-        # Two readers' limits differ: digits of an integer, depth.
+        # The two parsers have different limits on digits and depth.
         raise _malformed(error) from None
 
 

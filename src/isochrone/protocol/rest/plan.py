@@ -1,7 +1,6 @@
-"""The JSON part of an infer request as a ``RestPlan``, and the tensors that it describes.
+"""Decoding of the JSON part of an infer request into a ``RestPlan``, and of the tensors that it describes.
 
-The JSON part of a request whose tensors are binary repeats from request to request, so ``infer`` memoises plans by
-their bytes.
+The JSON part repeats from request to request if the tensors are binary, so ``infer`` memoises plans by its bytes.
 """
 
 from __future__ import annotations
@@ -52,18 +51,18 @@ _decode_header = msgspec.json.Decoder(_Header).decode
 
 
 class RestPlan(Plan):
-    """A decoded JSON part: where the tensors lie, and how the outputs are wanted."""
+    """A decoded JSON part: the positions of the tensors, and the forms of the outputs."""
 
     __slots__ = ("answers", "binary_default", "bools", "choices", "is_plain", "regions", "request_id", "sources")
 
-    #: (name, datatype, numpy type, shape, count, start, stop) for binary data behind the JSON part;
-    #: (name, datatype, region, shape, offset, size, None) for shared memory; arrays of JSON data come ready.
+    #: (name, datatype, numpy type, shape, count, start, stop) for binary data after the JSON part;
+    #: (name, datatype, region, shape, offset, size, None) for shared memory; an array for JSON data.
     sources: list[Any]
     choices: dict[str, OutputChoice]
     binary_default: bool
     #: Every input is binary and of fixed size, every output plain: the fast path.
     is_plain: bool
-    #: Inputs whose bytes are checked on every path: they may be neither 0 nor 1.
+    #: BOOL inputs: their bytes may be other than 0 and 1, and are normalised on every path.
     bools: tuple[str, ...]
     request_id: str
     #: Shared memory that the request reads or writes.
@@ -79,7 +78,7 @@ def _size_parameter(parameters: dict[str, Any], key: str, where: str) -> int:
 
 
 def decode_plan(header: Buffer, length: int, model_name: str, model_version: str) -> RestPlan:
-    """Decodes a JSON part; ``length`` is where it ends and binary data begins."""
+    """Decode a JSON part; ``length`` is its end, where binary data begins."""
     message = read_json(header, _decode_header, _Header)
     position = length
     sources: list[Any] = []
@@ -176,7 +175,7 @@ def _choice(output: _Output, binary_default: bool) -> OutputChoice:
 
 
 def read_inputs(plan: RestPlan, body: Buffer, service: InferenceService) -> Tensors:
-    """The tensors a plan describes, as views of the body where their type allows."""
+    """The tensors that a plan describes, as views of the body where the datatype allows."""
     inputs: Tensors = {}
     if plan.is_plain:
         for name, _, dtype, shape, count, start, stop in plan.sources:

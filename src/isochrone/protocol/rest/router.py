@@ -1,8 +1,7 @@
-"""REST routing: which path means which route.
+"""REST routing: paths to routes.
 
-``route`` is called once per distinct request head; the route it returns holds everything the head alone decides (model,
-version, encodings, deadline header), so that a repeated request starts at its body. Translation only: every answer
-comes from an ``InferenceService``.
+``route`` is called once per distinct request head. The route that it returns holds everything that depends on the head
+alone (model, version, encodings, deadline header), so that the work for a repeated head starts with the body.
 """
 
 from __future__ import annotations

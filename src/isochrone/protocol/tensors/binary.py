@@ -1,9 +1,8 @@
-"""Tensors as bytes and as protobuf: the forms that binary REST, gRPC and shared memory carry.
+"""Tensors as bytes and as protobuf, for binary REST, gRPC and shared memory.
 
-A transport calls these between reading a request's header and making its ``InferRequest``, and again to
-answer. Tensors are views of the received buffer wherever the datatype has a fixed size; only BYTES and typed
-contents are copied. Nothing here may raise anything but an ``IsochroneError`` for what a caller sent, nor
-allocate by what a header claims rather than by the bytes that came.
+Tensors are views of the received buffer if the datatype has a fixed size; only BYTES and typed contents are copied.
+Malformed input raises ``IsochroneError`` and nothing else. Allocations are bounded by the bytes received, never by the
+sizes that a header claims.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
 _LENGTH = struct.Struct("<I")
 
-#: Which field of InferTensorContents carries a datatype. FP16 and BF16 have none: they go as raw bytes only.
+#: Datatype → field of InferTensorContents. FP16 and BF16 have none: they are sent as raw bytes only.
 CONTENTS_FIELD = {
     "BOOL": "bool_contents",
     "INT8": "int_contents",
@@ -41,11 +40,11 @@ _NARROW = {"INT8": "<i4", "INT16": "<i4", "UINT8": "<u4", "UINT16": "<u4"}
 
 
 def decode_bytes(view: memoryview | bytes, count: int, where: str) -> Tensor:
-    """``count`` elements, each a little-endian uint32 length and that many bytes; no less, no more."""
-    # One copy up front: slices of bytes are the elements; slices of a memoryview would need a second step.
+    """Decode exactly ``count`` elements, each a little-endian uint32 length and that many bytes."""
+    # One copy up front: slices of bytes are the elements; slices of a memoryview would have to be converted.
     data = bytes(view)
     total = len(data)
-    # Every element takes 4 bytes at least: work and memory are bounded by what came, not by ``count``.
+    # Every element takes at least 4 bytes: work and memory are bounded by the bytes received, not by ``count``.
     if 4 * count > total:
         raise InvalidArgument(
             f"{where}: expected {count} BYTES elements, which take {4 * count} bytes or more, given {total} bytes"
@@ -75,13 +74,13 @@ def decode_bytes(view: memoryview | bytes, count: int, where: str) -> Tensor:
         )
     if offset < total:
         raise InvalidArgument(
-            f"{where}: expected {count} BYTES elements, given {total - offset} further bytes behind them"
+            f"{where}: expected {count} BYTES elements, given {total - offset} further bytes after them"
         )
     return bytes_tensor(elements, (count,))
 
 
 def encode_bytes(array: Tensor) -> bytes:
-    """The wire form of a BYTES tensor, row by row. Elements are bytes, or text, which becomes UTF-8."""
+    """The wire form of a BYTES tensor in row-major order. Elements are bytes, or text, which is encoded as UTF-8."""
     parts: list[bytes] = []
     append, length = parts.append, _LENGTH.pack
     for element in array.ravel().tolist():
@@ -102,13 +101,13 @@ def encode_bytes(array: Tensor) -> bytes:
 
 
 def size_mismatch(name: str, model: str, expected: int, given: int) -> InvalidArgument:
-    """Triton's words for an input that has more or fewer bytes than its shape needs."""
+    """The error for an input whose size does not match its shape, in Triton's wording."""
     where = f" for model '{model}'" if model else ""
     return InvalidArgument(f"input byte size mismatch for input '{name}'{where}. Expected {expected}, got {given}")
 
 
 def from_binary(name: str, datatype: str, shape: Sequence[int], view: memoryview | bytes, model: str = "") -> Tensor:
-    """A tensor over the bytes received: a view of them, but for BYTES. It may be read-only and unaligned.
+    """A tensor from received bytes: a view of them, except for BYTES. It may be read-only and unaligned.
 
     ``model`` is for the error message.
     """
@@ -119,32 +118,30 @@ def from_binary(name: str, datatype: str, shape: Sequence[int], view: memoryview
     given = view.nbytes if isinstance(view, memoryview) else len(view)
     if given != count * dtype.itemsize:
         raise size_mismatch(name, model, count * dtype.itemsize, given)
-    # Not np.ndarray(buffer=view), which is faster but gives the buffer back at once: its owner could then free or
-    # unmap the memory under the array. frombuffer holds it.
+    # Not np.ndarray(buffer=view), which is faster but releases the buffer immediately: its owner could then free or
+    # unmap the memory under the array. frombuffer keeps the buffer.
     array: Tensor = np.frombuffer(view, dtype).reshape(shape)
     return truth(array) if datatype == "BOOL" else array
 
 
 def truth(array: Tensor) -> Tensor:
-    """A BOOL tensor whose bytes are 0 and 1.
+    """A BOOL tensor with bytes 0 and 1 only.
 
-    C clients send any non-zero byte for true, but numpy and onnxruntime compute with a bool as with 0 or 1.
+    C clients send any non-zero byte for true, but numpy and onnxruntime assume 0 or 1.
     """
     numbers = array.view(np.uint8)
     return numbers != 0 if array.size and numbers.max() > 1 else array
 
 
 def to_binary(array: Tensor, datatype: str) -> bytes | memoryview:
-    """The wire form of a tensor: a view of its memory where that is contiguous. The view keeps the array
-    alive.
-    """
+    """The wire form of a tensor: a view of its memory if that is contiguous. The view keeps the array alive."""
     if datatype == "BYTES":
         return encode_bytes(array)
     if array.dtype != numpy_of(datatype):
         raise Internal(f"an array of {array.dtype} cannot be sent as {datatype}")
     if not array.flags.c_contiguous:
         return array.tobytes()
-    # Through uint8: bfloat16 offers no buffer of its own, and a transport wants len() in bytes.
+    # Through uint8: bfloat16 does not support the buffer protocol, and transports need len() in bytes.
     return array.reshape(-1).view(np.uint8).data
 
 

@@ -1,7 +1,6 @@
-"""Triton's classification extension: the top classes of an output as text instead of the output itself.
+"""Triton's classification extension: the top classes of an output as text instead of the tensor.
 
-A transport calls this when an output asks for ``classification``, in place of sending the tensor. Each class
-is "value:index", with ":label" behind where the model has a label file.
+Each class is "value:index", or "value:index:label" if the model has a label file.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 def classify(array: Tensor, count: int, labels: tuple[str, ...] | None, batched: bool) -> Tensor:
     """The top ``count`` classes as BYTES, of shape [rows, classes] if batched, else [classes].
 
-    Fewer where the output has fewer. Equal values are told lowest index first, NaN last.
+    Fewer if the output has fewer. Equal values are in order of their index; NaN is last.
     """
     datatype = name_of(array.dtype)
     if datatype in ("BOOL", "BYTES"):
@@ -31,12 +30,12 @@ def classify(array: Tensor, count: int, labels: tuple[str, ...] | None, batched:
         raise InvalidArgument("class result not available for output: it has no batch dimension")
     rows = array.shape[0] if batched else 1
     width = array.size // rows if rows else 0
-    # FP16 and BF16 go through FP32, which holds all their values and sorts faster.
+    # FP16 and BF16 are converted to FP32, which holds all their values and sorts faster.
     table = array.reshape(rows, width)
     if datatype in ("FP16", "BF16"):
         table = table.astype(np.float32)
     classes = min(count, width)
-    # C's std::to_string, which Triton uses: %f for floats, %d for integers.
+    # As C++'s std::to_string, which Triton uses: %f for floats, %d for integers.
     form = "%f:%d" if table.dtype.kind == "f" else "%d:%d"
     found: list[bytes] = []
     for row in table:

@@ -1,8 +1,7 @@
-"""The protocol's datatypes: their names, their numpy types, and how many elements a shape holds.
+"""The protocol's datatypes: names, numpy types, and the number of elements of a shape.
 
-Everything that decodes a tensor asks here first. A shape comes from a stranger, so it is measured before
-anything is allocated for it: nothing here computes with integers, or prints values, of a size that the caller
-chose.
+A shape comes from an untrusted caller, so it is checked before memory is allocated for it. No function here computes
+with integers, or prints values, of a size that the caller chose.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ MAX_SHOWN = 80
 
 
 def shown(value: object) -> str:
-    """A value as an error message may quote it: short, whatever the caller sent."""
+    """A value for an error message, shortened if it is long."""
     # str() of an integer beyond 4,300 digits raises, and takes quadratic time before that.
     if isinstance(value, int) and value.bit_length() > 256:
         return f"an integer of {value.bit_length()} bits"
@@ -70,7 +69,7 @@ def numpy_of(name: str) -> np.dtype[Any]:
 
 
 def name_of(dtype: np.dtype[Any]) -> str:
-    """The datatype of a numpy type. Arrays of bytes and of text, of whatever width, are BYTES."""
+    """The datatype of a numpy type. Arrays of bytes and of text of any width are BYTES."""
     name = _NAME_BY_NUMPY.get(dtype)
     if name is not None:
         return name
@@ -80,12 +79,12 @@ def name_of(dtype: np.dtype[Any]) -> str:
 
 
 def item_size(name: str) -> int:
-    """Bytes per element; 0 for BYTES, whose elements differ."""
+    """Bytes per element; 0 for BYTES, whose elements vary in size."""
     return 0 if name == "BYTES" else numpy_of(name).itemsize
 
 
 def check_range(array: Tensor, dtype: np.dtype[Any]) -> None:
-    """Raises ``OverflowError``, as numpy 2 does, for integers that a type cannot hold: numpy 1 wraps them."""
+    """Raise ``OverflowError``, as numpy 2 does, for integers outside a type's range: numpy 1 wraps them."""
     if dtype.kind not in "iu" or array.dtype.kind not in "iu" or not array.size:
         return
     limits = np.iinfo(dtype)
@@ -95,10 +94,9 @@ def check_range(array: Tensor, dtype: np.dtype[Any]) -> None:
 
 
 def element_count(shape: Sequence[int], where: str) -> int:
-    """How many elements a shape holds; ``where`` names the tensor, as in "input 'x'".
+    """The number of elements of a shape; ``where`` names the tensor, as in "input 'x'".
 
-    The dimensions other than zero are bounded too: numpy refuses a shape such as [0, 2⁴⁰, 2⁴⁰], although it
-    is empty.
+    Dimensions beside a zero are bounded too: numpy rejects a shape such as [0, 2⁴⁰, 2⁴⁰], although it is empty.
     """
     if len(shape) > MAX_RANK:
         raise InvalidArgument(f"{where}: shape has {len(shape)} dimensions, at most {MAX_RANK} are allowed")
@@ -121,7 +119,7 @@ def element_count(shape: Sequence[int], where: str) -> int:
 
 
 def bytes_tensor(elements: list[bytes], shape: Sequence[int]) -> Tensor:
-    """An array of BYTES. The elements' count must be the shape's."""
+    """An array of BYTES. The number of elements must match the shape."""
     # np.array(elements) would guess a fixed width and strip trailing zeros; assigning to objects keeps them.
     array = np.empty(len(elements), np.object_)
     array[:] = elements

@@ -1,8 +1,7 @@
-"""Tensors as JSON: lists of numbers, booleans and strings, as a REST request or answer without binary data
-has them.
+"""Tensors as JSON values: lists of numbers, booleans and strings, in REST bodies without binary data.
 
-The JSON parser has run; these functions check what it found against datatype and shape. A value that the
-datatype cannot hold is refused by name and never wrapped, rounded to infinity or read as another type.
+These functions check parsed JSON against datatype and shape. A value outside the datatype's range is rejected by name,
+and never wrapped, rounded to infinity or converted to another type.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from isochrone.protocol.tensors.datatypes import bytes_tensor, element_count, nu
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor
 
-# Exact types, compared as sets, so that a long list is checked by C code; a bool is an int to isinstance
-# only.
+# Exact types, compared as sets, so that C code checks a long list; isinstance would accept a bool as an int.
 _LIST: set[type] = {list}
 _INT: set[type] = {int}
 _BOOL: set[type] = {bool}
@@ -33,10 +31,10 @@ NAN, INFINITY, MINUS_INFINITY = (msgspec.Raw(text) for text in (b"NaN", b"Infini
 
 
 def from_json(name: str, datatype: str, shape: Sequence[int], data: object) -> Tensor:
-    """A tensor from JSON data: a flat list in row-major order, or lists nested as the shape is.
+    """A tensor from JSON data: a flat list in row-major order, or lists nested like the shape.
 
-    Nested data may differ from the shape by dimensions of one. Otherwise it is refused, although its count
-    may fit: a transposed tensor must not pass for the right one.
+    Nested data may differ from the shape by dimensions of one. Other differences are rejected even if the number of
+    elements matches, because the tensor may be transposed.
     """
     dtype = numpy_of(datatype)
     where = f"input '{name}'"
@@ -46,7 +44,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: object) -> T
     flat, dimensions = flatten(where, data)
     if len(flat) != count:
         raise InvalidArgument(f"{where}: expected {count} elements for shape {list(shape)}, given {len(flat)}")
-    # Lists cannot tell the dimensions behind an empty one, and an empty tensor has nothing to misplace.
+    # Lists cannot express the dimensions inside an empty one, and an empty tensor has no element in a wrong place.
     if count and len(dimensions) > 1 and _without_ones(dimensions) != _without_ones(shape):
         raise InvalidArgument(f"{where}: data is nested as {shown(dimensions)}, expected {list(shape)} or a flat list")
     if datatype == "BYTES":
@@ -63,7 +61,7 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: object) -> T
     if not types <= _INT:
         _refuse(where, datatype, flat, _INT, "an integer")
     limits = np.iinfo(dtype)
-    # Asked of the list: numpy 1.x wraps what does not fit.
+    # Checked on the list: numpy 1.x wraps values outside the range.
     if flat and (min(flat) < limits.min or max(flat) > limits.max):
         index = next(i for i, value in enumerate(flat) if not limits.min <= value <= limits.max)
         raise InvalidArgument(
@@ -78,8 +76,7 @@ def flatten(where: str, data: object) -> tuple[list[Any], tuple[int, ...]]:
         raise InvalidArgument(f"{where}: expected a list as data, given {shown(data)}")
     flat: list[Any] = data
     dimensions = [len(flat)]
-    # Level by level rather than by recursion: the depth is the caller's choice, the total work is his list's
-    # size.
+    # Level by level instead of recursively: the caller chooses the depth, and the total work is the list's size.
     while flat and type(flat[0]) is list:
         lengths = set(map(len, flat)) if set(map(type, flat)) == _LIST else set()
         if len(lengths) != 1:
@@ -92,8 +89,8 @@ def flatten(where: str, data: object) -> tuple[list[Any], tuple[int, ...]]:
 def to_json(array: Tensor, datatype: str) -> list[Any]:
     """The elements as a flat list in row-major order, as Triton answers.
 
-    JSON has no NaN and no infinity; they are written as Triton writes them, which the JSON readers of Python and
-    C++ clients take: NaN, Infinity, -Infinity.
+    JSON has no NaN and no infinity; they are written as in Triton: NaN, Infinity, -Infinity. The JSON parsers of Python
+    and C++ clients accept these.
     """
     if datatype == "BF16":
         raise InvalidArgument("BF16 output has no JSON form, ask for binary_data")
@@ -108,7 +105,7 @@ def to_json(array: Tensor, datatype: str) -> list[Any]:
 
 
 def number(value: float) -> float | msgspec.Raw:
-    """A number as msgspec can write it: left alone, it makes null of what JSON lacks."""
+    """A number as msgspec can encode it: msgspec would encode NaN and infinities as null."""
     if value != value:
         return NAN
     if value in (float("inf"), -float("inf")):
@@ -128,7 +125,7 @@ def _floats(where: str, datatype: str, dtype: np.dtype[Any], flat: list[Any]) ->
         raise _outside(where, datatype, index, flat[index]) from None
     with np.errstate(over="ignore"):
         array = wide.astype(dtype, copy=False)
-    # NaN and infinities were given as such; what became infinite on the way does not fit.
+    # NaN and infinities in the input are valid; a finite value that became infinite is out of range.
     finite = np.isfinite(array) | ~np.isfinite(wide)
     if not finite.all():
         index = int(finite.argmin())

@@ -1,9 +1,9 @@
-"""System shared memory that clients registered: where a request's tensors are when they are not in its body.
+"""System shared-memory regions that clients registered, for tensors that are not in a request's body.
 
-A transport asks for a ``view`` in place of the bytes on the wire, and leases the regions of a request until its answer
-is written: a region in use cannot be unregistered. A client names POSIX shared memory by its key; the key is looked up
-in /dev/shm and nowhere else, and no link is followed. What cannot be prevented: a client that truncates its memory
-while a view is being read kills the reader with SIGBUS, which is why a server offers shared memory only when told to.
+A transport uses a ``view`` of a region instead of bytes from the wire, and holds the regions of a request until its
+answer is written: a held region cannot be unregistered. A client names POSIX shared memory by its key; the key is
+looked up in /dev/shm only, and no link is followed. A client that truncates its memory while a view is being read
+terminates the server with SIGBUS; this cannot be prevented, so shared memory is off by default.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from isochrone.protocol.tensors.datatypes import shown
 _KEY = re.compile(r"/?[A-Za-z0-9_.-]{1,250}", re.ASCII)
 _FOLDER = "/dev/shm"
 
-#: Each region holds a file descriptor, of which a process has 1,024 unless told otherwise.
+#: Each region uses a file descriptor, of which a process has 1,024 by default.
 MAX_REGIONS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class SharedMemoryRegion:
-    """A region as the status call tells it; sizes in bytes."""
+    """A region as the status call reports it; sizes in bytes."""
 
     name: str
     key: str
@@ -37,15 +37,15 @@ class SharedMemoryRegion:
 
 
 class SharedMemoryRegions:
-    """The regions registered with this server, by name. For the event loop's thread alone; views may go anywhere."""
+    """The regions registered with this server, by name. For the event loop's thread only; any thread may use views."""
 
     def __init__(self) -> None:
         self._regions: dict[str, tuple[SharedMemoryRegion, mmap.mmap, int]] = {}
-        #: Requests that hold a region; a name that is absent is held by none.
+        #: Name → number of requests that hold the region; no entry: none.
         self._holders: dict[str, int] = {}
 
     def register(self, name: str, key: str, offset: int, byte_size: int) -> None:
-        """Maps ``byte_size`` bytes at ``offset`` of the shared memory ``key`` under the client's name for them."""
+        """Map ``byte_size`` bytes at ``offset`` of the shared memory ``key`` as the region ``name``."""
         if not isinstance(name, str) or not name:
             raise InvalidArgument(f"failed to register shared memory region: expected a name, given {shown(name)}")
         if name in self._regions:
@@ -67,12 +67,12 @@ class SharedMemoryRegions:
         self._regions[name] = (SharedMemoryRegion(name, key, offset, byte_size), memory, start)
 
     def unregister(self, name: str = "") -> None:
-        """Forgets a region, or all of them if the name is empty. An unknown name is no error, as in Triton.
+        """Unregister a region, or all regions if the name is empty. As in Triton, an unknown name is no error.
 
-        A region that a request holds stays, and the call fails; without a name the others are forgotten all the same.
+        A region that a request holds stays registered, and the call fails; without a name the others are removed.
         """
-        # Not closed but let go of: the mapping ends with the last view of it, now if there is none. close() would
-        # unmap it under arrays whose library took the address and gave the buffer back.
+        # Not closed explicitly: the mapping ends with its last view. close() would unmap it under arrays whose library
+        # kept the address and released the buffer.
         if name:
             if name in self._holders:
                 raise Unavailable(f"Cannot unregister shared memory region {shown(name)}, it is currently in use.")
@@ -106,20 +106,20 @@ class SharedMemoryRegions:
         return [entry[0]]
 
     def view(self, name: str, offset: int, byte_size: int) -> memoryview:
-        """Bytes of a region, writable, ``offset`` counted from the region's own start."""
+        """A writable view of a region; ``offset`` is relative to the region's start."""
         entry = self._regions.get(name) if isinstance(name, str) else None
         if entry is None:
             raise NotFound(f"Unable to find shared memory region: {shown(name)}")
         region, memory, start = entry
         if not (_is_size(offset) and _is_size(byte_size) and offset + byte_size <= region.byte_size):
-            # Triton's words: which of the two is wrong.
+            # Triton's wording.
             wrong = "offset" if not _is_size(offset) or offset >= region.byte_size else "offset + byte size"
             raise InvalidArgument(
                 f"Invalid {wrong} for shared memory region: {shown(name)}: "
                 f"asked for {shown(byte_size)} bytes at offset {shown(offset)}, "
                 f"the region has {region.byte_size}"
             )
-        # The client may have truncated its memory since, and reading beyond its end is SIGBUS. size() is an fstat.
+        # The client may have truncated its memory; reading beyond its end raises SIGBUS. size() is an fstat.
         remaining = memory.size() - region.offset
         if offset + byte_size > remaining:
             raise InvalidArgument(
@@ -131,7 +131,7 @@ class SharedMemoryRegions:
 
 
 def cuda_regions(name: str = "") -> list[SharedMemoryRegion]:
-    """The CUDA regions: always none, as on a Triton without a GPU. Clients ask and unregister before they start."""
+    """The CUDA regions: always none, as in Triton without a GPU. Clients ask for them when they start."""
     if name:
         raise NotFound(f"Unable to find cuda shared memory region: {shown(name)}")
     return []
@@ -145,15 +145,15 @@ def refuse_cuda_region(name: str) -> NoReturn:
 
 
 def _is_size(value: int) -> bool:
-    # REST hands on what JSON held, which a type hint does not check.
+    # REST passes JSON values of any type.
     return type(value) is int and value >= 0
 
 
 def _map(where: str, key: str, offset: int, byte_size: int) -> tuple[mmap.mmap, int]:
-    """The mapping, and where in it the region starts: a mapping begins at a multiple of the page size."""
+    """The mapping, and the region's start in it: a mapping begins at a multiple of the page size."""
     path = os.path.join(_FOLDER, key.removeprefix("/"))
     try:
-        # O_NONBLOCK: opening a named pipe must not hang; it is refused below.
+        # O_NONBLOCK: opening a named pipe must not block; it is rejected below.
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise InvalidArgument(f"{where}: Unable to open shared memory region: '{key}': {error.strerror}") from None

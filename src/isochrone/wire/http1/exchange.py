@@ -22,7 +22,7 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 _response_heads: dict[tuple[int, Headers], bytes] = {}
 
 
-def _response_head(status: int, headers: Headers) -> bytes:
+def response_head(status: int, headers: Headers) -> bytes:
     key = (status, headers)
     head = _response_heads.get(key)
     if head is None:
@@ -120,10 +120,10 @@ class Http1Exchange:
         for part in body:
             length += len(part)
         if self.head.keep_alive and not connection.closing:
-            head = b"%scontent-length: %d\r\n\r\n" % (_response_head(status, headers), length)
+            head = b"%scontent-length: %d\r\n\r\n" % (response_head(status, headers), length)
         else:
             head = b"%scontent-length: %d\r\nconnection: close\r\n\r\n" % (
-                _response_head(status, headers),
+                response_head(status, headers),
                 length,
             )
         self.finished = True
@@ -164,7 +164,7 @@ class Http1Exchange:
         closing = b"" if self.head.keep_alive and not self.connection.closing else b"connection: close\r\n"
         # RFC 9112 §6.1, §7.1: HTTP/1.0 knows no chunks; there the connection's end is the body's end.
         coding = b"" if self.head.ends_by_closing else b"transfer-encoding: chunked\r\n"
-        self._stream([b"%s%s%s\r\n" % (_response_head(status, headers), coding, closing)], 0)
+        self._stream([b"%s%s%s\r\n" % (response_head(status, headers), coding, closing)], 0)
 
     def write(self, body: Sequence[Buffer]) -> None:
         length = sum(len(part) for part in body)
