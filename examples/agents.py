@@ -1,7 +1,7 @@
-"""The demo's load: agents that ask the pipeline over HTTP and over gRPC, at random instants, whatever became of the
-requests before.
+"""The demo's load: agents that send requests to the pipeline over HTTP and gRPC at random instants, without waiting for
+earlier answers.
 
-Every answer says which version of the pipeline and of each stage it came from. Latency counts from the instant a
+Every answer contains which version of the pipeline and of each stage it came from. Latency counts from the instant a
 request was due, so a fleet that falls behind cannot hide it. The agents share the machine with the fleet.
 """
 
@@ -22,17 +22,17 @@ from sightings import Sighting
 MODEL = "pipeline"
 #: Outputs of the pipeline that name a version.
 _STAGES = ("preprocess_version", "detector_version")
-#: Seconds an agent waits for an answer. Long: what the demo asks for is that none is lost.
+#: Seconds that an agent waits for an answer. Long, because the demo checks that none is lost.
 _PATIENCE = 5.0
 _PIXELS = 64
 
 
 class Failed(Exception):
-    """The agent got no answer of a model."""
+    """The agent got no answer from a model."""
 
 
 class Agent(ABC):
-    """Asks, as often as it is told to; several requests may be under way."""
+    """Sends requests on demand; several may be in flight."""
 
     def __init__(self, name: str, address: str) -> None:
         self.name = name
@@ -40,11 +40,11 @@ class Agent(ABC):
 
     @abstractmethod
     async def ask(self) -> tuple[float, tuple[str, ...]]:
-        """When the request was sent, and the versions its answer came from. Raises ``Failed``."""
+        """The instant at which the request was sent, and the versions that answered it. Raises ``Failed``."""
 
     @abstractmethod
     async def close(self) -> None:
-        """Gives its connections up."""
+        """Close its connections."""
 
 
 class HttpAgent(Agent):
@@ -127,7 +127,7 @@ class Load:
         self._sending = asyncio.create_task(self._send())
 
     async def stop(self) -> None:
-        """Returns when everything that was sent is answered, or given up."""
+        """Return when every request is answered or abandoned."""
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)

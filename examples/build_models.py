@@ -5,8 +5,8 @@
     pipeline     ensemble preprocess, then detector, inside the server
     tracker      onnx     a position smoothed over the requests of a sequence; the server keeps its state
 
-The same bytes every time, and a file that is right already is not touched: a server in poll mode sees no change. The
-configurations written here are meant to be read: each key says why it is there.
+The same bytes every time, and files that are up to date are not written: a server in poll mode sees no change. The
+configurations are meant to be read: comments explain each key.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ max_batch_size: 32
 input [ {{ name: "pixels" data_type: TYPE_UINT8 dims: [ {PIXELS} ] }} ]
 output [ {{ name: "features" data_type: TYPE_FP32 dims: [ {PIXELS} ] }} ]
 
-# Requests that arrive together share a batch. No max_queue_delay_microseconds: nobody waits for company.
+# Requests that arrive together share a batch. Without max_queue_delay_microseconds, no request waits for others.
 dynamic_batching {{ }}
 
-# Handed to Model.load as strings: a model's settings belong here, not into its code.
+# Passed to Model.load as strings: a model's settings belong here, not in its code.
 parameters [
   {{ key: "mean" value {{ string_value: "127.5" }} }},
   {{ key: "scale" value {{ string_value: "0.0078125" }} }}
@@ -69,8 +69,8 @@ class Model:
 '''
 
 DETECTOR_CONFIG = f"""\
-# An onnx model: 1/model.onnx. Without this file the server would read inputs and outputs from the model and say in
-# its log what it assumed.
+# An onnx model: 1/model.onnx. Without this file the server would read inputs and outputs from the model and log what
+# it assumed.
 name: "detector"
 platform: "onnxruntime_onnx"
 max_batch_size: 32
@@ -83,17 +83,17 @@ output [ {{ name: "scores" data_type: TYPE_FP32 dims: [ {len(LABELS)} ] label_fi
 instance_group [ {{ count: 1 kind: KIND_CPU }} ]
 
 dynamic_batching {{
-  # Two classes: 1 is served first; 2, the default, gains a class for every second it waits.
+  # Two classes: 1 runs first; a request of class 2, the default, gains a class for every second that it waits.
   priority_levels: 2
   default_priority_level: 2
-  # Past this a caller is told 429 at once, rather than waiting for an answer that comes too late.
+  # Further requests are rejected immediately with 429.
   default_queue_policy {{ max_queue_size: 1024 }}
 }}
 
 # The newest version only; "all {{ }}" or "specific {{ versions: [ 1, 3 ] }}" serve more at once.
 version_policy {{ latest {{ num_versions: 1 }} }}
 
-# Answers of equal requests are kept, if the server was started with --cache-config.
+# Answers are cached, if the server was started with --cache-config.
 response_cache {{ enable: false }}
 
 parameters [ {{ key: "intra_op_thread_count" value {{ string_value: "1" }} }} ]
@@ -101,7 +101,7 @@ parameters [ {{ key: "intra_op_thread_count" value {{ string_value: "1" }} }} ]
 
 PIPELINE_CONFIG = f"""\
 # An ensemble: a graph of other models, run inside the server. Tensors go from step to step without being copied;
-# deadline and priority of the request hold for every step.
+# deadline and priority of the request apply to every step.
 name: "pipeline"
 platform: "ensemble"
 max_batch_size: 32
@@ -129,7 +129,7 @@ ensemble_scheduling {{
 
 TRACKER_CONFIG = """\
 # A model with memory. Requests that carry the same sequence_id (with sequence_start on the first and sequence_end on
-# the last) are one sequence; the server keeps the sequence's state between them and hands it to the model.
+# the last) form a sequence; the server keeps the sequence's state between them and passes it to the model.
 name: "tracker"
 platform: "onnxruntime_onnx"
 max_batch_size: 16
@@ -138,7 +138,7 @@ input [ { name: "measured" data_type: TYPE_FP32 dims: [ 2 ] } ]
 output [ { name: "position" data_type: TYPE_FP32 dims: [ 2 ] } ]
 
 sequence_batching {
-  # A sequence without a request for five seconds is over, and its place is free.
+  # A sequence without a request for five seconds ends, and its slot is free.
   max_sequence_idle_microseconds: 5000000
 
   # Up to 64 sequences are live at once; a batch takes the oldest requests of up to 16 of them.
@@ -219,7 +219,7 @@ def files() -> dict[str, bytes]:
 
 
 def build(repository: Path) -> int:
-    """Writes what is missing or differs; returns how many files that were."""
+    """Write files that are missing or differ; return their number."""
     written = 0
     for name, content in files().items():
         path = repository / name
@@ -228,7 +228,7 @@ def build(repository: Path) -> int:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(content)
         written += 1
-    # An ensemble's version directory is empty, but must be there.
+    # An ensemble's version directory is empty, but must exist.
     (repository / "pipeline" / "1").mkdir(parents=True, exist_ok=True)
     return written
 

@@ -1,7 +1,7 @@
 """A small load generator: connections that each send a request, wait for the answer, and send the next.
 
-Closed loop: a slow server is asked less often, so these figures say what callers who wait for each other's answers
-see, not what a crowd that does not wait would. The generator shares the machine with the server it measures.
+Closed loop: a slow server gets fewer requests, so these figures hold for callers that wait for each answer, not for
+independent callers. The generator shares the machine with the server it measures.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ Requests = Iterator[bytes]
 
 @dataclass
 class Tally:
-    """What one model's connections saw."""
+    """The results of one model's connections."""
 
     model: str
     milliseconds: list[float] = field(default_factory=list)
     failures: int = 0
     first_failure: str = ""
-    #: Heads of the answers, where somebody wants to read them.
+    #: Heads of the answers, if they are needed.
     heads: list[bytes] | None = None
 
     def fail(self, reason: str) -> None:
@@ -35,7 +35,7 @@ class Tally:
 
 
 def encode(model: str, name: str, datatype: str, array: Any, parameters: dict[str, Any], extra: str = "") -> bytes:
-    """One HTTP request with a binary tensor, whole: head, JSON, data."""
+    """One complete HTTP request with a binary tensor: head, JSON, data."""
     tensor = {"name": name, "datatype": datatype, "shape": list(array.shape)}
     body = json.dumps(
         {
@@ -52,7 +52,7 @@ def encode(model: str, name: str, datatype: str, array: Any, parameters: dict[st
 
 
 class Connection(asyncio.Protocol):
-    """Sends what ``requests`` gives, one at a time, until told to stop or it gives no more."""
+    """Send what ``requests`` yields, one at a time, until ``stop`` or until there is no more."""
 
     def __init__(self, requests: Requests, tally: Tally) -> None:
         self._requests = requests
@@ -97,7 +97,7 @@ class Connection(asyncio.Protocol):
         self._send()
 
     def give_up(self) -> None:
-        """Nobody waits for its answer any more."""
+        """Stop without waiting for the answer."""
         if not self.closed.done():
             self.closed.set_result(None)
             self._tally.fail("no answer within 5 s of the end")
@@ -111,7 +111,7 @@ class Connection(asyncio.Protocol):
 
 
 async def drive(port: int, plan: list[tuple[Requests, Tally]], seconds: float) -> None:
-    """One connection for each part of the plan, all at once, for so many seconds."""
+    """One connection for each part of the plan, all at the same time, for ``seconds``."""
     loop = asyncio.get_running_loop()
     connections: list[Connection] = []
     for requests, tally in plan:
@@ -124,7 +124,7 @@ async def drive(port: int, plan: list[tuple[Requests, Tally]], seconds: float) -
     await asyncio.wait([connection.closed for connection in connections], timeout=seconds)
     for connection in connections:
         connection.stopping = True
-    # What is under way is answered and counted; a server that does not answer any more is not waited for.
+    # Requests in flight are answered and counted; a server that no longer answers is not waited for.
     await asyncio.wait([connection.closed for connection in connections], timeout=5)
     for connection in connections:
         connection.give_up()

@@ -1,8 +1,8 @@
-"""``make demo``: a whole fleet under load, its versions changed and changed back, and what the agents saw of it.
+"""``make demo``: a fleet under load while versions are rolled out and back, and a check of every answer.
 
-``isochrone up`` runs the bundled fleet with a second gateway. Agents ask its pipeline all the time, while the commands
-a person would type roll version 2 out, back, and out again. Exits 0 if no request failed and no agent saw what it must
-not see; nothing stays behind.
+``isochrone up`` runs the bundled fleet with a second gateway. Agents send requests to its pipeline while commands roll
+version 2 out, back, and out again. Exits with 0 if no request failed and no answer violated the guarantees; leaves no
+process or file behind.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from sightings import Phase, Sighting, gone_back, versions_of, violations
 from isochrone.cli.requests.waterfall import percentile
 
 REQUESTS_PER_SECOND = 300.0
-#: Of each transport, half of them at each gateway.
+#: Agents per transport, half of them at each gateway.
 AGENTS = 4
-#: Violations and failures that are shown.
+#: Violations and failures to show.
 _SHOWN = 5
 TO_TWO = ("rollout", "start", "pipeline=2", "preprocess=2", "detector=2", "--cutover")
 
@@ -44,11 +44,11 @@ def say(text: str = "") -> None:
 
 
 class Story:
-    """The run, phase by phase, while the load goes on."""
+    """The run, phase by phase, under continuous load."""
 
     def __init__(self, fleet: FleetProcess, load: Load, seconds: float) -> None:
         self.phases: list[Phase] = []
-        #: By name of a phase: how long each gateway held requests in it, in ms.
+        #: By phase: how long each gateway held requests, in ms.
         self.pauses: dict[str, dict[str, float]] = {}
         self._fleet = fleet
         self._load = load
@@ -81,13 +81,13 @@ class Story:
             self.pauses[name] = {gateway: after[gateway] - held for gateway, held in before.items()}
 
     def _enter(self, phase: Phase) -> None:
-        """Where one begins the one before ends: every request is in one."""
+        """Begin a phase and end the one before: every request belongs to one."""
         if self.phases:
             self.phases[-1] = replace(self.phases[-1], end=phase.begin)
         self.phases.append(phase)
 
     async def _isochrone(self, words: Sequence[str]) -> None:
-        """A command as a person would type it; its lines as they come."""
+        """Run a command and show its lines as they come."""
         port = self._fleet.control_port
         words = (*words, *(("--api", f"http://127.0.0.1:{port}") if port != USUAL_CONTROL else ()))
         say(f"\n$ isochrone {shlex.join(words)}")
@@ -127,7 +127,7 @@ def summary(story: Story, seen: Sequence[Sighting]) -> Table:
 
 
 def judge(story: Story, seen: Sequence[Sighting]) -> None:
-    """Tells what was seen; raises if it is not what was promised."""
+    """Report the results; raise if they violate a guarantee."""
     say()
     console.print(summary(story, seen))
     say("\nA change lasts from its command's start to its end. Agents, fleet and commands share this machine.")
@@ -136,7 +136,7 @@ def judge(story: Story, seen: Sequence[Sighting]) -> None:
         say(f"{name}: requests waited {said}")
     last = story.phases[-2:]
     late = gone_back([each for phase in last for each in phase.sent(seen)], "1", "2")
-    say(f"{last[0].name}: nothing waited; {len(late)} requests got version 1 after somebody had version 2")
+    say(f"{last[0].name}: no request waited; {len(late)} requests got version 1 after another had got version 2")
     failures = [f"{each.agent}: {each.failure}" for each in seen if not each.versions]
     found = violations(seen, story.phases)
     say(f"failed requests: {len(failures)}")
@@ -144,7 +144,7 @@ def judge(story: Story, seen: Sequence[Sighting]) -> None:
     for problem in (*failures[:_SHOWN], *found[:_SHOWN]):
         say(f"  {problem}")
     if failures or found:
-        raise DemoFailed(f"{len(failures)} requests failed and {len(found)} saw what they must not see")
+        raise DemoFailed(f"{len(failures)} requests failed and {len(found)} violated a guarantee")
 
 
 async def run_story(fleet: FleetProcess, seconds: float) -> None:
@@ -164,11 +164,11 @@ def _ended(number: int, _: object) -> NoReturn:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A fleet under load, its versions changed; what the agents saw.")
-    parser.add_argument("--seconds", type=float, default=3.0, help="between two changes (default: %(default)g)")
-    parser.add_argument("--free-ports", action="store_true", help="leave the usual ports alone even if they are free")
+    parser = argparse.ArgumentParser(description="A fleet under load while versions change; checks every answer.")
+    parser.add_argument("--seconds", type=float, default=3.0, help="seconds between two changes (default: %(default)g)")
+    parser.add_argument("--free-ports", action="store_true", help="do not use the default ports even if they are free")
     arguments = parser.parse_args()
-    # A shell that starts it in the background has Ctrl-C ignored; it must still end the demo.
+    # A shell that starts the demo in the background ignores Ctrl-C; it must still end the demo.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _ended)
@@ -177,7 +177,7 @@ def main() -> None:
         with FleetProcess(folder, say, free_ports=arguments.free_ports) as fleet:
             fleet.wait_until_up()
             asyncio.run(run_story(fleet, arguments.seconds))
-        say("\nEverything is stopped. The same by hand: isochrone up, then the commands above.")
+        say("\nAll processes have stopped. To do the same by hand: isochrone up, then the commands above.")
     except (DemoFailed, OSError) as error:
         sys.exit(f"demo: {error}\ndemo: logs are in {folder}")
     except KeyboardInterrupt:

@@ -13,7 +13,7 @@ from isochrone.cli.requests.waterfall import percentile
 
 @dataclass(frozen=True)
 class Outcome:
-    """What one policy made of the load."""
+    """The results of one policy."""
 
     policy: str
     tally: Tally
@@ -45,7 +45,7 @@ def models(tallies: list[Tally], connections: Mapping[str, int], seconds: float)
 
 def policies(outcomes: list[Outcome], title: str) -> Table:
     """The policies side by side."""
-    table = _table(title, "policy", "requests", "p50 ms", "p90 ms", "p99 ms", "failed", "to the slow one")
+    table = _table(title, "policy", "requests", "p50 ms", "p90 ms", "p99 ms", "failed", "slow worker")
     for outcome in outcomes:
         ordered = sorted(outcome.tally.milliseconds)
         shares = [f"{percentile(ordered, share):.1f}" for share in (0.5, 0.9, 0.99)]

@@ -1,7 +1,7 @@
-"""The demo's fleet: ``isochrone up`` as a process, on the usual ports or, where those are taken, on free ones.
+"""The demo's fleet: ``isochrone up`` as a process, on the default ports or, if those are in use, on free ones.
 
-Its state is a directory of its own. Leaving the block stops the fleet in good order; Linux ends it, too, when the demo
-itself is killed. Must never signal a process it did not start.
+It has its own state directory. Leaving the block stops the fleet; Linux also ends it when the demo itself is killed.
+Must never signal a process that it did not start.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _IS_UP = "Ctrl-C stops everything"
 
 
 class FleetProcess:
-    """One ``isochrone up``. A second gateway beside the bundled one: what changes must change on both at once."""
+    """One ``isochrone up``, with a second gateway beside the bundled one: versions must change on both at once."""
 
     def __init__(self, directory: Path, say: Callable[[str], None], *, free_ports: bool = False) -> None:
         self._log = directory / "up.log"
@@ -57,7 +57,7 @@ class FleetProcess:
     def __enter__(self) -> Self:
         self._say(f"$ isochrone up --state {self._state}")
         with signals_held(), self._log.open("w") as output:
-            # In a group of its own: Ctrl-C is for the demo, which then ends the fleet in good order.
+            # In its own process group: Ctrl-C reaches the demo alone, which then stops the fleet.
             self._process = subprocess.Popen(
                 [*ISOCHRONE, "up", "--state", str(self._state)],
                 stdin=subprocess.DEVNULL,
@@ -69,13 +69,13 @@ class FleetProcess:
         return self
 
     def wait_until_up(self) -> None:
-        """Shows what it says meanwhile."""
+        """Wait and show its output meanwhile."""
         give_up = time.monotonic() + START_SECONDS
         shown = 0
         while True:
             ended = self._process.poll()
             lines = self._log.read_text().splitlines()
-            # What it then tells to try works only while it runs, which is not for long.
+            # The commands that it suggests work only while it runs, which is not for long.
             told = lines[: lines.index("")] if "" in lines else lines
             for line in told[shown:]:
                 self._say(f"  {line}")
@@ -89,12 +89,12 @@ class FleetProcess:
             time.sleep(0.02)
 
     def status(self) -> dict[str, Any]:
-        """The controller's word."""
-        told: dict[str, Any] = json.loads(_get(f"127.0.0.1:{self.control_port}", "/v1/status"))
-        return told
+        """The status as the controller reports it."""
+        status: dict[str, Any] = json.loads(_get(f"127.0.0.1:{self.control_port}", "/v1/status"))
+        return status
 
     def held_ms(self) -> dict[str, float]:
-        """By gateway: how long requests have been held by strict switches, all of them together."""
+        """By gateway: the total time that strict switches have held requests."""
         held = {}
         for gateway in self.status()["gateways"]:
             page = _get(gateway["metrics"], "/metrics")
@@ -103,7 +103,7 @@ class FleetProcess:
         return held
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Nothing interrupts the end: a second Ctrl-C would leave processes behind.
+        # A second Ctrl-C must not interrupt this: it would leave processes behind.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         if self._process.poll() is None:
@@ -114,9 +114,9 @@ class FleetProcess:
             self._process.kill()
             self._process.wait()
             code = -signal.SIGKILL
-        # What went wrong first is what to tell; and one that was still starting may not know yet how to end well.
+        # The first error is the one to report; a fleet that was still starting may exit with another code.
         if code != 0 and kind is None:
-            raise DemoFailed(f"isochrone up ended with code {code}, expected 0; what it said is in {self._log}")
+            raise DemoFailed(f"isochrone up ended with code {code}, expected 0; its output is in {self._log}")
 
 
 def _get(address: str, path: str) -> str:

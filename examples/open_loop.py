@@ -1,7 +1,7 @@
-"""A load generator that does not wait: requests are due at random instants, whatever became of those before.
+"""An open-loop load generator: requests are due at random instants, independent of earlier answers.
 
-A request's latency counts from the instant it was due, so a server that falls behind cannot hide it by being asked
-less often. Every policy gets the same instants, from one seed.
+Latency counts from the instant at which a request was due, so a server that falls behind cannot hide it. Every policy
+gets the same instants, from one seed.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from closed_loop import Connection, Tally
 
 #: Connections opened before the first request is due, and at most.
 _FIRST, _MOST = 32, 512
-#: Seconds that what is under way at the end gets.
+#: Seconds that requests in flight get at the end.
 _GRACE = 5.0
 
 
 class OpenLoop:
-    """One request, sent again and again; at most one in flight per connection."""
+    """One request, sent repeatedly; at most one in flight per connection."""
 
     def __init__(self, port: int, request: bytes, tally: Tally) -> None:
         self.request = request
@@ -33,7 +33,7 @@ class OpenLoop:
         self._connecting: set[asyncio.Task[None]] = set()
 
     async def run(self, rate: float, seconds: float) -> None:
-        """``rate`` requests a second on average (Poisson) for so many seconds."""
+        """``rate`` requests a second on average (Poisson) for ``seconds``."""
         for _ in range(_FIRST):
             await self._connect()
         draws = random.Random(1)
@@ -65,7 +65,7 @@ class OpenLoop:
 
 
 class Caller(Connection):
-    """A connection that asks when a request is due, and is idle in between."""
+    """A connection that sends a request when one is due, and is idle in between."""
 
     def __init__(self, load: OpenLoop) -> None:
         super().__init__(iter(()), load.tally)
@@ -84,7 +84,7 @@ class Caller(Connection):
         self._transport.write(self._load.request)
 
     def stop(self) -> None:
-        """Closes it, now or after the answer it waits for."""
+        """Close it, now or after the answer that it waits for."""
         self.stopping = True
         if self in self._load.idle:
             self._transport.close()

@@ -1,7 +1,7 @@
-"""A model for the demo that takes its time without taking a core: it sleeps, as one that waits for an accelerator does.
+"""A model for the demo that sleeps instead of computing, as a model does that waits for an accelerator.
 
-Three workers, a gateway and a load generator may share two cores. With a model that computed, the demo would show the
-kernel's scheduler; with one that sleeps, it shows who sends what where.
+Three workers, a gateway and a load generator may share two cores. With a model that computes, the demo would show the
+kernel's scheduler; with this one it shows the routing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ parameters [ { key: "service_ms" value { string_value: "%g" } } ]
 """
 
 _MODEL = '''\
-"""Sleeps for about its service time, half of it to one and a half, and hands its input back."""
+"""Sleeps for 0.5 to 1.5 times its service time and returns its input."""
 
 import random
 import time
@@ -42,7 +42,7 @@ class Model:
 
 
 def write_planner(repository: Path, service_ms: float) -> Path:
-    """A repository with this model alone; returns it."""
+    """Write a repository with this model alone; return its path."""
     version = repository / MODEL / "1"
     version.mkdir(parents=True)
     (version / "model.py").write_text(_MODEL)

@@ -1,7 +1,7 @@
-"""``make demo-policies``: a gateway and three workers, one slow; what the policies make of it; and a worker killed.
+"""``make demo-policies``: routing policies with a gateway and three workers, one of them slow; then a worker is killed.
 
-Every server is a process of its own on free ports. On a terminal the demo keeps serving afterwards until Ctrl-C;
-elsewhere it stops the servers, checks that they ended well, and exits 0; 1 if a single request failed.
+Every server is its own process on free ports. On a terminal the demo serves until Ctrl-C; elsewhere it stops the
+servers, checks their exit codes, and exits with 0, or with 1 if a request failed.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from isochrone.protocol.timing import parse_server_timing
 HERE = Path(__file__).resolve().parent
 #: Connections of each sample model, all at once.
 CONNECTIONS = {"detector": 8, "preprocess": 4, "pipeline": 4, "tracker": 4}
-#: The last one serves for the rest of the demo.
+#: The last policy serves for the rest of the demo.
 POLICIES = ("round_robin", "least_connections", "power_of_two", "prequal")
-#: The planner's service time, and the slow worker's. A third of the load keeps the slow one's four instances busy for
-#: half of the time: it is slow, not overrun.
+#: The planner's service time, and the slow worker's. A third of the load keeps the slow worker's four instances busy
+#: for half of the time: it is slow, not overloaded.
 QUICK_MS, SLOW_MS = 3.0, 24.0
 REQUESTS_PER_SECOND = 240.0
 
@@ -49,7 +49,7 @@ def say(text: str = "") -> None:
 
 
 def load_plan(models: list[str]) -> tuple[list[tuple[Requests, Tally]], list[Tally]]:
-    """What every connection sends to the sample models."""
+    """The requests that every connection sends to the sample models."""
     random = np.random.default_rng(1)
     pixels = random.integers(0, 256, (1, 64)).astype(np.uint8)
     features = random.standard_normal((1, 64), np.float32)
@@ -90,7 +90,7 @@ def ask(port: int, path: str, headers: dict[str, str] | None = None) -> str:
 
 
 def planned_by(gateway: Server) -> dict[str, int]:
-    """Planner runs of each worker so far, by the gateway's own page."""
+    """Planner runs of each worker so far, by the gateway's statistics."""
     told = json.loads(ask(gateway.ports["gateway"], "/v2/models/planner/stats", {"x-isochrone-per-worker": "1"}))
     return {worker: int(page["model_stats"][0]["inference_count"]) for worker, page in told["workers"].items()}
 
@@ -106,7 +106,7 @@ def try_policy(gateway: Server, policy: str, slow: Server, seconds: float) -> de
 
 
 def compare_policies(servers: Servers, workers: list[Server], seconds: float) -> Server:
-    """One gateway for each policy in turn; returns the last one."""
+    """Run one gateway for each policy in turn; return the last one."""
     outcomes = []
     for index, policy in enumerate(POLICIES):
         say(f"{seconds:g} s by {policy}")
@@ -139,7 +139,7 @@ def retries(gateway: Server) -> int:
 
 
 def kill_under_load(gateway: Server, victim: Server, seconds: float) -> None:
-    """Sequences are left out: their state dies with their worker, and no gateway can bring it back."""
+    """Without sequences: their state is lost with their worker."""
     plan, tallies = load_plan([model for model in CONNECTIONS if model != "tracker"])
     say(f"\n{seconds:g} s of load, kill -9 of worker {victim.address} in the middle of it")
     before = retries(gateway)
@@ -158,7 +158,7 @@ def kill_under_load(gateway: Server, victim: Server, seconds: float) -> None:
 
 
 def show_waterfall(gateway: Server) -> None:
-    """The median of some requests that ask for their timing, now that nothing else runs."""
+    """The median of some requests that ask for their timing, without other load."""
     features = np.random.default_rng(2).standard_normal((1, 64), np.float32)
     request = encode("detector", "features", "FP32", features, {}, extra="x-isochrone-timing: 1\r\n")
     tally = Tally("detector", heads=[])
@@ -169,12 +169,12 @@ def show_waterfall(gateway: Server) -> None:
     total, head = answers[len(answers) // 2]
     stages = stages_of(total, parse_server_timing(head.lower().partition(b"server-timing:")[2].partition(b"\r\n")[0]))
     say()
-    console.print(render(total, stages, "where one request's time goes (detector, alone, through the gateway)"))
+    console.print(render(total, stages, "stages of one request (detector, alone, through the gateway)"))
 
 
 def say_where(gateway: Server) -> None:
     http_url = f"http://{gateway.address}"
-    say("\nStill serving with the two workers left; Ctrl-C stops them. Try:")
+    say("\nThe two remaining workers still serve; Ctrl-C stops them. Try:")
     say(f"  isochrone infer detector --url {http_url}")
     say(f"  isochrone infer pipeline --url grpc://{gateway.address} --batch 8 --repeat 100")
     say(f"  curl -i {http_url}/v2/models/detector -H 'x-isochrone-explain: 1'")
@@ -215,8 +215,8 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=HERE / "models", help="model repository (default: %(default)s)")
     parser.add_argument("--seconds", type=float, default=3.0, help="how long each load lasts (default: %(default)g)")
     arguments = parser.parse_args()
-    # So that the servers are stopped, too, when the demo is told to end.
-    # A shell that starts it in the background has Ctrl-C ignored; on a terminal it must still end the demo.
+    # Signals that end the demo must also stop the servers.
+    # A shell that starts the demo in the background ignores Ctrl-C; on a terminal it must still end the demo.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _ended)

@@ -1,7 +1,7 @@
-"""The demo's workers and gateways: each a process with a log of its own, all of them gone when the demo is.
+"""The demo's workers and gateways: each a process with its own log; all of them end with the demo.
 
-They pick free ports and tell them in their "ready" line. On the way out each gets SIGTERM and has to end well. Linux
-ends them, too, when the demo itself is killed. Must never signal a process it did not start.
+They use free ports and report them in their "ready" line. At the end each gets SIGTERM and must exit with 0. Linux
+also ends them when the demo itself is killed. Must never signal a process that it did not start.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class DemoFailed(Exception):
-    """The sentence says what to do about it."""
+    """The message says what to do about it."""
 
 
 class Server:
-    """One process that serves."""
+    """One worker or gateway process."""
 
     def __init__(self, name: str, arguments: list[str], log: Path) -> None:
         self.name = name
@@ -38,7 +38,7 @@ class Server:
         self.killed = False
         self._log = log
         with log.open("w") as output:
-            # In a group of its own: Ctrl-C is for the demo, which then ends the others in good order.
+            # In its own process group: Ctrl-C reaches the demo alone, which then stops the others.
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "isochrone", *arguments, "--log-json"],
                 stdin=subprocess.DEVNULL,
@@ -50,11 +50,11 @@ class Server:
 
     @property
     def address(self) -> str:
-        """Where it takes requests."""
+        """The address that accepts requests."""
         return f"127.0.0.1:{self.ports.get('gateway') or self.ports['http']}"
 
     def wait_until_ready(self, workers: int = 0) -> Server:
-        """Until every model is loaded and warm; a gateway, until it has found so many workers."""
+        """Wait until every model is loaded and warm; for a gateway, until it has found ``workers`` workers."""
         give_up = time.monotonic() + START_SECONDS
         while time.monotonic() < give_up:
             ended = self.process.poll()
@@ -71,7 +71,7 @@ class Server:
         raise DemoFailed(f"the {self.name} was not ready after {START_SECONDS:.0f} s; {self.last_words()}")
 
     def kill(self) -> None:
-        """As a crash would."""
+        """End it as a crash would."""
         self.killed = True
         self.process.kill()
 
@@ -104,14 +104,14 @@ class Servers:
 
     def _start(self, name: str, arguments: list[str]) -> Server:
         self._started += 1
-        # Interrupted between the two, it would belong to nobody.
+        # A signal between the two lines would leave the process behind.
         with signals_held():
             server = Server(name, arguments, self._folder / f"{self._started}.log")
             self._servers.append(server)
         return server
 
     def end(self, servers: list[Server]) -> None:
-        """Ends some of them, all at once; those that were not killed have to end well."""
+        """End some of them at the same time; those that were not killed must exit with 0."""
         for server in servers:
             if server.process.poll() is None:
                 server.process.terminate()
@@ -120,7 +120,7 @@ class Servers:
         for server in servers:
             try:
                 code = server.process.wait(max(0.0, give_up - time.monotonic()))
-                # One that was still starting may not know yet how to end well.
+                # A server that was still starting may exit with another code.
                 if code != 0 and not server.killed and (server.ports or code != -signal.SIGTERM):
                     problems.append(f"the {server.name} ended with code {code}, expected 0; {server.last_words()}")
             except subprocess.TimeoutExpired:
@@ -135,20 +135,20 @@ class Servers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # Nothing interrupts the end: a second Ctrl-C would leave processes behind.
+        # A second Ctrl-C must not interrupt this: it would leave processes behind.
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         try:
             self.end(self._servers)
         except DemoFailed:
-            # What went wrong first is what to tell.
+            # The first error is the one to report.
             if kind is None or issubclass(kind, KeyboardInterrupt):
                 raise
 
 
 @contextmanager
 def signals_held() -> Iterator[None]:
-    """What comes meanwhile takes effect at the end."""
+    """Delay signals until the end of the block."""
     came: list[int] = []
     before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _SIGNALS}
     try:
@@ -161,7 +161,7 @@ def signals_held() -> Iterator[None]:
 
 
 def end_with(parent: int) -> None:
-    """In the new process, before it becomes the server: SIGTERM for it when the demo is gone, however that came."""
+    """In the new process, before it becomes the server: get SIGTERM when the demo ends for any reason."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(1)

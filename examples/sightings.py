@@ -1,7 +1,7 @@
-"""What the demo's agents saw, and whether it was right: requests in, findings out. Pure.
+"""Checks of what the demo's agents received: requests in, violations out. Pure.
 
 All times are of one monotonic clock: the agents are in one process. A request counts as sent a little before it was
-and as answered a little after, so what is found here did happen; it may miss what took microseconds.
+and as answered a little after, so every violation found here did happen; one that took microseconds may be missed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ class Sighting:
     """One request, as its agent saw it. Times are in seconds."""
 
     agent: str
-    #: When it was to be sent: latency counts from here.
+    #: When it was due: latency counts from here.
     due: float
     sent: float
     answered: float
-    #: Of the pipeline and each of its stages, by the answer; empty: it failed.
+    #: Versions of the pipeline and each of its stages, by the answer; empty: the request failed.
     versions: tuple[str, ...] = ()
     failure: str = ""
 
@@ -58,7 +58,7 @@ def mixed(sightings: Iterable[Sighting]) -> list[str]:
 
 
 def gone_back(sightings: Sequence[Sighting], old: str, new: str) -> list[str]:
-    """Requests that got the old version although they were sent after somebody, anybody, had the new one."""
+    """Requests that got the old version although they were sent after another agent had received the new one."""
     first = min((each.answered for each in sightings if new in each.versions), default=float("inf"))
     return [
         f"{each.agent} got version {old} {(each.sent - first) * 1000:.1f} ms after version {new} was seen"
@@ -68,7 +68,7 @@ def gone_back(sightings: Sequence[Sighting], old: str, new: str) -> list[str]:
 
 
 def violations(sightings: Sequence[Sighting], phases: Sequence[Phase]) -> list[str]:
-    """Everything that must not have happened."""
+    """All violations."""
     found = mixed(sightings)
     for index, phase in enumerate(phases):
         seen = phase.sent(sightings)
