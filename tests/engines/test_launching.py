@@ -14,7 +14,14 @@ from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import FleetRecord
 from isochrone.control.state.view import View
 from isochrone.engines import launching
-from isochrone.engines.launching import Launch, alone, check_ports, launch_of_file, launch_of_state, record_of
+from isochrone.engines.launching import (
+    Launch,
+    check_ports,
+    launch_of_file,
+    launch_of_state,
+    record_of,
+    single_supervisor,
+)
 from isochrone.errors import AlreadyExists, ConfigError
 from isochrone.settings.problems import SettingsError
 from isochrone.store.opening import open_store
@@ -68,16 +75,16 @@ def test_logs_go_where_they_are_wanted(tmp_path: Path) -> None:
 
 def test_only_one_supervisor_has_a_state(tmp_path: Path) -> None:
     refused = pytest.raises(AlreadyExists, match=f"process {os.getpid()};")
-    with alone(tmp_path / "s"), refused, alone(tmp_path / "s"):
+    with single_supervisor(tmp_path / "s"), refused, single_supervisor(tmp_path / "s"):
         raise AssertionError("two at once")
-    with alone(tmp_path / "s"):
+    with single_supervisor(tmp_path / "s"):
         pass
 
 
 def test_a_state_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     message = "--state: directory: expected one that can be written to"
-    with pytest.raises(ConfigError, match=message), alone(tmp_path / "file" / "s"):
+    with pytest.raises(ConfigError, match=message), single_supervisor(tmp_path / "file" / "s"):
         pass
     with pytest.raises(ConfigError, match=message):
         launch_of_state(tmp_path / "file" / "s")

@@ -1,7 +1,7 @@
-"""What an engine promises, wherever it runs the processes of a fleet.
+"""The interface of an engine, which runs the processes of a fleet.
 
-An engine keeps each process it was told to start running, and starts one that dies again, until it is told to stop it.
-It knows nothing of the store and decides nothing about the fleet: ``convergence`` does.
+An engine keeps each started process running, and restarts one that dies, until it is asked to stop it. It knows nothing
+of the store and decides nothing about the fleet: ``supervision`` does.
 """
 
 from __future__ import annotations
@@ -15,28 +15,27 @@ from isochrone.control.fleet.processes import ProcessSpec
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """One process that an engine keeps."""
+    """One process that an engine keeps running."""
 
-    #: 0 while it waits to be started again.
+    #: 0 while it waits for its restart.
     pid: int
     spec: ProcessSpec
     #: When its present process was started, on the monotonic clock, in seconds.
     since: float
-    #: How often it was started again.
     restarts: int
-    #: It has been told to stop, and has not ended yet.
+    #: It was asked to stop, and has not ended yet.
     stopping: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """The end of one process: it is dead for certain."""
+    """The end of one process."""
 
     spec: ProcessSpec
     pid: int
-    #: As ``subprocess`` counts: negative for the signal that ended it.
+    #: As in ``subprocess``: negative for the signal that ended it.
     status: int
-    #: Seconds until it is started again; None: it was told to stop.
+    #: Seconds until it is restarted; None: it was asked to stop.
     again_in: float | None
 
     @property
@@ -45,13 +44,13 @@ class Exit:
 
 
 class Engine(ABC):
-    """Runs processes. One object per supervisor; all methods are called from its event loop."""
+    """One object per supervisor; all methods are called from its event loop."""
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[Exit], None]] = []
 
     def on_exit(self, listener: Callable[[Exit], None]) -> None:
-        """``listener`` is called at once whenever a process has ended, whatever the cause."""
+        """Call ``listener`` whenever a process has ended, whatever the cause."""
         self._listeners.append(listener)
 
     def _notify(self, ended: Exit) -> None:
@@ -60,13 +59,13 @@ class Engine(ABC):
 
     @abstractmethod
     async def start(self, spec: ProcessSpec) -> None:
-        """Starts a process and keeps it running. Raises ``ValueError`` if one of that name is kept already."""
+        """Start a process and keep it running. Raise ``ValueError`` if there is one of that name."""
 
     @abstractmethod
     async def stop(self, name: str, grace: float) -> None:
-        """Asks a process to end, waits, and ends it by force after ``grace`` seconds. It has ended when this returns.
+        """Ask a process to end, and kill it after ``grace`` seconds. Return when it has ended.
 
-        Harmless if no process of that name is kept.
+        Harmless if there is no process of that name.
         """
 
     @abstractmethod
@@ -74,4 +73,4 @@ class Engine(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Lets go of what the engine itself holds. All processes have been stopped before."""
+        """Release the engine's own resources. All processes have been stopped before."""

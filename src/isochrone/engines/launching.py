@@ -1,6 +1,7 @@
-"""What must be settled before a supervisor can start processes: which fleet, whose state, free ports, one supervisor.
+"""Prepares the start of a fleet: which file, which state directory, one supervisor, free ports.
 
-``isochrone up FILE`` applies the file as ``isochrone apply`` would; without a file, what was applied last goes on.
+``isochrone up FILE`` applies the file as ``isochrone apply`` would; without a file, the fleet that was applied last
+continues.
 """
 
 from __future__ import annotations
@@ -32,26 +33,26 @@ from isochrone.settings.problems import SettingsError, settings_error
 from isochrone.store.base import Store
 from isochrone.store.etcd.address import PASSWORD_VARIABLE, split_password
 
-#: Who applied a file that ``isochrone up`` was given.
+#: The author of a file that ``isochrone up`` applies.
 _WHO = "isochrone up"
-#: Seconds to wait for ports that processes of a supervisor before this one may be about to give back.
+#: Seconds to wait for ports that the processes of an earlier supervisor may be about to release.
 _PORT_SECONDS = 3.0
 _ATTEMPTS = 10
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """A fleet that is to be started."""
+    """A fleet to start."""
 
     fleet: Fleet
     text: str
-    #: Of the file: what its relative paths are of.
+    #: The directory of the file, which its relative paths refer to.
     directory: Path
     #: Names the file in errors.
     where: str
-    #: Logs and the lock are here.
+    #: The directory of logs and of the lock.
     state: Path
-    #: Whether the file is applied even if the store holds a fleet already.
+    #: Whether the file is applied even if the store already has a fleet.
     applies: bool
 
     @property
@@ -60,7 +61,7 @@ class Launch:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What its processes must know and their command lines must not show."""
+        """What its processes need and their command lines must not show."""
         _, password = split_password(self.store_url)
         return {PASSWORD_VARIABLE: password} if password else {}
 
@@ -71,7 +72,7 @@ def launch_of_file(path: Path, state: Path | None = None) -> Launch:
     try:
         fleet = load_fleet(path)
     except SettingsError:
-        # All that is wrong in one go, the repositories included.
+        # Report all errors at once, including those of the repositories.
         read_file(read_text(path), str(path), directory)
         raise
     return Launch(
@@ -80,7 +81,7 @@ def launch_of_file(path: Path, state: Path | None = None) -> Launch:
 
 
 def launch_of_state(root: Path) -> Launch:
-    """``isochrone up`` without a file: the fleet in a directory; the bundled one is written there if there is none."""
+    """``isochrone up`` without a file: the fleet in a directory; the bundled fleet is written there if it is empty."""
     path = root / "fleet.yaml"
     if not path.exists():
         try:
@@ -92,14 +93,14 @@ def launch_of_state(root: Path) -> Launch:
 
 
 def _state_of(fleet: Fleet, directory: Path) -> Path:
-    """Beside the store's file, so that one store has one lock, however the fleet is named on the command line."""
+    """Beside the store's file, so that each store has one lock, whatever path the command line names."""
     scheme, _, path = store_url(fleet, directory).partition(":")
     return Path(path).parent if scheme == "sqlite" else directory / "state"
 
 
 @contextmanager
-def alone(state: Path) -> Iterator[None]:
-    """Only one supervisor at a time has a state; the lock goes with the process."""
+def single_supervisor(state: Path) -> Iterator[None]:
+    """Hold the lock of a state directory: one supervisor at a time. The kernel releases it with the process."""
     path = state / "supervisor.lock"
     try:
         state.mkdir(parents=True, exist_ok=True)
@@ -124,26 +125,27 @@ def alone(state: Path) -> Iterator[None]:
 async def record_of(
     store: Store,
     launch: Launch,
-    agrees: bool = False,
+    agreed: bool = False,
     check: Callable[[FleetRecord, str], Awaitable[None]] | None = None,
 ) -> tuple[FleetRecord, FleetRecord | None]:
-    """The fleet record to go by, written if need be, and the one before it. Raises ``StoreUnavailable``.
+    """The fleet record, written if need be, and the one before it. Raise ``StoreUnavailable``.
 
-    ``agrees``: the user agrees to whatever the file takes away. ``check`` may refuse the record before it is written.
+    ``agreed``: the user agrees to everything that the file takes away. ``check`` may reject the record before it is
+    written.
     """
     keys = Keys(launch.fleet.name)
     for _ in range(_ATTEMPTS):
         view = View(keys, (await store.list(keys.prefix)).entries)
         before = view.fleet
-        if before is not None and (not launch.applies or _says_the_same(before, launch)):
+        if before is not None and (not launch.applies or _is_applied(before, launch)):
             if check is not None:
                 await check(before, launch.where)
             return before, before
-        # A model or version that is not there is told now, not by a rollout that fails later.
+        # A missing model or version is reported now, not by a rollout that fails later.
         file = read_file(launch.text, launch.where, launch.directory)
         lost = lost_versions(file, before, view.assignments)
         context = RequestContext(_WHO, time.time(), secrets.token_hex(4))
-        decision = apply_fleet(view, file, context, agreed=agrees, lost=lost)
+        decision = apply_fleet(view, file, context, agreed=agreed, lost=lost)
         if check is not None:
             await check(decision.answer.record, launch.where)
         if not decision.operations or (await store.transact(decision.compares, decision.operations)).succeeded:
@@ -151,8 +153,8 @@ async def record_of(
     raise Unavailable(f"the fleet record changed {_ATTEMPTS} times while the file was applied; try again")
 
 
-def _says_the_same(record: FleetRecord, launch: Launch) -> bool:
-    """A file that was applied already is not applied again: it would undo rollouts made since."""
+def _is_applied(record: FleetRecord, launch: Launch) -> bool:
+    """Whether the file is the applied one. It is not applied again: that would undo rollouts made since."""
     fleet, text = without_password(launch.fleet, launch.text)
     spec = fleet.model_dump(mode="json")
     return (record.text, record.spec, record.directory) == (text, spec, str(launch.directory))

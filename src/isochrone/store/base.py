@@ -1,7 +1,7 @@
-"""What a store promises, whichever it is. The model is etcd's: keys with revisions, transactions, watches, leases.
+"""The interface of a store. The model is etcd's: keys with revisions, transactions, watches, leases.
 
-Every change of the store has a revision, which only grows. A transaction is seen by everybody whole or not at all, and
-is on disk (with etcd: on a majority's) when it returns. ``open_store`` makes one from a URL.
+Every change of the store has a revision, which only grows. A transaction is visible completely or not at all, and is on
+disk (with etcd: on a majority's disks) when it returns. ``open_store`` makes a store from a URL.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from isochrone.errors import Unavailable
 
 
 class StoreUnavailable(Unavailable):
-    """The store does not answer, or cannot write: the message says which, why, and what to do."""
+    """The store does not answer, or cannot write: the message names the store, the reason and the remedy."""
 
     code = "store_unavailable"
 
 
 class LeaseEnded(StoreUnavailable):
-    """A ``Put`` named a lease that has ended. Nothing was written: grant a new one and try again."""
+    """A ``Put`` named a lease that has ended. Nothing was written: grant a new one and retry."""
 
     code = "lease_ended"
 
@@ -30,7 +30,7 @@ class LeaseEnded(StoreUnavailable):
 
 
 class Compacted(Exception):
-    """A watch asked for changes that are no longer kept: list again, and watch from there."""
+    """A watch requested changes that are no longer kept: list again, and watch from there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +41,13 @@ class Entry:
     value: bytes
     #: Of the change that wrote it last.
     revision: int
-    #: The lease it goes with; 0: it stays.
+    #: The lease that it expires with; 0: none.
     lease: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Compare:
-    """A condition: the key was last written by this revision; 0: it is not there."""
+    """A condition: the key was last written by this revision; 0: it does not exist."""
 
     key: str
     revision: int
@@ -67,16 +67,16 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """Of a transaction. Not succeeded: some condition did not hold, and nothing was written."""
+    """The outcome of a transaction. Not succeeded: a condition did not hold, and nothing was written."""
 
     succeeded: bool
-    #: The store's revision after it; of the change itself, if it succeeded.
+    #: The store's revision afterwards; if it succeeded, that of the transaction.
     revision: int
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was under a prefix at one revision."""
+    """The entries under a prefix at one revision."""
 
     entries: Mapping[str, Entry]
     revision: int
@@ -84,7 +84,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Everything that one or more whole revisions changed under a prefix."""
+    """All changes of one or more complete revisions under a prefix."""
 
     revision: int
     written: tuple[Entry, ...] = ()
@@ -92,30 +92,30 @@ class Changes:
 
 
 class Lease(ABC):
-    """Keys written with it vanish when it ends: when it is revoked, or its holder is not heard of for ``seconds``.
+    """Keys written with it are deleted when it ends: when it is revoked, or not renewed for ``seconds``.
 
-    It is kept alive in the background from the moment it is granted.
+    It is renewed in the background from the moment it is granted.
     """
 
     id: int
     seconds: float
-    #: Why it could not be kept alive when that was last tried: also where reading still works. "": it could.
+    #: Why the last renewal failed, even if reading still works; "": it succeeded.
     error: str = ""
 
     @property
     @abstractmethod
     def lost(self) -> bool:
-        """It has ended without being revoked: a new one must be granted and its keys written again."""
+        """Whether it ended without being revoked: a new one must be granted, and its keys written again."""
 
     @abstractmethod
     async def revoke(self) -> None:
-        """Ends it now, and its keys with it. Harmless when it has ended already or the store is away."""
+        """End it and delete its keys. Harmless if it has ended already or the store is unavailable."""
 
 
 class Store(ABC):
     """All methods raise ``StoreUnavailable`` when the store cannot be reached or cannot write."""
 
-    #: As it was opened: for messages.
+    #: As it was opened, without a password: for messages.
     url: str
 
     @abstractmethod
@@ -129,18 +129,18 @@ class Store(ABC):
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Put | Delete], *, durable: bool = True
     ) -> Outcome:
-        """If every condition holds, all operations; otherwise none. No key may be operated on twice.
+        """Perform all operations if every condition holds, otherwise none. No key may occur twice in the operations.
 
-        Not ``durable``: everybody sees it at once all the same, and it survives the death of any process, but not
-        always that of the machine. For what means nothing after that. A durable one makes all before it so.
+        Not ``durable``: it is visible at once and survives the death of any process, but not always that of the
+        machine. For records that mean nothing after that. A durable transaction makes all earlier ones durable.
 
-        When it raises, whether it happened is not known: read again. Only after ``LeaseEnded`` it is: nothing did.
+        If it raises, its outcome is unknown: read again. Only after ``LeaseEnded`` nothing was written for certain.
         """
 
     @abstractmethod
     def watch(self, prefix: str, after: int) -> AsyncIterator[Changes]:
-        """Every change after a revision, in order, whole transactions. Raises ``Compacted`` or ``StoreUnavailable``;
-        then the watch is over. Changes without content say that the store has moved on elsewhere."""
+        """Every change after a revision, in order, in complete transactions. Raise ``Compacted`` or
+        ``StoreUnavailable``, which ends the watch. Empty changes report a new revision outside the prefix."""
 
     @abstractmethod
     async def grant(self, seconds: float) -> Lease: ...

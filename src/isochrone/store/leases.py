@@ -1,7 +1,7 @@
-"""Keeps a lease alive in the background, and knows when it can no longer be alive, whatever the store says.
+"""Renews a lease in the background, and knows locally when it must have expired.
 
-The holder's own clock decides last: counted from before the renewal was sent, it never believes longer in its lease
-than the store does.
+The holder counts from before each renewal was sent, so it never considers its lease alive for longer than the store
+does.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from isochrone.clock import SECOND
 from isochrone.store.base import Lease, StoreUnavailable
 from isochrone.store.machine_clock import boottime_ns
 
-#: A renewal is due after this part of the lease; after a failed one it is tried again after the smaller part.
+#: Shares of the lease until the next renewal, and until the retry of a failed one.
 _RENEW_AFTER, _RETRY_AFTER = 1 / 3, 1 / 12
 
 
 class KeptLease(Lease):
-    """``renew`` answers False when the lease has ended. Must be made on a running loop."""
+    """``renew`` returns False if the lease has ended. Must be created on a running loop."""
 
     def __init__(
         self,
@@ -38,13 +38,13 @@ class KeptLease(Lease):
 
     @property
     def lost(self) -> bool:
-        # It stays lost: keys may have been written again under another lease since somebody was told.
+        # It stays lost: a caller may have written the keys again under another lease since.
         if not self._lost and not self._revoked and self._now_ns() >= self._ends_ns:
             self._lost = True
         return self._lost
 
     def mark_lost(self) -> None:
-        """The store was heard to say that it has ended."""
+        """The store has reported that it ended."""
         if not self._revoked:
             self._lost = True
 
@@ -56,11 +56,11 @@ class KeptLease(Lease):
         try:
             await self._revoke(self.id)
         except StoreUnavailable:
-            # It ends by itself.
+            # It expires by itself.
             pass
 
     async def stop_keeping(self) -> None:
-        """It ends when its time is over, or by ``revoke``."""
+        """Stop renewing it: it expires, or ends by ``revoke``."""
         self._keeper.cancel()
         await asyncio.gather(self._keeper, return_exceptions=True)
 

@@ -1,7 +1,7 @@
-"""A clock that all processes of one machine share, and the name of the boot it counts from.
+"""A clock that all processes of one machine share, and the identity of the boot that it counts from.
 
-Leases in a file end by it. It goes on while the machine sleeps, as leases must; after a restart of the machine its
-readings mean nothing, which the boot's name tells.
+Leases in a file expire by it. It includes the time that the machine is suspended, as leases must. After a restart of
+the machine its readings are meaningless, which the identity of the boot reveals.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A live copy of everything under a prefix, in memory, for reading without waiting.
+"""A live copy of all entries under a prefix, in memory, for reading without waiting.
 
-It is as new as the last watch event. When the store is away it keeps what it had and says so once; when the store is
-back it lists anew and applies the differences as one change. It never writes.
+It is as recent as the last watch event. While the store is unavailable it keeps its entries, and logs that once; when
+the store is back it lists again and applies the differences as one change. It never writes.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from isochrone.store.base import Changes, Compacted, Entry, Snapshot, Store, Sto
 
 log = structlog.get_logger()
 
-#: Between tries to list while the store is away; doubles from the first to the second.
+#: Seconds between attempts to list while the store is unavailable: the first pause, which doubles, and the longest.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
-#: ``catch_up`` asks the store itself if the watch has not told by then: what changed may lie outside the prefix.
+#: Seconds until ``catch_up`` lists instead of waiting for the watch: the change may lie outside the prefix.
 _ASK_AFTER = 0.05
 
 
@@ -26,41 +26,41 @@ class Mirror:
     def __init__(self, store: Store, prefix: str) -> None:
         self._store, self.prefix = store, prefix
         self._entries: dict[str, Entry] = {}
-        #: Of the store, when it was last heard.
+        #: The last known revision of the store.
         self.revision = 0
-        #: Whether it follows the store now; if not, ``error`` says why.
+        #: Whether it is up to date; if not, ``error`` has the reason.
         self.connected = False
         self.error = ""
-        #: Called on the loop after each change was applied whole. They must not block.
+        #: Called on the loop after each complete change. They must not block.
         self.on_change: list[Callable[[], None]] = []
         self._waiting: set[asyncio.Future[None]] = set()
-        self._following: asyncio.Task[None] | None = None
+        self._watching: asyncio.Task[None] | None = None
 
     @property
     def entries(self) -> Mapping[str, Entry]:
-        """By key; the same dictionary always, changed in place between two turns of the loop."""
+        """By key; always the same dictionary, changed in place between two turns of the loop."""
         return self._entries
 
     def under(self, prefix: str) -> list[Entry]:
-        """By key."""
+        """The entries under a prefix, sorted by key."""
         return [self._entries[key] for key in sorted(key for key in self._entries if key.startswith(prefix))]
 
     async def start(self) -> None:
-        """Returns with the first listing in. Raises ``StoreUnavailable`` if there is none to be had."""
+        """Return when the first listing is complete. Raise ``StoreUnavailable``."""
         self._adopt(await self._store.list(self.prefix))
         self.connected = True
-        self._following = asyncio.create_task(self._follow(), name=f"mirror {self.prefix}")
+        self._watching = asyncio.create_task(self._watch(), name=f"mirror {self.prefix}")
 
     async def stop(self) -> None:
         """The entries stay as they are."""
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.gather(self._following, return_exceptions=True)
-            self._following = None
+        if self._watching is not None:
+            self._watching.cancel()
+            await asyncio.gather(self._watching, return_exceptions=True)
+            self._watching = None
         self.connected = False
 
     async def changed(self, after_revision: int, timeout: float) -> bool:  # noqa: ASYNC109
-        """Whether it has come past a revision; waits for it up to ``timeout`` seconds."""
+        """Whether it has passed a revision; wait for that up to ``timeout`` seconds."""
         try:
             async with asyncio.timeout(timeout):
                 while self.revision <= after_revision:
@@ -75,20 +75,21 @@ class Mirror:
         return True
 
     async def catch_up(self, revision: int) -> None:
-        """Waits until it has seen a revision, to read what one has written. Raises ``StoreUnavailable``."""
+        """Wait until it has reached a revision, so that a caller can read its own write. Raise
+        ``StoreUnavailable``."""
         while not await self.changed(revision - 1, _ASK_AFTER):
             snapshot = await self._store.list(self.prefix)
             if snapshot.revision > self.revision:
                 self._adopt(snapshot)
 
-    async def _follow(self) -> None:
+    async def _watch(self) -> None:
         while True:
             try:
                 async with contextlib.aclosing(self._store.watch(self.prefix, self.revision)) as watch:  # type: ignore[type-var]
                     async for changes in watch:
                         self._apply(changes)
             except Compacted:
-                # Nothing is wrong with the store: this copy was too far behind.
+                # The store is healthy: this copy was too far behind.
                 pass
             except Exception as error:
                 self._broken(error)
@@ -115,9 +116,9 @@ class Mirror:
         self.error = error.message if isinstance(error, StoreUnavailable) else f"{type(error).__name__}: {error}"
         if self.connected:
             self.connected = False
-            # What no store should raise comes with its traceback; it must not end the mirror either.
+            # An unexpected error is logged with its traceback; it must not end the mirror either.
             log.warning(
-                "store is away, going on with what is known",
+                "store is unavailable, continuing with the last known state",
                 store=self._store.url,
                 error=self.error,
                 exc_info=None if expected else error,
@@ -151,5 +152,5 @@ class Mirror:
             try:
                 callback()
             except Exception:
-                # One listener's fault is not the others'.
+                # An error of one listener must not affect the others.
                 log.exception("a listener of the store's mirror failed", prefix=self.prefix)

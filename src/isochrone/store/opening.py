@@ -1,4 +1,4 @@
-"""Makes a store from its URL. Does not touch it: the first call does, and says what is wrong."""
+"""Makes a store from its URL. Does not connect: the first call does, and reports errors."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ ACCEPTED = "sqlite:PATH, or etcd:http://HOST:2379 with several endpoints parted 
 
 
 def open_store(url: str, directory: Path | None = None) -> Store:
-    """``sqlite:path/to/file.db``, relative to ``directory`` or else to the working one, or ``etcd:http://h1:2379,…``."""
+    """``sqlite:path/to/file.db``, relative to ``directory`` or the working directory, or ``etcd:http://h1:2379,…``."""
     kind, _, rest = url.partition(":")
     if kind == "sqlite" and rest:
-        # sqlite:///absolute is how other programs write it.
+        # Other programs write sqlite:///absolute.
         path = Path(rest[2:] if rest.startswith("///") else rest)
         return SqliteStore(url, (directory or Path.cwd()) / path.expanduser())
     if kind == "etcd" and rest:
-        # Imported here: httpx takes a tenth of a second, which a fleet on one machine need not wait for.
+        # Imported here: httpx takes a tenth of a second to import, and a fleet on one machine does not need it.
         from isochrone.store.etcd.store import EtcdStore
 
         return EtcdStore(url)

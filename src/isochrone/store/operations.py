@@ -1,4 +1,4 @@
-"""What a caller must not ask of any store, refused before it is asked."""
+"""Checks of a caller's arguments that hold for every store."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from isochrone.errors import InvalidArgument
 from isochrone.store.base import Delete, Put
 
-#: etcd's default for --max-txn-ops; the same everywhere, so that a fleet can move from one store to the other.
+#: etcd's default for --max-txn-ops; the same for SQLite, so that a fleet can move from one store to the other.
 MAX_OPERATIONS = 128
 
 

@@ -1,4 +1,4 @@
-"""Keys under a prefix as a range of keys, which is how both stores read them."""
+"""The range of keys that a prefix covers, which both stores use to read it."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ _LAST_CODE_POINT = 0x10FFFF
 
 
 def first_after(prefix: str) -> str | None:
-    """The first key beyond all that begin with the prefix; None: there is no end.
+    """The first key after all that begin with the prefix; None: there is none.
 
     Keys are ordered by their UTF-8 bytes, which is the order of their code points.
     """
     for place in range(len(prefix) - 1, -1, -1):
         following = ord(prefix[place]) + 1
         if following == _FIRST_SURROGATE:
-            # Surrogates are no characters: UTF-8 has no bytes for them.
+            # UTF-8 cannot encode surrogates.
             following = _AFTER_SURROGATES
         if following <= _LAST_CODE_POINT:
             return prefix[:place] + chr(following)

@@ -38,15 +38,15 @@ def test_a_death_in_words(pid: int, status: int, silent: int, detail: str) -> No
 
 def test_a_crash_loop_is_told_a_few_times_and_then_once_a_minute() -> None:
     limit = Limit()
-    told = {second: silent for second in range(1, 182) if (silent := limit.take(float(second))) is not None}
-    assert list(told)[:3] == [1, 2, 3]
-    assert len(told) == 6
-    assert sum(told.values()) + len(told) <= 181
+    reported = {second: silent for second in range(1, 182) if (silent := limit.take(float(second))) is not None}
+    assert list(reported)[:3] == [1, 2, 3]
+    assert len(reported) == 6
+    assert sum(reported.values()) + len(reported) <= 181
 
 
 @given(st.lists(st.floats(0.01, 300.0), min_size=1, max_size=60))
 def test_every_death_is_told_or_counted_with_a_later_one(pauses: list[float]) -> None:
-    limit, now, told, waiting = Limit(), 1000.0, 0, 0
+    limit, now, reported, waiting = Limit(), 1000.0, 0, 0
     for pause in pauses:
         now += pause
         silent = limit.take(now)
@@ -54,5 +54,5 @@ def test_every_death_is_told_or_counted_with_a_later_one(pauses: list[float]) ->
             waiting += 1
         else:
             assert silent == waiting
-            told, waiting = told + 1 + silent, 0
-    assert told + waiting == len(pauses)
+            reported, waiting = reported + 1 + silent, 0
+    assert reported + waiting == len(pauses)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from isochrone.control.fleet.processes import ProcessSpec
-from isochrone.engines.supervision.ports import Listening, in_the_way, listening
+from isochrone.engines.supervision.ports import Listening, conflicts, listening
 
 
 def spec(*arguments: str) -> ProcessSpec:
@@ -36,7 +36,7 @@ def test_the_ports_of_each_kind_of_process() -> None:
 )
 def test_ports_that_are_picked_or_shared_are_in_nobodys_way(arguments: tuple[str, ...]) -> None:
     assert listening(spec(*arguments)) == []
-    assert not in_the_way(spec(*arguments), spec("gateway", "--listen", "0.0.0.0:8000"))
+    assert not conflicts(spec(*arguments), spec("gateway", "--listen", "0.0.0.0:8000"))
 
 
 @pytest.mark.parametrize(
@@ -50,5 +50,5 @@ def test_ports_that_are_picked_or_shared_are_in_nobodys_way(arguments: tuple[str
 )
 def test_two_addresses_clash_when_both_cannot_be_listened_on(one: str, other: str, clash: bool) -> None:
     first, second = spec("gateway", "--listen", one), spec("gateway", "--listen", other)
-    assert in_the_way(first, second) is clash
-    assert in_the_way(second, first) is clash
+    assert conflicts(first, second) is clash
+    assert conflicts(second, first) is clash

@@ -28,8 +28,8 @@ def epoch(number: int, **versions: str) -> EpochRecord:
 def test_readiness_is_told_once_and_again_after_a_death() -> None:
     progress = Progress(view())
     up, down = {"cpu-1": Observed(WORKER, ready=True)}, {"cpu-1": Observed(WORKER)}
-    told = [progress.lines(view(), each) for each in (down, up, up, down, up)]
-    assert told == [[], ["worker cpu-1 ready"], [], [], ["worker cpu-1 ready"]]
+    reported = [progress.lines(view(), each) for each in (down, up, up, down, up)]
+    assert reported == [[], ["worker cpu-1 ready"], [], [], ["worker cpu-1 ready"]]
 
 
 def test_commits_tell_what_changed() -> None:

@@ -210,8 +210,8 @@ class Machine:
         return actions
 
     def _check(self, desired: Mapping[str, ProcessSpec], actions: list[Action]) -> None:
-        told = [action.spec.name if isinstance(action, Start) else action.name for action in actions]
-        assert len(set(told)) == len(told)
+        reported = [action.spec.name if isinstance(action, Start) else action.name for action in actions]
+        assert len(set(reported)) == len(reported)
         taken = {action.name for action in actions if isinstance(action, Drain | Stop)}
         for name in taken:
             mine = self.observed[name]
@@ -224,13 +224,13 @@ class Machine:
                 for other, each in self.observed.items()
                 if other not in taken and each.serves and (each.spec.role, each.spec.pool) == group
             ]
-            in_the_way = any(
+            conflicts = any(
                 each.name not in self.observed and each.arguments[2] == mine.spec.arguments[2] != "h:0"
                 for each in desired.values()
             )
             moves = name in desired and (desired[name].role, desired[name].pool) != group
             # The last that serves goes only where there is no choice.
-            assert others or not members or [each.name for each in members] == [name] or in_the_way or moves
+            assert others or not members or [each.name for each in members] == [name] or conflicts or moves
 
 
 @given(_fleets(), st.lists(_fleets(), min_size=1, max_size=3), st.integers(0, 4))

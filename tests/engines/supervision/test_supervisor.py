@@ -253,22 +253,22 @@ def test_the_death_of_a_worker_is_in_the_events_with_its_signal(tmp_path: Path) 
             pids = it.pid("w1"), it.pid("gw")
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
-            told = it.supervisor.view.events
-            await it.until(lambda: {"w1", "gw", "w2"} <= {record.about for _, record in told()})
-            found = {record.about: record for _, record in told()}
+            reported = it.supervisor.view.events
+            await it.until(lambda: {"w1", "gw", "w2"} <= {record.about for _, record in reported()})
+            found = {record.about: record for _, record in reported()}
             assert (found["w1"].who, found["w1"].what) == ("supervisor", "worker died")
             assert found["w1"].detail.startswith(
                 f"process {pids[0]} was ended by signal 9 (SIGKILL); starting it again"
             )
             assert found["w2"].what == "worker died"
             assert "ended with status 3" in found["w2"].detail
-            assert [record.what for _, record in told() if record.about == "gw"] == ["gateway died"]
+            assert [record.what for _, record in reported() if record.about == "gw"] == ["gateway died"]
             # One that is stopped because it is not wanted any more has not died.
-            before = len([record for _, record in told() if record.about == "gw"])
+            before = len([record for _, record in reported() if record.about == "gw"])
             await it.until(lambda: it.pid("gw") not in (0, pids[1]))
             await it.want(worker("w1"))
             await it.until(lambda: "gw" not in it.engine.running())
-            assert len([record for _, record in told() if record.about == "gw"]) == before
+            assert len([record for _, record in reported() if record.about == "gw"]) == before
 
     asyncio.run(run())
 

@@ -15,7 +15,14 @@ from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import FleetRecord
 from isochrone.engines.base import Exit
-from isochrone.engines.launching import Launch, alone, check_ports, launch_of_file, launch_of_state, record_of
+from isochrone.engines.launching import (
+    Launch,
+    check_ports,
+    launch_of_file,
+    launch_of_state,
+    record_of,
+    single_supervisor,
+)
 from isochrone.engines.local.engine import LocalEngine
 from isochrone.engines.local.log_files import LogFiles
 from isochrone.engines.supervision.listen_errors import by_fleet_key
@@ -72,19 +79,19 @@ def up(
         launch = launch_of_file(fleet, state) if fleet is not None else launch_of_state(state or _STATE)
         # For events of the store, such as its loss; output for people is printed.
         observed_logs.configure()
-        with alone(launch.state):
+        with single_supervisor(launch.state):
             uvloop.run(_run(launch, yes))
     except (IsochroneError, OSError) as error:
         typer.secho(f"isochrone up: {error}", fg="red", err=True)
         raise typer.Exit(1) from None
 
 
-async def _run(launch: Launch, agrees: bool) -> None:
+async def _run(launch: Launch, agreed: bool) -> None:
     stopping, hurry = _stop_events()
     store = open_store(launch.store_url, launch.directory)
     try:
         # A fleet that cannot be started is not applied.
-        record, before = await record_of(store, launch, agrees, check_ports)
+        record, before = await record_of(store, launch, agreed, check_ports)
         _print_applied(launch, record, before)
         last = last_fleet_of(fleet_of(record.spec), launch.state)
         found = last if remember(last) else None

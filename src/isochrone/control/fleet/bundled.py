@@ -1,6 +1,6 @@
-"""The fleet that a bare ``isochrone up`` runs: shipped with the package as plain text, written where it is to live.
+"""The fleet that a bare ``isochrone up`` runs: shipped with the package as text, and written to a directory.
 
-The models are in Python and need numpy alone. Their files are shipped as ``model.py.txt``: they are data of this
+The models are in Python and need only numpy. Their files are shipped as ``model.py.txt``: they are data of this
 package, not modules of it.
 """
 
@@ -24,14 +24,13 @@ def files() -> dict[str, bytes]:
 
 
 def write_bundled(directory: Path) -> Path:
-    """Writes the fleet and its models; returns its fleet.yaml. What is there already is left as it is: it may be
-    somebody's by now."""
+    """Write the fleet and its models; return its fleet.yaml. Existing files stay: the user may have changed them."""
     for name, content in files().items():
         path = directory / name
         if path.exists():
             continue
         path.parent.mkdir(parents=True, exist_ok=True)
-        # Whole or not at all: a worker may be reading the repository, and this process may die.
+        # Atomic: a worker may be reading the repository, and this process may die.
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")
         unfinished.write_bytes(content)
         unfinished.replace(path)

@@ -1,7 +1,7 @@
-"""Which models and versions a fleet's repositories hold, on the machine that asks. Reads directories, writes nothing.
+"""The models and versions in a fleet's repositories, as far as this machine can read them. Writes nothing.
 
-Asked when a file is applied: ``latest`` becomes a number here, once, so that it never means two things. An outside
-server's repository cannot be looked into: for models that only such servers have, the file must name a version.
+When a file is applied, ``latest`` is resolved to a number here, once, so that it never means two things. The repository
+of an outside server cannot be read: for models that only such servers have, the file must name a version.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from isochrone.suggestions import suggestion
 
 @dataclass(frozen=True, slots=True)
 class CatalogModel:
-    """One model of the fleet, with all that the file leaves to the repository."""
+    """One model of the fleet, with what the file leaves to the repository."""
 
     name: str
     version: str
@@ -54,7 +54,7 @@ def catalog(fleet: Fleet, directory: Path, where: str = "fleet.yaml", text: str 
 
 
 def look_up(fleet: Fleet, directory: Path) -> tuple[dict[str, CatalogModel], list[Problem]]:
-    """The same, and all that is wrong."""
+    """The models and all problems."""
     found: dict[str, CatalogModel] = {}
     local = [pool for pool, spec in fleet.pools.items() if not spec.addresses]
     problems = [problem for pool in local for problem in _missing_repositories(fleet, pool, directory)]
@@ -78,7 +78,7 @@ def look_up(fleet: Fleet, directory: Path) -> tuple[dict[str, CatalogModel], lis
 
 
 def _parted_ensembles(models: Mapping[str, CatalogModel]) -> Iterator[Problem]:
-    """An ensemble's steps run in the worker that has the request: every stage must be in each of its pools."""
+    """Ensembles whose stages are not in each of their pools: all steps of a request run in one worker."""
     for name, model in models.items():
         for stage in model.stages:
             lacking = [pool for pool in model.pools if stage in models and pool not in models[stage].pools]
@@ -88,7 +88,7 @@ def _parted_ensembles(models: Mapping[str, CatalogModel]) -> Iterator[Problem]:
 
 
 def missing_files(fleet: Fleet, directory: Path) -> list[Problem]:
-    """Certificates, keys and tokens that the file names and that cannot be read."""
+    """Missing files of certificates, keys and tokens."""
     tls = fleet.security.tls
     named: list[tuple[Path_, str | None]] = [
         (("security", "tls", "cert"), tls.cert),
@@ -104,7 +104,7 @@ def missing_files(fleet: Fleet, directory: Path) -> list[Problem]:
 
 
 def missing_model_files(fleet: Fleet, directory: Path, models: Mapping[str, CatalogModel]) -> list[Problem]:
-    """Versions that are meant and whose directory lacks the file that the model's backend loads."""
+    """Versions whose directory lacks the file that the model's backend loads."""
     problems = []
     for name, model in models.items():
         key = ("models", name) if name in fleet.models else ("repository",)
@@ -117,7 +117,7 @@ def missing_model_files(fleet: Fleet, directory: Path, models: Mapping[str, Cata
 
 
 def _configuration(place: Path) -> ModelConfig | None:
-    """The configuration of a model's directory; None: there is none, or another check reports its error."""
+    """The configuration in a model's directory; None: there is none, or another check reports its error."""
     path = place / CONFIG_FILE
     try:
         return parse_text(path.read_bytes(), str(path))[0]
@@ -126,7 +126,7 @@ def _configuration(place: Path) -> ModelConfig | None:
 
 
 def available_versions(fleet: Fleet, model: str, directory: Path) -> list[int]:
-    """The versions that every pool of the model has, ascending; none: only outside servers have it."""
+    """The versions that every pool of the model has, ascending; empty: only outside servers have it."""
     try:
         return _versions(fleet, model, directory)
     except _Wrong as wrong:
@@ -161,7 +161,7 @@ class _Wrong(Exception):
 
 
 def resolve_version(fleet: Fleet, model: str, directory: Path) -> str:
-    """The version that the file means, which is there."""
+    """The version that the file asks for, which must exist."""
     wanted = fleet.of(model).version
     versions = _versions(fleet, model, directory)
     at = ("models", model, "version") if model in fleet.models else ("defaults", "version")
@@ -177,7 +177,7 @@ def resolve_version(fleet: Fleet, model: str, directory: Path) -> str:
 
 
 def stages_of(fleet: Fleet, model: str, directory: Path) -> tuple[str, ...]:
-    """The models that an ensemble's steps run, each once; of any other model none."""
+    """The models that an ensemble's steps run, each once; of another model none."""
     if stages := fleet.of(model).stages:
         return stages
     for place in _directories(fleet, model, directory):
@@ -210,7 +210,7 @@ def _versions(fleet: Fleet, model: str, directory: Path) -> list[int]:
 
 
 def _directories(fleet: Fleet, model: str, directory: Path) -> list[Path]:
-    """The model's directory in each repository that its pools use; none: only outside servers have it."""
+    """The model's directory in each repository of its pools; empty: only outside servers have it."""
     source = fleet.of(model).source
     if source is not None:
         place = absolute(source, directory)
@@ -230,7 +230,7 @@ def _directories(fleet: Fleet, model: str, directory: Path) -> list[Path]:
 
 
 def _missing_repositories(fleet: Fleet, pool: str, directory: Path) -> Iterator[Problem]:
-    """Directories that the file names and that are not there."""
+    """Repositories that do not exist."""
     own = fleet.pools[pool].repository
     for path in (absolute(text, directory) for text in own or fleet.repository):
         if not path.is_dir():

@@ -1,7 +1,6 @@
-"""What one setting's type cannot say: names that must exist, settings that need or exclude each other. Pure.
+"""Checks of settings that depend on each other: names that must exist, settings that need or exclude others. Pure.
 
-Asked once for every fleet that is made, from a file or from the store. Problems are told by their path, which
-``reading`` turns into a line.
+They run once for every fleet, from a file or from the store. Problems have a path, which ``reading`` turns into a line.
 """
 
 from __future__ import annotations
@@ -20,9 +19,9 @@ if TYPE_CHECKING:
     from isochrone.control.fleet.model_spec import Canary, ModelDefaults
     from isochrone.control.fleet.spec import Fleet, Pool
 
-#: Listening on these is listening everywhere.
+#: Addresses that listen on every interface.
 _EVERYWHERE = ("0.0.0.0", "::", "")
-#: Keys of the gateway's rules for a model that have a place of their own in fleet.yaml.
+#: Keys of the gateway's rules for a model that have their own key in fleet.yaml.
 _PLACES = {
     "policy": "policy",
     "policy_options": "policy_options",
@@ -34,7 +33,7 @@ _PLACES = {
 
 
 def problems(fleet: Fleet) -> list[Problem]:
-    """All that is wrong with a fleet whose parts are right."""
+    """All problems of a fleet whose single settings are valid."""
     found: list[Problem] = []
     for pool, spec in fleet.pools.items():
         found += _of_pool(("pools", pool), spec)
@@ -44,7 +43,7 @@ def problems(fleet: Fleet) -> list[Problem]:
             found.append(Problem(("gateways", group, "listen"), expected, gateway.listen))
     found += _unseen_gateways(fleet)
     found += _of_defaults(("defaults",), fleet.defaults, fleet)
-    # What a model has from the defaults was told there.
+    # Problems of the defaults are reported once, not again for each model.
     said = {(problem.path[1:], problem.given) for problem in found if problem.path[0] == "defaults"}
     found += [each for each in _of_models(fleet) if (each.path[2:], each.given) not in said]
     tls = fleet.security.tls
@@ -52,7 +51,7 @@ def problems(fleet: Fleet) -> list[Problem]:
         missing = "key" if tls.cert else "cert"
         found.append(Problem(("security", "tls", missing), "a file, since cert and key go together", "nothing"))
     found += _same_address_twice(fleet)
-    # Names and ports are worth counting only where the counts are right.
+    # Names and ports follow from the counts, so the counts must be valid first.
     return found or [*_same_name_twice(fleet), *_ports(fleet)]
 
 
@@ -113,7 +112,7 @@ def _of_defaults(at: Path, model: ModelDefaults, fleet: Fleet) -> Iterator[Probl
 
 
 def _unseen_gateways(fleet: Fleet) -> Iterator[Problem]:
-    """A version is tried out by what every gateway tells on its metrics page."""
+    """Gateways without a metrics page: an evaluation reads the counts of every gateway there."""
     places: list[tuple[Path, ModelDefaults]] = [(("defaults",), fleet.defaults)]
     places += [(("models", name), model) for name, model in fleet.models.items()]
     for at, model in places:
@@ -122,7 +121,7 @@ def _unseen_gateways(fleet: Fleet) -> Iterator[Problem]:
                 expected = f"a port, since {dotted((*at, 'rollout', word))} reads what every gateway tells there"
                 for group in fleet.gateways_without_metrics:
                     yield Problem(("gateways", group, "metrics_port"), expected, "-1")
-                # Once is enough.
+                # One report is enough.
                 return
 
 
@@ -165,7 +164,7 @@ def _same_address_twice(fleet: Fleet) -> Iterator[Problem]:
 
 
 def _ports(fleet: Fleet) -> Iterator[Problem]:
-    """Two processes on one port, or a port that counted up too far."""
+    """Two processes on one port, or a port above 65535."""
     taken: dict[int, list[tuple[str, Path]]] = {}
     for path, host, port in [*controller_ports(fleet), *gateway_ports(fleet), *worker_ports(fleet)]:
         if port > 65535:

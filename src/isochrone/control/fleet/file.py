@@ -1,6 +1,6 @@
-"""A fleet.yaml read and checked together with the repositories that it names. Reads directories, writes nothing.
+"""Reads and checks a fleet.yaml together with its repositories. Writes nothing.
 
-Stands before ``requests.apply_fleet``, which decides on what was read here. Asked by the API and by ``isochrone up``.
+The API and ``isochrone up`` call it before ``requests.fleet.apply_fleet``, which decides on the result.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from isochrone.settings.problems import settings_error
 
 @dataclass(frozen=True, slots=True)
 class FleetFile:
-    """A fleet.yaml that was read and checked, with what it leaves to the repositories."""
+    """A checked fleet.yaml, with what it leaves to the repositories."""
 
     fleet: Fleet
     text: str
-    #: What relative paths in it are of.
+    #: The directory that relative paths refer to.
     directory: str
-    #: By model: the version it means, and the stages of an ensemble.
+    #: By model: the resolved version, and the stages of an ensemble.
     versions: Mapping[str, str]
     stages: Mapping[str, Sequence[str]]
 
@@ -56,10 +56,10 @@ def read_file(text: str, where: str, directory: Path, check: Callable[[Fleet], N
 
 
 def lost_versions(file: FleetFile, record: FleetRecord | None, served: Mapping[str, Assignment]) -> list[str]:
-    """Versions that are served and that other repositories of a pool do not hold, each with what to do.
+    """Committed versions that the new repositories of a pool do not have, each with the remedy.
 
-    Workers are restarted with the new repositories one by one: without these versions each would come back with less
-    than it served.
+    Workers are restarted with the new repositories one by one: without these versions each would serve less than
+    before.
     """
     if record is None:
         return []

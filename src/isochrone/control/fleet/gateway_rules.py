@@ -1,7 +1,7 @@
-"""The gateway's rules that a fleet means: the text that ``gateway.rules.file.parse_rules`` reads. Pure.
+"""The gateway rules of a fleet, as the text that ``gateway.rules.file.parse_rules`` reads. Pure.
 
-Every gateway of the fleet goes by the same text, taken from the store. Versions, canaries and digests are not in it:
-those are the epoch's.
+Every gateway of the fleet uses the same text, from the store. It does not contain versions, canaries and digests: those
+are in the epoch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _rules(fleet: Fleet, model: ModelDefaults) -> dict[str, Any]:
 
 
 def _with_ways(fleet: Fleet, tiers: Any) -> Any:
-    """Tiers with the pools' distances as their ways, there and back; what the file says itself stays."""
+    """Tiers with the pools' distances, there and back, as their network times; the file's own times win."""
     table = {"order": tiers} if isinstance(tiers, list) else tiers
     if not isinstance(table, dict) or not isinstance(table.get("order"), list):
         return tiers

@@ -1,7 +1,7 @@
-"""Leaves wrong settings out of a file's data, so that the rest can be checked in the same go. Pure.
+"""Omits invalid settings from a file's data, so that the rest can be checked at the same time. Pure.
 
-What is left out has its default then, which may not fit the rest: ``follows_from`` recognises problems that this may
-have made. A mistake that is reported late costs another try; one that is not there costs trust.
+An omitted setting gets its default, which may not fit the rest: ``follows_from`` recognises problems that this may have
+caused. Reporting an error late costs another attempt; reporting an error that does not exist costs trust.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _NAME = "unnamed"
 
 
 def without(data: dict[str, Any], paths: Sequence[Path]) -> dict[str, Any] | None:
-    """The data without what stands at these paths; None: one of them is not there, and nothing can be left out."""
+    """The data without the settings at these paths; None: one of the paths does not exist."""
     remaining = copy.deepcopy(data)
     for path in paths:
         if path[:1] == ("name",):
@@ -31,7 +31,7 @@ def without(data: dict[str, Any], paths: Sequence[Path]) -> dict[str, Any] | Non
 
 
 def _leave_out(data: Any, path: Path) -> bool:
-    """A setting that is missing is left out with the section that needs it; of a list, the whole list."""
+    """Omit the section of a missing setting; of a list, omit the whole list."""
     holder, place = data, []
     for step in path:
         found = _key(holder, step)
@@ -49,27 +49,27 @@ def _leave_out(data: Any, path: Path) -> bool:
 
 
 def _key(holder: Any, step: str | int) -> Any:
-    """The key as the file has it: ``7`` is not a string there, but is in a path. Lists are not gone into."""
+    """The key as the file has it: ``7`` is a number there and a string in a path. Lists are not descended into."""
     if not isinstance(holder, dict):
         return None
     return next((key for key in holder if key == step or str(key) == str(step)), None)
 
 
 def follows_from(problem: Problem, left_out: Sequence[Path]) -> bool:
-    """Whether a problem may be there only because something was left out."""
+    """Whether a problem may exist only because of an omission."""
     if not left_out:
         return False
     path = problem.path
     for other in left_out:
         whole = len(other) == 1 or (len(other) == 2 and other[0] in ("pools", "models", "gateways"))
-        # The settings of a process fit each other, those of a model do not know each other.
+        # The settings of a process depend on each other, those of a model do not.
         depth = min(3 if other[0] in ("models", "defaults") else 2, len(other), len(path))
         if path[:depth] == other[:depth]:
             return True
-        # A whole pool or model that is not there any more is not known to the others either.
+        # Other settings may refer to a whole pool or model that was omitted.
         if whole and (other[0] in path or path[0] in ("models", "defaults")):
             return True
-        # Models have what the defaults lack.
+        # Models inherit from the defaults.
         if other[0] == "defaults" and path[0] == "models":
             return True
         if other[0] in _PROCESSES and path[0] in _PROCESSES and (path[-1] in _PORTS or len(path) < 3):

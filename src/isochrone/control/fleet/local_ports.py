@@ -1,7 +1,7 @@
-"""Ports of this machine: which of those that a fleet wants another process has.
+"""Finds ports of a fleet that another process of this machine holds.
 
-Asked by ``isochrone up`` before it starts a fleet, and by the control API before a file is applied. Binds each port for
-a moment and gives it back; must never ask about ports that the fleet's own processes hold.
+``isochrone up`` checks before it starts a fleet, and the control API before it applies a file. The check binds each
+port for a moment; it must never include ports that the fleet's own processes hold.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from isochrone.control.state.records import FleetRecord
 from isochrone.settings.problems import Path as Path_
 from isochrone.settings.problems import Problem, settings_error
 
-#: Set by the supervisor for its processes: its own process number. They run on its machine.
+#: The supervisor sets it for its processes: its process number. It shows that they run on its machine.
 SUPERVISOR_VARIABLE = "ISOCHRONE_SUPERVISOR"
-#: Of a problem that may pass by itself: a process that ends gives its port back.
+#: Expected in a problem that may be temporary: a process that ends releases its port.
 FREE = "a free port"
 _TAKEN = "taken"
 
@@ -34,7 +34,7 @@ def fixed_ports(fleet: Fleet) -> Iterator[tuple[Path_, str, int]]:
 
 
 def port_problems(wanted: Iterable[tuple[Path_, str, int]]) -> list[Problem]:
-    """All that cannot be listened on now, each with the key to change."""
+    """The ports that cannot be bound now, each with the key to change."""
     problems = []
     for key, host, port in wanted:
         reason = _reason(host, port)
@@ -46,10 +46,10 @@ def port_problems(wanted: Iterable[tuple[Path_, str, int]]) -> list[Problem]:
 
 
 def _reason(host: str, port: int) -> str:
-    """Why nobody can listen there now; "": somebody can."""
+    """Why the port cannot be bound now; "": it can."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
-        # As servers do: connections of the past that linger in TIME_WAIT are in nobody's way.
+        # As servers do: connections in TIME_WAIT do not matter.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host, port))

@@ -1,7 +1,7 @@
-"""The ``models`` and ``defaults`` of fleet.yaml: what is served, how well, and how it changes. Checked, never acted on.
+"""The ``models`` and ``defaults`` of fleet.yaml, as types.
 
-A model that leaves something out has it from ``defaults``: ``overlay`` lays one over the other while the file is read,
-so that a ``Model`` is whole and nobody asks twice.
+A model inherits from ``defaults`` what it leaves out: ``overlay`` merges the two while the file is read, so that a
+``Model`` is complete.
 """
 
 from __future__ import annotations

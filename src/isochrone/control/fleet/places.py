@@ -1,8 +1,8 @@
-"""The places that a fleet.yaml makes the fleet's machines look at or talk to: directories, files, addresses. Pure.
+"""The directories, files and addresses that a fleet.yaml makes the fleet's machines access. Pure.
 
-The API has no users yet. From another machine a caller may change what the fleet serves and how, but not send the
-controllers to places that nobody on their machine has named: that would let anyone who reaches the port explore the
-disk and the network behind it, or run what lies there.
+The API has no users yet. A caller on another machine may change what the fleet serves, but must not add places that no
+user of the controller's machine has named: anyone who reaches the port could then explore the disk and the network
+behind it, or run code from there.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from isochrone.control.fleet.processes import absolute, repositories_of
 from isochrone.control.fleet.spec import Fleet
 from isochrone.errors import PermissionDenied
 
-#: Places that a refusal names.
+#: Places that an error names.
 _NAMED = 3
 
 
 def places(fleet: Fleet, directory: Path) -> Iterator[str]:
-    """Each in words that tell where it stands in the file."""
+    """Each with its kind."""
     for pool, spec in fleet.pools.items():
         for path in repositories_of(fleet, pool, directory):
             yield f"repository {path}"
         yield from (f"address {address}" for address in spec.addresses)
-        # Words for the command line of workers: paths, addresses and switches alike.
+        # Arguments of workers may be paths, addresses or switches.
         yield from (f"argument {word}" for word in spec.arguments)
     yield from (f"repository {absolute(text, directory)}" for text in fleet.repository)
     tls = fleet.security.tls
@@ -35,7 +35,7 @@ def places(fleet: Fleet, directory: Path) -> Iterator[str]:
 
 
 def check_places(before: tuple[Fleet, Path] | None, after: Fleet, directory: Path) -> None:
-    """Raises for a place that the applied fleet does not have."""
+    """Raise ``PermissionDenied`` for a place that the applied fleet does not have."""
     known = frozenset(places(*before)) if before is not None else frozenset()
     new = [place for place in dict.fromkeys(places(after, directory)) if place not in known]
     if new:

@@ -1,8 +1,8 @@
-"""Which processes a fleet has on this machine, and the command line of each. Pure.
+"""The processes of a fleet on this machine, with their command lines. Pure.
 
-The supervisor compares what it runs with this: a process whose spec is equal is left alone, one that differs is
-restarted. So nothing belongs on a command line that can change without a restart: models, versions and rules reach the
-processes through the store.
+The supervisor compares them with the running processes: a process with an equal spec keeps running, one that differs is
+restarted. So a command line must not contain settings that can change without a restart: models, versions and rules
+reach the processes through the store.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OWN_FLAGS = frozenset(
         "--lease-seconds",
     )
 )
-#: Workers are talked to by gateways of the same machine, unless a pool's arguments name another --host.
+#: Gateways of the same machine use the workers, unless a pool's arguments name another --host.
 _WORKER_HOST = "127.0.0.1"
 _PORTS_PER_WORKER = 3
 
@@ -51,11 +51,11 @@ _Step = str | int
 
 @dataclass(frozen=True, slots=True)
 class ProcessSpec:
-    """One process. Equal specs mean: nothing to restart."""
+    """One process. Equal specs need no restart."""
 
     name: str
     role: Literal["controller", "gateway", "worker"]
-    #: Words for the ``isochrone`` command.
+    #: Arguments of the ``isochrone`` command.
     arguments: tuple[str, ...]
     #: Of a worker: its pool.
     pool: str = ""
@@ -63,7 +63,7 @@ class ProcessSpec:
 
 @dataclass(frozen=True, slots=True)
 class OutsideServer:
-    """A server that runs already: it is not started, only used."""
+    """A server that runs already: the fleet uses it, and does not start it."""
 
     name: str
     pool: str
@@ -74,7 +74,7 @@ class OutsideServer:
 def processes(fleet: Fleet, directory: Path) -> dict[str, ProcessSpec]:
     """Every process by name, controllers first. ``directory`` is the file's."""
     lease = f"{fleet.store.lease_seconds:g}"
-    # Every user of the machine can read command lines.
+    # Without the password: every user of the machine can read command lines.
     store, _ = split_password(store_url(fleet, directory))
     identity = ("--store", store, "--fleet", fleet.name, "--lease-seconds", lease)
     hosts = tuple(word for host in fleet.control.hosts for word in ("--allow-host", host))
@@ -92,11 +92,11 @@ def processes(fleet: Fleet, directory: Path) -> dict[str, ProcessSpec]:
 
 
 def _gateways(name: str, listen: str, metrics: int, count: int, identity: tuple[str, ...]) -> Iterator[ProcessSpec]:
-    """One, or several that share its port. To the fleet each of those is a gateway of its own: a strict switch needs
-    the word of every process that admits requests."""
+    """One process, or several that share its port. To the fleet each of them is a gateway: a strict switch requires an
+    acknowledgement from every process that admits requests."""
     for number in range(1, count + 1):
         own = name if count == 1 else f"{name}.{number}"
-        # Two on one metrics port would answer for each other: the first has the one that is known.
+        # Two processes cannot share a metrics port: only the first has the configured one.
         page = metrics if number == 1 or metrics < 0 else 0
         words = ("gateway", "--listen", listen, "--metrics-port", str(page), *identity, "--name", own)
         yield ProcessSpec(own, "gateway", words if count == 1 else (*words, "--reuse-port"))
@@ -120,13 +120,13 @@ def listens_on(arguments: Sequence[str]) -> tuple[int, ...]:
     """The fixed ports on a worker's command line, as ``--http-port 8000`` or ``--http-port=8000``."""
     flags = ("--http-port", "--grpc-port", "--metrics-port")
     given = [*pairwise(arguments), *(word.split("=", 1) for word in arguments if "=" in word)]
-    # A value that looks like a flag (a region called --http-port) has no number after it.
+    # A value that looks like a flag (a region called --http-port) is not followed by a number.
     ports = (int(value) for flag, value in given if flag in flags and value.isdecimal())
     return tuple(port for port in ports if port)
 
 
 def surge_of(worker: ProcessSpec) -> ProcessSpec:
-    """A second worker of a pool that has one, to serve while that one is replaced: on free ports, as POOL-surge."""
+    """A second worker for a pool of one, which serves while the first is replaced: on free ports, as POOL-surge."""
     name = f"{worker.pool}-surge"
     values = {"--name": name, "--http-port": "0", "--grpc-port": "0", "--metrics-port": "0"}
     words = list(worker.arguments)
@@ -141,7 +141,7 @@ def _given(flag: str, value: str) -> list[str]:
 
 
 def outside_servers(fleet: Fleet) -> dict[str, OutsideServer]:
-    """The servers of all ``addresses``, by name. The name is the address's, so that it stays when others go."""
+    """The servers of all ``addresses``, by name. The name comes from the address, so that it is stable."""
     found = {}
     for pool, spec in fleet.pools.items():
         for text in spec.addresses:
@@ -152,7 +152,7 @@ def outside_servers(fleet: Fleet) -> dict[str, OutsideServer]:
 
 
 def server_records(fleet: Fleet) -> tuple[WorkerRecord, ...]:
-    """The same as the store holds them: the leader registers servers that register nowhere themselves."""
+    """The records of outside servers, which the leader registers."""
     return tuple(
         WorkerRecord(
             name=server.name,
@@ -173,13 +173,13 @@ def server_records(fleet: Fleet) -> tuple[WorkerRecord, ...]:
 
 
 def store_url(fleet: Fleet, directory: Path) -> str:
-    """The same whatever directory a process runs in."""
+    """The store's URL with an absolute path, independent of a process's working directory."""
     scheme, _, rest = fleet.store.url.partition(":")
     return f"sqlite:{absolute(rest, directory)}" if scheme == "sqlite" else fleet.store.url
 
 
 def repositories_of(fleet: Fleet, pool: str, directory: Path) -> tuple[Path, ...]:
-    """The model repositories of a pool's workers: its own or the fleet's, and those that hold its models' sources."""
+    """The model repositories of a pool's workers: its own or the fleet's, and those of its models' sources."""
     found = [absolute(path, directory) for path in fleet.pools[pool].repository or fleet.repository]
     for name, model in fleet.models.items():
         if model.source is not None and pool in fleet.pools_of(name):
@@ -197,7 +197,7 @@ def repositories_by_worker(fleet: Fleet, directory: Path) -> dict[str, tuple[str
 
 
 def absolute(path: str, directory: Path) -> Path:
-    """A path of the file. Links are left as they are: a deployment may move what they point to."""
+    """A path of the file. Links are not resolved: a deployment may change their targets."""
     return Path(os.path.abspath(directory / Path(path).expanduser()))
 
 
@@ -212,7 +212,7 @@ def gateway_names(fleet: Fleet, group: str) -> list[str]:
 
 
 def gateway_group(process: str, fleet: Fleet) -> str:
-    """The group of a gateway's process. ``gw-2.1`` is the first of the second gateway of ``gw``: no group has a dot."""
+    """The group of a gateway's process. ``gw-2.1`` is the first process of the second gateway of ``gw``."""
     gateway = process.partition(".")[0]
     return gateway if gateway in fleet.gateways else gateway.rpartition("-")[0]
 
@@ -222,7 +222,7 @@ def worker_names(fleet: Fleet, pool: str) -> list[str]:
 
 
 def names_of(fleet: Fleet) -> Iterator[tuple[tuple[_Step, ...], list[str]]]:
-    """The names of all processes, and the key each comes from."""
+    """The names of all processes, with the key that each comes from."""
     yield ("control",), controller_names(fleet)
     for group in fleet.gateways:
         yield ("gateways", group), gateway_names(fleet, group)
@@ -237,7 +237,7 @@ def _counted(names: list[str], listen: str) -> Iterator[tuple[str, str]]:
         yield name, join_address(host, port + index if port else 0)
 
 
-# Ports that are fixed, each with the key it comes from.
+# Fixed ports, each with the key that it comes from.
 
 
 def controller_ports(fleet: Fleet) -> Iterator[tuple[tuple[_Step, ...], str, int]]:

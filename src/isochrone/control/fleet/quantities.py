@@ -1,7 +1,7 @@
-"""Values with a unit, as people write them in fleet.yaml: ``2GiB``, ``50ms``, ``5%``, ``127.0.0.1:8000``. Pure.
+"""The types of values in fleet.yaml: ``2GiB``, ``50ms``, ``5%``, ``127.0.0.1:8000``. Pure.
 
-Each is a type for pydantic: it takes what the file says, holds plain numbers and strings, and says so in the JSON
-schema. A plain number has the unit that its key names, so what was read and written as JSON is read the same again.
+Each is a type for pydantic that accepts the written form, holds a plain number or string, and describes itself in the
+JSON schema. A plain number has the unit of its key, so that a fleet that was written as JSON is read unchanged.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TIME_UNITS = {
 }
 _QUANTITY = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([A-Za-zµ%]*)", re.ASCII)
 _NUMBER_OF_BYTES = "a number of bytes such as 200MiB, 2GiB or 1500000000"
-#: What fits the store's and everybody's 64-bit integers.
+#: Fits into 64-bit integers.
 _MOST = 2**62
 
 
@@ -64,7 +64,7 @@ def parse_bytes(given: object) -> int:
 
 
 def bytes_text(amount: int) -> str:
-    """The same for people, exactly: ``2GiB``, ``1500B``."""
+    """Bytes as exact text: ``2GiB``, ``1500B``."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if amount and amount % _BYTE_UNITS[unit] == 0:
             return f"{amount // _BYTE_UNITS[unit]}{unit}"
@@ -95,7 +95,7 @@ def parse_seconds(given: object) -> float:
 
 
 def parse_share(given: object) -> float:
-    """A part of a whole: 0.05, or 5%."""
+    """A share: 0.05, or 5%."""
     expected = "a share such as 5% or 0.05, at most 100%"
     if _is_number(given) and 0 <= given <= 1:  # type: ignore[operator]
         return float(given)  # type: ignore[arg-type]
@@ -128,7 +128,7 @@ def file_path(given: str) -> str:
 
 
 def _address_given(given: object) -> object:
-    """A port alone, as ``listen: 8000``, is no string: what is meant is told whole."""
+    """Reject a port alone, as in ``listen: 8000``, with the whole address in the error."""
     if isinstance(given, int) and not isinstance(given, bool):
         raise wrong(f"host:port, such as 127.0.0.1:{given if 0 <= given <= 65535 else 8000}")
     return given

@@ -1,7 +1,7 @@
-"""Makes a ``Fleet`` of a fleet.yaml. Errors name file, line, key, what was expected and what was given.
+"""Makes a ``Fleet`` of a fleet.yaml. Errors name the file, line and key, what was expected and what was given.
 
-All errors are reported at once, one line each: ``examine`` leaves out what is wrong and looks at the rest, so that
-``catalog`` can still say which directories and models are not there. The file is only read.
+All errors are reported at once, one line each: ``examine`` omits invalid settings and checks the rest, so that
+``catalog`` can still report missing directories and models. The file is only read.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from isochrone.settings.expectations import problems_of
 from isochrone.settings.lines import Lines
 from isochrone.settings.problems import Problem, SettingsError, settings_error
 
-#: Times that wrong settings are left out to look at the rest: schema, what belongs together, names and ports.
+#: Rounds of omitting invalid settings and checking the rest: schema, dependent settings, names and ports.
 _ROUNDS = 6
 
 
@@ -43,19 +43,19 @@ def read_text(path: Path | str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """A fleet, or what is wrong with it; then ``fleet`` is made of what is right, where that makes one."""
+    """A fleet and its problems. With problems, ``fleet`` is made of the valid settings, if they suffice."""
 
     fleet: Fleet | None
     problems: tuple[Problem, ...]
     lines: Lines | None
 
     def is_about_mistakes(self, problem: Problem) -> bool:
-        """Whether a problem may only follow from what was left out."""
+        """Whether a problem may only follow from omitted settings."""
         return follows_from(problem, [each.path for each in self.problems])
 
 
 def parse_fleet(text: str, where: str, directory: Path) -> Fleet:
-    """The fleet in a text; ``where`` names it in errors, ``directory`` is what relative paths in it are of."""
+    """The fleet in a text; ``where`` names it in errors, ``directory``: what relative paths refer to."""
     examined = examine(text, where)
     if examined.problems or examined.fleet is None:
         raise settings_error(examined.problems, where, examined.lines)
@@ -70,12 +70,12 @@ def examine(text: str, where: str) -> Examined:
 
 
 def fleet_of(spec: dict[str, Any], where: str = "fleet") -> Fleet:
-    """The fleet in a ``FleetRecord``, or in what an API was given."""
+    """The fleet in the ``spec`` of a ``FleetRecord``."""
     return _checked(spec, where, None)
 
 
 def with_workers(fleet: Fleet, pool: str, workers: int) -> Fleet:
-    """The same with another number of workers in one pool."""
+    """The fleet with another number of workers in one pool."""
     spec = fleet.model_dump(mode="json")
     if pool not in spec["pools"]:
         known = ", ".join(fleet.pools) or "none"

@@ -1,4 +1,4 @@
-"""The JSON schema of fleet.yaml, for editors and for whoever writes one by program.
+"""The JSON schema of fleet.yaml, for editors and for programs that write the file.
 
 Published as docs/fleet.schema.json: ``python -m isochrone.control.fleet.schema docs/fleet.schema.json`` writes it, and
 a test keeps it current.
@@ -17,13 +17,13 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def fleet_schema() -> dict[str, Any]:
-    """Of what a file may say; what fits it may still be refused, since a schema cannot say all."""
+    """The schema. A file that fits it may still be rejected: a schema cannot express all rules."""
     schema = Fleet.model_json_schema(by_alias=True, mode="validation")
     return {"$schema": DIALECT, **_open(schema), "type": "object", "title": "fleet.yaml"}
 
 
 def _open(part: Any, key: str = "") -> Any:
-    """A section that is written without anything in it is null in YAML: the file's reader takes it as empty."""
+    """Allow null for sections: an empty section is null in YAML."""
     if isinstance(part, list):
         return [_open(item) for item in part]
     if not isinstance(part, dict):

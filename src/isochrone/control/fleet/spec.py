@@ -1,7 +1,7 @@
 """fleet.yaml as types: the whole fleet in one frozen object, checked when it is made.
 
-``reading`` makes one from a file and tells errors by line; the store holds it as JSON (``model_dump(mode="json")``,
-``Fleet.model_validate``). Everything else of the control plane reads it. It never looks at the disk or the network.
+``reading`` makes one from a file and reports errors by line; the store holds it as JSON (``model_dump(mode="json")``,
+``Fleet.model_validate``). It never accesses the disk or the network.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Processes of a fleet as subprocesses of this machine.
+"""Runs the processes of a fleet as subprocesses of this machine.
 
-Each runs ``isochrone …`` in a session of its own, so that Ctrl-C on a terminal reaches the supervisor alone and the
-order of stopping is kept. None outlives the supervisor (``tether``). Each writes a log file (``log_files``).
+Each runs ``isochrone …`` in its own session, so that Ctrl-C on a terminal reaches only the supervisor, which stops the
+processes in order. None outlives the supervisor (``parent_death``). Each writes a log file (``log_files``).
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from isochrone.engines.local.backoff import Backoff
 from isochrone.engines.local.log_files import LogFiles
 from isochrone.engines.local.parent_death import with_parent_death_signal
 
-#: Seconds between two looks at the sizes of the logs.
+#: Seconds between two checks of the sizes of the logs.
 _LOG_SECONDS = 5.0
-#: Longest that a process is waited for after SIGKILL; only one stuck in the kernel takes longer.
+#: Seconds to wait for a process after SIGKILL; only one stuck in the kernel takes longer.
 _KILLED_SECONDS = 5.0
 
 COMMAND = (sys.executable, "-m", "isochrone")
 
 
 class _Kept:
-    """One process that is to run until it is told to stop."""
+    """One process that runs until it is asked to stop."""
 
     def __init__(self, spec: ProcessSpec) -> None:
         self.spec = spec
@@ -42,10 +42,7 @@ class _Kept:
 
 
 class LocalEngine(Engine):
-    """``command`` stands before each process's arguments; tests bring their own.
-
-    ``environment``: variables that every process gets beside those of this one.
-    """
+    """``command``: the words before each process's arguments. ``environment``: further variables of every process."""
 
     def __init__(
         self, logs: LogFiles, command: Sequence[str] = COMMAND, environment: Mapping[str, str] | None = None
@@ -66,7 +63,7 @@ class LocalEngine(Engine):
         try:
             self.logs.rotate(spec.name)
         except OSError:
-            pass  # a full disk: the process matters more than its log
+            pass  # a full disk: the process is more important than its log
         try:
             kept.process = await self._spawn(spec)
         except BaseException:
@@ -108,7 +105,7 @@ class LocalEngine(Engine):
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _keep(self, kept: _Kept) -> None:
-        """From the start of a process to its wanted end."""
+        """Restart the process whenever it dies, until it is asked to stop."""
         name = kept.spec.name
         while True:
             if kept.process is not None:
@@ -134,10 +131,10 @@ class LocalEngine(Engine):
             try:
                 kept.process = await self._spawn(kept.spec)
             except OSError:
-                continue  # no memory, no process to be had: not now
+                continue  # out of memory or processes: retry after the next pause
             kept.since = monotonic()
             if kept.stop_asked.is_set():
-                _signal(kept.process, signal.SIGTERM)  # asked for while it was being started
+                _signal(kept.process, signal.SIGTERM)  # the stop was requested during the start
 
     async def _spawn(self, spec: ProcessSpec) -> asyncio.subprocess.Process:
         try:
@@ -163,7 +160,7 @@ class LocalEngine(Engine):
                 try:
                     await asyncio.to_thread(self.logs.bound, name)
                 except OSError:
-                    pass  # a full disk: the next look may find room
+                    pass  # a full disk: the next check may find room
 
 
 def _signal(process: asyncio.subprocess.Process | None, number: signal.Signals) -> None:

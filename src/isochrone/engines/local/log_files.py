@@ -1,7 +1,7 @@
-"""Where processes write their logs: one file each, older ones beside it, all of bounded size.
+"""The log files of processes: one each, with older ones beside it, all of bounded size.
 
-A process writes into its file itself, so that a supervisor that is slow or dead never holds up a worker. The file is
-opened for appending: that is what makes it safe to cut it while it is written to.
+A process writes its file itself, so that a slow or dead supervisor never blocks a worker. The file is opened for
+appending, which makes it safe to truncate it while the process writes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ import os
 import shutil
 from pathlib import Path
 
-#: Files kept beside the one being written: NAME.log.1 is the youngest.
+#: Older files that are kept: NAME.log.1 is the newest.
 KEPT = 3
-#: Bytes a file may have before it is set aside.
+#: Bytes that a file may have before it is rotated.
 MOST_BYTES = 32 << 20
 
 
@@ -33,16 +33,16 @@ class LogFiles:
         return os.open(self.path(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
 
     def rotate(self, name: str) -> None:
-        """What is there is set aside, for a process that starts afresh."""
+        """Rotate the file of a process that is about to start."""
         path = self.path(name)
         if path.exists() and path.stat().st_size:
             self._shift(name)
             path.rename(self._aside(name, 1))
 
     def bound(self, name: str) -> bool:
-        """Cuts a file that has grown too large, while its process goes on writing; the part is set aside.
+        """Rotate a file that has grown too large, while its process keeps writing.
 
-        Lines written between the copy and the cut, a moment, are lost.
+        Lines written in the moment between the copy and the truncation are lost.
         """
         path = self.path(name)
         try:
@@ -56,7 +56,7 @@ class LogFiles:
         return True
 
     def last_lines(self, name: str, count: int = 5) -> list[str]:
-        """The end of a log, for people: why a process died."""
+        """The last lines of a log, which may say why a process died."""
         try:
             with self.path(name).open("rb") as file:
                 file.seek(max(0, file.seek(0, os.SEEK_END) - 16384))

@@ -1,7 +1,7 @@
-"""Reads the log files that processes of a local fleet write: the last lines, and new ones as they come.
+"""Reads the log files of ``log_files``: the last lines, and new lines as they are written.
 
-The other side of ``log_files``. A file may be set aside (renamed) or cut while it is read; no line is printed twice for
-that, and none of a file that was set aside is lost. Never writes.
+A file may be renamed or truncated by a rotation while it is read; no line is returned twice, and no line of a renamed
+file is lost. Never writes.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import os
 from pathlib import Path
 
 _SUFFIX = ".log"
-#: Bytes read from the end at first; twice as many each time they are too few.
+#: Bytes read from the end at first; doubled while they are too few.
 _BLOCK = 64 * 1024
 
 
 def log_files(directory: Path) -> dict[str, Path]:
-    """By the name of the process; without those set aside."""
+    """By the name of the process; without rotated files."""
     try:
         return {path.name.removesuffix(_SUFFIX): path for path in sorted(directory.glob(f"*{_SUFFIX}"))}
     except OSError:
@@ -23,17 +23,17 @@ def log_files(directory: Path) -> dict[str, Path]:
 
 
 class LogReader:
-    """One process's file. ``tail`` first, then ``news`` as often as wanted."""
+    """Reads one process's file: ``tail`` first, then ``news`` repeatedly."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._inode = 0
         self._offset = 0
-        #: Of a line that is not whole yet.
+        #: The beginning of an incomplete line.
         self._rest = b""
 
     def tail(self, count: int) -> list[str]:
-        """The last lines that are there now; a file that is not there has none."""
+        """The present last lines; an absent file has none."""
         try:
             with self.path.open("rb") as file:
                 end = position = file.seek(0, os.SEEK_END)
@@ -50,7 +50,7 @@ class LogReader:
         return lines[-count:] if count else []
 
     def news(self) -> list[str]:
-        """The whole lines that were added since the last call."""
+        """The complete lines that were added since the last call."""
         lines: list[str] = []
         try:
             with self.path.open("rb") as file:
@@ -58,15 +58,15 @@ class LogReader:
                 if self._inode and status.st_ino != self._inode:
                     lines += self._remains()
                 if status.st_ino != self._inode or status.st_size < self._offset:
-                    # Another file, or the same one after it was cut: everything in it is new.
+                    # Another file, or the same one after a truncation: everything in it is new.
                     self._inode, self._offset, self._rest = status.st_ino, 0, b""
                 lines += self._lines(file.seek(self._offset), file.read())
         except OSError:
-            pass  # not there for the moment
+            pass  # absent during a rotation
         return lines
 
     def _remains(self) -> list[str]:
-        """What the process wrote between the last look and the moment its file was set aside."""
+        """The lines between the last read and the rotation of the file."""
         aside = self.path.with_name(f"{self.path.name}.1")
         with aside.open("rb") as file:
             if os.fstat(file.fileno()).st_ino != self._inode:

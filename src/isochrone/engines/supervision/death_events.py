@@ -1,7 +1,7 @@
-"""Tells the fleet's events of processes that ended without being asked to.
+"""Writes events for processes that died.
 
-A process that dies again and again is told of a few times, then once a minute with the number of deaths in between:
-events are kept in limited number, and one crash loop must not push everything else out.
+A process that dies repeatedly gets a few events, then one a minute with the number of deaths in between: the number of
+events is limited, and one crash loop must not displace all others.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from isochrone.engines.supervision.observation import SUPERVISOR
 from isochrone.gateway.lost_workers import ADVICE
 from isochrone.store.base import Store, StoreUnavailable
 
-#: Deaths of one process that are told at once, and seconds until one more may be.
+#: Deaths of one process that get an event at once, and seconds until one more may.
 _AT_ONCE, _REFILL_SECONDS = 3, 60.0
-#: Signals that a process brings upon itself.
+#: Signals of a crash.
 _CRASHES = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT))
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
 class Limit:
-    """How many deaths of one process may be told now. Pure: the caller brings the time, in seconds."""
+    """A token bucket for the events of one process. Pure: the caller passes the time, in seconds."""
 
     def __init__(self) -> None:
         self._left = float(_AT_ONCE)
@@ -35,7 +35,7 @@ class Limit:
         self._silent = 0
 
     def take(self, now: float) -> int | None:
-        """Deaths that were not told since the last one that was; None: this one is not told either."""
+        """The number of deaths without an event since the last event; None: this death gets none either."""
         self._left = min(_AT_ONCE, self._left + (now - self._at) / _REFILL_SECONDS) if self._at else self._left
         self._at = now
         if self._left < 1:
@@ -47,7 +47,7 @@ class Limit:
 
 
 def death_record(ended: Exit, silent: int, at: float) -> EventRecord:
-    """The event of one death. ``silent``: deaths before it that were not told. ``at``: seconds since 1970."""
+    """The event of one death. ``silent``: deaths before it without an event. ``at``: seconds since 1970."""
     how = f"process {ended.pid} {ended.how}" if ended.pid else "it could not be started"
     if ended.status < 0:
         try:
@@ -62,8 +62,8 @@ def death_record(ended: Exit, silent: int, at: float) -> EventRecord:
     return EventRecord(at, SUPERVISOR, f"{ended.spec.role} died", ended.spec.name, "; ".join(words))
 
 
-class Deaths:
-    """Of the processes of one supervisor."""
+class DeathEvents:
+    """The death events of one supervisor's processes."""
 
     def __init__(self, store: Store, keys: Keys) -> None:
         self._store = store
@@ -71,7 +71,7 @@ class Deaths:
         self._limits: dict[str, Limit] = {}
 
     async def report(self, ended: Exit) -> None:
-        """Returns when the event is written, however long the store is away."""
+        """Return when the event is written, however long the store is unavailable."""
         silent = self._limits.setdefault(ended.spec.name, Limit()).take(time.monotonic())
         if silent is None:
             return

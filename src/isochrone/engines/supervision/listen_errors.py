@@ -1,6 +1,6 @@
-"""Why a process of a fleet cannot listen, by the key of fleet.yaml that changes it. Pure.
+"""Rewrites the advice of a process that cannot listen: names the key of fleet.yaml instead of the flag. Pure.
 
-A process names its own flag (``--listen``), which nobody types in a fleet: the supervisor writes its command line.
+A process names its own flag (``--listen``), but in a fleet the supervisor writes the command line.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _ADVICE = re.compile(r"choose another with (--[a-z-]+)")
 
 
 def by_fleet_key(line: str, process: str, fleet: Fleet) -> str:
-    """The line of a process's log with its advice for fleet.yaml; unchanged where it has none."""
+    """The line of a process's log with the advice rewritten; unchanged if it has none."""
 
     def key(advice: re.Match[str]) -> str:
         name = _key(process, advice[1], fleet)

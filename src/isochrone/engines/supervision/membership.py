@@ -1,7 +1,7 @@
-"""What the supervisor writes into the store about processes: drains, and the deaths of gateways.
+"""Writes the membership of processes to the store: deregisters dead gateways, and drains processes before they stop.
 
-A strict switch waits for the word of every known gateway. One that was killed cannot say farewell; the supervisor saw
-it end, so it says it instead. Everything here is tried again until the store takes it.
+A strict switch waits for an acknowledgement from every known gateway. A gateway that was killed cannot deregister, so
+the supervisor does it: it knows that the process ended.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
 class Membership:
-    """Of one fleet."""
+    """The membership records of one fleet."""
 
     def __init__(self, store: Store, keys: Keys) -> None:
         self._store = store
         self._keys = keys
-        #: pid of a gateway's process → the incarnation it registered as.
+        #: pid of a gateway's process → its incarnation.
         self._incarnations: dict[int, str] = {}
 
     def notice(self, view: View) -> None:
-        """Remembers who registered as what: a dead gateway's record may be gone when its death is told."""
+        """Remember the incarnations: a gateway's record may be gone when its death is noticed."""
         for record in view.gateways.values():
             self._incarnations[record.pid] = record.incarnation
 
     async def forget_gateway(self, name: str, pid: int) -> None:
-        """The process of that pid is dead. Returns when no switch waits for it any more."""
+        """Deregister the gateway whose process of that pid is dead. Return when no switch waits for it."""
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -51,7 +51,7 @@ class Membership:
         keys = self._keys
         known = await self._store.get(keys.known_gateway(name))
         if known is None:
-            return True  # it said farewell
+            return True  # it deregistered
         registered = await self._store.get(keys.gateway(name))
         count = await self._store.get(keys.gateway_set)
         record = _gateway(registered)
@@ -59,26 +59,26 @@ class Membership:
         incarnation = record.incarnation if record is not None and own else self._incarnations.get(pid)
         known_as = known.value.decode("utf-8", "replace")
         if incarnation is not None and known_as != incarnation:
-            return True  # its successor is known by now
+            return True  # its successor has registered
         if incarnation is None and (record is not None or known_as in self._incarnations.values()):
-            return True  # it never registered; what is known is of another process
-        # Writing the set makes a switch that counted this gateway count again.
+            return True  # it never registered; the record is another process's
+        # Writing the set makes the commit of a switch that counted this gateway fail and be decided again.
         operations: list[Put | Delete] = [Delete(known.key), Put(keys.gateway_set, f"{name} died".encode())]
         if own:
             operations.append(Delete(keys.gateway(name)))
-        told = EventRecord(time.time(), SUPERVISOR, "gateway died", name, f"process {pid}")
-        operations.append(event(keys, told, secrets.token_hex(4)))
+        reported = EventRecord(time.time(), SUPERVISOR, "gateway died", name, f"process {pid}")
+        operations.append(event(keys, reported, secrets.token_hex(4)))
         compares = [_unchanged(keys.known_gateway(name), known), _unchanged(keys.gateway_set, count)]
         return (await self._store.transact(compares, operations)).succeeded
 
     async def drain(self, name: str) -> None:
-        """Raises ``StoreUnavailable``. A drain that somebody else asked for stays theirs."""
+        """Raise ``StoreUnavailable``. A drain that a user asked for stays the user's."""
         record = EventRecord(time.time(), SUPERVISOR, "drain", name, "it is to stop")
         key = self._keys.drain(name)
         await self._store.transact((Compare(key, 0),), (Put(key, encode(record)),))
 
     async def undrain(self, names: Sequence[str]) -> None:
-        """Takes back what ``drain`` wrote. Raises ``StoreUnavailable``."""
+        """Delete the drains that ``drain`` wrote. Raise ``StoreUnavailable``."""
         for name in names:
             entry = await self._store.get(self._keys.drain(name))
             if entry is not None and is_own(entry):
@@ -86,7 +86,7 @@ class Membership:
 
 
 def is_own(drain: Entry) -> bool:
-    """Whether the supervisor asked for it."""
+    """Whether the supervisor wrote it."""
     try:
         return decode(drain.value, EventRecord).who == SUPERVISOR
     except Unreadable:
@@ -94,7 +94,7 @@ def is_own(drain: Entry) -> bool:
 
 
 def _gateway(entry: Entry | None) -> GatewayRecord | None:
-    """None: it is not there, or cannot be read."""
+    """None: the record is absent or cannot be read."""
     try:
         return None if entry is None else decode(entry.value, GatewayRecord)
     except Unreadable:

@@ -1,7 +1,7 @@
-"""Makes of what the store and the engine say what ``convergence`` decides on. Pure.
+"""Builds the observed state of processes from the store and the engine. Pure.
 
-A process is ready when the record it registered is of its present pid: a record of the process before it, whose lease
-has not run out yet, does not count.
+A process is ready if its registered record has its present pid: a record of the process before it, whose lease has not
+expired yet, does not count.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from isochrone.control.state.view import View
 from isochrone.engines.base import Running
 from isochrone.engines.supervision.reconcile import Observed
 
-#: Who asks for a drain in the name of the supervisor: other people's drains it leaves alone.
+#: The author of the supervisor's drains and events. The supervisor does not end the drains of users.
 SUPERVISOR = "supervisor"
 
 
@@ -26,9 +26,9 @@ def observe(
     behind: Collection[str] = (),
     fresh: Collection[str] = (),
 ) -> dict[str, Observed]:
-    """``answering``: pid of each controller that was seen to answer; controllers have no record of their own.
+    """``answering``: by controller, the pid that was seen to answer; controllers have no record.
 
-    ``behind``: those that do not serve yet what is committed; ``fresh``: those that began to a moment ago.
+    ``behind``: processes that do not serve the committed versions yet; ``fresh``: those that started to a moment ago.
     """
     pids = {name: record.pid for name, record in view.workers.items()}
     pids |= {name: record.pid for name, record in view.gateways.items()}
@@ -50,7 +50,7 @@ def has_committed(served: Mapping[tuple[str, str], str], models: Mapping[str, As
     """Whether a worker has every committed version, with the committed digest. ``served``: its digests."""
     for name, assignment in models.items():
         digest = served.get((name, assignment.version))
-        # A server that tells none, and a digest of another kind (of a Triton's configuration), say nothing.
+        # An absent digest, or one of another kind (of a Triton's configuration), proves nothing.
         if digest is None or (digest and assignment.digest and digest != assignment.digest and _is_ours(assignment)):
             return False
     return True

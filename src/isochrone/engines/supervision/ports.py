@@ -1,4 +1,4 @@
-"""Which ports a process will listen on, read from its command line. Decides whether two can be up at once."""
+"""Reads the ports of a process from its command line, and decides whether two processes can run at once. Pure."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Listening:
 
 
 def listening(spec: ProcessSpec) -> list[Listening]:
-    """The ports that only this process can have: not one that it picks itself, nor one that it shares."""
+    """The ports that only this process can have: not those that it picks itself, nor those that it shares."""
     options = dict(zip(spec.arguments, spec.arguments[1:], strict=False))
     address = options.get("--listen", "")
     listen_host, _, listen_port = address.rpartition(":")
@@ -35,7 +35,7 @@ def listening(spec: ProcessSpec) -> list[Listening]:
         ("--http-port", host, options.get("--http-port", "")),
         ("--grpc-port", host, options.get("--grpc-port", "")),
     ]
-    # Where the metrics page has no address of its own, it has the one of all the rest.
+    # The metrics page listens on the same address as the rest.
     found.append(("--metrics-port", found[0][1] if address else host, options.get("--metrics-port", "")))
     shared = "--reuse-port" in spec.arguments
     return [
@@ -45,6 +45,6 @@ def listening(spec: ProcessSpec) -> list[Listening]:
     ]
 
 
-def in_the_way(one: ProcessSpec, other: ProcessSpec) -> bool:
-    """They cannot both be up."""
+def conflicts(one: ProcessSpec, other: ProcessSpec) -> bool:
+    """Whether they cannot both run."""
     return any(mine.clashes(theirs) for mine in listening(one) for theirs in listening(other))

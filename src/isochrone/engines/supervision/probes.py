@@ -1,6 +1,6 @@
-"""What a process says of itself over HTTP: whether it answers, and how much it has in flight.
+"""HTTP probes of a process: whether it answers, which models it serves, how many requests it has in flight.
 
-Asked by the supervisor a few times a second, of processes that come up or are to go. Never on the way of a request.
+The supervisor probes starting and stopping processes a few times a second. Never on the path of a request.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from isochrone.errors import MalformedRequest
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
 
 _SECONDS = 1.0
-#: Of the name of a figure in a worker's load report.
+#: The name of a figure in a worker's load report.
 _IN_FLIGHT = "in_flight"
 
 
 async def answers(host: str, port: int) -> bool:
-    """Whether somebody listens there."""
+    """Whether a process listens there."""
     try:
         async with asyncio.timeout(_SECONDS):
             _, writer = await asyncio.open_connection(_reachable(host), port)
@@ -30,7 +30,7 @@ async def answers(host: str, port: int) -> bool:
 
 
 async def in_flight(host: str, port: int) -> int | None:
-    """Requests that a worker has not answered yet; None: it does not say."""
+    """Requests that a worker has not answered yet; None: it does not report them."""
     try:
         return _read(await _head(host, port, "/v2/health/live"))
     except MalformedRequest:
@@ -44,7 +44,7 @@ async def serves(host: str, port: int, model: str) -> bool:
 
 
 async def served(host: str, port: int) -> dict[tuple[str, str], str] | None:
-    """Digests of the versions that a worker has ready, by model and version; None: it does not say."""
+    """Digests of the ready versions of a worker, by model and version; None: it does not report them."""
     answer = await _exchange(host, port, b"POST", "/v2/repository/index", whole=True)
     head, _, body = answer.partition(b"\r\n\r\n")
     if head.split(b" ")[1:2] != [b"200"]:
@@ -64,12 +64,12 @@ class _Row(msgspec.Struct):
 
 
 async def _head(host: str, port: int, path: str) -> bytes:
-    """The head of the answer to a GET; empty: there was none."""
+    """The head of the answer to a GET; empty: no answer."""
     return await _exchange(host, port, b"GET", path)
 
 
 async def _exchange(host: str, port: int, method: bytes, path: str, *, whole: bool = False) -> bytes:
-    """The head of an answer, or the whole of it; empty: there was none."""
+    """The head of an answer, or the whole answer; empty: no answer."""
     try:
         async with asyncio.timeout(_SECONDS):
             reader, writer = await asyncio.open_connection(_reachable(host), port)
@@ -96,5 +96,5 @@ def _read(head: bytes) -> int | None:
 
 
 def _reachable(host: str) -> str:
-    """An address to connect to, of one to listen on."""
+    """The address to connect to, for an address to listen on."""
     return {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)

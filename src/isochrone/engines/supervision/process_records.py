@@ -1,8 +1,7 @@
-"""Processes that died and do not serve again yet, as the store knows them: ``isochrone status`` shows them with their
-last error. One module decides what should stand there and brings the store to it.
+"""Keeps the records of processes that died and do not serve yet; ``isochrone status`` shows them with their last error.
 
-A record is there from a death until the process serves again or is no longer wanted. Must never touch what another
-supervisor has written.
+A record exists from a death until the process serves again or is no longer desired. Must never change the records of
+another supervisor.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ from isochrone.engines.base import Exit
 from isochrone.engines.supervision.last_errors import last_error
 from isochrone.store.base import Delete, Put, Store, StoreUnavailable
 
-#: Characters of an error, and records written at once.
+#: Characters of an error, and operations in one transaction.
 _MOST_CHARACTERS, _AT_ONCE = 300, 50
 
 
 class ProcessRecords:
-    """Of one supervisor. ``last_lines``: the end of a process's log."""
+    """The records of one supervisor. ``last_lines``: the end of a process's log."""
 
     def __init__(self, store: Store, keys: Keys, last_lines: Callable[[str], Sequence[str]]) -> None:
         self._store = store
         self._keys = keys
         self._last_lines = last_lines
-        #: By name: what should stand in the store.
+        #: By name: the desired records.
         self.dead: dict[str, ProcessRecord] = {}
-        #: Names this supervisor may have written: records of those alone are deleted.
+        #: Names that this supervisor may have written: only their records are deleted.
         self._own: set[str] = set()
 
     def died(self, ended: Exit) -> None:
-        """A process ended without being asked to."""
+        """Record the death of a process."""
         spec = ended.spec
         before = self.dead.get(spec.name)
         deaths = before.deaths + 1 if before is not None else 1
@@ -44,12 +43,12 @@ class ProcessRecords:
         self.dead[spec.name] = ProcessRecord(spec.name, spec.role, spec.pool, deaths, ended.how, error, time.time())
 
     def settle(self, desired: Collection[str], serving: Collection[str]) -> None:
-        """Those that serve again, or are not wanted any more, are forgotten."""
+        """Forget processes that serve again or are no longer desired."""
         self._own |= set(desired)
         self.dead = {name: record for name, record in self.dead.items() if name in desired and name not in serving}
 
     async def write(self, view: View) -> None:
-        """Brings the store to it. What the store does not take now is written at the next turn."""
+        """Write the desired records. If the store is unavailable, the next turn writes them."""
         there = view.processes
         operations: list[Put | Delete] = [
             Put(self._keys.process(name), encode(record))

@@ -1,4 +1,4 @@
-"""What a person at the terminal is told about a fleet as it comes up and changes: one line per event. Pure."""
+"""The lines that a user at the terminal sees while a fleet starts and changes, one per event. Pure."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from isochrone.control.state.view import View
 from isochrone.engines.base import Exit
 from isochrone.engines.supervision.reconcile import Observed
 
-#: Seconds until a fleet that is not up says what it waits for, and between two such lines.
+#: Seconds until a line says what a fleet waits for, and between two such lines.
 WAIT_SECONDS = 5.0
 
 
 class Progress:
-    """Remembers what has been told."""
+    """The events since the last call."""
 
     def __init__(self, view: View) -> None:
-        """What is in the store already is no news."""
+        """What is in the store already causes no line."""
         self._epoch = view.epoch
         self._aborted = {record.identity for record in view.rollouts if record.state == ABORTED}
         self._ready: set[str] = set()
@@ -28,7 +28,7 @@ class Progress:
         """What is new since the last call."""
         ready = {name for name, each in observed.items() if each.ready}
         lines = [f"{observed[name].spec.role} {name} ready" for name in sorted(ready - self._ready)]
-        # One that dies is told of by its exit, and again when it is back.
+        # A process that died has a line for its exit, and one when it is ready again.
         self._ready = ready
         faults = set(view.faults())
         lines += [
@@ -48,7 +48,7 @@ class Progress:
 
 
 class Waiting:
-    """What a fleet that is not up yet waits for: said after a while, and again when it changes."""
+    """What a starting fleet waits for: a line after a while, and again when it changes."""
 
     def __init__(self, now: float) -> None:
         self._since = now
@@ -62,7 +62,7 @@ class Waiting:
         dead: Mapping[str, ProcessRecord],
         now: float,
     ) -> str:
-        """ "": nothing is to be said now. ``dead``: processes that died and do not serve again yet."""
+        """ "": no line is due. ``dead``: processes that died and do not serve yet."""
         reasons = _reasons(view, desired, observed, dead)
         said = "; ".join(reasons[:4]) + (f"; and {len(reasons) - 4} more" if len(reasons) > 4 else "")
         if not reasons or said == self._said or now - self._since < WAIT_SECONDS:
@@ -94,7 +94,7 @@ def _reasons(
 
 
 def _versions(epoch: EpochRecord, before: EpochRecord | None) -> str:
-    """What it changed; of the first one, everything."""
+    """The versions that it changed; of the first epoch, all."""
     old = before.models if before is not None else {}
     changed = {name: model for name, model in sorted(epoch.models.items()) if model != old.get(name)}
     words = []
@@ -106,7 +106,7 @@ def _versions(epoch: EpochRecord, before: EpochRecord | None) -> str:
 
 
 def exit_lines(ended: Exit, log: str, last: Iterable[str]) -> list[str]:
-    """Of a process that nobody told to stop."""
+    """The lines for a process that died."""
     if ended.again_in is None:
         return []
     spec = ended.spec

@@ -1,9 +1,9 @@
-"""What to start, drain and stop, so that the processes become those of the fleet record. Pure: no clock, no I/O.
+"""Decides which processes to start, drain and stop, to reconcile them with the fleet record. Pure: no clock, no I/O.
 
-The supervisor calls ``decide`` whenever something may have changed and carries out what it says; what is already under
-way is not said again. The rule it keeps: as long as a group (the gateways, the controllers, the workers of one pool)
-has more than one member, a change never takes its last serving member down. The only worker of a pool gets a second one
-beside it while it is replaced; the only gateway, whose address is known to callers, has no choice.
+The supervisor calls ``decide`` whenever something may have changed and performs its actions; actions in progress are
+not repeated. The rule: as long as a group (the gateways, the controllers, the workers of one pool) has more than one
+process, a change never stops its last serving one. The only worker of a pool gets a second one beside it while it is
+replaced. The only gateway, whose address callers know, is interrupted.
 """
 
 from __future__ import annotations
@@ -12,34 +12,34 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from isochrone.control.fleet.processes import ProcessSpec, surge_of
-from isochrone.engines.supervision.ports import in_the_way
+from isochrone.engines.supervision.ports import conflicts
 
-#: Seconds a worker is given to finish what it has, once it gets no new work.
+#: Seconds for a drained worker to finish its requests.
 DRAIN_SECONDS = 10.0
-#: Seconds until every gateway has surely heard of a drain: before that, an idle worker may still get work.
+#: Seconds until every gateway has seen a drain: before that, an idle worker may still get work.
 HEARD_SECONDS = 0.5
 
-#: Seconds until every gateway has surely heard that a process serves, and others can go. Gateways look at what a worker
-#: serves every second, and less often at one that has been away.
+#: Seconds until every gateway has seen that a process serves, and others can stop. Gateways read a worker's index every
+#: second, and less often after it was unreachable.
 STEADY_SECONDS = 3.0
 
-#: Started in this order: what comes later finds what it looks for sooner.
+#: Started in this order, so that later ones find what they need.
 _ORDER = {"controller": 0, "worker": 1, "gateway": 2}
 
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """One process as it is."""
+    """The observed state of one process."""
 
     spec: ProcessSpec
-    #: It serves: registered in the store by its present process, as far as the store is heard.
+    #: Its present process is registered and serves.
     ready: bool = False
     stopping: bool = False
-    #: Since when the supervisor has it drained, on the clock of ``now``; None: it has not.
+    #: Since when the supervisor drains it, on the clock of ``now``; None: it does not.
     draining: float | None = None
-    #: Nothing is in flight on it.
+    #: It has no request in flight.
     idle: bool = False
-    #: It has served for long enough: every gateway has surely heard that it does.
+    #: It has served for long enough that every gateway has seen it.
     steady: bool = True
 
     @property
@@ -71,12 +71,12 @@ Action = Start | Drain | Undrain | Stop
 
 
 def decide(desired: Mapping[str, ProcessSpec], observed: Mapping[str, Observed], now: float) -> list[Action]:
-    """What to do next. The names are those of processes."""
+    """The next actions. Both mappings are by the name of a process."""
     actions: list[Action] = []
     desired = {**desired, **_surges(desired, observed)}
     missing = starting_order(spec for name, spec in desired.items() if name not in observed)
-    # A port that is still held would only make the new process die: first the one that holds it must go.
-    held_by = {spec.name: {name for name, each in observed.items() if in_the_way(spec, each.spec)} for spec in missing}
+    # A process whose port is taken would die at once: the process that holds the port must stop first.
+    held_by = {spec.name: {name for name, each in observed.items() if conflicts(spec, each.spec)} for spec in missing}
     actions += [Start(spec) for spec in missing if not held_by[spec.name]]
     waiting = {name for name, holders in held_by.items() if holders}
     leaving = _leaving(desired, observed, waiting, set().union(*held_by.values()))
@@ -85,12 +85,12 @@ def decide(desired: Mapping[str, ProcessSpec], observed: Mapping[str, Observed],
             if (action := _towards_the_end(name, each, now)) is not None:
                 actions.append(action)
         elif each.draining is not None and not each.stopping:
-            actions.append(Undrain(name))  # it was to go, and stays after all
+            actions.append(Undrain(name))  # it was to stop, and stays after all
     return actions
 
 
 def _surges(desired: Mapping[str, ProcessSpec], observed: Mapping[str, Observed]) -> dict[str, ProcessSpec]:
-    """For every pool whose only worker serves and is to be replaced: the worker that serves meanwhile."""
+    """For every pool whose only worker serves and is replaced: a second worker that serves meanwhile."""
     pools: dict[str, list[ProcessSpec]] = {}
     for spec in desired.values():
         if spec.role == "worker":
@@ -115,7 +115,7 @@ def starting_order(specs: Iterable[ProcessSpec]) -> list[ProcessSpec]:
 
 
 def stopping_order(specs: Iterable[ProcessSpec]) -> list[list[ProcessSpec]]:
-    """Who is stopped together, one group after the other: first those that requests reach first."""
+    """Groups of processes to stop together, one group after the other: first those that requests reach first."""
     kinds: dict[int, list[ProcessSpec]] = {}
     for spec in specs:
         kinds.setdefault({"gateway": 0, "worker": 1, "controller": 2}[spec.role], []).append(spec)
@@ -125,7 +125,7 @@ def stopping_order(specs: Iterable[ProcessSpec]) -> list[list[ProcessSpec]]:
 def _leaving(
     desired: Mapping[str, ProcessSpec], observed: Mapping[str, Observed], waiting: set[str], blocking: set[str]
 ) -> set[str]:
-    """Those that are to end now: surplus ones, and of the changed ones as many as the others can do without."""
+    """Processes to stop now: surplus ones, and changed ones as far as the rest of their group serves."""
     groups: dict[tuple[str, str], list[str]] = {}
     for name in sorted({*desired, *observed}):
         spec = desired[name] if name in desired else observed[name].spec
@@ -138,12 +138,12 @@ def _leaving(
         stay = [name for name in names if name in desired and name not in changed]
         serving = {name for name in present if observed[name].serves}
         steady = {name for name in serving if observed[name].steady}
-        # One that serves nothing can go at any time: the change may be what mends it.
+        # A process that does not serve can stop at any time: the change may repair it.
         leaving |= {*surplus, *changed} - serving
-        # One that holds another's port must go, but not before all those are up that can be.
+        # A process that holds another's port must stop, but not before all that can serve do.
         if all(name in steady or name in waiting for name in stay):
             leaving |= blocking & {*surplus, *changed}
-        # What serves as it should must be there before the surplus goes.
+        # A process of the desired set must serve before the surplus stops.
         if steady & {*stay} or not (stay or changed):
             leaving |= {*surplus}
         if changed and steady >= {*stay, *changed}:
@@ -152,9 +152,9 @@ def _leaving(
 
 
 def _next_to_change(changed: list[str], desired: Mapping[str, ProcessSpec], observed: Mapping[str, Observed]) -> str:
-    """The first whose new ports nobody else holds: when ports move up by one, the last one goes first."""
+    """The first whose new ports are free: if ports move up by one, the last process goes first."""
     for name in changed:
-        if not any(in_the_way(desired[name], each.spec) for other, each in observed.items() if other != name):
+        if not any(conflicts(desired[name], each.spec) for other, each in observed.items() if other != name):
             return name
     return changed[0]
 
@@ -162,7 +162,7 @@ def _next_to_change(changed: list[str], desired: Mapping[str, ProcessSpec], obse
 def _towards_the_end(name: str, each: Observed, now: float) -> Action | None:
     if each.stopping:
         return None
-    # A gateway finishes what it has when it is told to stop, and takes nothing new; a controller has nothing.
+    # A gateway finishes its requests when it stops, and accepts no new ones; a controller has none.
     if each.spec.role != "worker" or (not each.ready and each.draining is None):
         return Stop(name)
     if each.draining is None:

@@ -1,7 +1,7 @@
-"""Keeps the processes of one machine as the fleet record says: watches it, decides (``convergence``), acts.
+"""Reconciles the processes of one machine with the fleet record: observes, decides (``reconcile``), acts.
 
-The thin shell around decisions made elsewhere. Only the engine can end a process, and only the fleet record makes it
-do so: while the store is away everything goes on running as it is.
+A thin shell around decisions made elsewhere. Only a fleet record makes it stop a process: while the store is
+unavailable, everything keeps running.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from isochrone.control.state.records import EpochRecord, FleetRecord, decode
 from isochrone.control.state.view import View
 from isochrone.engines.base import Engine, Exit, Running
 from isochrone.engines.supervision import probes
-from isochrone.engines.supervision.death_events import Deaths
+from isochrone.engines.supervision.death_events import DeathEvents
 from isochrone.engines.supervision.membership import Membership, is_own
 from isochrone.engines.supervision.observation import has_committed, observe
 from isochrone.engines.supervision.ports import listening
@@ -43,20 +43,20 @@ from isochrone.store.mirror import Mirror
 
 log = structlog.get_logger()
 
-#: Seconds a process has to end after SIGTERM. Its own grace for requests in flight, 30 s, must fit.
+#: Seconds for a process to end after SIGTERM. It must include the process's own grace for requests in flight, 30 s.
 GRACE = 35.0
-#: Seconds between two looks while something is on its way: coming up, draining.
+#: Seconds between two turns while a process starts or drains.
 _SOON = 0.1
 #: While only the models are not served yet, which may take minutes.
 _SERVING = 0.25
-#: And while all is as it should be: everything that changes it tells of itself.
+#: While everything is as desired: every change wakes the supervisor.
 _LATER = 5.0
-#: Seconds that deaths may still be told of when everything is being stopped.
+#: Seconds to write the last events when everything has stopped.
 _LAST_WORDS = 2.0
 
 
 def desired_processes(record: FleetRecord, view: View | None = None) -> dict[str, ProcessSpec]:
-    """The processes that a fleet record asks for; with a view, also those of pools that it drops while they serve."""
+    """The processes of a fleet record; with a view, also those of dropped pools that still serve."""
     fleet = fleet_of(record.spec)
     found = processes(fleet, Path(record.directory))
     if view is None or not record.kept:
@@ -92,7 +92,7 @@ class Supervisor:
         self.mirror = Mirror(store, keys.prefix)
         self.view = View(keys, self.mirror.entries)
         self._membership = Membership(store, keys)
-        self._deaths = Deaths(store, keys)
+        self._deaths = DeathEvents(store, keys)
         self._records = ProcessRecords(store, keys, last_lines)
         self._waiting = Waiting(monotonic())
         self._wake = asyncio.Event()
@@ -104,14 +104,14 @@ class Supervisor:
         self._idle: set[str] = set()
         #: Controller → pid that was seen to answer.
         self._answering: dict[str, int] = {}
-        #: Worker or gateway → pid that was seen to serve what is committed, and since when.
+        #: Worker or gateway → pid that was seen to serve the committed versions, and since when.
         self._serving: dict[str, tuple[int, float]] = {}
         self.observed: dict[str, Observed] = {}
-        #: Set once, as soon as everything wanted is ready and every gateway serves what is committed.
+        #: Set once, as soon as every desired process is ready and every gateway serves the committed models.
         self.up = asyncio.Event()
 
     async def run(self, stopping: asyncio.Event, hurry: asyncio.Event) -> None:
-        """Until ``stopping`` is set; then everything is stopped in order. ``hurry`` leaves no grace."""
+        """Run until ``stopping`` is set; then stop everything in order. ``hurry``: without grace."""
         await self.mirror.start()
         try:
             progress = Progress(self.view)
@@ -123,8 +123,8 @@ class Supervisor:
                 try:
                     await self._reconcile(progress)
                 except Exception as error:
-                    # The processes are well, whatever is wrong here: to end would end them all.
-                    log.error("the supervisor failed unexpectedly; everything goes on as it is", exc_info=error)
+                    # The processes are not affected; if the supervisor ended, they all would.
+                    log.error("the supervisor failed unexpectedly; all processes keep running", exc_info=error)
                     await asyncio.sleep(1.0)
                 await self._rest(stopping)
             await self._stop_all(hurry)
@@ -134,7 +134,7 @@ class Supervisor:
             await self.mirror.stop()
 
     def restarts_of(self, name: str) -> int:
-        """How often a process has been started again."""
+        """How often a process has been restarted."""
         running = self._engine.running().get(name)
         return running.restarts if running is not None else 0
 
@@ -152,9 +152,9 @@ class Supervisor:
             each.cancel()
 
     async def _clear_up(self) -> None:
-        """No process runs yet: what a supervisor before this one left in the store is of the dead.
+        """Remove the records that an earlier supervisor left: none of its processes runs.
 
-        Gateways of other names may run elsewhere; they are left alone.
+        Gateways of other names may run elsewhere; their records stay.
         """
         self._read_record()
         for entry in self.mirror.under(self._keys.drains):
@@ -164,7 +164,7 @@ class Supervisor:
         registered = self.view.gateways
         for name in self.view.known_gateways:
             pid = registered[name].pid if name in registered else 0
-            # One that still runs has been told to end, and says farewell itself.
+            # A gateway that still runs is stopping, and deregisters itself.
             if (name in self._desired or name in self._before) and not _is_alive(pid):
                 self._tasks.start(self._membership.forget_gateway(name, pid))
 
@@ -218,11 +218,11 @@ class Supervisor:
         try:
             desired = self._read(decode(entry.value, FleetRecord), self.view)
             if any(map(self.view.is_unreadable, (keys.epoch, keys.reconciled))):
-                # Which pools are still needed is not known: nothing is taken away.
+                # It is unknown which pools are still needed: no process is stopped.
                 desired = {**self._desired, **desired}
             self._desired = desired
         except Exception as error:
-            # Whatever is wrong with it: what runs was right before.
+            # The running processes were right before.
             self._notify(f"the applied fleet makes no sense to this release; everything stays as it is: {error}")
 
     async def _is_up(self) -> bool:
@@ -236,7 +236,7 @@ class Supervisor:
         return bool(self._desired)
 
     async def _look(self) -> None:
-        """Asks the processes that are on their way how far they are."""
+        """Probe the processes that start or drain."""
         workers = self.view.workers
         for name, each in self._engine.running().items():
             if each.spec.role == "controller" and each.pid and self._answering.get(name) != each.pid:
@@ -253,7 +253,7 @@ class Supervisor:
                     self._idle.discard(name)
 
     async def _look_whether_it_serves(self, name: str, each: Running) -> None:
-        """A worker that has registered has yet to be given what is committed: only then can others go."""
+        """Probe whether a registered process serves the committed versions: only then may others stop."""
         record = self.view.gateways.get(name) if each.spec.role == "gateway" else self.view.workers.get(name)
         if record is None:
             return
@@ -266,7 +266,7 @@ class Supervisor:
             served = not models or has_committed(await probes.served(record.host, record.port) or {}, models)
         if not served:
             return
-        # Nobody waits for the first ones of a fleet, to which nothing is sent yet.
+        # The first processes of a fleet need not wait: no requests are sent yet.
         self._serving[name] = (each.pid, monotonic() if models else 0.0)
 
     # Actions.
@@ -282,7 +282,7 @@ class Supervisor:
         try:
             await self._membership.drain(name)
         except StoreUnavailable:
-            return  # decided again at the next turn
+            return  # the next turn decides again
         self._drained_since[name] = monotonic()
 
     async def _undrain(self, name: str) -> None:
@@ -304,13 +304,13 @@ class Supervisor:
         if ended.again_in is not None and name not in self.view.known_gateways:
             self._tasks.start(self._deaths.report(ended))
         if ended.spec.role == "gateway" and ended.pid:
-            # Of one that was known, this tells the death too.
+            # This also writes the event for a known gateway.
             self._tasks.start(self._membership.forget_gateway(name, ended.pid))
         self._answering.pop(name, None)
         self._serving.pop(name, None)
         self._idle.discard(name)
         if self._drained_since.pop(name, None) is not None:
-            # Whoever has the name next is to get work.
+            # The next process of that name should get work.
             self._tasks.start(self._undrain(name))
         self._on_exit(ended)
         self._wake.set()

@@ -2,8 +2,8 @@
 
 etcd:https://user@h1:2379,https://h2:2379?ca=/etc/etcd/ca.pem&cert=client.pem&key=client.key
 
-The password comes from the environment, where no list of processes shows it. One in the URL (user:password@h1) is
-accepted, since a file may hold it; it is taken out before the URL reaches a command line, a record or a message.
+The password comes from the environment, which no list of processes shows. A password in the URL (user:password@h1) is
+accepted, since a file may hold it; it is removed before the URL reaches a command line, a record or a message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from isochrone.errors import ConfigError
 
 EXPECTED = "etcd:http://HOST:2379, several endpoints parted by commas, options ca, cert and key after a ?"
 _OPTIONS = ("ca", "cert", "key")
-#: Where the password is, for a URL that names a user alone.
+#: The variable with the password, for a URL that names only a user.
 PASSWORD_VARIABLE = "ISOCHRONE_STORE_PASSWORD"
 
 
@@ -26,7 +26,7 @@ class EtcdAddress:
     endpoints: tuple[str, ...]
     user: str = ""
     password: str = field(default="", repr=False)
-    #: Files: the authority that signed the servers' certificates; ours, and its key.
+    #: Files: the authority of the servers' certificates; our certificate and its key.
     ca: str = ""
     cert: str = ""
     key: str = ""
@@ -63,7 +63,7 @@ def read_address(url: str) -> EtcdAddress:
 
 
 def split_password(url: str) -> tuple[str, str]:
-    """A store's URL without the password in it, and the password; "": it has none."""
+    """A store's URL without its password, and the password; "": it has none."""
     if url.startswith("sqlite:"):
         return url, ""
     hosts, mark, query = url.partition("?")
@@ -79,5 +79,5 @@ def split_password(url: str) -> tuple[str, str]:
 
 
 def _bad(part: str) -> ConfigError:
-    # Behind an @: what stands before it may hold a password.
+    # Only the part after an @: the part before it may hold a password.
     return ConfigError("store", "url", EXPECTED, repr(part.rpartition("@")[2]))

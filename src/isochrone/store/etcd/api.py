@@ -1,7 +1,7 @@
-"""Calls etcd's JSON API at the member that answered last, and at the others when it does not.
+"""Calls etcd's JSON API at the member that answered last, and at the others if that one fails.
 
-A read is asked of every member before the store counts as away. A write goes to another member only if the first one
-certainly did nothing with it; otherwise the caller is told that it does not know.
+A read is sent to every member before the store counts as unavailable. A write goes to another member only if the first
+one certainly did not process it; otherwise the call fails with an unknown outcome.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from isochrone.store.etcd.messages import Message, encoded_key
 
 #: Of one call at one member.
 CALL_SECONDS = 2.0
-#: Of the call that asks a member whether it still belongs to a majority.
+#: Of the call that checks whether a member still belongs to a majority.
 CHECK_SECONDS = 1.2
 _CONNECT_SECONDS = 1.0
 #: Then another member is asked the same, while the first may still answer.
@@ -37,7 +37,7 @@ class EtcdApi:
     def __init__(self, address: EtcdAddress) -> None:
         self._address = address
         self.shown = address.shown
-        #: The first is asked first. Processes begin at different members, so that one does not carry all.
+        #: In the order of use. Processes start with different members, to spread the load.
         self._endpoints = list(address.endpoints)
         random.shuffle(self._endpoints)
         self._opened: httpx.AsyncClient | None = None
@@ -45,7 +45,7 @@ class EtcdApi:
         self._closed = False
 
     async def read(self, path: str, body: Message) -> Message:
-        """Of calls that may be made twice."""
+        """For calls that may be repeated."""
         _, answer = await self._first_answer(lambda endpoint: self._with_login(endpoint, path, body, CALL_SECONDS))
         return answer
 
@@ -62,23 +62,23 @@ class EtcdApi:
         raise self._away(failures)
 
     async def member_with_majority(self, key: str) -> str:
-        """A member that answers a linearizable read, so that a watch there misses nothing."""
+        """A member that answers a linearizable read, so that a watch there misses no change."""
         endpoint, _ = await self._first_answer(lambda endpoint: self.check(endpoint, key))
         return endpoint
 
     async def check(self, endpoint: str, key: str) -> None:
-        """Raises ``EndpointFailed`` if the member is not with a majority."""
+        """Raise ``EndpointFailed`` if the member does not belong to a majority."""
         body = {"key": encoded_key(key or "\0"), "keys_only": True}
         await self._with_login(endpoint, "kv/range", body, CHECK_SECONDS)
 
     def avoid(self, endpoint: str) -> None:
-        """It failed: the others come first from now on."""
+        """Move a failed member to the end."""
         self._endpoints.remove(endpoint)
         self._endpoints.append(endpoint)
 
     @asynccontextmanager
     async def stream(self, endpoint: str, path: str, body: Message) -> AsyncIterator[AsyncIterator[Message]]:
-        """Answers of a call that goes on. Raises ``EndpointFailed`` when it ends, for whatever reason."""
+        """The answers of a streaming call. Raise ``EndpointFailed`` when it ends, for any reason."""
         timeout = httpx.Timeout(CALL_SECONDS, connect=_CONNECT_SECONDS, read=None)
         try:
             async with self._client().stream(
@@ -94,9 +94,9 @@ class EtcdApi:
         except TokenRefused as error:
             # The next call logs in again.
             self._token = ""
-            raise EndpointFailed(endpoint, _words(error), unprocessed=True) from error
+            raise EndpointFailed(endpoint, _text(error), unprocessed=True) from error
         except (httpx.HTTPError, httpx.StreamError) as error:
-            raise EndpointFailed(endpoint, _words(error), unprocessed=False) from error
+            raise EndpointFailed(endpoint, _text(error), unprocessed=False) from error
 
     async def close(self) -> None:
         self._closed = True
@@ -115,7 +115,7 @@ class EtcdApi:
         raise EndpointFailed(endpoint, "it ended the stream", unprocessed=False)
 
     async def _first_answer(self, ask: Callable[[str], Coroutine[Any, Any, Answer]]) -> tuple[str, Answer]:
-        """One member after the other, the next also when one takes long: a lease must outlive a member that hangs."""
+        """Try one member after the other, the next also if one takes long: a lease must survive a member that hangs."""
         waiting = list(self._endpoints)
         asked: dict[asyncio.Task[Answer], str] = {}
         failures = []
@@ -162,28 +162,28 @@ class EtcdApi:
 
     async def _call(self, endpoint: str, path: str, body: Message, seconds: float) -> Message:
         try:
-            # httpx bounds each step; together they must not take longer either.
+            # httpx limits each step; this limits their sum.
             async with asyncio.timeout(seconds):
                 response = await self._client().post(
                     f"{endpoint}/v3/{path}", content=msgspec.json.encode(body), headers=self._headers()
                 )
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout) as error:
-            raise EndpointFailed(endpoint, _words(error), unprocessed=True) from error
+            raise EndpointFailed(endpoint, _text(error), unprocessed=True) from error
         except httpx.HTTPError as error:
-            raise EndpointFailed(endpoint, _words(error), unprocessed=False) from error
+            raise EndpointFailed(endpoint, _text(error), unprocessed=False) from error
         except TimeoutError:
             raise EndpointFailed(endpoint, f"no answer within {seconds} s", unprocessed=False) from None
         answer = _decoded(response.content)
         if response.status_code != 200 or not isinstance(answer, dict):
             raise refusal(self.shown, endpoint, response.status_code, answer)
-        # One of a call that streams has its answer inside.
+        # A streaming call wraps its answer.
         result = answer.get("result", answer)
         if not isinstance(result, dict) or "header" not in result:
             raise EndpointFailed(endpoint, "this is no etcd: its answer has no header", unprocessed=False)
         return result
 
     def _headers(self) -> dict[str, str]:
-        # A member that has lost its leader says so at once, instead of after its own timeout.
+        # A member that has lost its leader answers at once, instead of after its own timeout.
         headers = {"Content-Type": "application/json", "Grpc-Metadata-hasleader": "true"}
         if self._token:
             headers["Authorization"] = self._token
@@ -193,7 +193,7 @@ class EtcdApi:
         if self._closed:
             raise StoreUnavailable(f"store {self.shown}: it was closed")
         if self._opened is None:
-            # No proxies and no other settings from the environment: a store is reached directly.
+            # Without proxies and other settings of the environment: a store is reached directly.
             self._opened = httpx.AsyncClient(
                 verify=self._trust(),
                 trust_env=False,
@@ -228,5 +228,5 @@ def _decoded(content: bytes) -> Any:
         return None
 
 
-def _words(error: Exception) -> str:
+def _text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

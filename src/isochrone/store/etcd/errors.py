@@ -1,4 +1,4 @@
-"""What etcd's errors mean: for the caller, and for the question whether another member may be asked the same."""
+"""Translates etcd's errors, and decides whether another member may process the same call."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _UNAUTHENTICATED = 16
 
 
 class EndpointFailed(Exception):
-    """One member did not answer, or could not. ``unprocessed``: it certainly did nothing of what was asked."""
+    """One member failed. ``unprocessed``: it certainly did not process the call."""
 
     def __init__(self, endpoint: str, reason: str, *, unprocessed: bool) -> None:
         super().__init__(f"{endpoint}: {reason}")
@@ -22,41 +22,41 @@ class EndpointFailed(Exception):
 
 
 class LeaseNotFound(Exception):
-    """Of a lease that has ended."""
+    """The lease has ended."""
 
 
 class TokenRefused(Exception):
-    """The login has run out: log in again."""
+    """The login has expired: log in again."""
 
 
 def refusal(shown_url: str, endpoint: str, status: int, answer: Any) -> Exception:
     """The error of an answer other than 200."""
     fields = answer if isinstance(answer, dict) else {}
     if isinstance(fields.get("error"), dict):
-        # Inside a stream, one level deeper.
+        # In a stream, one level deeper.
         fields = fields["error"]
     code = int(fields.get("code") or fields.get("grpc_code") or -1)
-    words = str(fields.get("message") or fields.get("error") or f"HTTP status {status}")
-    if code == _NOT_FOUND and "lease not found" in words:
-        return LeaseNotFound(words)
+    text = str(fields.get("message") or fields.get("error") or f"HTTP status {status}")
+    if code == _NOT_FOUND and "lease not found" in text:
+        return LeaseNotFound(text)
     if code == _UNAUTHENTICATED:
-        return TokenRefused(words)
-    told = _final(shown_url, code, words)
-    if told is not None:
-        return told
-    # With the header "hasleader" a member that knows no leader refuses before it begins.
-    return EndpointFailed(endpoint, words, unprocessed=words == "etcdserver: no leader")
+        return TokenRefused(text)
+    final = _final(shown_url, code, text)
+    if final is not None:
+        return final
+    # With the header "hasleader", a member without a leader rejects a call before processing it.
+    return EndpointFailed(endpoint, text, unprocessed=text == "etcdserver: no leader")
 
 
-def _final(shown_url: str, code: int, words: str) -> IsochroneError | None:
-    """What another member would answer too."""
-    if code == _PERMISSION_DENIED or "user name is empty" in words or "authentication failed" in words:
+def _final(shown_url: str, code: int, text: str) -> IsochroneError | None:
+    """The error that every member would return; None: another member may succeed."""
+    if code == _PERMISSION_DENIED or "user name is empty" in text or "authentication failed" in text:
         return StoreUnavailable(
-            f"store {shown_url}: {words}; give a user with rights on the fleet's keys: etcd:http://USER@HOST:2379, "
+            f"store {shown_url}: {text}; give a user with rights on the fleet's keys: etcd:http://USER@HOST:2379, "
             f"and the password in {PASSWORD_VARIABLE}"
         )
-    if code == _RESOURCE_EXHAUSTED and "space exceeded" in words:
-        return StoreUnavailable(f"store {shown_url}: {words}; compact and defragment etcd, then: etcdctl alarm disarm")
+    if code == _RESOURCE_EXHAUSTED and "space exceeded" in text:
+        return StoreUnavailable(f"store {shown_url}: {text}; compact and defragment etcd, then: etcdctl alarm disarm")
     if code == _INVALID_ARGUMENT:
-        return InvalidArgument(f"store {shown_url}: {words}")
+        return InvalidArgument(f"store {shown_url}: {text}")
     return None

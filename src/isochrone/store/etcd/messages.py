@@ -1,7 +1,7 @@
-"""etcd's JSON, to and from what a store speaks of. Keys and values are base64, 64-bit numbers are strings.
+"""Encodes and decodes etcd's JSON. Keys and values are base64, 64-bit numbers are strings.
 
-https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/ and the messages of rpc.proto. Fields with their default value are
-left out by etcd.
+https://etcd.io/docs/v3.4/dev-guide/api_grpc_gateway/ and the messages of rpc.proto. etcd omits fields that have their
+default value.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def watch_request(prefix: str, after: int) -> Message:
 
 
 def read_changes(message: Message) -> Changes | None:
-    """One answer of a watch: whole revisions, one or more. None: it tells of no change."""
+    """One answer of a watch: one or more complete revisions. None: it contains no change."""
     if "compact_revision" in message:
         raise Compacted(f"etcd keeps no changes before revision {message['compact_revision']}")
     events = message.get("events")

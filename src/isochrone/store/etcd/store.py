@@ -1,8 +1,8 @@
-"""The store for fleets on many machines: etcd 3.4 or newer, through its own JSON API.
+"""The store for fleets on many machines: etcd 3.4 or newer, through its JSON API.
 
-What etcd promises is what ``base`` asks for: this only translates, goes to another member when one is away, and keeps
-leases alive. etcd counts leases in whole seconds and has a least one (1.5 election timeouts); ``Lease.seconds`` is what
-it granted. It keeps old revisions until it is told otherwise: run it with ``--auto-compaction-retention``.
+etcd has the guarantees of ``base``: this module only translates, fails over between members, and renews leases. etcd
+counts leases in whole seconds and has a minimum (1.5 election timeouts); ``Lease.seconds`` is the granted time. etcd
+keeps old revisions unless it is configured otherwise: run it with ``--auto-compaction-retention``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from isochrone.store.etcd.messages import (
     read_snapshot,
     transaction,
 )
-from isochrone.store.etcd.watch import follow
+from isochrone.store.etcd.watch import watch_changes
 from isochrone.store.leases import KeptLease
 from isochrone.store.machine_clock import boottime_ns
 from isochrone.store.operations import check_operations, check_seconds
 
 
 class EtcdStore(Store):
-    """Made without a connection: the first call makes one. Raises ``ConfigError`` for a URL it cannot read."""
+    """The first call connects. Raise ``ConfigError`` for an invalid URL."""
 
     def __init__(self, url: str) -> None:
         self._api = EtcdApi(read_address(url))
@@ -48,7 +48,7 @@ class EtcdStore(Store):
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Put | Delete], *, durable: bool = True
     ) -> Outcome:
-        """Always durable: etcd knows nothing else."""
+        """Always durable: etcd has no other mode."""
         check_operations(operations)
         try:
             return read_outcome(await self._api.write("kv/txn", transaction(compares, operations)))
@@ -56,14 +56,14 @@ class EtcdStore(Store):
             raise self._ended(operations) from None
 
     async def watch(self, prefix: str, after: int) -> AsyncIterator[Changes]:
-        async with contextlib.aclosing(follow(self._api, prefix, after)) as changes_there:
+        async with contextlib.aclosing(watch_changes(self._api, prefix, after)) as changes_there:
             async for changes in changes_there:
                 yield changes
 
     async def grant(self, seconds: float) -> KeptLease:
         check_seconds(seconds)
         asked_ns = boottime_ns()
-        # Asked twice, the first grant ends by itself: nothing was written with it.
+        # If the call is made twice, the first grant expires: nothing was written with it.
         granted = await self._api.read("lease/grant", {"TTL": str(math.ceil(seconds))})
         lease = KeptLease(int(granted["ID"]), float(granted["TTL"]), asked_ns, self._renew, self._revoke)
         self._leases[lease.id] = lease
@@ -90,7 +90,7 @@ class EtcdStore(Store):
             pass
 
     def _ended(self, operations: Sequence[Put | Delete]) -> LeaseEnded:
-        """etcd does not say which lease it was; a transaction has one, as a rule."""
+        """etcd does not report which lease it was; most transactions have one."""
         named = [operation.lease for operation in operations if isinstance(operation, Put) and operation.lease]
         if len(set(named)) == 1 and named[0] in self._leases:
             self._leases.pop(named[0]).mark_lost()

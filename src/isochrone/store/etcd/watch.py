@@ -1,7 +1,7 @@
-"""One watch, wherever it has to go to be told everything.
+"""A watch that fails over between members without missing a change.
 
-A member that is cut off from the majority answers a watch with silence. So the member is asked twice a second for a
-read that needs the majority; without an answer the watch goes on at another member, from the revision it was at.
+A member that is cut off from the majority leaves a watch silent. So a read that needs the majority is sent to the
+member twice a second; if it fails, the watch continues at another member, from its last revision.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from isochrone.store.etcd.errors import EndpointFailed
 from isochrone.store.etcd.messages import read_changes, watch_request
 
 CHECK_EVERY_SECONDS = 0.5
-#: Before the next member, so that members that all drop their watches at once are not run after.
+#: Before the next member, so that members that drop all watches are not retried without a pause.
 _PAUSE_SECONDS = 0.05
 
 
-async def follow(api: EtcdApi, prefix: str, after: int) -> AsyncGenerator[Changes, None]:
-    """Raises ``Compacted`` or ``StoreUnavailable``, the latter when no member is with a majority."""
+async def watch_changes(api: EtcdApi, prefix: str, after: int) -> AsyncGenerator[Changes, None]:
+    """Raise ``Compacted``, or ``StoreUnavailable`` if no member belongs to a majority."""
     while True:
         endpoint = await api.member_with_majority(prefix)
         try:
-            async with contextlib.aclosing(_follow_at(api, endpoint, prefix, after)) as changes_there:
+            async with contextlib.aclosing(_watch_at(api, endpoint, prefix, after)) as changes_there:
                 async for changes in changes_there:
                     after = changes.revision
                     yield changes
@@ -34,7 +34,7 @@ async def follow(api: EtcdApi, prefix: str, after: int) -> AsyncGenerator[Change
             await asyncio.sleep(_PAUSE_SECONDS)
 
 
-async def _follow_at(api: EtcdApi, endpoint: str, prefix: str, after: int) -> AsyncGenerator[Changes, None]:
+async def _watch_at(api: EtcdApi, endpoint: str, prefix: str, after: int) -> AsyncGenerator[Changes, None]:
     arrived: asyncio.Queue[Changes | Exception] = asyncio.Queue()
 
     async def read() -> None:

@@ -1,7 +1,7 @@
-"""The store's operations on one SQLite file, as plain blocking calls.
+"""The store's operations on one SQLite file, as blocking calls.
 
-Every operation is one SQLite transaction. A lease that is overdue ends before anything else is looked at, so that its
-keys never count. Runs on the store's own thread (``sqlite_thread``), never on the event loop.
+Every operation is one SQLite transaction. Overdue leases end first, so that their keys never count. Runs on the store's
+own thread (``thread``), never on the event loop.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from isochrone.store.base import (
 )
 from isochrone.store.machine_clock import MachineClock
 from isochrone.store.prefixes import first_after
-from isochrone.store.sqlite.errors import breaks_connection, told
+from isochrone.store.sqlite.errors import breaks_connection, unavailable
 from isochrone.store.sqlite.file import SqliteFile
 from isochrone.store.sqlite.file_notices import say_changed
 
-#: Deleted keys a watch can still be told of. Beyond it the older half is forgotten, and a watch from then starts over.
+#: Deletions that are kept for watches. Beyond it the older half is forgotten, and an older watch starts over.
 KEPT_DELETIONS = 4096
 
-#: Later than any reading of the clock, and still an integer to SQLite.
+#: Later than any reading of the clock, and still an SQLite integer.
 _NEVER = (1 << 63) - 1
 
 _OVERDUE = "boot != ? OR ends <= ?"
@@ -62,7 +62,7 @@ class SqliteDatabase:
         return Snapshot({entry.key: entry for entry in entries}, revision)
 
     def changes(self, prefix: str, after: int) -> Changes:
-        """All that changed since a revision, as one; empty, with the store's revision, if nothing did."""
+        """All changes since a revision; empty, with the store's revision, if there are none."""
         with self._reading() as connection:
             revision, compacted = _state(connection)
             if after < compacted or after > revision:
@@ -92,7 +92,7 @@ class SqliteDatabase:
 
     def grant(self, seconds: float) -> int:
         identity = secrets.randbelow(_NEVER - 1) + 1
-        # Like renewals: no lease outlives the machine's boot.
+        # Not durable, like renewals: no lease outlives a restart of the machine.
         with self._writing(durable=False) as connection:
             ends = self._clock.now_ns() + int(seconds * SECOND)
             connection.execute("INSERT INTO leases VALUES (?, ?, ?, ?)", (identity, seconds, self._clock.boot, ends))
@@ -100,7 +100,7 @@ class SqliteDatabase:
 
     def renew(self, lease: int) -> bool:
         """False: it has ended."""
-        # Not synced: what a renewal loses when the machine stops is worth nothing after its next boot.
+        # Not durable: a renewal means nothing after a restart of the machine.
         with self._writing(durable=False) as connection:
             now = self._clock.now_ns()
             done = connection.execute(
@@ -113,8 +113,8 @@ class SqliteDatabase:
             self._end(connection, [lease])
 
     def position(self) -> tuple[int, int]:
-        """The revision, and when on the clock the first lease ends: what a watcher looks at."""
-        with self._told() as connection:
+        """The revision, and when the first lease ends on the clock: what watches depend on."""
+        with self._connection() as connection:
             connection.execute("BEGIN")
             try:
                 return _state(connection)[0], self._first_end(connection)
@@ -122,29 +122,29 @@ class SqliteDatabase:
                 connection.execute("COMMIT")
 
     def data_version(self) -> int:
-        """Differs from the last one if another connection has written since; costs some 5 µs and no disk."""
-        with self._told() as connection:
+        """Differs from the last value if another connection has written since; costs some 5 µs and no disk access."""
+        with self._connection() as connection:
             version: int = connection.execute("PRAGMA data_version").fetchone()[0]
             return version
 
     def expire(self) -> None:
-        """Ends overdue leases."""
+        """End overdue leases."""
         with self._writing(durable=False):
             pass
 
     @contextlib.contextmanager
-    def _told(self) -> Iterator[sqlite3.Connection]:
-        """The connection; what SQLite raises inside is told in the store's own words."""
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        """The connection; errors of SQLite are raised as ``StoreUnavailable``."""
         try:
             yield self._file.open()
         except sqlite3.Error as error:
             if breaks_connection(error):
                 self._file.close()
-            raise told(self.url, error) from error
+            raise unavailable(self.url, error) from error
 
     @contextlib.contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._told() as connection:
+        with self._connection() as connection:
             connection.execute("BEGIN")
             try:
                 if self._first_end(connection) <= self._clock.now_ns():
@@ -154,14 +154,14 @@ class SqliteDatabase:
                     connection.execute("BEGIN")
                 yield connection
             finally:
-                # Closed, if ending a lease broke it: what broke it is what is to be told.
+                # The connection may be closed, if ending a lease failed; that error is the one to report.
                 if self._file.connection is connection and connection.in_transaction:
                     connection.execute("COMMIT")
 
     @contextlib.contextmanager
     def _writing(self, durable: bool = True) -> Iterator[sqlite3.Connection]:
-        """Overdue leases have ended inside it, also if it raises later: that they did is a change of its own."""
-        with self._told() as connection:
+        """A write transaction. Overdue leases end first, in a transaction of their own, which stands if this fails."""
+        with self._connection() as connection:
             if not durable:
                 connection.execute("PRAGMA synchronous = NORMAL")
             try:
@@ -199,7 +199,7 @@ class SqliteDatabase:
         self._apply(connection, _state(connection)[0], operations)
 
     def _apply(self, connection: sqlite3.Connection, revision: int, operations: Sequence[Put | Delete]) -> int:
-        """The revision after it. Deleting what is not there changes nothing and counts for nothing."""
+        """The revision afterwards. Deleting an absent key changes nothing."""
         following = revision + 1
         changed = deleted = False
         for operation in operations:
@@ -244,7 +244,7 @@ def _under(prefix: str) -> tuple[str, tuple[str, ...]]:
 
 def _entries_under(connection: sqlite3.Connection, prefix: str, after: int) -> list[Entry]:
     condition, values = _under(prefix)
-    # The plus keeps SQLite off the index by revision when a whole prefix is read.
+    # The plus keeps SQLite from using the index by revision when a whole prefix is read.
     revision = "revision" if after else "+revision"
     rows = connection.execute(
         f"SELECT key, value, revision, lease FROM entries WHERE {revision} > ? AND {condition} ORDER BY key",

@@ -1,4 +1,4 @@
-"""What SQLite's errors mean for the person who runs the fleet, and what to do."""
+"""Translates SQLite's errors into messages with a remedy."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sqlite3
 
 from isochrone.store.base import StoreUnavailable
 
-#: By primary result code (https://www.sqlite.org/rescode.html): what it is, and what mends it.
+#: By primary result code (https://www.sqlite.org/rescode.html): the problem and its remedy.
 _SENTENCES = {
-    "SQLITE_FULL": "the disk is full, nothing was written; free some space, and it goes on by itself",
+    "SQLITE_FULL": "the disk is full, nothing was written; free some space, and writing resumes",
     "SQLITE_READONLY": "the file or its directory is read-only; make both writable for this user",
     "SQLITE_PERM": "this user may not open the file; make it and its directory writable for this user",
     "SQLITE_CANTOPEN": "the file cannot be opened; its directory must exist and be writable for this user",
@@ -21,14 +21,14 @@ _SENTENCES = {
     "SQLITE_PROTOCOL": "its locks do not work; the file must lie on a local file system",
 }
 
-#: After these the connection itself may be what is wrong: it is closed, and opened again on the next use.
+#: After these errors the connection itself may be broken: it is closed, and opened again on the next use.
 _BREAKING = frozenset(
     ("SQLITE_IOERR", "SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_PROTOCOL")
 )
 
 
 def _primary(error: sqlite3.Error) -> str:
-    """SQLITE_IOERR of SQLITE_IOERR_WRITE."""
+    """For example SQLITE_IOERR of SQLITE_IOERR_WRITE."""
     return "_".join(getattr(error, "sqlite_errorname", "SQLITE_ERROR").split("_")[:2])
 
 
@@ -36,7 +36,7 @@ def breaks_connection(error: sqlite3.Error) -> bool:
     return _primary(error) in _BREAKING
 
 
-def told(url: str, error: sqlite3.Error) -> StoreUnavailable:
+def unavailable(url: str, error: sqlite3.Error) -> StoreUnavailable:
     name = getattr(error, "sqlite_errorname", type(error).__name__)
-    sentence = _SENTENCES.get(_primary(error), "SQLite failed; its own words follow")
+    sentence = _SENTENCES.get(_primary(error), "SQLite failed")
     return StoreUnavailable(f"store {url}: {sentence} ({name}: {error})")

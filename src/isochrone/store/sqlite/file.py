@@ -1,7 +1,7 @@
-"""Opens the file: creates it once however many processes come first, and looks whether it is still the same.
+"""Opens the SQLite file: creates it once, however many processes start at a time, and checks that it is not replaced.
 
-One connection in WAL mode with ``synchronous=FULL``: what was answered is on disk, and a process killed at any instant
-leaves a file that the next one opens without repair.
+One connection in WAL mode with ``synchronous=FULL``: a completed write is on disk, and a process killed at any moment
+leaves a file that opens without repair.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 
 from isochrone.store.base import StoreUnavailable
 
-#: Of this file's tables. A release that changes them counts it up and brings older files forward here.
+#: The version of the tables. A release that changes them increments it and migrates older files here.
 SCHEMA_VERSION = 1
-#: "Isoc": tells our files from any other SQLite database.
+#: "Isoc": distinguishes our files from other SQLite databases.
 APPLICATION_ID = 0x49736F63
-#: How long to wait for another process's lock.
+#: Seconds to wait for another process's lock.
 BUSY_SECONDS = 5.0
 
 _SCHEMA = (
@@ -27,7 +27,7 @@ _SCHEMA = (
     " lease INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE INDEX entries_by_revision ON entries (revision)",
     "CREATE INDEX entries_by_lease ON entries (lease) WHERE lease != 0",
-    # Keys that are gone, for watches; the newest few thousand.
+    # Deleted keys, for watches; the newest few thousand.
     "CREATE TABLE deletions (key TEXT PRIMARY KEY, revision INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE INDEX deletions_by_revision ON deletions (revision)",
     # ends: nanoseconds on the machine's clock of that boot.
@@ -38,7 +38,7 @@ _SCHEMA = (
 
 
 class SqliteFile:
-    """The path of a store and its connection, if it is open."""
+    """The file of a store and its connection."""
 
     def __init__(self, url: str, path: Path) -> None:
         self._url, self._path = url, path
@@ -46,7 +46,7 @@ class SqliteFile:
         self.connection: sqlite3.Connection | None = None
 
     def open(self) -> sqlite3.Connection:
-        """The connection, made if there is none. Raises ``sqlite3.Error`` or ``StoreUnavailable``."""
+        """The connection, opened if need be. Raise ``sqlite3.Error`` or ``StoreUnavailable``."""
         if self.connection is not None:
             self._check_identity()
             return self.connection
@@ -71,12 +71,12 @@ class SqliteFile:
         return connection
 
     def _make_private(self) -> None:
-        """Workers' tokens are in it: whoever reads it controls them. What exists keeps its mode; SQLite's files beside
-        it get the same."""
+        """Create the file for this user only: it holds the tokens that control workers. An existing file keeps its
+        mode; SQLite gives its other files the same mode."""
         try:
             os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         except OSError:
-            pass  # SQLite says what is wrong, in words that are known above
+            pass  # SQLite reports the error
 
     def close(self) -> None:
         if self.connection is not None:
@@ -84,7 +84,7 @@ class SqliteFile:
             connection.close()
 
     def _check_identity(self) -> None:
-        """A removed file goes on working for those who have it open, and for nobody else: two truths."""
+        """Check for a removed or replaced file: processes that have it open would see another state than new ones."""
         try:
             found = os.stat(self._path)
         except OSError:
@@ -96,11 +96,11 @@ class SqliteFile:
 
     def _vanished(self) -> StoreUnavailable:
         return StoreUnavailable(
-            f"store {self._url}: the file was removed while it was open; put it back, or start the fleet anew"
+            f"store {self._url}: the file was removed while it was open; put it back, or restart the fleet"
         )
 
     def _prepare(self, connection: sqlite3.Connection) -> None:
-        # Turning WAL on needs the file for oneself and does not wait for it: several processes may begin at once.
+        # Switching to WAL needs exclusive access and does not wait for it; several processes may start at once.
         give_up = time.monotonic() + BUSY_SECONDS
         while True:
             try:

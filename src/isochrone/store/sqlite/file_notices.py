@@ -1,8 +1,8 @@
-"""Wakes a thread when another process says that it has changed a file, through Linux's inotify.
+"""Wakes a thread when another process has changed a file, through Linux's inotify.
 
-The one who writes says so by touching the file after its commit (``say_changed``); looking at the file's own writes
-would wake the reader before the commit can be read. A notice can be missed (its sender was killed in between): whoever
-waits looks by itself too, now and then.
+A writer touches the file after its commit (``say_changed``); notices of the writes themselves would wake the reader
+before the commit can be read. A notice can be missed, if its sender is killed in between: readers also check
+periodically.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ _IN_CLOEXEC = os.O_CLOEXEC
 
 
 def say_changed(path: Path) -> None:
-    """Touches it. Cheap (some 5 µs) and not on disk: a notice is for those who are there."""
+    """Touch the file: some 5 µs, without disk access."""
     try:
         os.utime(path)
     except OSError:
-        # A file that is gone or read-only is told of by the next real use of it.
+        # The next access reports a file that is gone or read-only.
         pass
 
 
 class FileNotices:
-    """Waits for notices about one file, or for ``wake``. For one thread that waits; any may wake it."""
+    """Waits for notices about one file, or for ``wake``. One thread waits; any thread may wake it."""
 
     def __init__(self) -> None:
         self._wake_descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -41,7 +41,7 @@ class FileNotices:
         return self._descriptor >= 0
 
     def watch(self, path: Path) -> bool:
-        """From now on about the file that is there now. False: the kernel gives no inotify (its limits, mostly)."""
+        """Watch the present file. False: inotify is not available (mostly because of its limits)."""
         self.unwatch()
         libc = ctypes.CDLL(None, use_errno=True)
         descriptor = libc.inotify_init1(_IN_NONBLOCK | _IN_CLOEXEC)
@@ -64,12 +64,12 @@ class FileNotices:
         os.eventfd_write(self._wake_descriptor, 1)
 
     def wait(self, seconds: float | None) -> None:
-        """Until a notice, a ``wake``, or for so long."""
+        """Until a notice, a ``wake``, or the time limit."""
         for descriptor, _ in self._poll.poll(None if seconds is None else seconds * 1000):
             if descriptor == self._wake_descriptor:
                 os.eventfd_read(descriptor)
             else:
-                # Whatever they say: it is only that something did.
+                # Their content is irrelevant.
                 os.read(descriptor, 4096)
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
-"""The embedded store: one SQLite file that all processes of one machine share. Nothing else has to run.
+"""The embedded store: one SQLite file that all processes of one machine share. It needs no server.
 
-The file must lie on a local file system: processes meet in its shared memory and its locks. Leases end by the machine's
-clock; whoever has the file open ends the overdue ones. A process that is stopped in the middle of a write (some
-milliseconds) holds the others up until it goes on or is killed.
+The file must be on a local file system: processes share its memory and its locks. Leases expire by the machine's clock;
+every process that has the file open ends overdue ones. A process that is paused in the middle of a write (some
+milliseconds) blocks the others until it continues or is killed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from isochrone.store.sqlite.thread import SqliteThread, Watcher
 
 
 class SqliteStore(Store):
-    """Made without touching the file: the first call opens it."""
+    """The first call opens the file."""
 
     def __init__(
         self, url: str, path: Path, clock: MachineClock | None = None, kept_deletions: int = KEPT_DELETIONS
@@ -71,7 +71,7 @@ class SqliteStore(Store):
         leases, self._leases = self._leases, {}
         for lease in leases.values():
             await lease.stop_keeping()
-        # The last one to close the file brings its log into it, which takes the disk a while.
+        # The last process to close the file merges its log, which may take a while.
         await asyncio.to_thread(self._thread.close)
 
     async def _renew(self, identity: int) -> bool:

@@ -1,8 +1,8 @@
-"""The one thread that touches the SQLite file, so that the event loop never waits for a disk or a lock.
+"""The thread that accesses the SQLite file, so that the event loop never waits for a disk or a lock.
 
-It takes jobs one by one. In between, while somebody watches, it waits for other processes' notices that they have
-written (``file_notices``), and asks SQLite itself every 100 ms in case one was missed; where the kernel gives
-no notices, every 5 ms. A look costs some 100 µs with waking up: at rest it uses a tenth of a percent of a core.
+It runs jobs one by one. In between, while there are watches, it waits for notices of other processes' writes
+(``file_notices``), and checks the file every 100 ms in case one was missed; without inotify, every 5 ms. A check costs
+some 100 µs including the wake-up: at rest it uses a tenth of a percent of a core.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from isochrone.store.sqlite.file_notices import FileNotices
 Result = TypeVar("Result")
 Job = Callable[[], None]
 
-#: Between two looks at the file, with and without the kernel's notices.
+#: Seconds between two checks of the file, with and without inotify.
 LOOK_SECONDS, LOOK_SECONDS_WITHOUT_NOTICES = 0.1, 0.005
-#: After a failed try to end an overdue lease.
+#: Seconds after a failed attempt to end an overdue lease.
 _EXPIRE_AGAIN_SECONDS = 0.25
 
 
 class Watcher:
-    """One watch. Its fields belong to the thread; its queue to the loop."""
+    """One watch. Its fields belong to the thread, its queue to the loop."""
 
     def __init__(self, prefix: str, after: int) -> None:
         self.prefix, self.after = prefix, after
@@ -42,7 +42,7 @@ class Watcher:
         try:
             self._loop.call_soon_threadsafe(self.arrived.put_nowait, item)
         except RuntimeError:
-            # The loop is closed: nobody watches any more.
+            # The loop is closed: the watch is over.
             pass
 
 
@@ -55,14 +55,14 @@ class SqliteThread:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._notices_asked = False
-        # What the thread saw last.
+        # The thread's last observations.
         self._data_version = -1
         self._revision = -1
         self._first_end_ns = 0
         self._expire_not_before = 0.0
 
     async def call(self, function: Callable[[SqliteDatabase], Result]) -> Result:
-        """Its result, computed on the thread. A caller that is cancelled does not stop it."""
+        """Run a function on the thread. A cancelled caller does not stop it."""
         future: Future[Result] = Future()
 
         def job() -> None:
@@ -84,7 +84,7 @@ class SqliteThread:
             self._submit(lambda: self._drop(watcher))
 
     def close(self) -> None:
-        """Waits for the job under way."""
+        """Wait for the job in progress, then close."""
         if self._closed:
             return
         self._closed = True
@@ -106,16 +106,16 @@ class SqliteThread:
     def _serve(self) -> None:
         while True:
             self._notices.wait(self._pause())
-            self._look(own_write=False)
+            self._check(own_write=False)
             while not self._jobs.empty():
                 job = self._jobs.get()
                 if job is None:
                     self._end()
                     return
                 job()
-                # SQLite does not count its own connection's writes as news. After every job: one that writes without
-                # a pause must not keep the watches from what it writes.
-                self._look(own_write=True)
+                # SQLite's data version ignores writes of the same connection. After every job: a caller that writes
+                # without a pause must not starve the watches.
+                self._check(own_write=True)
 
     def _end(self) -> None:
         for watcher in self._watchers:
@@ -135,13 +135,13 @@ class SqliteThread:
 
     def _begin(self, watcher: Watcher) -> None:
         self._watchers.append(watcher)
-        self._tell(watcher)
+        self._deliver_changes(watcher)
 
     def _drop(self, watcher: Watcher) -> None:
         if watcher in self._watchers:
             self._watchers.remove(watcher)
 
-    def _look(self, own_write: bool) -> None:
+    def _check(self, own_write: bool) -> None:
         if not self._watchers:
             return
         try:
@@ -150,18 +150,18 @@ class SqliteThread:
                 self._data_version = version
                 self._read_position()
             if self._clock.now_ns() >= self._first_end_ns and time.monotonic() >= self._expire_not_before:
-                # Renewals come without a notice.
+                # Renewals send no notice.
                 self._read_position()
                 if self._clock.now_ns() >= self._first_end_ns:
                     self._expire()
         except Exception as error:
-            # The file may be another one now.
+            # The file may have been replaced.
             self._notices.unwatch()
             self._notices_asked = False
             self._data_version = self._revision = -1
             watchers, self._watchers = self._watchers, []
             for watcher in watchers:
-                watcher.deliver(self._told(error))
+                watcher.deliver(self._watch_error(error))
 
     def _read_position(self) -> None:
         revision, self._first_end_ns = self._database.position()
@@ -169,30 +169,30 @@ class SqliteThread:
             return
         self._revision = revision
         for watcher in list(self._watchers):
-            self._tell(watcher)
+            self._deliver_changes(watcher)
 
     def _expire(self) -> None:
         try:
             self._database.expire()
         except StoreUnavailable:
-            # What can be read is still true; somebody else may manage it.
+            # Reading still works; another process may end it.
             self._expire_not_before = time.monotonic() + _EXPIRE_AGAIN_SECONDS
             return
         self._read_position()
 
-    def _tell(self, watcher: Watcher) -> None:
+    def _deliver_changes(self, watcher: Watcher) -> None:
         try:
             changes = self._database.changes(watcher.prefix, watcher.after)
         except Exception as error:
             self._drop(watcher)
-            watcher.deliver(self._told(error))
+            watcher.deliver(self._watch_error(error))
             return
         if changes.revision != watcher.after:
             watcher.after = changes.revision
             watcher.deliver(changes)
 
-    def _told(self, error: Exception) -> Exception:
-        """Whatever it was, the thread must live on: others wait for it."""
+    def _watch_error(self, error: Exception) -> Exception:
+        """The error for a watch. No error may end the thread: other callers wait for it."""
         if isinstance(error, Compacted | StoreUnavailable):
             return error
         return StoreUnavailable(f"store {self._database.url}: {type(error).__name__}: {error}")

@@ -1,4 +1,4 @@
-"""Settings that differ between two fleets, in words. Pure."""
+"""Settings that differ between two fleets, as text. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings that a file makes and that this release does not act on: the plan says so. Pure."""
+"""Plan steps for settings that this release checks and does not use. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from isochrone.control.fleet.planning.steps import IGNORE, Step
 from isochrone.control.fleet.spec import Fleet, Gateway, Observability, Pool, Security
 from isochrone.settings.sections import Section
 
-#: Of a gateway and of a pool: keys that are read, checked and not used yet.
+#: Keys of a gateway and of a pool that are checked and not used yet.
 _OF_GATEWAY, _OF_POOL = ("tier",), ("warm", "cpus")
 _DETAIL = "has no effect in this release"
 

@@ -1,8 +1,8 @@
-"""Which pools go on running although the applied file has dropped them: those that serve what is committed. Pure.
+"""Dropped pools that keep running because they serve committed versions. Pure.
 
-A renamed or removed pool, or one that is to have no workers, is recorded with the file that drops it (``kept``). The
-supervisor runs its processes, and the leader registers its servers, until the models have moved or are retired. A
-rollout that aborts moves nothing, so the pool stays.
+A renamed or removed pool, or one without workers, is recorded with the file that drops it (``kept``). The supervisor
+runs its processes, and the leader registers its servers, until the models have moved or are retired. If the rollout
+aborts, the pool stays.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ def kept_pools(
     epoch: EpochRecord | None,
     open_rollouts: Iterable[RolloutRecord],
 ) -> dict[str, KeptPool]:
-    """Pools of the fleet as it runs (``record``, which holds ``before``) that ``after`` drops and the epoch names.
+    """Pools of the present fleet (``record``, which holds ``before``) that ``after`` drops and that are still needed.
 
-    Or may name soon: a rollout that is under way may commit before it is aborted. Or has just named: gateways that have
-    yet to see the commit of a rollout send requests to the pools that it left. Where no epoch can be read: all.
+    Needed are the pools of the epoch, those of rollouts in progress, which may commit, and those that rollouts left:
+    gateways that have not seen the commit send requests there. If the epoch cannot be read, all are.
     """
     if record is None or before is None:
         return {}
@@ -50,7 +50,7 @@ def kept_pools(
 
 
 def _is_dropped(pool: str, fleet: Fleet) -> bool:
-    """Whether a fleet runs nothing in a pool. Workers that are started elsewhere are not the fleet's to run."""
+    """Whether a fleet runs nothing in a pool."""
     spec = fleet.pools.get(pool)
     return spec is None or not (spec.workers or spec.addresses)
 
@@ -62,11 +62,11 @@ def needed_pools(
     reconciled: ReconciledRecord,
     open_rollouts: Iterable[RolloutRecord],
 ) -> frozenset[str]:
-    """Those of the kept pools that something committed is still served by; all, where no epoch can be read."""
+    """The kept pools that still serve committed versions; all, if the epoch cannot be read."""
     if epoch is None:
         return frozenset(record.kept)
-    # Gateways that have yet to see a commit send requests to the pools that it left; and what is being prepared in a
-    # pool may be committed there.
+    # Gateways that have not seen a commit send requests to the pools that it left, and versions that are being prepared
+    # in a pool may be committed there.
     changes = [change for rollout in open_rollouts for change in rollout.changes.values()]
     found = {pool for change in changes for pool in (*change.left, *change.pools)}
     followed = reconciled.generation >= record.generation
@@ -78,7 +78,7 @@ def needed_pools(
 
 
 def kept_processes(record: FleetRecord, needed: Iterable[str]) -> dict[str, ProcessSpec]:
-    """The processes of kept pools, exactly as they were started."""
+    """The processes of kept pools, as they were started."""
     return {
         name: ProcessSpec(name, "worker", arguments, pool)
         for pool in needed

@@ -1,7 +1,7 @@
-"""Stages of ensembles that are to be tried without the ensembles that run them: no request would reach them. Pure.
+"""Stages in a canary without the ensembles that run them: no request would reach them. Pure.
 
-A gateway pins the stages of an ensemble's request by the ensemble's own version, so a canary of a stage alone gets only
-the requests that name the stage itself.
+A gateway pins the stages of an ensemble's request by the ensemble's version, so a canary of a stage alone gets only the
+requests that name the stage itself.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 
 def lonely_stages(changing: Collection[str], stages: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """By model that changes: the ensembles that run it, where none of them changes with it. ``stages``: by ensemble."""
+    """By changing model: the ensembles that run it, if none of them changes with it. ``stages``: by ensemble."""
     found = {}
     for model in changing:
         above = _above(model, stages)

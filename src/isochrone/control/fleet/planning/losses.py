@@ -1,6 +1,6 @@
-"""What applying a file takes away from those who use the fleet: models, pools, addresses. Pure.
+"""Plan steps that take something away from the fleet's clients: models, pools, addresses. Pure.
 
-Everything here needs the user's agreement, or is refused with the way to do it without a loss.
+Each needs the user's agreement, or is rejected with a way to avoid the loss.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from isochrone.control.state.records import Assignment, KeptPool
 
 
 def dropped_pools(before: Fleet, after: Fleet) -> list[str]:
-    """Pools that ran something and are to run nothing: gone from the file, or without workers."""
+    """Pools that ran something and run nothing in the new file."""
     return [pool for pool in before.pools if runs(before, pool) and not runs(after, pool)]
 
 
@@ -39,7 +39,7 @@ def runs(fleet: Fleet, pool: str) -> bool:
 def retired_pools(
     before: Fleet, after: Fleet, committed: Mapping[str, Assignment], kept: Mapping[str, KeptPool]
 ) -> Iterator[Step]:
-    """``kept``: pools that files before ``before`` had, and that still serve."""
+    """``kept``: pools that earlier files dropped and that still serve."""
     found: dict[str, tuple[Sequence[str], Sequence[str]]] = {}
     members = {path[1]: names for path, names in names_of(before) if path[0] == "pools"}
     for pool in dropped_pools(before, after):
@@ -59,7 +59,8 @@ def retired_pools(
 def losses_of_scaling(
     before: Fleet, pool: str, workers: int, registered: Collection[str], drained: Collection[str]
 ) -> Iterator[Step]:
-    """Workers are stopped by their numbers, the highest first: those that stay may be the ones that do not work."""
+    """Scaling that leaves no working worker: workers are stopped from the highest number down, and those that stay may
+    be dead or drained."""
     names = worker_names(before, pool)
     stay, go = names[:workers], names[workers:]
     lost = [name for name in go if name in registered and name not in drained]
@@ -72,13 +73,13 @@ def losses_of_scaling(
 
 
 def retired_models(committed: Mapping[str, Assignment], after: Mapping[str, str]) -> Iterator[Step]:
-    """``after``: the models that the file means, by their versions."""
+    """``after``: the models of the file, with their versions."""
     for name in sorted(committed.keys() - after.keys()):
         yield Step(RETIRE, "model", name, "no longer served")
 
 
 def lost_addresses(before: Fleet, was_in: Path, after: Fleet, directory: Path) -> Iterator[Step]:
-    """Addresses of gateways that nobody answers any more, or nobody for a moment."""
+    """Addresses of gateways that no process answers any more, or none for a moment."""
     there = {f"{host}:{port}" for key, host, port in gateway_ports(after) if key[-1] == "listen"}
     groups: dict[str, list[str]] = {}
     for key, host, port in gateway_ports(before):
@@ -89,7 +90,7 @@ def lost_addresses(before: Fleet, was_in: Path, after: Fleet, directory: Path) -
     new = processes(after, directory)
     interrupted: dict[str, list[str]] = {}
     for name, spec in processes(before, was_in).items():
-        # Processes that share a port serve for each other.
+        # Processes that share a port replace each other.
         if spec.role == "gateway" and "--reuse-port" not in spec.arguments and new.get(name) != spec:
             address = spec.arguments[spec.arguments.index("--listen") + 1]
             if address in there:
@@ -102,7 +103,7 @@ def lost_addresses(before: Fleet, was_in: Path, after: Fleet, directory: Path) -
 def ports_in_use(
     before: Fleet, after: Fleet, committed: Mapping[str, Assignment], kept: Mapping[str, KeptPool]
 ) -> Iterator[Step]:
-    """Ports that a pool holds until its models have moved, and that something new is to listen on."""
+    """Ports of the new file that a dropped pool holds until its models have moved."""
     serving = {pool for assignment in committed.values() for pool in assignment.pools}
     held = {
         port: str(path[1])

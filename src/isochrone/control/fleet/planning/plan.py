@@ -1,8 +1,8 @@
-"""What applying a changed fleet.yaml does, step by step, before it is done. Pure: two fleets in, steps out.
+"""The plan of applying a changed fleet.yaml, step by step. Pure: two fleets in, steps out.
 
-``isochrone apply`` shows it first, ``--dry-run`` shows nothing else. It carries nothing out: the supervisor and the
-leading controller see the new record and act on their own. A step with the action ``refuse`` means that nothing is
-applied at all; ``retire`` and ``interrupt`` need the user's agreement.
+``isochrone apply`` shows it first; ``--dry-run`` does nothing else. The supervisor and the leading controller act on
+the new record, not on the plan. With a step ``refuse`` nothing is applied; ``retire`` and ``interrupt`` need the user's
+agreement.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from isochrone.control.state.records import STRICT, Assignment, KeptPool
 __all__ = ["Step", "VersionChange", "is_refused", "plan", "rollout_groups", "takes_away"]
 
 
-#: Of a pool, what its workers' command lines do not tell.
+#: Settings of a pool that are not on its workers' command lines.
 _QUIET = ("min", "max", "warm", "cpus", "distance_ms", "kind")
-#: Of a model, what its command lines and its rollouts do not tell: it changes while requests flow.
+#: Settings of a model that change without a restart and without a rollout.
 _MODEL_RULES = ("slo", "policy", "policy_options", "affinity", "memory", "traffic", "rollout", "changes_with", "stages")
 
 
@@ -61,11 +61,11 @@ def plan(
 ) -> list[Step]:
     """The steps from one fleet to another, refusals first; none: nothing changes.
 
-    ``directory`` is the new file's, ``directory_before`` the old one's. ``served``: the versions served now, by model,
-    as far as the file does not leave them as they are; ``resolved``: what ``latest`` means; ``stages``: of ensembles,
-    where the file leaves them to their configuration. ``committed``: what is served, and where; left out: what the
-    file before says. ``kept``: pools that the file before had dropped, and that still serve. ``agreed_before``: what
-    goes anyhow, as ``takes_away`` names it: no step of this plan.
+    ``directory``: of the new file; ``directory_before``: of the old one. ``served``: by model, the present version as
+    far as the file changes it; ``resolved``: what ``latest`` means; ``stages``: of ensembles that leave them to their
+    configuration. ``committed``: the present assignments; by default those of the old file. ``kept``: pools that
+    earlier files dropped and that still serve. ``agreed_before``: what is already being taken away, as ``takes_away``
+    names it, and so causes no step.
     """
     resolved = resolved or {}
     if committed is None:
@@ -100,12 +100,12 @@ def _as_said(fleet: Fleet | None) -> dict[str, Assignment]:
 
 
 def _refused(before: Fleet | None, was_in: Path, after: Fleet, directory: Path) -> Iterator[Step]:
-    """What a fleet is known by: another one is another fleet."""
+    """Changes of the fleet's identity: its name and its store."""
     if before is None:
         return
     stores = before.store.url, after.store.url
     if stores[0] == stores[1]:
-        # The same words mean another file beside another fleet.yaml.
+        # A relative path means another file beside another fleet.yaml.
         stores = store_url(before, was_in), store_url(after, directory)
     for key, was, given in (("name", before.name, after.name), ("store.url", *stores)):
         if was != given:
@@ -120,7 +120,7 @@ def _process_steps(
     before: Fleet | None, was_in: Path, after: Fleet, directory: Path, kept: Mapping[str, KeptPool]
 ) -> Iterator[Step]:
     new = processes(after, directory)
-    # Those of a pool that comes back run already.
+    # The processes of a pool that comes back run already.
     returning = {
         name: ProcessSpec(name, "worker", arguments, pool)
         for pool, running in kept.items()
@@ -148,7 +148,7 @@ def _process_steps(
 
 
 def _group(process: ProcessSpec | None, fleet: Fleet | None) -> tuple[str, str]:
-    """What a process is one of, by kind and name."""
+    """The kind and the name of a process's group."""
     if process is None or fleet is None or process.role == "controller":
         return "controller", "control"
     if process.role == "worker":
@@ -157,7 +157,7 @@ def _group(process: ProcessSpec | None, fleet: Fleet | None) -> tuple[str, str]:
 
 
 def _why(before: Fleet, was_in: Path, after: Fleet, directory: Path, kind: str, name: str) -> str:
-    """Which settings on its command line changed."""
+    """The settings on its command line that changed."""
     changed = [f"store.{text}" for text in differences(before.store, after.store)]
     if was_in != directory:
         changed.append("the file's directory")
@@ -175,7 +175,7 @@ def _why(before: Fleet, was_in: Path, after: Fleet, directory: Path, kind: str, 
 
 
 def _pool_steps(before: Fleet, after: Fleet, kept: Mapping[str, KeptPool]) -> Iterator[Step]:
-    """What changes of a pool without a process being touched."""
+    """Changes of a pool that restart no process."""
     for name, pool in after.pools.items():
         if name in before.pools:
             changed = differences(before.pools[name], pool, only=_QUIET)
@@ -238,7 +238,7 @@ def _version_steps(
 def rollout_groups(
     fleet: Fleet, changed: Iterable[str], stages: Mapping[str, Sequence[str]] | None = None
 ) -> list[tuple[str, ...]]:
-    """The models that change, in groups of those that change as one: tied by ``with``, or as stages of an ensemble."""
+    """Groups of changing models that change as one: tied by ``with``, or as stages of an ensemble."""
     waiting = list(dict.fromkeys(changed))
     groups: list[tuple[str, ...]] = []
     ties = {name: {*fleet.of(name).changes_with, *fleet.of(name).stages} for name in {*fleet.models, *waiting}}
@@ -260,7 +260,7 @@ def _tied(ties: Mapping[str, set[str]], one: str, other: str) -> bool:
 
 
 def _rule_steps(before: Fleet, after: Fleet, committed: Mapping[str, Assignment]) -> Iterator[Step]:
-    """Rules reach the gateways through the store: nothing is restarted."""
+    """Changes of rules, which reach the gateways through the store and restart nothing."""
     for name in dict.fromkeys((*after.models, *(resolved for resolved in committed if not after.models))):
         pools = committed[name].pools if name in committed else before.pools_of(name)
         if (name in before.models or name in committed) and pools and set(pools) != set(after.pools_of(name)):

@@ -1,4 +1,4 @@
-"""One thing that applying a file does, and the actions there are. Pure."""
+"""The steps of a plan and their actions. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 #: Nothing is applied at all.
 REFUSE = "refuse"
 START, RESTART, STOP, ROLLOUT, CHANGE = "start", "restart", "stop", "rollout", "change"
-#: Something that is served goes for good, or for a moment: the user has to agree.
+#: Something that is served goes for good, or for a moment: the user must agree.
 RETIRE, INTERRUPT = "retire", "interrupt"
 #: A setting that this release reads and does not act on.
 IGNORE = "ignore"
@@ -16,7 +16,7 @@ IGNORE = "ignore"
 
 @dataclass(frozen=True, slots=True)
 class VersionChange:
-    """One model in a rollout; ``before`` "": it was not served."""
+    """One model in a rollout; ``before`` is "" if it was not served."""
 
     model: str
     before: str
@@ -25,14 +25,13 @@ class VersionChange:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that applying does."""
+    """One step of applying a file."""
 
     action: str
-    #: Of what: controller, gateway, pool, model, fleet.
+    #: controller, gateway, pool, model or fleet.
     kind: str
     #: The pool, the group of gateways, the model, or the key.
     name: str
-    #: In words.
     detail: str
     #: The processes it starts, restarts or stops.
     processes: tuple[str, ...] = ()
@@ -48,5 +47,5 @@ def is_refused(steps: Iterable[Step]) -> bool:
 
 
 def takes_away(steps: Iterable[Step]) -> tuple[str, ...]:
-    """What the user has to agree to, as "model detector" or "pool cpu", each once."""
+    """What the user must agree to, as "model detector" or "pool cpu", each once."""
     return tuple(dict.fromkeys(f"{step.kind} {step.name}" for step in steps if step.action in (RETIRE, INTERRUPT)))
