@@ -15,6 +15,9 @@ from isochrone.gateway.rules.gateway_rules import ModelRules
 #: Flags of other programs.
 _FOREIGN_FLAGS = ("--auto-compaction-retention", "--auto-compaction-mode", "--quota-backend-bytes")
 
+#: Files of another project, and files that the reader makes.
+_FOREIGN_PATHS = ("park/param.py", "examples/models")
+
 
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
@@ -28,6 +31,19 @@ def test_links_lead_to_pages_and_headings() -> None:
             linked = page.parent / target if target else page
             assert linked.exists(), f"{page.name} links to {target}"
             assert not anchor or anchor in anchors(linked), f"{page.name} links to {target}#{anchor}"
+
+
+def test_paths_and_packages_exist() -> None:
+    for page in PAGES:
+        for name in re.findall(r"`([^`\s]+)`", page.read_text()):
+            if name in _FOREIGN_PATHS:
+                continue
+            if re.fullmatch(r"isochrone(\.[a-z_]+)+", name):
+                path = ROOT / "src" / name.replace(".", "/")
+                assert path.is_dir() or path.with_suffix(".py").is_file(), f"{page.name} names {name}"
+            elif re.fullmatch(r"(src|tests|bench|examples|scripts)/[\w./-]+|[a-z]+(/\w+)+\.py", name):
+                places = (ROOT, ROOT / "src" / "isochrone", ROOT / "docs")
+                assert any((place / name).exists() for place in places), f"{page.name} names {name}"
 
 
 def test_every_page_is_linked() -> None:

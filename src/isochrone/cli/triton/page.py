@@ -36,7 +36,9 @@ def render() -> str:
 
 
 def _row(flag: Flag) -> str:
-    text = flag.text[0].upper() + flag.text[1:]
+    first_word = flag.text.split()[0]
+    # A value such as execution_count, and gRPC, keep their spelling.
+    text = flag.text[0].upper() + flag.text[1:] if first_word.isalpha() and first_word != "gRPC" else flag.text
     text = text if text.endswith(".") else f"{text}."
     if flag.silent:
         shown = ", ".join(f"`{value}`" for value in flag.silent)
