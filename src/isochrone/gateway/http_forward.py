@@ -25,7 +25,7 @@ from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.sampling import HTTP
 from isochrone.gateway.served_model import ANSWERED, BROKEN, FOREIGN, REFUSED, QuotaExceeded
-from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_speak, read, read_bounded
+from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_contain, read, read_bounded
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
 from isochrone.protocol.rest.answers import JSON, respond_error
 from isochrone.protocol.rest.headers import timeout_header
@@ -271,7 +271,7 @@ class HttpForward(Forward):
             return route.parameters
         if start is None:
             return read_bounded(body, len(body) if route.json_length < 0 else min(route.json_length, len(body)))
-        if may_speak(start):
+        if may_contain(start):
             return read(start)
         if len(start) == route.json_length:
             _remember_plain(start)

@@ -15,7 +15,7 @@ from isochrone.gateway.traffic.parameters import (
     READ_WHOLE,
     Parameters,
     both_ends,
-    may_speak,
+    may_contain,
     read,
     read_bounded,
 )
@@ -66,7 +66,7 @@ def test_what_does_not_parse_says_nothing(text: bytes) -> None:
 
 def test_both_ends_of_a_large_part_are_searched() -> None:
     text = request(100_000, SPOKEN)
-    assert may_speak(both_ends(text + b"binary", len(text)))
+    assert may_contain(both_ends(text + b"binary", len(text)))
     assert len(both_ends(text, len(text))) == 8192
     assert both_ends(text, 100) == text[:100]
     assert both_ends(text, 5000) == text[:5000]

@@ -1,7 +1,7 @@
-"""What keeps a request alive when a worker is slow, failing or gone: decisions around the routing choice, all pure.
+"""Decisions that protect requests from workers that are slow, failing or gone. All pure.
 
-``retry_budget`` (may it be sent again), ``hedging`` (may a second copy go), ``outliers`` (who is left out for a while),
-``breaker`` (how much one worker may have of one model), ``suspects`` and ``retrials`` (which requests may have killed
-their worker, and when they are tried again; by ``fingerprints``). ``sliding_counts`` and ``latency_quantile`` are what
-they count with. None of them sends anything or knows a clock.
+``retry_budget`` limits retries, ``hedging`` decides when a second copy is sent, ``outliers`` ejects endpoints,
+``breaker`` limits one model on one endpoint. ``suspects``, ``retrials`` and ``fingerprints`` handle requests that may
+have killed their worker. ``conformance`` checks that an answer follows the protocol. ``sliding_counts`` and
+``latency_quantile`` are their statistics. None of them sends anything or reads a clock.
 """

@@ -1,9 +1,9 @@
 """A circuit breaker for one model on one endpoint. Pure.
 
-Consulted after a policy has chosen and before the request is sent; on a refusal another endpoint is chosen. Three
-states: closed (every request passes), open (none does, for a while), half-open (a few requests are let through: when
-all succeed it closes, when one fails it opens again for longer). Made at the first failure: a healthy endpoint has
-none. State changes only when it is called, so nothing runs while nothing happens.
+The gateway consults it between the policy's choice and the sending; if the breaker refuses, another endpoint is chosen.
+Three states: closed (all requests pass), open (none passes, for some time), half-open (a few trial requests pass: the
+breaker closes when all succeed and opens for longer when one fails). It is created at the first failure, so a healthy
+endpoint has none. Its state changes only in calls; it needs no timer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Annotated
 from isochrone.gateway.resilience.sliding_counts import SlidingCounts
 from isochrone.settings.ranges import Count, Duration, Positive, Range
 
-#: The round of requests that were sent before the breaker was made.
+#: The round of requests that were sent before the breaker was created.
 FIRST_ROUND = 0
 
 
@@ -27,20 +27,20 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class BreakerRules:
-    """When one worker gets no more of one model."""
+    """When requests of one model are kept from one worker."""
 
     enabled: bool = True
-    #: Requests of the model in flight on one worker from this gateway; 0: no limit.
+    #: Limit of the model's requests in flight on one worker from this gateway; 0: none.
     max_in_flight: Count = 1024
-    #: It opens when this share of requests failed over the window ...
+    #: The breaker opens when this share of the requests in the window failed ...
     failure_ratio: Annotated[float, Range(0.01, 1)] = 0.5
-    #: ... and there were at least so many.
+    #: ... and there were at least this many.
     least_requests: Positive = 20
     window_ns: Duration = 10_000_000_000
-    #: How long it stays open the first time; each time in a row twice as long, up to the most.
+    #: How long it stays open. Each time in a row doubles it, up to ``most_open_ns``.
     open_ns: Duration = 1_000_000_000
     most_open_ns: Duration = 30_000_000_000
-    #: Requests that try it at once while half-open, and how many must go well in a row to close it.
+    #: Trial requests in flight at once while half-open, and successes that close it.
     trials: Positive = 3
 
 
@@ -51,9 +51,9 @@ class Breaker:
         "_counts",
         "_opened",
         "_round",
-        "_tried",
+        "_succeeded",
+        "_trials",
         "_until",
-        "_went_well",
         "rules",
         "state",
     )
@@ -62,17 +62,17 @@ class Breaker:
         self.rules = rules or BreakerRules()
         self.state = State.CLOSED
         self._counts = SlidingCounts(self.rules.window_ns)
-        #: Grows with each change of state: an ending counts only in the round it was sent in.
+        #: Grows with each change of state: a request counts only in the round in which it was sent.
         self._round = FIRST_ROUND
-        #: When an open one becomes half-open; times it opened in a row.
+        #: When it becomes half-open; how often it has opened in a row.
         self._until = 0
         self._opened = 0
-        #: While half-open: requests under way, and requests that went well.
-        self._tried = 0
-        self._went_well = 0
+        #: While half-open: trial requests in flight, and those that succeeded.
+        self._trials = 0
+        self._succeeded = 0
 
     def refusal(self, now: int) -> str:
-        """Why a request must not go there now; "": it may."""
+        """Why a request must not be sent now; "": it may."""
         rules = self.rules
         if not rules.enabled:
             return ""
@@ -82,37 +82,37 @@ class Breaker:
             if now < self._until:
                 return "circuit breaker: open"
             self._change(State.HALF_OPEN)
-        if self._tried >= rules.trials:
+        if self._trials >= rules.trials:
             return "circuit breaker: half-open and being tried"
         return ""
 
     def is_idle(self, now: int) -> bool:
-        """Closed, and no failure within the window: it can be forgotten."""
+        """Whether it is closed without failures in the window, so that it can be discarded."""
         self._counts.advance(now)
         return self.state is State.CLOSED and not self._counts.some
 
     def sent(self) -> int:
-        """A request is sent; pass the returned round to ``ended`` or ``dropped``."""
+        """Count a request that is sent. ``ended`` or ``dropped`` needs the returned round."""
         if self.state is State.HALF_OPEN:
-            self._tried += 1
+            self._trials += 1
         return self._round
 
     def dropped(self, sent_in: int) -> None:
-        """A request ended without evidence about the endpoint: its caller has gone, or a hedge won."""
+        """Count a request that ended without evidence about the endpoint."""
         if self.state is State.HALF_OPEN and sent_in == self._round:
-            self._tried -= 1
+            self._trials -= 1
 
     def ended(self, sent_in: int, failed: bool, now: int) -> None:
-        """A request ended. One that was sent before the last change of state is no evidence about the present one."""
+        """Count a request that ended. One that was sent before the last change of state is no evidence."""
         if sent_in != self._round or not self.rules.enabled or self.state is State.OPEN:
             return
         if self.state is State.HALF_OPEN:
-            self._tried -= 1
+            self._trials -= 1
             if failed:
                 self._open(now)
                 return
-            self._went_well += 1
-            if self._went_well >= self.rules.trials:
+            self._succeeded += 1
+            if self._succeeded >= self.rules.trials:
                 self._opened = 0
                 self._change(State.CLOSED)
             return
@@ -130,5 +130,5 @@ class Breaker:
     def _change(self, state: State) -> None:
         self.state = state
         self._round += 1
-        self._tried = self._went_well = 0
+        self._trials = self._succeeded = 0
         self._counts.clear()

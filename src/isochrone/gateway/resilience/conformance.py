@@ -1,8 +1,7 @@
-"""Whether an answer is one of the Open Inference Protocol's, by its head and a glance at its first bytes. Pure.
+"""Whether an answer follows the Open Inference Protocol, by its head and its first bytes. Pure.
 
-A port may be taken over by another server, which answers everything with 200 and a page of its own. Such an answer must
-never reach a caller as a result. Called once per distinct head of a connection, since memoised heads have passed
-before; no tensor is parsed.
+Another server may take over a worker's port and answer everything with 200 and its own pages. Such an answer must never
+reach a caller as a result. The check runs once per distinct head of a connection, and parses no tensor.
 """
 
 from __future__ import annotations
@@ -16,26 +15,26 @@ _JSON = b"application/json"
 _BINARY = b"application/octet-stream"
 _EVENTS = b"text/event-stream"
 _JSON_LENGTH = b"inference-header-content-length"
-#: Bytes at the start of a JSON answer that are searched first, and those that are searched at all: a long id may stand
-#: first. Of a larger answer the end may still be to come.
+#: Bytes at the start of a JSON answer that are searched first, and at most: a long id may come first. The end of a
+#: larger answer may not have arrived yet.
 _GLANCE, _SEARCHED = 512, 64 * 1024
-#: Fields that every inference answer has.
+#: Fields of every inference result.
 _MODEL_NAME, _OUTPUTS = b'"model_name"', b'"outputs"'
-#: And every error.
+#: The field of every error.
 _ERROR = b'"error"'
 
 
 class ForeignAnswer(Unavailable):
-    """A worker's port answered with something that is not the protocol's."""
+    """A worker's port sent an answer that does not follow the protocol."""
 
     code = "foreign_answer"
 
 
 def foreign_http(status: int, headers: Headers, body: Sequence[Buffer], is_inference: bool) -> str:
-    """Why an HTTP answer is not the protocol's; "": it is. ``body``: what has come of it so far.
+    """Why an HTTP answer does not follow the protocol; "": it does. ``body``: the part that has arrived.
 
-    ``is_inference``: it answers ``infer``, whose result names its model. Errors in JSON are not looked into: servers of
-    the protocol differ in them.
+    ``is_inference``: it answers ``infer``, whose result names its model. The content of JSON errors is not checked:
+    servers differ in it.
     """
     kind = encoding = length = None
     for name, value in headers:
@@ -46,7 +45,7 @@ def foreign_http(status: int, headers: Headers, body: Sequence[Buffer], is_infer
         elif name == _JSON_LENGTH:
             length = value
     if kind is not None and not kind.startswith((_JSON, _BINARY, _EVENTS)):
-        # Triton calls some of its errors text/plain, and writes them in JSON all the same.
+        # Triton labels some of its JSON errors text/plain.
         is_error = status >= 400 and _starts_as_object(body) and _ERROR in bytes(body[0][:_GLANCE])
         return "" if is_error else f"content-type {kind[:60].decode('latin-1')}"
     if status != 200 or not is_inference or encoding is not None:
@@ -62,7 +61,7 @@ def _is_result(body: Sequence[Buffer]) -> bool:
     if _MODEL_NAME in bytes(body[0][:_GLANCE]):
         return True
     start = _first(body, _SEARCHED + 1)
-    # Its tensors make an answer large: where they stand first, the model's name comes behind them.
+    # In a large answer whose tensors come first, the model's name comes after them.
     return _MODEL_NAME in start or (len(start) > _SEARCHED and _OUTPUTS in start)
 
 

@@ -1,8 +1,8 @@
-"""Whether a second copy of a slow request may go to another worker, and after how long. Pure.
+"""Hedging: when a second copy of a slow request is sent to another worker. Pure.
 
-One object per model. The shell asks for the delay when it sends, sets a timer, and asks again when it fires; the
-answer that comes first wins and the other copy is cancelled. A hedge never goes to a busy fleet, and never for what
-must run once. After The Tail at Scale (Dean and Barroso, CACM 2013): hedging after the p95 costs about 5 % more load.
+One object per model. The gateway asks for the delay, and asks again when the delay has passed. The first answer wins
+and the other attempt is cancelled. A hedge is never sent to a busy fleet, nor for a request that must run once. Source:
+Dean and Barroso, "The Tail at Scale", CACM 2013: hedging after the p95 costs about 5 % more load.
 """
 
 from __future__ import annotations
@@ -17,27 +17,27 @@ from isochrone.gateway.resilience.latency_quantile import LatencyQuantile
 from isochrone.gateway.resilience.retry_budget import Budget, Kind
 from isochrone.settings.ranges import Count, Duration, Range, Share
 
-#: Workers looked at to tell whether the fleet is busy.
+#: Replicas that are sampled to decide whether the fleet is busy.
 _SAMPLE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class HedgeRules:
-    """When a second copy goes out."""
+    """When a hedge is sent."""
 
-    #: Off for models whose inference must not run twice; so it is where ``retries.idempotent`` is.
+    #: Off for models whose inference must not run twice. ``retries.idempotent: false`` switches it off too.
     enabled: bool = True
-    #: The delay is this quantile of the model's latency.
+    #: The hedge is sent after this quantile of the model's latency.
     quantile: Annotated[float, Range(0.5, 0.999)] = 0.95
-    #: Copies as a share of requests over ten seconds.
+    #: Hedges as a share of requests over ten seconds.
     ratio: Share = 0.05
-    #: The delay is never shorter: below this, timers cost more than they gain.
+    #: The shortest delay: below this, timers cost more than hedges gain.
     least_delay_ns: Duration = 1_000_000
-    #: Latencies seen before the quantile is believed.
+    #: Measured latencies before the quantile is used.
     least_seen: Count = 100
-    #: The fleet is busy, and nothing is hedged, when more than this share of it has requests waiting.
+    #: The fleet is busy, and nothing is hedged, when more than this share of its workers has requests waiting.
     busy_share: Share = 0.5
-    #: A worker that tells no queue counts as busy from so many requests in flight from here.
+    #: A worker without a load report counts as busy from this many requests in flight of this gateway.
     busy_in_flight: Count = 4
 
 
@@ -50,20 +50,20 @@ class Hedging:
         self.rules = rules
         self._random = random
         self._latency = LatencyQuantile(rules.quantile)
-        # No floor: a share of nothing is nothing, and a lone request has little to fear.
+        # No floor: without traffic there is no load to hedge against.
         self._budget = Budget(rules.ratio, 0.0, 10_000_000_000)
 
     def sent(self, count: int, now: int) -> None:
-        """So many first attempts were sent; hedges are a share of these."""
+        """Count first attempts; hedges are a share of these."""
         self._budget.unbooked += count
         self._budget.book(now)
 
     def ended(self, latency_ns: int) -> None:
-        """A request ended well after so long, counted from its first copy."""
+        """Record the latency of a request that succeeded, from its first attempt on."""
         self._latency.add(latency_ns)
 
     def delay_ns(self, kind: Kind, deadline: int, now: int) -> int | None:
-        """How long to wait before a second copy; None: there will be none."""
+        """How long to wait before the hedge; None: there will be none."""
         rules = self.rules
         if not rules.enabled or kind is not Kind.STATELESS or self._latency.count < rules.least_seen:
             return None
@@ -71,15 +71,15 @@ class Hedging:
         return delay if now + delay < deadline else None
 
     def may_send(self, eligible: Sequence[Replica], second: Replica, now: int) -> bool:
-        """The delay has passed: whether the copy goes to ``second`` now. Takes it from the budget."""
+        """Whether a hedge is sent to ``second`` now, after the delay. Takes it from the budget."""
         rules = self.rules
         if not rules.enabled or self._is_busy(second, now):
             return False
         count = len(eligible)
-        looks = min(count, _SAMPLE)
+        sampled = min(count, _SAMPLE)
         start = self._random.randrange(count) if count else 0
-        busy = sum(self._is_busy(eligible[(start + step) % count], now) for step in range(looks))
-        return busy <= rules.busy_share * looks and self._budget.take(now)
+        busy = sum(self._is_busy(eligible[(start + step) % count], now) for step in range(sampled))
+        return busy <= rules.busy_share * sampled and self._budget.take(now)
 
     def _is_busy(self, replica: Replica, now: int) -> bool:
         if replica.reported_at and now - replica.reported_at <= NEWS_NS:

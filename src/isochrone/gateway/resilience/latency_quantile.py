@@ -1,8 +1,7 @@
-"""A running quantile of latencies: constant time per value, fixed memory, forgets what is old.
+"""A running quantile of latencies: constant time per value, fixed memory, old values lose their weight.
 
-A histogram whose buckets grow by an eighth of an octave (at most 12.5 % wide), and a cursor that is kept at the
-quantile as values come in: it moves a step or two, nothing is sorted. Counts are halved now and then, so that the last
-few thousand values are what is told.
+A histogram with eight buckets per octave (at most 12.5 % wide), and a cursor at the bucket of the quantile, which moves
+a step or two per value. Counts are halved regularly, so that the last few thousand values determine the result.
 """
 
 from __future__ import annotations
@@ -11,10 +10,10 @@ from isochrone.log_buckets import bucket_bounds, bucket_of
 
 #: Buckets per octave are 2 to this power.
 _BITS = 3
-#: Latencies from 2**41 ns (37 minutes) on are one.
+#: Latencies from 2**41 ns (37 minutes) on share one bucket.
 _LONGEST = (1 << 41) - 1
 _BUCKETS = bucket_of(_LONGEST, _BITS) + 1
-#: Counts are halved when there are so many: the memory is one to two times half of it.
+#: Counts are halved when there are this many.
 _HALVE_AT = 4096
 
 
@@ -27,17 +26,17 @@ class LatencyQuantile:
         self.quantile = quantile
         self._counts = [0] * _BUCKETS
         self._total = 0
-        #: The quantile lies in this bucket, and so many values lie in those below it.
+        #: The bucket of the quantile, and the number of values in the buckets below.
         self._cursor = 0
         self._below = 0
 
     @property
     def count(self) -> int:
-        """Values remembered; halved ones count half."""
+        """The number of values, with halved weights."""
         return self._total
 
     def add(self, value: int) -> None:
-        """One more latency."""
+        """Add a latency."""
         counts = self._counts
         bucket = bucket_of(value if value < _LONGEST else _LONGEST, _BITS)
         counts[bucket] += 1
@@ -49,7 +48,7 @@ class LatencyQuantile:
         self._settle()
 
     def value(self) -> int:
-        """The quantile's bucket's upper edge: at most 12.5 % above the true one, never below it. 0: nothing known."""
+        """The upper edge of the quantile's bucket: at most 12.5 % above the true value, never below. 0: no values."""
         return bucket_bounds(self._cursor, _BITS)[1] - 1 if self._total else 0
 
     def _settle(self) -> None:

@@ -1,9 +1,9 @@
-"""Suspects that wait to be sent once more, and where one of them is under way. Pure.
+"""The queue of suspects that are to be sent once more, and the endpoints where suspects are in flight. Pure.
 
-A suspect shares an endpoint with as many others as all of them allow. By default that is none, so that the process it
-costs is counted against it and no other. At most one of identical ones is under way at all, since its answer speaks for
-the rest. The nearest deadline goes first, since suspects wait longer than other requests. ``suspects`` knows what each
-is suspected of; the caller's ``place`` chooses the endpoint and sends.
+A suspect shares an endpoint with at most as many others as each of them allows. By default that is none, so that a lost
+process counts against one suspect alone. Of identical requests at most one is in flight, since its result decides for
+the others. The nearest deadline is sent first. ``suspects`` keeps the cases; the caller's ``place`` chooses the
+endpoint and sends.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ R = TypeVar("R", bound=Hashable)
 
 
 class Placed(Enum):
-    """What came of placing a request, beside the address it was sent to."""
+    """The result of placing a request that was not sent."""
 
-    #: Every endpoint it may go to has a suspect: it waits on.
+    #: Every endpoint that may take it has a suspect: it stays in the queue.
     WAITS = "waits"
-    #: It has been answered otherwise, and is of no concern here any more.
+    #: It has been answered otherwise, and leaves the queue.
     ENDED = "ended"
 
 
 class _Waiting(NamedTuple):
     key: Key
     deadline: int
-    #: Suspects that may be on its endpoint at once, itself included.
+    #: Suspects that may be on its endpoint at once, including itself.
     at_once: int
 
 
@@ -38,48 +38,48 @@ class Retrials(Generic[R]):
     """The suspects of one gateway."""
 
     def __init__(self) -> None:
-        #: In the order they came.
+        #: In the order of arrival.
         self._waiting: dict[R, _Waiting] = {}
-        #: By address: the suspects there, each with how many it allows at once.
-        self._there: dict[str, dict[R, int]] = {}
-        #: Under way: its key, and where it is.
-        self._under_way: dict[R, tuple[Key, set[str]]] = {}
+        #: By address: the suspects in flight there, each with the number it allows at once.
+        self._by_address: dict[str, dict[R, int]] = {}
+        #: In flight: the key, and the addresses.
+        self._in_flight: dict[R, tuple[Key, set[str]]] = {}
 
     @property
     def waiting(self) -> int:
         return len(self._waiting)
 
     def add(self, request: R, key: Key, deadline: int = NEVER, at_once: int = 1) -> None:
-        """It waits to be sent. ``at_once``: suspects that may be on its endpoint, itself included."""
+        """Queue a suspect. ``at_once``: suspects that may be on its endpoint, including itself."""
         self._waiting[request] = _Waiting(key, deadline, at_once)
 
     def mark(self, request: R, key: Key, address: str, at_once: int = 1) -> None:
-        """It is on an endpoint: sent by ``place``, or there since before it was suspected."""
-        self._there.setdefault(address, {})[request] = at_once
-        self._under_way.setdefault(request, (key, set()))[1].add(address)
+        """Record that a suspect is in flight on an endpoint, also one that was sent before it became a suspect."""
+        self._by_address.setdefault(address, {})[request] = at_once
+        self._in_flight.setdefault(request, (key, set()))[1].add(address)
 
     def over(self, request: R) -> None:
-        """It neither waits nor is under way any more."""
+        """Remove a suspect that is neither queued nor in flight any more."""
         self._waiting.pop(request, None)
-        _, addresses = self._under_way.pop(request, (None, set()))
+        _, addresses = self._in_flight.pop(request, (None, set()))
         for address in addresses:
-            self._there[address].pop(request, None)
-            if not self._there[address]:
-                del self._there[address]
+            self._by_address[address].pop(request, None)
+            if not self._by_address[address]:
+                del self._by_address[address]
 
     def take(self, key: Key) -> list[R]:
-        """All that wait and are identical to one whose case is decided; they wait no more."""
+        """Remove and return all queued suspects with this key, whose case is decided."""
         found = [request for request, own in self._waiting.items() if own.key == key]
         for request in found:
             del self._waiting[request]
         return found
 
     def pump(self, place: Callable[[R, Collection[str]], str | Placed]) -> None:
-        """Sends all that can be sent. ``place`` is given a request and the endpoints it must not go to."""
-        busy = {key for key, _ in self._under_way.values()}
+        """Send every suspect that may be sent. ``place`` gets a request and the addresses that it must not go to."""
+        busy = {key for key, _ in self._in_flight.values()}
         stuck: set[tuple[str, str, int]] = set()
         for request, (key, _, at_once) in sorted(self._waiting.items(), key=lambda each: each[1].deadline):
-            # What finds every endpoint occupied speaks for the rest of its model: hundreds may wait.
+            # If one finds every endpoint occupied, so do the others of its model: hundreds may be queued.
             alike = (key.model, key.version, at_once)
             if request not in self._waiting or key in busy or alike in stuck:
                 continue
@@ -93,7 +93,7 @@ class Retrials(Generic[R]):
                 self.mark(request, key, placed, at_once)
 
     def _occupied(self, at_once: int) -> Collection[str]:
-        """Endpoints that take no suspect more that allows so many."""
+        """The addresses that must not get another suspect which allows ``at_once``."""
         if at_once == 1:
-            return self._there.keys()
-        return {each for each, there in self._there.items() if len(there) >= min(at_once, *there.values())}
+            return self._by_address.keys()
+        return {address for address, there in self._by_address.items() if len(there) >= min(at_once, *there.values())}

@@ -14,13 +14,13 @@ from isochrone.settings.ranges import Amount, Count, Duration, Share
 
 
 class Kind(Enum):
-    """What a call is, as far as repeating it matters."""
+    """The kinds of call that retries and hedges distinguish."""
 
-    #: One inference of a model without state: the same answer again, so it is idempotent by rule.
+    #: One inference of a stateless model: idempotent, unless its rules say otherwise.
     STATELESS = "stateless"
-    #: A step of a sequence: the worker's state moves with it.
+    #: A request of a sequence: it changes the worker's state.
     SEQUENCE = "sequence"
-    #: A call with several answers, some of which may have been passed on.
+    #: A call with several answers, some of which may have been delivered.
     STREAM = "stream"
     #: Load, unload, trace and log settings, shared memory.
     CONTROL = "control"
@@ -28,22 +28,22 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RetryRules:
-    """How often a request is sent again."""
+    """How often requests are sent again."""
 
     enabled: bool = True
     #: Retries as a share of first attempts over the window.
     ratio: Share = 0.1
-    #: Retries per second that are allowed however little traffic there is.
+    #: Retries per second that are allowed whatever the traffic.
     floor_per_second: Amount = 5.0
     window_ns: Duration = 10_000_000_000
-    #: Attempts of one request in all, the first one included.
+    #: Attempts of one request, including the first.
     attempts: Count = 3
-    #: Inference of this model repeats nothing when it is sent twice. Off: only what was not begun is sent again.
+    #: Inference of this model may run twice. Off: only requests that no worker has begun are sent again.
     idempotent: bool = True
 
 
 class Budget:
-    """Extra sends as a share of traffic over a sliding window, with a floor. For retries, and for hedges."""
+    """Extra attempts as a share of traffic over a sliding window, with a floor. Used for retries and for hedges."""
 
     __slots__ = ("_counts", "_floor", "_ratio", "unbooked")
 
@@ -51,21 +51,21 @@ class Budget:
         self._ratio = ratio
         self._floor = floor_per_second * window_ns / 1e9
         self._counts = SlidingCounts(window_ns)
-        #: First attempts that are not in the window yet: a shell counts them here and books them now and then.
+        #: First attempts that are not in the window yet: the gateway counts here and calls ``book`` ten times a second.
         self.unbooked = 0
 
     def request(self, now: int) -> None:
-        """A first attempt is sent."""
+        """Count a first attempt."""
         self._counts.add(now)
 
     def book(self, now: int) -> None:
-        """Takes ``unbooked`` into the window."""
+        """Move ``unbooked`` into the window."""
         if self.unbooked:
             self._counts.add(now, self.unbooked)
             self.unbooked = 0
 
     def take(self, now: int) -> bool:
-        """Takes one extra send from the budget, if there is one."""
+        """Take one extra attempt from the budget; False: it is used up."""
         counts = self._counts
         self.book(now)
         counts.advance(now)

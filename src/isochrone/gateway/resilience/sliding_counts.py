@@ -1,14 +1,14 @@
-"""Two counts over a sliding window: all, and some of them. Constant time, fixed memory, the clock is handed in.
+"""Two counts over a sliding window: all events, and some of them. Constant time, fixed memory.
 
-The window is a ring of slots; a slot is forgotten whole, so what is counted is at most the window and at least the
-window less one slot. Instants that go back a little are counted in the newest slot.
+The window is a ring of slots and a slot expires as a whole, so the counts cover between one slot less than the window
+and the whole window. An instant before the newest slot counts in the newest slot.
 """
 
 from __future__ import annotations
 
 
 class SlidingCounts:
-    """How many there were of late, and how many of those were of the kind that is watched."""
+    """The number of recent events, and of those of one kind."""
 
     __slots__ = ("_all", "_newest", "_slot_ns", "_some", "all", "some")
 
@@ -16,13 +16,13 @@ class SlidingCounts:
         self._slot_ns = max(1, window_ns // slots)
         self._all = [0] * slots
         self._some = [0] * slots
-        #: Number of the newest slot since the clock's start.
+        #: Index of the newest slot since the clock's origin.
         self._newest = 0
         self.all = 0
         self.some = 0
 
     def advance(self, now: int) -> None:
-        """Forgets what left the window. ``all`` and ``some`` hold for ``now`` after this."""
+        """Expire old slots, so that ``all`` and ``some`` are valid for ``now``."""
         number = now // self._slot_ns
         passed = number - self._newest
         if passed <= 0:
@@ -36,7 +36,7 @@ class SlidingCounts:
         self._newest = number
 
     def add(self, now: int, all: int = 1, some: int = 0) -> None:
-        """Counts so many, of which ``some`` are watched."""
+        """Count events, ``some`` of which are of the kind."""
         self.advance(now)
         index = self._newest % len(self._all)
         self._all[index] += all
@@ -45,7 +45,7 @@ class SlidingCounts:
         self.some += some
 
     def clear(self) -> None:
-        """Forgets all of it."""
+        """Reset the counts."""
         for index in range(len(self._all)):
             self._all[index] = self._some[index] = 0
         self.all = self.some = 0

@@ -1,14 +1,13 @@
-"""Which requests may have killed the worker that ran them, and which are not sent any more. Pure.
+"""Suspects and quarantine: requests that may have killed the worker that ran them. Pure.
 
-A process that ends takes all its requests in flight with it, and one of them may be the cause. Each is a suspect from
-then on: it is sent once more, alone among suspects on its endpoint (``retrials``). One that is answered is cleared. One
-that loses a second process is quarantined: identical requests are rejected for a while. When that is over it is a
-suspect again, so that a request that still kills costs one process more, not two. Must never quarantine a request for
-one lost process, however many others it shared it with.
+When a worker's process ends, one of its requests in flight may be the cause. Each becomes a suspect: it is sent once
+more, alone among suspects on its endpoint (``retrials``). A suspect that is answered is cleared. A suspect that loses a
+second process is quarantined: identical requests are rejected for some time. After the quarantine it is a suspect
+again, so a request that still kills costs one process more, not two. One lost process must never quarantine a request.
 
-They are sent one at a time so that a killer costs two processes: a process that ends under several suspects does not
-identify the killer; a third attempt, alone, does. Where the rules allow several at once, those that lose a second
-process together go on alone, and a killer costs three.
+Suspects are sent one at a time so that a killer costs two processes: if a process ends under several suspects, the
+killer is not identified, and a third attempt, alone, is needed. If the rules allow several at once, those that lose a
+second process together continue alone, and a killer costs three.
 """
 
 from __future__ import annotations
@@ -24,20 +23,20 @@ from isochrone.settings.ranges import Duration, Positive
 
 @dataclass(frozen=True, slots=True)
 class QuarantineRules:
-    """What becomes of requests of one model that lose workers."""
+    """How requests of one model that lose workers are treated."""
 
     enabled: bool = True
-    #: How long requests identical to one that lost two processes are rejected.
+    #: How long requests are rejected that are identical to a request that lost two processes.
     duration_ns: Duration = 300_000_000_000
     #: How long a request that lost one process, and has not been answered since, stays a suspect.
     suspicion_ns: Duration = 60_000_000_000
-    #: Suspects of this model that may be on one worker at once. 1: a killer costs two processes. More: those beside it
-    #: are answered sooner, and it costs three.
+    #: Suspects of this model on one worker at once. 1: a killer costs two processes. More: the innocent ones are
+    #: answered earlier, and a killer costs three.
     suspects_at_once: Positive = 1
 
 
 class Key(NamedTuple):
-    """What identical requests have in common."""
+    """The identity that identical requests share."""
 
     model: str
     version: str
@@ -57,12 +56,12 @@ class _Case:
     def __init__(self, suspect_until: int) -> None:
         self.suspect_until = suspect_until
         self.quarantined_until = 0
-        #: It has lost a second process, beside other suspects.
+        #: It has lost a second process, together with other suspects.
         self.in_company = False
 
 
 class Suspects:
-    """The cases of one gateway; at most ``most`` of them, the oldest go first."""
+    """The cases of one gateway; at most ``most``, of which the oldest are evicted."""
 
     def __init__(self, most: int = 1024) -> None:
         self._most = most
@@ -78,12 +77,14 @@ class Suspects:
     def lost(
         self, requests: Iterable[tuple[Key, bool]], now: int, rules: Callable[[str], QuarantineRules]
     ) -> frozenset[Key]:
-        """A process ended with these in flight, each with whether it was sent there as a suspect; those that are
-        quarantined now. ``rules``: of a model."""
+        """Record a process that ended with these requests in flight, each with whether it was sent as a suspect.
+
+        Returns the keys that are quarantined now. ``rules``: by model.
+        """
         on_trial: dict[Key, bool] = {}
         for key, was_suspect in requests:
             on_trial[key] = on_trial.get(key, False) or was_suspect
-        # Of two suspects on one process either may have done it; both go on, and not together.
+        # Of two suspects on one process either may be the cause: both continue, separately.
         tried = [key for key, was_suspect in on_trial.items() if was_suspect]
         guilty = frozenset(tried) if len(tried) == 1 else frozenset()
         for key in on_trial:
@@ -97,29 +98,29 @@ class Suspects:
         return guilty
 
     def goes_alone(self, key: Key) -> bool:
-        """Whether its next process must be lost to it alone, whatever the rules allow."""
+        """Whether it must be the only suspect on its next worker, whatever the rules allow."""
         case = self._cases.get(key)
         return case is not None and (case.in_company or case.quarantined_until > 0)
 
     def cleared(self, key: Key) -> bool:
-        """A worker has answered such a request and lives; whether that closed a case."""
+        """Clear a key: a worker has answered such a request and lives. Returns whether that closed a case."""
         if self._cases.pop(key, None) is None:
             return False
         self._closed(key)
         return True
 
     def watches(self, model: str) -> bool:
-        """Whether requests of a model must be looked at: some of them may be suspects."""
+        """Whether requests of a model must be checked: it has cases."""
         return model in self._models
 
     def quarantined(self, model: str, now: int) -> int:
-        """Requests of a model that are rejected now."""
+        """The number of different requests of a model that are rejected now."""
         if model not in self._models:
             return 0
         return sum(now < case.quarantined_until for key, case in self._cases.items() if key.model == model)
 
     def sweep(self, now: int) -> None:
-        """Cases whose time is over are closed."""
+        """Close expired cases."""
         for key in [key for key, case in self._cases.items() if now >= case.suspect_until]:
             del self._cases[key]
             self._closed(key)
@@ -139,7 +140,7 @@ class Suspects:
         return case
 
     def _evict(self) -> None:
-        """Mere suspects go before the quarantined."""
+        """Evict the oldest case, suspects before quarantined ones."""
         oldest = next(iter(self._cases))
         for key, case in self._cases.items():
             if not case.quarantined_until:

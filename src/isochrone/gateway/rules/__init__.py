@@ -1,4 +1,4 @@
-"""The settings of a gateway's decisions: ``gateway_rules`` holds them, ``file`` and ``reading`` read them from a file.
+"""The settings of all of a gateway's decisions: ``gateway_rules`` defines them, ``file`` reads them from a file.
 
-They stand above the decisions that they configure. No decision may import this package: each takes its own rules.
+This package imports the decisions that it configures. No decision may import it: each gets its own rules.
 """

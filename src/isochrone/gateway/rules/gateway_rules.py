@@ -1,6 +1,6 @@
 """All settings of a gateway's decisions, per model. Frozen; ``file`` reads and checks them.
 
-A model that is not named has the defaults. Nothing here is looked at on the way of a request but through ``of``.
+A model that is not named has the defaults.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from isochrone.settings.ranges import Count, Duration
 
 @dataclass(frozen=True, slots=True)
 class ModelRules:
-    """How requests of one model are treated."""
+    """The rules of one model."""
 
-    #: Name of the routing policy, and what it is made with.
+    #: Name and options of the routing policy.
     policy: str = DEFAULT
     policy_options: Mapping[str, Any] = field(default_factory=dict)
-    #: When requests without a deadline of their own must be answered; 0: they have none.
+    #: The deadline of requests that have none, from their arrival on; 0: none.
     deadline_ns: Duration = 0
-    #: Class of requests that name none, 1 the highest; 0: the worker's default.
+    #: The priority of requests that have none, 1 is the highest; 0: the worker's default.
     priority: Count = 0
-    #: What must be free on a worker, the device it must have ("": any), and the digest it must serve ("": any).
+    #: Requirements of a worker: free memory, device ("": any), digest of the version ("": any).
     memory_bytes: Count = 0
     device: str = ""
     digest: str = ""
-    #: Who is eligible: panic threshold and slow start.
+    #: Eligibility: panic threshold and slow start.
     balancer: BalancerRules = field(default_factory=BalancerRules)
     admission: AdmissionRules = field(default_factory=AdmissionRules)
     retries: RetryRules = field(default_factory=RetryRules)
@@ -50,7 +50,7 @@ class ModelRules:
     affinity: AffinityRules = field(default_factory=AffinityRules)
     canary: CanaryRules = field(default_factory=CanaryRules)
     shadow: ShadowRules = field(default_factory=ShadowRules)
-    #: Per caller for this model alone, beside the gateway's own quota.
+    #: Per caller for this model alone, in addition to the gateway's own quota.
     quota: QuotaRules = field(default_factory=QuotaRules)
     tiers: TierRules = field(default_factory=TierRules)
 
@@ -62,12 +62,12 @@ class ModelRules:
 
 @dataclass(frozen=True, slots=True)
 class GatewayRules:
-    """The whole file."""
+    """The rules of a gateway."""
 
-    #: What holds for models that are not named, and for what the named ones leave out.
+    #: For models that are not named, and for keys that the named ones leave out.
     defaults: ModelRules = field(default_factory=ModelRules)
     models: Mapping[str, ModelRules] = field(default_factory=dict)
-    #: Ejection is of whole endpoints, whatever they serve.
+    #: An endpoint is ejected for all of its models.
     outliers: OutlierRules = field(default_factory=OutlierRules)
     #: Per caller over all models.
     quota: QuotaRules = field(default_factory=QuotaRules)
@@ -77,7 +77,7 @@ class GatewayRules:
         return self.models.get(model, self.defaults)
 
     def with_policy(self, policy: str) -> GatewayRules:
-        """The same with another policy for models that do not choose one of their own."""
+        """These rules with another policy for models that have the default policy."""
         known = self.defaults.policy
         models = {
             name: replace(rules, policy=policy, policy_options={}) if rules.policy == known else rules

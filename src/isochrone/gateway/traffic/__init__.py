@@ -1,5 +1,6 @@
-"""Which requests go where before a worker is chosen, and who may send how much: decisions, all pure.
+"""Decisions on a request before its worker is chosen. All pure.
 
-``quotas`` (may this caller), ``canary`` (which version), ``shadow`` (is a copy sent too), ``affinity`` (what the choice
-sticks to), ``tiers`` (edge, region or core). ``parameters`` and ``json_ends`` read what these need from a JSON body.
+``quotas`` limits callers, ``canary`` chooses the version, ``shadow`` decides whether a copy is sent, ``affinity``
+computes the key that keeps requests on one worker, ``tiers`` chooses between edge, region and core. ``parameters`` and
+``json_ends`` read the request parameters that these need from a JSON body. None of them chooses a worker.
 """

@@ -1,7 +1,8 @@
-"""Which version a request gets while a new one is tried on a part of the traffic. Pure.
+"""The canary split: which version a request gets while a new version is evaluated on a part of the traffic. Pure.
 
-Asked on admission, before the version is pinned. An agent's place is a fixed point between 0 and 1 by its id; those
-below the weight get the canary, so an agent that has it keeps it as the weight grows, on every gateway, without memory.
+The split is made before the version is pinned. A hash of the agent's id gives a fixed point between 0 and 1; agents
+below the weight get the canary. So an agent keeps the canary as the weight grows, on every gateway, without shared
+state.
 """
 
 from __future__ import annotations
@@ -19,15 +20,15 @@ _WHOLE = 1 << 64
 class CanaryRules:
     """How traffic is split between two versions of a model."""
 
-    #: The version that is tried; "": there is no canary.
+    #: The version under evaluation; "": there is no canary.
     version: str = ""
-    #: The version the others get; "": the one that would be served without a canary.
+    #: The version of the other requests; "": the one that is served without a canary.
     stable: str = ""
-    #: Share of agents, or of requests that name no agent, that get the canary.
+    #: Share of agents, and of requests without an agent, that get the canary.
     weight: Share = 0.0
-    #: An agent stays with its version. Off: each request is drawn on its own.
+    #: An agent keeps its version. Off: each request is drawn independently.
     sticky: bool = True
-    #: A request decides for itself with ``always`` or ``never`` in this header; "": none may.
+    #: A request chooses with ``always`` or ``never`` in this header; "": requests cannot choose.
     header: str = "x-canary"
 
 
@@ -38,17 +39,17 @@ class Canary:
 
     def __init__(self, rules: CanaryRules, model: str, random: Random) -> None:
         self.rules = rules
-        #: Name of the header to look up, as it stands on the wire; empty: none is needed.
+        #: The header's name in lower case; empty: none.
         self.header = rules.header.lower().encode("latin-1") if rules.version else b""
         self._random = random
         self._sticky = rules.sticky
         self._threshold = int(rules.weight * _WHOLE) if rules.version else 0
         self._versions = (rules.stable, rules.version)
-        # Each model and version draws anew: otherwise the same agents would be first to every trial.
+        # Different for each model and version: otherwise the same agents would get every canary first.
         self._prefix = blake2b(f"{model}\0{rules.version}".encode(), digest_size=16).digest()
 
     def version(self, agent: bytes = b"", header: bytes = b"") -> str:
-        """The version a request gets; "": what would be served without a canary. ``header``: that header's value."""
+        """The version of a request; "": the one that is served without a canary. ``header``: the header's value."""
         return self._versions[self._is_canary(agent, header)]
 
     def _is_canary(self, agent: bytes, header: bytes) -> bool:

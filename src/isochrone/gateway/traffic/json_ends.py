@@ -1,7 +1,7 @@
-"""``parameters`` of a large JSON object, found in its first or last bytes without reading the rest. Pure.
+"""The member ``parameters`` of a large JSON object, found in its first or last bytes without reading the rest. Pure.
 
-``parameters`` reads what is found here. For text that is a JSON object the result is exact: a member of the same name
-inside a tensor or in a string is never taken for the object's own. Must never do work that grows with the text.
+The module ``parameters`` decodes the result. For a JSON object the result is exact: a member of the same name inside a
+tensor or a string is never taken for the object's own. The work must not grow with the text.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from itertools import islice
 
 _MEMBER = re.compile(rb'"parameters"\s*:')
 _SEQUENCE = re.compile(rb'"sequence_id"\s*:')
-#: In JSON, a quote behind one of these opens a string: inside a string it would end it, and a bare word would follow.
+#: In JSON, a quote after one of these opens a string: inside a string it would end it, and a bare word would follow.
 _BEFORE = b",{ \t\r\n"
 _OPENING = re.compile(r"\s*\{\s*")
 _KEY = re.compile(r'"((?:[^"\\]|\\.)*)"\s*:\s*')
 _COMMA = re.compile(r"\s*,\s*")
-#: Members of that name, from the end, that are considered: those of outputs may stand behind it.
+#: Members of that name, from the end, that are tried: those of outputs may come after it.
 _CANDIDATES = 32
 
 _json = json.JSONDecoder()
 
 
 class CutOff(Exception):
-    """``parameters`` begin in the first bytes and do not end there."""
+    """``parameters`` begins in the first bytes and does not end there."""
 
 
 def objects_at_end(last: bytes) -> Iterator[bytes]:
-    """The text's last members from one named ``parameters`` on, as objects; of those that parse, the first is right.
+    """The text's last members from one named ``parameters`` on, as objects; the first that parses is the right one.
 
-    One that belongs to an inner object does not parse: it has closing brackets too many.
+    A member of an inner object does not parse: it has too many closing brackets.
     """
     return _from_the_end(_MEMBER, b"{", last)
 
 
 def cut_at_end(last: bytes) -> Iterator[bytes]:
-    """The same from a ``sequence_id`` on, where an inner object that has it began before: its name is not known."""
+    """The same from a ``sequence_id`` on, for an inner object that began before these bytes, so its name is unknown."""
     return _from_the_end(_SEQUENCE, b'{"parameters":{', last)
 
 
@@ -48,8 +48,9 @@ def _from_the_end(name: re.Pattern[bytes], opening: bytes, last: bytes) -> Itera
 
 
 def value_at_start(first: bytes) -> bytes | None:
-    """The value of ``parameters``, where members before it are whole; None: the text does not begin so."""
-    # One character per byte: positions are the same, and quotes and brackets are never part of a UTF-8 sequence.
+    """The value of ``parameters``, if the members before it are complete; None: it is not there."""
+    # Latin-1 has one character per byte, so positions are the same; quotes and brackets are never part of a UTF-8
+    # sequence.
     text = first.decode("latin-1")
     found = None
     opening = _OPENING.match(text)

@@ -1,8 +1,7 @@
-"""Parameters that the gateway reads from a request's JSON: its sequence, its timeout, its priority. Pure.
+"""The request parameters that the gateway reads from JSON: sequence, timeout, priority. Pure.
 
-``http_forward`` reads those of plain bodies, ``compressed_requests`` those of bodies it has decompressed. A JSON part
-that does not parse has none: the worker rejects such a request in its own words. Runs on the event loop: of a JSON part
-over ``READ_WHOLE`` only the ends are read, and objects and arrays among the parameters are skipped.
+JSON that does not parse has none: the worker rejects such a request. This runs on the event loop, so of JSON over
+``READ_WHOLE`` bytes only the ends are read, and objects and arrays among the parameters are skipped.
 """
 
 from __future__ import annotations
@@ -16,23 +15,23 @@ from isochrone.errors import InvalidArgument
 from isochrone.gateway.traffic.json_ends import CutOff, cut_at_end, objects_at_end, value_at_start
 from isochrone.wire.exchange import Buffer
 
-#: Bytes at the start and at the end of a JSON part that are searched for names of parameters.
+#: Bytes at the start and at the end of a JSON part that are searched for parameter names.
 GLANCE = 4096
-#: A JSON part up to this size is parsed whole: 0.4 to 1.3 ms, by its content.
+#: A JSON part up to this size is parsed completely, which takes 0.4 to 1.3 ms.
 READ_WHOLE = 256 * 1024
 #: Bytes at the start and at the end of a larger one that are searched for ``parameters``.
 ENDS = 8 * 1024
-#: A timeout beyond this is none: eleven days, the most that ``x-request-timeout-ms`` may say.
+#: A longer timeout is ignored: eleven days, the limit of ``x-request-timeout-ms``.
 _MAX_TIMEOUT_NS = 10**15
 
 
 class Parameters(NamedTuple):
-    """Empty or 0: not given."""
+    """The parameters of a request; empty or 0: not given."""
 
     sequence: bytes = b""
     timeout_ns: int = 0
     priority: int = 0
-    #: It is the first request of its sequence.
+    #: ``sequence_start``: it is the first request of its sequence.
     starts_sequence: bool = False
 
 
@@ -66,24 +65,24 @@ _request = msgspec.json.Decoder(_Request)
 
 
 def both_ends(text: Buffer, length: int) -> bytes:
-    """Of a JSON part: stock clients write parameters last, behind a JSON tensor or a long id."""
+    """The bytes to search: stock clients write parameters last, after a JSON tensor or a long id."""
     start = bytes(text[: min(length, GLANCE)])
     return start + bytes(text[max(length - GLANCE, GLANCE) : length]) if length > GLANCE else start
 
 
-def may_speak(text: bytes) -> bool:
-    """Whether JSON text may hold one of the parameters."""
+def may_contain(text: bytes) -> bool:
+    """Whether JSON text may contain one of the parameters."""
     return b'"sequence_id"' in text or b'"timeout"' in text or b'"priority"' in text
 
 
 def read(text: Buffer) -> Parameters:
-    """Those of a JSON part, which is parsed whole."""
+    """The parameters of a JSON part, which is parsed completely."""
     found = _decoded(text)
     return found if found is not None else _read_not_finite(bytes(text))
 
 
 def _read_not_finite(text: bytes) -> Parameters:
-    """Those of a JSON part with NaN or Infinity among its numbers, which workers take and msgspec does not."""
+    """The parameters of a JSON part with NaN or Infinity, which workers accept and msgspec does not."""
     if b"NaN" not in text and b"Infinity" not in text:
         return NONE
     try:
@@ -94,7 +93,7 @@ def _read_not_finite(text: bytes) -> Parameters:
 
 
 def _decoded(text: Buffer) -> Parameters | None:
-    """None: it does not parse."""
+    """The parameters; None: the text does not parse."""
     try:
         parameters = _request.decode(text).parameters
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -103,24 +102,24 @@ def _decoded(text: Buffer) -> Parameters | None:
 
 
 def read_bounded(text: Buffer, length: int) -> Parameters:
-    """Those of a JSON part of any size, which is ``length`` bytes of ``text``, in a bounded time.
+    """The parameters of a JSON part of any size, the first ``length`` bytes of ``text``, in bounded time.
 
-    Raises when it is large and ``parameters`` with a sequence do not stand whole at one of its ends: forwarded without
-    the sequence, the request would go to any worker, and might run twice.
+    Raises if it is large and ``parameters`` with a sequence is not completely at one of its ends: without its sequence
+    the request would go to any worker, and might run twice.
     """
     if length > READ_WHOLE:
         return _read_ends(bytes(text[:ENDS]), bytes(text[length - ENDS : length]))
-    return read(bytes(text[:length])) if may_speak(both_ends(text, length)) else NONE
+    return read(bytes(text[:length])) if may_contain(both_ends(text, length)) else NONE
 
 
 def _read_ends(first: bytes, last: bytes) -> Parameters:
-    if may_speak(last):
+    if may_contain(last):
         for candidate in objects_at_end(last):
             if (found := _decoded(candidate)) is not None:
                 return found
         if any((found := _decoded(candidate)) and found.sequence for candidate in cut_at_end(last)):
             raise _cut_off()
-    if may_speak(first):
+    if may_contain(first):
         try:
             value = value_at_start(first)
         except CutOff:

@@ -1,8 +1,8 @@
-"""Who may send how much: rate, burst, concurrency and compute time per agent or tenant, and a rate for all. Pure.
+"""Quotas: rate, burst, concurrency and compute time per caller, and a rate for all callers. Pure.
 
-The first thing asked of a request. A bucket is one instant: the time at which it would be full again (the generic cell
-rate algorithm of ITU-T I.371), so that it needs no refilling and an idle one can be forgotten without loss. Memory is
-bounded: of millions of callers only those that sent lately are known.
+Quotas are checked first. A bucket is stored as one instant: the time at which it is full again (the generic cell rate
+algorithm of ITU-T I.371). So it needs no refilling, and the account of an idle caller can be discarded without loss.
+Memory is bounded: of millions of callers only those that sent recently have an account.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from typing import NamedTuple
 from isochrone.gateway.traffic.affinity import AGENT_HEADER
 from isochrone.settings.ranges import Amount, Count, Duration, Positive, Share
 
-#: Longer keys are hashed: a caller must not choose how much is remembered of it.
+#: Longer keys are hashed: a caller must not decide how much memory its account needs.
 _MAX_KEY = 64
-#: Oldest accounts looked at when room is needed.
-_LOOKS = 8
+#: Accounts that are considered for eviction at once.
+_CANDIDATES = 8
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaRules:
-    """What one caller may use, and all of them together. Requests that name no caller share one account."""
+    """The limits of one caller, and of all together. Requests without a caller's name share one account."""
 
-    #: Its value names the caller: ``x-agent-id`` for agents, or a tenant's header.
+    #: The header with the caller's name: ``x-agent-id`` for agents, or a tenant's header.
     header: str = AGENT_HEADER
     #: Requests per second of one caller; 0: no limit.
     rate: Amount = 0.0
-    #: Requests a caller may send at once after a pause.
+    #: Requests a caller may send at once after it was idle.
     burst: Positive = 10
-    #: Requests of one caller under way at once; 0: no limit.
+    #: Requests of one caller in flight at once; 0: no limit.
     concurrency: Count = 0
-    #: Seconds of compute one caller may use per second; 0: no limit. Paid after the answer, so one long request is
-    #: never cut: the next ones wait for it.
+    #: Seconds of compute one caller may use per second; 0: no limit. Charged after the answer, so a long request is
+    #: never interrupted: the next ones are rejected.
     compute_share: Amount = 0.0
-    #: Compute a caller may use at once after a pause.
+    #: Compute a caller may use at once after it was idle.
     compute_burst_ns: Duration = 1_000_000_000
     #: Requests per second of all callers together; 0: no limit.
     total_rate: Amount = 0.0
-    #: Requests of all callers at once after a pause.
+    #: Requests of all callers at once after an idle time.
     total_burst: Positive = 100
     #: Share of the total burst that a priority class leaves for those above it, from class 1 (the highest) on. Classes
     #: beyond the last, and requests without a class, are like the last.
@@ -56,19 +56,19 @@ class QuotaRules:
 
 
 class QuotaRefusal(NamedTuple):
-    """A quota is used up; answered 429 or RESOURCE_EXHAUSTED."""
+    """A quota is used up; the answer is 429 or RESOURCE_EXHAUSTED."""
 
     #: Name of the setting: rate, concurrency, compute_share or total_rate.
     quota: str
     key: bytes
-    #: The limits in words.
+    #: The limit as text.
     limit: str
     #: When it can be granted; 0: when one of the caller's own requests ends.
     retry_after_ns: int
 
     @property
     def retry_after(self) -> int:
-        """Seconds for the header Retry-After, which knows whole ones only (RFC 9110 §10.2.3)."""
+        """Seconds for the header Retry-After, which allows integers only (RFC 9110 §10.2.3)."""
         return max(1, ceil(self.retry_after_ns / 1e9))
 
     @property
@@ -85,7 +85,7 @@ class _Account:
 
     def __init__(self) -> None:
         self.in_flight = 0
-        #: When its buckets would be full again; in the past: they are.
+        #: When its buckets are full again; an instant in the past: they are full.
         self.rate_full_at = 0
         self.compute_full_at = 0
 
@@ -95,11 +95,11 @@ class Quotas:
 
     def __init__(self, rules: QuotaRules) -> None:
         self.rules = rules
-        #: Name of the header to look up, as it stands on the wire.
+        #: The header's name in lower case.
         self.header = rules.header.lower().encode("latin-1")
         self._accounts: OrderedDict[bytes, _Account] = OrderedDict()
         self._total_full_at = 0
-        #: Time one request takes to come back to a bucket, and how far ahead of now "full again" may be for one more.
+        #: The refill time of one request, and how far in the future ``rate_full_at`` may be to grant one more.
         self._step = max(1, int(1e9 / rules.rate)) if rules.rate else 0
         self._ahead = (rules.burst - 1) * self._step
         self._total_step = max(1, int(1e9 / rules.total_rate)) if rules.total_rate else 0
@@ -114,15 +114,15 @@ class Quotas:
         return len(self._accounts)
 
     def take(self, key: bytes, priority: int, now: int) -> QuotaRefusal | None:
-        """Takes one request from the caller's quotas, or says which one forbids it; a refusal takes nothing.
+        """Take one request from the caller's quotas, or return the quota that is used up; then nothing is taken.
 
-        After None, ``ended`` must follow, or ``undo`` when the request is refused by somebody else.
+        After None, the caller must call ``ended``, or ``undo`` if another quota rejects the request.
         """
         rules = self.rules
         key = _short(key)
         account = self._accounts.get(key)
         if account is None:
-            self._forget(now)
+            self._evict(now)
             account = self._accounts[key] = _Account()
         else:
             self._accounts.move_to_end(key)
@@ -137,7 +137,7 @@ class Quotas:
         if self._total_step:
             classes = len(self._total_ahead)
             ahead = self._total_ahead[priority - 1 if 0 < priority < classes else classes - 1]
-            # A bucket that is full always grants: a small burst with a large reserve must not starve a class.
+            # A full bucket always grants: a small burst with a large reserve must not starve a class.
             if self._total_full_at - now > ahead:
                 limit = f"{rules.total_rate:g} requests per second with a burst of {rules.total_burst}"
                 return QuotaRefusal("total_rate", key, limit, self._total_full_at - now - ahead)
@@ -148,7 +148,7 @@ class Quotas:
         return None
 
     def ended(self, key: bytes, compute_ns: int, now: int) -> None:
-        """A request that was granted is over; what it computed is paid for now."""
+        """End a granted request, and charge its compute time."""
         account = self._accounts.get(_short(key))
         if account is None:
             return
@@ -157,7 +157,7 @@ class Quotas:
             account.compute_full_at = max(account.compute_full_at, now) + int(compute_ns / self.rules.compute_share)
 
     def undo(self, key: bytes) -> None:
-        """A request that was granted was not sent after all: it is as if it had not been asked for."""
+        """Return a granted request that was not sent."""
         account = self._accounts.get(_short(key))
         if account is None:
             return
@@ -165,11 +165,11 @@ class Quotas:
         account.rate_full_at -= self._step
         self._total_full_at -= self._total_step
 
-    def _forget(self, now: int) -> None:
-        """Makes room, oldest first: two idle accounts for each new one; when it is full, any that are not in flight."""
+    def _evict(self, now: int) -> None:
+        """Evict old accounts: two idle ones for each new one; at the limit, also others without requests in flight."""
         accounts, most = self._accounts, self.rules.max_tracked
         removed = 0
-        for _ in range(min(_LOOKS, len(accounts))):
+        for _ in range(min(_CANDIDATES, len(accounts))):
             key, account = next(iter(accounts.items()))
             owes = account.in_flight > 0 or account.compute_full_at > now
             full = len(accounts) >= most
@@ -179,8 +179,8 @@ class Quotas:
                 if removed == 2:
                     return
             elif owes:
-                # It may owe for long, and must not keep the idle ones behind it. Connections bound how many such
-                # there are.
+                # It may owe compute for a long time and must not block the idle ones behind it. Connections bound the
+                # number of such accounts.
                 accounts.move_to_end(key)
             else:
                 return

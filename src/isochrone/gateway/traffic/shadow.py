@@ -1,7 +1,7 @@
-"""Which requests are copied to a version that is only watched; its answers are thrown away. Pure.
+"""Shadow traffic: which requests are copied to a version whose answers are discarded. Pure.
 
-Asked when a request is sent. Copies are bounded in number and bytes and never wait: what does not fit is not copied. A
-copy must never delay, fail or change the request it was made of.
+Copies are bounded in number and bytes, and never wait: what does not fit is not copied. A copy must never delay, fail
+or change the original request.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from isochrone.settings.ranges import Count, Share
 
 @dataclass(frozen=True, slots=True)
 class ShadowRules:
-    """What is copied, and where to."""
+    """Which requests are copied, and to which version."""
 
-    #: Share of requests that are copied.
+    #: Share of requests to copy.
     share: Share = 0.0
-    #: The model the copies go to; "": the same one, and then ``version`` must be set.
+    #: The model that gets the copies; "": the same model, and ``version`` must be set.
     model: str = ""
-    #: Its version; "": what is served.
+    #: Its version; "": the version that is served.
     version: str = ""
-    #: Copies under way at once.
+    #: Limit of copies in flight.
     max_in_flight: Count = 64
-    #: Bytes of request bodies that copies may hold at once.
+    #: Limit of the bytes of their bodies.
     max_in_flight_bytes: Count = 16 << 20
 
 
@@ -39,12 +39,12 @@ class Shadow:
         self._random = random
         self.in_flight = 0
         self.bytes = 0
-        #: Copies made, and drawn ones that did not fit.
+        #: Copies made, and copies left out because of a limit.
         self.copied = 0
         self.left_out = 0
 
     def take(self, kind: Kind, size: int) -> bool:
-        """Whether this request of so many bytes is copied; ``ended`` must follow with the same size."""
+        """Whether to copy a request of ``size`` bytes. If so, the caller must call ``ended`` with the same size."""
         rules = self.rules
         if not rules.share or kind is not Kind.STATELESS or self._random.random() >= rules.share:
             return False
@@ -57,6 +57,6 @@ class Shadow:
         return True
 
     def ended(self, size: int) -> None:
-        """A copy is over, well or not."""
+        """Count a copy that ended, with an answer or not."""
         self.in_flight -= 1
         self.bytes -= size

@@ -1,8 +1,8 @@
-"""Edge, region or core: a request stays in the nearest tier that is expected to meet its deadline. Pure.
+"""Tiers (edge, region, core): a request goes to the nearest tier that is expected to meet its deadline. Pure.
 
-Asked before a worker is chosen, with what each tier is expected to take. A tier that was left comes back with
-hysteresis: it must be well within the deadline, so that traffic does not swing to and fro with every word. It never
-refuses: when no tier is in time, admission says so.
+The tier is chosen before the worker, by the expected latency of each tier. A tier that was left is used again only when
+it is well within the deadline, so that traffic does not oscillate with every load report. Tiers never reject a request:
+if no tier is in time, admission does.
 """
 
 from __future__ import annotations
@@ -14,31 +14,31 @@ from typing import Annotated
 from isochrone.gateway.policies.base import NEVER
 from isochrone.settings.ranges import Duration, Range
 
-#: In place of an expectation: nobody serves the model there; or somebody does, without fresh word.
+#: Instead of an expected latency: no worker serves the model there; or no worker there has a fresh load report.
 NOBODY = -1.0
 UNKNOWN = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class TierRules:
-    """Where a model may run, and when a request leaves the nearest place."""
+    """Where a model may run, and when a request leaves the nearest tier."""
 
-    #: From the nearest to the farthest; empty: tiers do not matter. A list alone in the file means this.
+    #: From the nearest to the farthest; empty: tiers are not used. In a rules file, a bare list is this.
     order: tuple[str, ...] = ()
-    #: The way to a tier and back, beside what its workers say, by tier; not named: 0.
+    #: Network round trip by tier, in addition to its workers' estimates; not named: 0.
     way_ns: Mapping[str, Duration] = field(default_factory=dict)
-    #: Kept free before the deadline.
+    #: Safety margin before the deadline.
     margin_ns: Duration = 200_000
-    #: A tier that was left is used again when it is expected to take at most this share of the time there is.
+    #: A tier that was left is used again when its expected latency is at most this share of the remaining time.
     return_share: Annotated[float, Range(0.1, 1)] = 0.7
-    #: It counts as left until it has missed nobody's deadline for so long.
+    #: It counts as left until it would have missed no deadline for this long.
     hold_ns: Duration = 500_000_000
-    #: While it is left and silent, one request goes there so often, to bring news.
+    #: While it is left and has no load reports, one request is sent there at this interval.
     probe_every_ns: Duration = 10_000_000
 
 
 class Tiers:
-    """The tiers of one model, as one gateway sees them."""
+    """The tiers of one model on one gateway."""
 
     __slots__ = ("_left", "_missed_at", "_probed_at", "_way", "names", "rules", "spilled")
 
@@ -46,17 +46,17 @@ class Tiers:
         self.rules = rules
         self.names = rules.order
         self._way = [rules.way_ns.get(name, 0) for name in rules.order]
-        #: Whether requests were sent past a tier of late, when it last missed one, and when it was last tried.
+        #: By tier: whether it was left, when it last would have missed a deadline, when it last got a probe request.
         self._left = [False] * len(rules.order)
         self._missed_at = [0] * len(rules.order)
         self._probed_at = [-NEVER] * len(rules.order)
-        #: Requests that went past the nearest tier that has workers.
+        #: Requests sent past the nearest tier that has workers.
         self.spilled = 0
 
     def choose(self, expected: Sequence[float], deadline: int, now: int) -> int:
-        """The tier a request goes to, as an index into ``names``; -1: nobody serves it anywhere.
+        """The tier for a request, as an index into ``names``; -1: no worker serves it in any tier.
 
-        ``expected``: per tier how long a request would take there, without the way, or ``NOBODY`` or ``UNKNOWN``.
+        ``expected``: by tier the latency without the round trip, or ``NOBODY`` or ``UNKNOWN``.
         """
         time = deadline - now - self.rules.margin_ns
         nearest = fitting = soonest = -1
@@ -74,7 +74,7 @@ class Tiers:
             if takes <= time:
                 if not self._left[index] or self._is_back(index, takes, time, now):
                     return self._went(index, nearest, expected, time, now)
-                # In time, but not by enough to come back: only if no other tier will do.
+                # In time, but not by enough to be used again: only if no other tier is in time.
                 if fitting < 0:
                     fitting = index
             if soonest < 0 or takes < least:
@@ -95,9 +95,9 @@ class Tiers:
         return True
 
     def _went(self, chosen: int, nearest: int, expected: Sequence[float], time: int, now: int) -> int:
-        """Tiers that would have been late count as left, now that a farther one is used instead.
+        """Mark the nearer tiers that would have been late as left, since a farther one is used instead.
 
-        A deadline that nobody can meet says nothing of a tier, so this is not done for those.
+        A deadline that no tier can meet says nothing about a tier, and does not get here.
         """
         if chosen != nearest:
             self.spilled += 1
