@@ -1,9 +1,9 @@
 """``python -m bench.control.applies``: wrong and restructured fleet.yaml files applied to a fleet under load.
 
 Every file is the last one that was taken, with one change drawn from a seed (``file_mutations``). Each is applied
-without agreement first, as a careless script would, then with it where the change says so. Told: requests that failed,
-files that were taken or refused against expectation, refusals that do not name what is wrong. The exit status is 1 if
-there is any. See bench/README.md.
+without agreement first, as a careless script would, then with it if the change requires it. Reports failed requests,
+files that were accepted or rejected against expectation, and errors that do not name the cause. The exit status is 1 if
+there are any. See bench/README.md.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Applying:
             self._applied = yaml.safe_load(mutated.text)
             wrong = wrong or self._carried_out(mutated, rollouts)
             if mutated.aborts:
-                # Nobody leaves a version in the file that cannot be; what was served is still there.
+                # An operator would remove a version that cannot be served; the served one is still there.
                 self._applied["models"][SOLO]["version"] = self._fleet.api.versions()[SOLO]
         return Outcome(mutated.kind, taken, time.monotonic() - began, said, wrong)
 

@@ -1,4 +1,4 @@
-"""What canary rollouts came to: verdicts against what they should be, who got the new version, who was told an error.
+"""Report of canary rollouts: verdicts beside the expected ones, shares of the new version, errors of clients.
 
 Pure: rollout records and the clients' history in, figures and lines out.
 """

@@ -1,9 +1,9 @@
-"""Whether a history of answers can have come from a fleet that changes versions the way ours promises to.
+"""Checks that a history of answers is consistent with atomic changes of versions.
 
 Every commit gives all models their versions at once. The checker looks for an epoch that explains each answer:
 
 - *one version*: an answer's version, and the version each of its stages wrote, are all of one epoch, and that epoch had
-  been asked for when the answer came. What was aborted is in no epoch, so it must never be seen;
+  been requested when the answer came. An aborted version is in no epoch, so it must never appear;
 - *strict*: if one request ended before another started, and the first can only have been served by a strict commit or
   later, then the second was, too, for every model that commit changed. The same holds once the commit was known done;
 - *none lost*: every request has an answer or an explicit error.
@@ -45,7 +45,7 @@ class Commit:
     cutover: str = FAST
     #: Versions a part of the traffic gets instead, all together.
     canary: Mapping[str, str] = field(default_factory=dict)
-    #: Before this instant nobody had asked for it.
+    #: It was not requested before this instant.
     asked_ns: int = 0
     #: From this instant on it was known to be committed; None: not known.
     settled_ns: int | None = None
@@ -84,7 +84,7 @@ class _Epochs:
         self.models = sorted({model for commit in self.commits for model in commit.versions})
         self.asked: list[int] = []
         for commit in self.commits:
-            # A commit follows the one before it, whenever somebody asked for it.
+            # A commit follows the previous one, whenever it was requested.
             self.asked.append(max(commit.asked_ns, self.asked[-1] if self.asked else 0))
         self._explaining: dict[_Signature, list[int]] = {}
         self._implied = {model: self._implications(model) for model in self.models}

@@ -1,8 +1,8 @@
 """``python -m bench.control.clients``: one client process: load over several gateways, every request on record.
 
-Open loop at a rate (Poisson from a seed, so that a slow fleet cannot make its own load lighter) or closed, with so many
-in flight. SIGTERM, or the end of its time, stops new requests; it ends when each one under way has an answer, an error
-or has been given up. Must never end with a request that is not on record.
+Open loop at a rate (Poisson from a seed, so that a slow fleet cannot make its own load lighter) or closed, with a
+fixed number in flight. SIGTERM, or the end of its time, stops new requests; the process ends when each of its requests
+has an answer, an error or has been given up. Must never end with a request that is not on record.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Pilot:
             asyncio.get_running_loop().call_later(0.01 if error else 0, self._one_more)
 
     async def open_loop(self, rate: float) -> None:
-        """Poisson arrivals until it is told to stop."""
+        """Poisson arrivals until it must stop."""
         due = time.monotonic()
         while not self.stopping.is_set():
             now = time.monotonic()
@@ -75,7 +75,7 @@ class Pilot:
         await self.stopping.wait()
 
     async def sweep(self) -> None:
-        """Gives up what nobody can be waiting for any more."""
+        """Give up requests that no caller waits for any more."""
         while True:
             await asyncio.sleep(_SWEEP_SECONDS)
             for flight in self._crew.lost(time.monotonic_ns() - int(LOST_SECONDS * 1e9)):

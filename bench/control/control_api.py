@@ -1,7 +1,7 @@
-"""The control API as a careful operator uses it: any controller will do, and an answer that was lost is looked for.
+"""The control API as a careful operator uses it: with any controller, and with recovery of lost answers.
 
-A controller may be killed between writing a rollout and saying so. Every rollout is therefore asked for under a name of
-its own: after a failure the name tells whether it was written. Must never ask for the same thing twice unawares.
+A controller may be killed between writing a rollout and answering. Every rollout therefore has a unique name: after a
+failure the name shows whether it was written. Must never start a rollout twice by accident.
 """
 
 from __future__ import annotations

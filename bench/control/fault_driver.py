@@ -1,4 +1,4 @@
-"""Carries a plan out on a running fleet: asks for each rollout, makes its faults happen, waits until all is well again.
+"""Executes a plan on a running fleet: starts each rollout, injects its faults, waits until the fleet has recovered.
 
 One thread per fault waits for its phase, strikes, undoes what it did and watches the process come back. Must never
 leave a process stopped or a machine cut off, whatever happens to the run.
@@ -17,7 +17,7 @@ from bench.control.fault_plan import CUT, KILL, PHASES, ROLLBACK, STOP, Fault, P
 from bench.control.rollout_log import Asked, RolloutLog
 from bench.control.running_fleet import RunningFleet
 
-#: A process is started again by hand after this long, where nobody else does it.
+#: Seconds after which the driver restarts a process that has no supervisor.
 _REVIVE_SECONDS = 0.5
 _RECOVERY_SECONDS = 90.0
 _ROLLOUT_SECONDS = 180.0
@@ -83,8 +83,8 @@ class FaultDriver:
             over.set()
             for thread in threads:
                 thread.join()
-        told = ", ".join(f"{one.kind} {one.role}" for one in planned.faults)
-        self._say(f"rollout {planned.number} ({planned.cutover}): {asked.state or 'not started'}; {told}")
+        faults = ", ".join(f"{one.kind} {one.role}" for one in planned.faults)
+        self._say(f"rollout {planned.number} ({planned.cutover}): {asked.state or 'not started'}; {faults}")
 
     def _roll(self, planned: PlannedRollout, asked: Asked) -> None:
         api = self._fleet.api

@@ -1,4 +1,4 @@
-"""Which rollouts a run asks for and what goes wrong in each: a pure function of the seed.
+"""The rollouts of a run and the faults in each: a pure function of the seed.
 
 Every rollout draws from a generator of its own, so a longer run begins like a shorter one, and the tenth rollout of a
 seed can be looked at again without guessing. Faults are placed by the phase of the rollout, not by the clock, which
@@ -17,7 +17,7 @@ from bench.control.models import CHAIN, SOLO, STAGES
 KILL, STOP, CUT = "kill", "stop", "cut"
 #: In the order a rollout goes through them.
 PHASES = ("pending", "preparing", "switching", "draining", "done")
-#: Versions in the cycle: far more than are served one shortly after the other, so that an answer tells its epoch.
+#: Versions in the cycle: far more than are served in quick succession, so that an answer identifies its epoch.
 VERSIONS = 12
 ROLLBACK = "rollback"
 
@@ -73,7 +73,7 @@ def _rollout(draw: random.Random, number: int, roles: Mapping[str, int], can_cut
     first = _fault(draw, roles, can_cut, ())
     struck = [first]
     if draw.random() < _SECOND_FAULT_SHARE:
-        # Never the same process twice: what each fault did could not be told apart.
+        # Never the same process twice: the effects of the faults could not be distinguished.
         struck.append(_fault(draw, roles, can_cut, ((first.role, first.index),)))
     version = str(1 + number % VERSIONS)
     return PlannedRollout(number, kind, models, version, draw.choice((FAST, STRICT, STRICT)), tuple(struck))

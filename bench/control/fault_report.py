@@ -1,4 +1,4 @@
-"""How long the fleet took over each fault, from what the driver saw and what the clients were answered. Pure.
+"""Recovery time of each fault, from the driver's observations and the clients' answers. Pure.
 
 A fault is over when the process works again, every gateway has answered a request that started after the fault, and the
 rollout it struck has come to an end.

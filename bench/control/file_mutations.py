@@ -1,7 +1,7 @@
 """Wrong and restructured fleet.yaml files, drawn from a seed: each is the applied file with one change. Pure.
 
-A change says whether it must be refused, and what the refusal must name, or be taken. Nothing here takes away what the
-clients of a run ask for: whatever would is expected to be refused.
+A change states whether it must be accepted or rejected, and what the error must name. A change that would take away a
+model that the clients of a run use is expected to be rejected.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Places:
     copy: str
     hollow: str
     other: str
-    #: The first of a few ports that nobody has.
+    #: The first of a few free ports.
     free_port: int
 
 
@@ -109,7 +109,7 @@ class Mutations:
         return _file("wrong type", file, refused=".".join((*path, key)))
 
     def _two_mistakes(self, file: Document) -> Mutated:
-        """Of two kinds: what a key may be, and what is there. Both are told."""
+        """Errors of two kinds: of a key's type, and of missing files. Both must be reported."""
         file["repository"] = f"{self._places.repository}x"
         file["control"]["count"] = "two"
         return _file("two mistakes", file, refused="control.count repository")
@@ -154,7 +154,7 @@ class Mutations:
         return _file("parted ensemble", file, refused=f"models.{CHAIN}.pools")
 
     def _nothing_served(self, file: Document) -> Mutated:
-        """What clients ask for would go: nobody agrees."""
+        """Clients would lose a model: not agreed to."""
         kind = self._random.choice(["model", "pools", "workers"])
         if kind == "model":
             del file["models"][SOLO]
@@ -175,7 +175,7 @@ class Mutations:
         return _file("another store", file, refused="store.url")
 
     def _moved_gateway(self, file: Document) -> Mutated:
-        """The address that clients ask would go, or be interrupted: nobody agrees."""
+        """Clients would lose their address, or be interrupted: not agreed to."""
         if self._random.random() < 0.5:
             file["gateways"]["gw"]["listen"] = f"127.0.0.1:{self._places.free_port + _SIDE_PORTS}"
         else:

@@ -179,7 +179,7 @@ class SupervisedFleet(RunningFleet):
             self._etcd.start(name)
 
     def _find(self, name: str) -> psutil.Process | None:
-        """The first below the supervisor that was told this name: its own children, if any, come after it."""
+        """The first process below the supervisor with this name; its own children come after it."""
         if self._process is None:
             return None
         try:

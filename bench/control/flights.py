@@ -1,7 +1,7 @@
-"""One request under way and what its answer says: shared by the clients of both transports.
+"""One request in flight and the check of its answer, for the clients of both transports.
 
-Every request carries a number of its own and every model doubles it, so an answer that was meant for somebody else, or
-that a model did not finish, is told from a good one. Must never call an answer good that does not say its versions.
+Every request carries a unique number and every model doubles it, so that an answer to another request, or of a model
+that did not finish, is recognised. Must never accept an answer that does not state its versions.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Flight:
     number: int
     #: Whether it stands for one whose connection ended.
     is_retry: bool = False
-    #: Who asks, as its header says; "": nobody in particular.
+    #: The agent in the request's header; "": none.
     agent: str = ""
     started_ns: int = field(default_factory=time.monotonic_ns)
     is_over: bool = False
@@ -105,7 +105,7 @@ class Crew:
 
 
 class Transport(ABC):
-    """Sends flights; each ends through the crew, and is then told to ``landed``."""
+    """Sends flights; each ends through the crew, and is then passed to ``landed``."""
 
     @abstractmethod
     async def open(self) -> None:
@@ -116,7 +116,7 @@ class Transport(ABC):
 
     @abstractmethod
     def give_up(self, flight: Flight) -> None:
-        """Nobody waits for it any more; its connection is not to be used again."""
+        """Abandon it; its connection must not be used again."""
 
     @abstractmethod
     async def close(self) -> None: ...

@@ -1,7 +1,7 @@
 """The stock asyncio gRPC client, tritonclient.grpc.aio: what users run.
 
-It is dear in CPU, so it carries a small part of a load. No deadline is sent, which the server would act on: how long
-the client waits is its own matter. Must never let the client library send a request twice.
+It is expensive in CPU, so it carries a small part of a load. It sends no deadline, which the server would enforce; the
+client alone limits its waiting. Must never let the client library send a request twice.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.control.flights import CONNECTION, VERSION_OUTPUTS, Crew, Flight, Tra
 from isochrone.gateway.traffic.affinity import AGENT_HEADER
 
 #: gRPC would otherwise send again by itself what the server may not have seen, and wait longer and longer between
-#: attempts to connect: a client that stays away for two minutes tells nothing of a gateway that is back in one second.
+#: attempts to connect: a client that backs off for two minutes cannot observe a gateway that is back in one second.
 _CHANNEL = [
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),

@@ -1,4 +1,4 @@
-"""What clients saw: one record per request, written by many processes, read back as one history.
+"""The history of clients: one record per request, written by many processes, read back as one history.
 
 Each client process appends to a file of its own, one JSON array a line, and ends it with a line that says how many
 requests it started: a file without that end, or with another number, is a client that died, and its history proves
@@ -36,7 +36,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True):
     version: str = ""
     #: What each stage itself wrote into its output: (model, version), in the order they ran.
     stages: tuple[tuple[str, str], ...] = ()
-    #: "ok", "error" (the client was told, or saw its connection end), "lost" (neither, for a long time).
+    #: "ok", "error" (an error answer, or the connection ended), "lost" (neither, for a long time).
     outcome: str = OK
     error: str = ""
 

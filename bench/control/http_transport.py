@@ -85,7 +85,7 @@ class _Connection(asyncio.Protocol):
         flight, self.flight = self.flight, None
         head, _, body = whole.partition(b"\r\n\r\n")
         if flight is None:
-            self.abort()  # nobody asked
+            self.abort()  # no request is waiting
             return
         if _CLOSES.search(head):
             self.abort()

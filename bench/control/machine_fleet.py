@@ -1,7 +1,7 @@
 """A fleet of many machines: every process, etcd's members too, in a network namespace of its own.
 
 No supervisor: on real machines each has its own. Here this class starts each process, and again when ``revive`` is
-asked. The store is etcd, whose members it gets; a file cannot be shared over a network that is cut.
+called. The store is etcd, whose members it gets; a file cannot be shared over a network that is cut.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class MachineFleet(RunningFleet):
             for role in (CONTROLLER, WORKER, GATEWAY):
                 for part in self.of(role):
                     self.revive(part.name)
-            # Nobody starts processes by this file, so its ports only have to differ from each other.
+            # No supervisor starts processes by this file, so its ports only have to differ from each other.
             text = fleet_yaml(self.shape, self._repository, {**_PORTS, WORKER: 0, "metrics": 9000})
             self._wait_for_controllers()
             self.api.apply(text, str(self._directory))

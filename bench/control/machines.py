@@ -1,6 +1,6 @@
 """Machines for one run: network namespaces on a bridge, each with an address of its own. Needs root and ``ip``.
 
-A machine is cut off by taking its cable down: packets vanish both ways and nobody is told, as when a switch fails. The
+A machine is cut off by taking its cable down: packets vanish both ways without an error, as when a switch fails. The
 clocks stay one clock, which is what histories need. Must never touch an interface or a namespace it did not make.
 """
 

@@ -1,9 +1,9 @@
-"""Models that tell which version computed an answer, and versions with a fault in them.
+"""Models whose answers state the version that computed them, and versions with faults.
 
 ``solo`` stands alone; ``chain`` is an ensemble of ``stage_a`` and ``stage_b``. A version's number is a constant in its
-own ``model.py``, so the file that ran speaks, not what the server believes. They sleep instead of computing: whole
-fleets share two cores here, and queueing is what matters. Must never make two versions differ in anything but what is
-asked.
+own ``model.py``, so the answer states the file that ran, not the server's belief. They sleep instead of computing:
+whole fleets share two cores here, and only queueing matters. Must never make two versions differ in anything else than
+requested.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the one who asks for rollouts knows about them, and the commits that follow: half of what the checker needs.
+"""The driver's record of rollouts and their commits: one of the two inputs of the checker.
 
 An epoch is taken from the rollout's own record; when it was asked for and when it was known done, from the driver's
 clock, which is also the clients'. Pure: records and instants in, commits out.

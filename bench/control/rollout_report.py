@@ -1,7 +1,7 @@
-"""What a run of rollouts under load shows: failures, the pause a switch makes, tails beside steady state. Pure.
+"""Report of rollouts under load: failures, the pause of a switch, tails beside steady state. Pure.
 
-The pause is told twice: as the gateways measured how long they held requests back, and as clients felt it, the longest
-answer of a switch beyond the steady median. Fast switches hold nothing back, so theirs is what the machine does anyway.
+The pause is reported twice: as the time that gateways held requests, and as clients saw it, the longest answer of a
+switch beyond the steady median. Fast switches hold no requests, so theirs is the noise of the machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Switch:
     ended_ns: int
     switching_ns: int
     committed_ns: int
-    #: The longest that a gateway held requests back; None: not told.
+    #: The longest that a gateway held requests back; None: not reported.
     held_seconds: float | None = None
 
 
@@ -81,7 +81,7 @@ class Report:
         return [
             f"rollouts: {self.done} of {self.rollouts} done",
             f"requests: {self.requests}, failed: {self.failed}, violations: {len(self.violations)}",
-            f"held by gateways, strict : {self.held or 'not told'}",
+            f"held by gateways, strict : {self.held or 'not reported'}",
             *felt,
             f"steady : p50 {self.steady[0]:.2f} ms, p99 {self.steady[1]:.2f} ms",
             f"during : p50 {self.during[0]:.2f} ms, p99 {self.during[1]:.2f} ms",

@@ -1,6 +1,6 @@
 """``python -m bench.control.rollouts``: a hundred rollouts under load, fast and strict in turn, every answer checked.
 
-Two gateways, four workers, clients over HTTP and gRPC at 70 % of what a closed loop reaches. Told: failed requests,
+Two gateways, four workers, clients over HTTP and gRPC at 70 % of a closed loop's throughput. Reports failed requests,
 violations, the pause that strict adds, and the p99 during rollouts beside the steady one of the moments between them.
 The exit status is 1 if a request failed, a rollout was not done or a promise was broken. See bench/README.md.
 """

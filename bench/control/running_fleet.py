@@ -1,4 +1,4 @@
-"""What a run needs of a fleet, wherever its processes are: their names, roles, pids and addresses, and its API.
+"""The interface of a fleet under test: its processes' names, roles, pids and addresses, and its API.
 
 ``supervised_fleet`` runs one through ``isochrone up``; ``machine_fleet`` gives each process a network of its own. Must
 never signal a process that the fleet did not start.
@@ -19,7 +19,7 @@ from bench.control.control_api import ControlApi
 from bench.control.models import MODELS, SOLO
 
 GATEWAY, WORKER, CONTROLLER, ETCD = "gateway", "worker", "controller", "etcd"
-#: What tells that a process of a role is there and works.
+#: The check that a process of a role works.
 PROBES = {
     GATEWAY: f"/v2/models/{SOLO}/ready",
     WORKER: f"/v2/models/{SOLO}/ready",

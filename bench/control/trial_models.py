@@ -1,8 +1,8 @@
 """``score``: a model whose versions differ in what canaries and comparisons look for, and in nothing else.
 
 It sleeps for a time drawn from a lognormal distribution: the noise of a service whose work depends on its input. A
-version may take longer by a factor, fail a share of its requests, or answer a little off. Its outputs do not tell its
-version, since outputs are compared; the answer's ``model_version`` does. Must never fail without saying so.
+version may take longer by a factor, fail a share of its requests, or answer slightly wrong. Its outputs do not contain
+its version, because outputs are compared; the answer's ``model_version`` does. Must never fail without saying so.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SCORE = "score"
-#: What a request that a version fails on purpose is told.
+#: Error of a request that a version fails on purpose.
 ON_PURPOSE = "this version fails a share of its requests"
 
 _SOURCE = '''"""Doubles its input; a score beside it."""

@@ -1,1 +1,1 @@
-"""The gateway beside Envoy and HAProxy: what a hop costs, what antagonists and overload do. See bench/README.md."""
+"""Our gateway, Envoy and HAProxy: cost of a hop, behaviour under antagonists and overload. See bench/README.md."""

@@ -1,4 +1,4 @@
-"""What the antagonists' run shows: percentiles and failures by phase, ratios, promises. Must never run anything."""
+"""Report of the antagonists' run: percentiles and failures by phase, ratios, targets. Must never run anything."""
 
 import json
 import statistics
@@ -30,7 +30,7 @@ class PhaseFigure:
     p99_ms: float
     p999_ms: float
     within_deadline: float
-    #: What those that failed were told → how often.
+    #: Reason of failures → count.
     reasons: dict[str, int]
     proxy_share: float
     generator_late_p99_ms: float
@@ -39,7 +39,7 @@ class PhaseFigure:
 
 @dataclass
 class Run:
-    """Everything a run found: contender → one dictionary of phases a round."""
+    """The results of a run: contender → one dictionary of phases per round."""
 
     settings: dict[str, object]
     rounds: dict[str, list[dict[str, PhaseFigure]]] = field(default_factory=dict)
@@ -61,7 +61,7 @@ class Run:
 
 
 def figures(outcome: Outcome, troubles: Troubles, deadline_ms: float, proxy_share: float) -> dict[str, PhaseFigure]:
-    """Sorts the requests of one stretch of load by the phase they were due in."""
+    """Sort the requests of one period of load by the phase in which they were due."""
     phases = np.array([troubles.phase_at(due) for due in outcome.scheduled])
     chosen = {phase: phases == phase for phase in PHASES}
     chosen[TROUBLED] = phases != HEALTHY
@@ -94,7 +94,7 @@ def _ratio(value: Spread | None) -> str:
 
 
 def targets(run: Run) -> list[Target]:
-    """What the gateway promises, and what this run measured."""
+    """The gateway's targets, and the figures of this run."""
     found = []
     for other, limit, words in (
         ("round_robin", 0.5, "at most half of round robin's"),
@@ -131,16 +131,16 @@ def print_report(run: Run) -> None:
                 columns.append(f"{text:>25} {failed:>6}")
         print(f"{contender:18}" + "".join(columns))
     for contender, rounds in run.rounds.items():
-        told = Counter[str]()
+        reasons = Counter[str]()
         for one in rounds:
             for phase in PHASES:
-                told.update(one[phase].reasons)
-        for reason, count in told.most_common(5):
+                reasons.update(one[phase].reasons)
+        for reason, count in reasons.most_common(5):
             print(f"{contender}: {count} × {reason}")
-    everybody = [one[HEALTHY] for rounds in run.rounds.values() for one in rounds]
-    if everybody:
-        late = max(one.generator_late_p99_ms for one in everybody)
-        share = statistics.median(one.generator_cpu_share for one in everybody)
+    samples = [one[HEALTHY] for rounds in run.rounds.values() for one in rounds]
+    if samples:
+        late = max(one.generator_late_p99_ms for one in samples)
+        share = statistics.median(one.generator_cpu_share for one in samples)
         print(f"\ngenerator: {share:.0%} of a core; 99 % of requests sent within {late:.2f} ms of when they were due")
     for contender, why in run.unavailable.items():
         print(f"{contender} did not take part: {why.splitlines()[0]}")
@@ -151,7 +151,7 @@ def print_report(run: Run) -> None:
 
 
 def write_json(run: Run, path: Path) -> None:
-    """Every figure of every round, and what machine it was."""
+    """Every figure of every round, and the machine."""
     document = {
         "machine": describe(),
         "settings": run.settings,

@@ -1,6 +1,6 @@
-"""How much CPU the rest of the machine used beside a measurement: a figure taken on a busy machine is worth little.
+"""CPU use of other processes during a measurement: figures from a busy machine are worth little.
 
-Every bench of the gateway says it at its start, and the hop run beside every figure. Must never hide a figure for it.
+Every bench of the gateway prints it at its start, and the hop run beside every figure. Must never hide a figure.
 """
 
 import os
@@ -19,7 +19,7 @@ def machine_cpu_seconds() -> float:
 
 
 def warning() -> str:
-    """What to tell before a run on a machine that is not idle; empty when it is."""
+    """The warning before a run on a machine that is not idle; empty if it is idle."""
     load = os.getloadavg()[0]
     if load <= _QUIET_LOAD:
         return ""

@@ -1,4 +1,4 @@
-"""An Open Inference Protocol server that answers every infer with the same bytes: what stands behind a measured hop.
+"""An Open Inference Protocol server that answers every infer with the same bytes: the upstream of a measured hop.
 
 `python -m bench.gateway.canned_upstream PORT` speaks HTTP/1.1 and gRPC on one port through our own wire layer, which is
 the cheapest server at hand: it decodes nothing. It names one model, `identity`, and hands back the tensor the bench

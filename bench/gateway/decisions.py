@@ -1,8 +1,7 @@
-"""`python -m bench.gateway.decisions`: what one routing decision costs, per policy, at 10, 100 and 1,000 endpoints.
+"""`python -m bench.gateway.decisions`: the cost of a routing decision by policy, at 10, 100 and 1,000 endpoints.
 
-A decision is the choice, the news that it was sent and the news that it ended, as the gateway makes them: with the
-workers' own word on each answer, and with requests in flight on every worker. One process, no sockets. See
-bench/README.md.
+A decision is the choice, the notice that the request was sent and the notice that it ended, as in the gateway: with a
+load report on each answer, and with requests in flight on every worker. One process, no sockets. See bench/README.md.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""`python -m bench.gateway.hop`: what one hop costs through our gateway, Envoy and HAProxy, in one alternating run.
+"""`python -m bench.gateway.hop`: the cost of one hop through our gateway, Envoy and HAProxy, in one alternating run.
 
 Added median at one request in flight, requests/s at 32 and 256, CPU per request; HTTP/1.1 and gRPC.
 See bench/README.md.

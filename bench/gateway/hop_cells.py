@@ -1,4 +1,4 @@
-"""What a hop is measured on, and what one measurement holds. Records only; nothing here runs anything."""
+"""The cells of a hop run and the samples taken on them. Records only; nothing here runs anything."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from bench.worker.scenarios import IDENTITY_64, TRANSPORTS, Cell
 
 DIRECT = "direct"
 OURS = "isochrone"
-#: One in flight: the added latency, told for both placements. More: requests/s with the proxy on a core of its own.
+#: One in flight: the added latency, reported for both placements. More: requests/s with the proxy on a core of its own.
 POINTS = ((1, "together"), (1, "split"), (32, "split"), (256, "split"))
 
 
@@ -35,7 +35,7 @@ class Sample:
     proxy_cpu: float = 0.0
     upstream_cpu: float = 0.0
     client_cpu: float = 0.0
-    #: Cores everybody else on the machine used beside it.
+    #: Cores that other processes of the machine used meanwhile.
     others_share: float = 0.0
     problem: str = ""
 
@@ -46,7 +46,7 @@ class Sample:
 
 @dataclass
 class Results:
-    """Everything a run found."""
+    """The results of a run."""
 
     samples: list[Sample] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Turns the samples of a hop run into comparisons, prints them and writes the JSON file. Must never run anything."""
+"""Report of a hop run: comparisons, tables and the JSON file. Must never run anything."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -105,7 +105,7 @@ def rows(results: Results, cells: Sequence[HopCell]) -> list[Row]:
 
 
 def targets(results: Results, cells: Sequence[HopCell]) -> list[Target]:
-    """What the gateway promises beside Envoy, and what this run measured."""
+    """The gateway's targets beside Envoy, and the figures of this run."""
     found = []
     for cell in cells:
         line = row(results, "envoy", cell)
@@ -171,7 +171,7 @@ def _columns(line: Row) -> list[str]:
 
 
 def _bottleneck(line: Row) -> str:
-    """Who filled a core. On two cores upstream and client share one: their sum counts."""
+    """The sides that used a full core. On two cores, upstream and client share one: their sum counts."""
     if line.proxy_share.median >= FULL_SHARE:
         return "  [proxy full]"
     if line.upstream_share.median + line.client_share.median >= FULL_SHARE:
@@ -180,7 +180,7 @@ def _bottleneck(line: Row) -> str:
 
 
 def write_json(results: Results, cells: Sequence[HopCell], path: Path, settings: dict[str, object]) -> None:
-    """Every sample, every derived row, and what machine it was."""
+    """Every sample, every derived row, and the machine."""
     document = {
         "machine": describe(),
         "settings": settings,

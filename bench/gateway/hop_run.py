@@ -1,7 +1,7 @@
 """The alternating run over one upstream: direct, then through each proxy, cell by cell, round by round.
 
 Every figure comes with the CPU seconds of proxy, upstream and client over the same time, so that a reader sees which of
-them was full. Must never measure a proxy while another one is asked anything.
+them was the bottleneck. Must never measure a proxy while another one gets requests.
 """
 
 import resource
@@ -76,7 +76,7 @@ class HopRun:
             for number in range(self._rounds):
                 self._say(f"round {number + 1} of {self._rounds}")
                 for cell in self._cells:
-                    # Nobody always goes first.
+                    # No contender always goes first.
                     turn = number % len(contenders)
                     for peer in contenders[turn:] + contenders[:turn]:
                         self._measure(peer, upstream, cell, number, directory)

@@ -1,8 +1,9 @@
-"""`python -m bench.gateway.overload`: twice of what the workers can do, with deadlines, two classes of priority.
+"""`python -m bench.gateway.overload`: twice the capacity of the workers, with deadlines and two priorities.
 
 Poisson arrivals through our gateway over real workers whose model sleeps (see `fleet.py`); a fifth of the requests are
-of high priority. Told: goodput as a share of capacity, how many of each class were answered in time, and how soon a
-refusal came. Capacity is the closed loop's through the same gateway without deadlines, measured before and after.
+of high priority. Reports goodput as a share of capacity, the share of each class that was answered in time, and the
+time until a rejection. Capacity is the throughput of a closed loop through the same gateway without deadlines, measured
+before and after.
 See bench/README.md.
 """
 

@@ -1,4 +1,4 @@
-"""What an overload shows: goodput, each class's share in time, refusals and how soon they came. Runs nothing."""
+"""Report of an overload: goodput, share of each class in time, rejections and the time until them. Runs nothing."""
 
 import json
 from collections import Counter
@@ -36,13 +36,13 @@ class OverloadPoint:
     gateway_refusal_p99_ms: float | None
     gateway_share: float
     workers_share: float
-    #: What was said to those not served, numbers left out → how often.
+    #: Reason of rejections and failures, without numbers → count.
     reasons: dict[str, int]
 
 
 @dataclass
 class Run:
-    """Everything a run found. Capacity: before and after each round, requests per second."""
+    """The results of a run. Capacity: before and after each round, requests per second."""
 
     settings: dict[str, object]
     points: list[OverloadPoint] = field(default_factory=list)
@@ -80,7 +80,7 @@ def summarise_classes(
     waits = [(outcome.answered[number] - outcome.sent[number]) / 1e6 for number in at_gateway]
     said = reasons(outcome, outcome.errors)
     for number in at_gateway:
-        # Told apart by its words above; for the counts below it is a refusal like any other.
+        # Distinguished by its message above; the counts below treat it as any other rejection.
         outcome.status[number] = 503
     whole, urgent, patient = (
         summarise(name, percent, part, deadline_ms, REFUSALS)
@@ -120,7 +120,7 @@ def _text(value: Spread | None, scale: float = 1.0, unit: str = "", digits: int 
 
 
 def targets(run: Run) -> list[Target]:
-    """What the gateway promises at 200 %, and what this run measured."""
+    """The gateway's targets at 200 %, and the figures of this run."""
     points, calm = run.at(200), run.at(80)
     if not points:
         return [Target("at 200 % of capacity", "not measured in this run", None)]
@@ -169,10 +169,10 @@ def print_report(run: Run) -> None:
         dropped = sum(point.everybody.dropped for point in points)
         if failed or dropped:
             print(f"{'':6}{dropped} admitted and dropped later, {failed} failed")
-        told = Counter[str]()
+        reasons = Counter[str]()
         for point in points:
-            told.update(point.reasons)
-        for reason, count in told.most_common(5):
+            reasons.update(point.reasons)
+        for reason, count in reasons.most_common(5):
             print(f"{'':6}{count:8} × {reason}")
     print("\nTargets")
     for target in targets(run):
@@ -181,7 +181,7 @@ def print_report(run: Run) -> None:
 
 
 def write_json(run: Run, path: Path) -> None:
-    """Every point, and what machine it was."""
+    """Every point, and the machine."""
     points = [asdict(point) for point in run.points]
     for point in points:
         for name in ("everybody", HIGH, LOW):

@@ -1,4 +1,4 @@
-"""Which core each side of a measured hop runs on.
+"""The cores that each side of a measured hop runs on.
 
 `split` gives the proxy a core of its own, so that its requests per second are its own; client and upstream have the
 rest, and on two cores they share one: the report shows how full each was. `together` puts all on one core: with one
@@ -21,7 +21,7 @@ class Placement:
 
 
 def placements() -> dict[str, Placement]:
-    """Every way there is, by name; for the cores this process may use when it is first asked."""
+    """All placements by name, for the cores that this process may use."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise RuntimeError(f"a hop is measured on two cores or more, this machine gives {len(cores)}")

@@ -1,4 +1,4 @@
-"""What a proxy or a worker told those it did not serve, counted: a failure without its words cannot be understood."""
+"""Counts of the error messages that a proxy or worker answered with."""
 
 import re
 from collections import Counter
@@ -10,7 +10,7 @@ _LONGEST = 110
 
 
 def reasons(outcome: Outcome, numbers: Iterable[int]) -> dict[str, int]:
-    """Status and words, numbers in them left out → how often; the most frequent five. Status 0: no answer came."""
+    """Status and message, without its numbers → count; the five most frequent. Status 0: no answer."""
     found = Counter(_reason(outcome.status[number], outcome.errors.get(number, b"")) for number in numbers)
     return dict(found.most_common(5))
 

@@ -1,6 +1,6 @@
-"""What happens to one worker while load goes on: starved of CPU, then stopped, then killed.
+"""Faults of one worker under load: starved of CPU, then stopped, then killed.
 
-Starved means stopped for 80 of every 100 ms, which is what the kernel does to a container whose quota is a fifth of a
+Starved means stopped for 80 of every 100 ms, as the kernel does with a container whose quota is a fifth of a
 core (CFS bandwidth control: a period of 100 ms, run, then throttled). Done by signals, it needs no rights to cgroups. A
 thread of its own keeps the time; it sleeps between signals. Must never signal anything but the worker it was given.
 """
@@ -20,7 +20,7 @@ STOPPED_SHARE = 0.8
 
 
 class Troubles:
-    """Runs the phases, each for so long, while the block runs; `began` tells when each really began (monotonic ns)."""
+    """Run the phases, each for `seconds`, while the block runs; `began` holds the start of each (monotonic ns)."""
 
     def __init__(self, victim: Worker, phase_seconds: float, phases: Sequence[str] = PHASES) -> None:
         self._victim = victim

@@ -4,11 +4,11 @@
 
 Three shapes a gRPC server sees: a block it has seen before (a stock client's every call), the same indexed
 prefix with a fresh literal (a client that sends ``traceparent``), and the first block of a connection, its
-decoder made anew (every field new).
+decoder newly created (every field new).
 
 Not named after the package it measures against, which it would then hide from its own import.
 
-What it does not prove: anything about a server under load. One thread, warm caches, no sockets.
+It proves nothing about a server under load. One thread, warm caches, no sockets.
 """
 
 from __future__ import annotations

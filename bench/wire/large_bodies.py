@@ -1,11 +1,11 @@
-"""Large answers and requests, many at once, direct and through the gateway, for as long as asked: does anything hang?
+"""Large answers and requests, many at once, direct and through the gateway, for as long as requested, to find hangs.
 
     python -m bench.wire.large_bodies --minutes 30
 
 One worker, one gateway, stock clients. Every cell keeps some calls of one size under way for a few seconds; cells come
 in an order drawn from the seed. At the end: calls by how they ended, resident memory beside the budget, connections
-without progress, and how late the event loops were. Exit status 1 when a call hung, failed or was answered wrongly, or
-when a process held more than its budget.
+without progress, and the lag of the event loops. The exit status is 1 if a call hung, failed or was answered wrongly,
+or if a process held more than its budget.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ async def load(addresses: dict[tuple[str, str], str], minutes: float, seconds: f
 
 
 def report(total: Counter[str], processes: list[Process], peaks: dict[str, int], budget: int) -> bool:
-    """Prints what came of it; whether everything held."""
+    """Print the results; return whether all checks passed."""
     print("calls: " + ", ".join(f"{end} {n}" for end, n in total.most_common()))
     held = total["answered"] + total["refused"] == total.total()
     for process in processes:

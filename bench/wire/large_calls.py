@@ -1,7 +1,7 @@
-"""Stock clients that ask for large answers or bring large requests, many at once, and wait for each with patience.
+"""Stock clients that request large answers or send large requests, many at once, with a generous timeout.
 
-A call ends in one of four ways: answered right, refused for memory (the server says so), failed, or no end at all
-within the patience: a hang.
+A call ends in one of four ways: answered right, rejected for lack of memory (the server says so), failed, or no end
+within the timeout: a hang.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The alternating run: every server's figure for a cell is taken within seconds of every other's, round after round.
 
 A shared machine's speed drifts; a figure taken an hour apart from the one beside it compares two machines. Must
-never measure a server while another one is asked anything.
+never measure a server while another one gets requests.
 """
 
 import time
@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Sample:
-    """One server's figure for one cell in one round; `model` tells variants of a scenario apart."""
+    """One server's figure for one cell in one round; `model` distinguishes variants of a scenario."""
 
     server: str
     model: str
@@ -82,7 +82,7 @@ class Alternation:
                     results.bare.setdefault(batch, []).append(rate)
                     self._say(f"  bare onnxruntime, {MLP_LARGE.name}, batch {batch}: {rate:,.0f} rows/s")
                 for cell in self._cells:
-                    # Nobody always goes first: whoever follows a heavy cell may find a hot machine.
+                    # No server always goes first: one that follows a heavy cell may find a hot machine.
                     turn = number % len(quiet) if quiet else 0
                     for name in quiet[turn:] + quiet[:turn]:
                         self._measure(stage, name, cell, number, directory)

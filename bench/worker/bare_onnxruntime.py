@@ -1,4 +1,4 @@
-"""onnxruntime alone in a loop, no server: what a perfect one could reach with the same thread and batch size."""
+"""onnxruntime alone in a loop, without a server: the bound for a perfect server with the same thread and batch size."""
 
 import time
 from pathlib import Path

@@ -126,7 +126,7 @@ class _Member:
 
 
 class Crowd:
-    """Connections that all talk at once. `lifetime` answers later a connection is closed and opened anew; 0: never."""
+    """Connections that all talk at once. `lifetime` answers later a connection is closed and reopened; 0: never."""
 
     def __init__(self, lifetime: int = 0, keep_latencies: bool = True) -> None:
         self._epoll = select.epoll()
@@ -201,7 +201,7 @@ class Crowd:
         except BlockingIOError:
             taken = 0
         except OSError:
-            return  # the reading side tells of it, and counts it once
+            return  # the reading side reports it, and counts it once
         member.unsent = bytes(data[taken:])
         self._epoll.modify(member.socket, select.EPOLLIN | (select.EPOLLOUT if member.unsent else 0))
 

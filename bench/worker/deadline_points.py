@@ -1,4 +1,4 @@
-"""What one stretch of open-loop load shows: admitted, in time, refused, how fast. Pure: an outcome in, numbers out."""
+"""The figures of one period of open-loop load: admitted, in time, rejected, latencies. Pure."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""`python -m bench.worker.deadlines`: Poisson arrivals with a 10 ms deadline, from half of capacity to twice of it.
+"""`python -m bench.worker.deadlines`: Poisson arrivals with a 10 ms deadline, from half to twice the capacity.
 
 Our worker and real Triton (with a queue timeout of the same length) take turns point by point; each is loaded in
 percent of its own capacity, measured first. See bench/README.md.
@@ -24,7 +24,7 @@ from bench.worker.stalls import StallProbe, steal_seconds
 
 PERCENTS = (50, 70, 90, 100, 120, 150, 200)
 CONNECTIONS = 512
-#: Triton tells an expired queue wait as 503; counting it as a refusal, not as an admitted miss, is in its favour.
+#: Triton reports an expired queue wait as 503; counting it as a rejection, not as an admitted miss, is in its favour.
 REFUSALS = {"isochrone": {429, 503}, "triton": {429, 503, 504}}
 
 

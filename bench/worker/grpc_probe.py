@@ -1,7 +1,7 @@
 """Latency of one gRPC call at a time: a blocking socket, frames made once, the same for every server.
 
-h2load tells no median. This tells one; on identity of 64 floats it agreed with the median of h2load's own request log
-within 20 %, the probe being the higher one. What it adds of its own, it adds to every server alike.
+h2load reports no median. This probe does; on identity of 64 floats it agreed with the median of h2load's request log
+within 20 %, the probe being the higher one. Its own overhead is the same for every server.
 """
 
 import gc
@@ -22,7 +22,7 @@ class ProbeResult:
 
 
 def probe(address: str, message: bytes, expected_bytes: int, seconds: float, warm_up_calls: int = 50) -> ProbeResult:
-    """Calls for `seconds`; an answer of fewer DATA bytes than expected is an error told in trailers, and raises."""
+    """Calls for `seconds`; an answer of fewer DATA bytes than expected is an error reported in trailers, and raises."""
     host, _, port = address.rpartition(":")
     conversation = GrpcConversation(address, message)
     with socket.create_connection((host, int(port)), timeout=30) as connection:

@@ -24,7 +24,7 @@ class LoadFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured run of one server. Latencies in microseconds; None where the generator tells none."""
+    """One measured run of one server. Latencies in microseconds; None if the generator reports none."""
 
     requests: int
     requests_per_second: float

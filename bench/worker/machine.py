@@ -1,4 +1,4 @@
-"""Says what machine a figure comes from; every results file carries it."""
+"""The description of the machine; every results file contains it."""
 
 import os
 import platform

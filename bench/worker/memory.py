@@ -1,6 +1,6 @@
 """`python -m bench.worker.memory`: a million mixed requests, and the worker's resident memory all the way.
 
-HTTP and gRPC, four models, tensors up to 1 MB, one request in four an error, connections opened anew every few
+HTTP and gRPC, four models, tensors up to 1 MB, one request in four an error, connections reopened every few
 hundred answers. Growth is counted from the end of the warm-up. See bench/README.md.
 """
 
@@ -102,7 +102,7 @@ def grpc_exchanges() -> list[GrpcExchange]:
 
 
 def assemble(peer: Peer) -> Crowd:
-    """The connections; each is opened anew after a few hundred answers."""
+    """The connections; each is reopened after a few hundred answers."""
     crowd = Crowd(lifetime=500, keep_latencies=False)
     http = (HOST, int((peer.http_url or "").rpartition(":")[2]))
     authority = peer.grpc_address or ""

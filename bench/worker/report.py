@@ -22,7 +22,7 @@ def _ratio(value: Spread | None) -> str:
 def _latency(line: Row) -> str:
     if line.median_us:
         return f"{line.median_us.median:,.0f}"
-    # h2load tells a mean only; marked, so that nobody reads it as a median.
+    # h2load reports a mean only; it is marked, so that it is not taken for a median.
     return f"~{line.mean_us.median:,.0f}" if line.mean_us else ""
 
 
@@ -30,7 +30,7 @@ def print_table(results: Results, cells: list[Cell]) -> None:
     """One block per cell."""
     widths = f"{'':2}{{:12}}{{:>32}}{{:>24}}{{:>11}}{{:>10}}{{:>12}}"
     print("\nrequests/s: median over rounds (lowest–highest); ratio: ours over the server's, round by round")
-    print("latency in µs, median; ~ marks a mean (h2load tells no median); CPU: the server's whole process tree")
+    print("latency in µs, median; ~ marks a mean (h2load reports no median); CPU: the server's whole process tree")
     current = None
     for line in rows(results, cells):
         if line.cell != current:

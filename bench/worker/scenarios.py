@@ -1,4 +1,4 @@
-"""What is measured: models, numbers in flight and transports, and how each server is asked for it."""
+"""The measured scenarios: models, numbers in flight, transports, and the request of each server."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Which servers take part, and keeping at most the quiet ones running while another is measured.
+"""The servers that take part; only those that are idle-quiet keep running while another one is measured.
 
 Must never let a server that burns CPU while idle (Ray's daemons do) run beside a measurement of another.
 """
@@ -64,7 +64,7 @@ class Stage:
 
 
 def idle_share(peer: Peer, seconds: float = 1.0) -> float:
-    """Share of a core the server uses while nobody asks it anything."""
+    """Share of a core that the server uses without requests."""
     before = peer.cpu_seconds()
     time.sleep(seconds)
     return (peer.cpu_seconds() - before) / seconds

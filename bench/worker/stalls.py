@@ -47,7 +47,7 @@ class StallProbe:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # The end of its input tells the probe to stop and to print what it saw.
+        # At the end of its input, the probe stops and prints its results.
         output, _ = self._process.communicate()
         document = json.loads(output)
         self.stalls = Stalls(document["realtime"], [(at, late) for at, late in document["events"]])

@@ -1,4 +1,4 @@
-"""Asks each server once with a real client and compares the answer with numpy or onnxruntime, before any load.
+"""Sends each server one request with a real client and compares the answer with numpy or onnxruntime, before any load.
 
 A load generator that counts errors as answers makes a broken server look fast.
 """

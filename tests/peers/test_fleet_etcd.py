@@ -154,7 +154,7 @@ def _controllers_tell_it(stage: Stage) -> float:
     took = wait_until(lambda: not any(_connected(stage)), "every controller knows that the store is away")
     first, *_ = parts = stage.fleet.of(CONTROLLER)
     for part in parts:
-        assert "the store is away" in isochrone("status", "--api", part.address)
+        assert "the store is unreachable" in isochrone("status", "--api", part.address)
     changes = {"changes": dict.fromkeys(MODELS, "1")}
     answer = httpx.post(f"http://{first.address}/v1/rollouts", json=changes, timeout=SECONDS, trust_env=False)
     assert (answer.status_code, answer.json()["code"]) == (503, "store_unavailable")

@@ -45,4 +45,4 @@ def test_tails_and_pauses_are_of_their_own_windows() -> None:
 def test_nothing_told_is_said_so() -> None:
     report = make_report([_answer(100, 1), _answer(500, 1)], [_switch("fast", 90, 110)], 1, [], 0)
     assert report.held is None
-    assert "not told" in "\n".join(report.lines())
+    assert "not reported" in "\n".join(report.lines())

@@ -80,7 +80,7 @@ def test_a_lost_store_is_told_and_requests_go_on(tmp_path: Path) -> None:
                     until(lambda: not _store(fleet)["connected"], "the loss to be told")
                     assert words in str(_store(fleet)["error"])
                     said = " ".join(command(fleet, "status").said.split())
-                    assert "the store is away" in said
+                    assert "the store is unreachable" in said
                     assert words in said
                     assert words in _refused(fleet, "solo")
                     assert command(fleet, "rollout", "start", "solo=3").status == 1

@@ -35,7 +35,7 @@ _UNLIMITED = 1_000_000
 
 @dataclass(frozen=True)
 class Resilience:
-    """What people add once a fleet has bad days: health checks, outlier detection, retries on another host.
+    """Settings for fleets with failures: health checks, outlier detection, retries on another host.
 
     Envoy's only hedge is a second try when the first has not answered in `per_try_seconds`.
     """
@@ -61,7 +61,7 @@ def binary() -> Path:
 
 
 def version() -> str:
-    """As `envoy --version` tells it: commit/version/state/kind/library."""
+    """As `envoy --version` prints it: commit/version/state/kind/library."""
     output = subprocess.run([binary(), "--version"], check=True, capture_output=True, text=True).stdout
     return output.split("version:")[1].split("/")[1].strip()
 

@@ -50,7 +50,7 @@ def binary() -> str:
 
 
 def version() -> str:
-    """As `haproxy -v` tells it."""
+    """As `haproxy -v` prints it."""
     output = subprocess.run([binary(), "-v"], check=True, capture_output=True, text=True).stdout
     found = re.search(r"version (\d+\.\d+\.\d+)", output)
     return found[1] if found else output.splitlines()[0]

@@ -1,4 +1,4 @@
-"""A server behind a proxy: where it answers HTTP/1.1 and where gRPC; our servers do both on either port."""
+"""A server behind a proxy: its ports for HTTP/1.1 and gRPC; our servers accept both on either port."""
 
 from dataclasses import dataclass
 

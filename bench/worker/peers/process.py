@@ -59,7 +59,7 @@ class Peer:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports nobody listens on now; all held at once while choosing, so that they differ."""
+    """Free ports; all are held while choosing, so that they differ."""
     with ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _ in range(count)]
         for candidate in sockets:
@@ -157,7 +157,7 @@ def _tail(log: Path) -> str:
 
 def _stop(process: subprocess.Popen[bytes], grace_seconds: float = 15.0) -> None:
     # The tree is read before the first signal: once the parent is gone, a child that left the session
-    # (Ray's daemons do) can no longer be told from a stranger.
+    # (Ray's daemons do) can no longer be distinguished from other processes.
     members = _members(process.pid)
     if process.poll() is None:
         process.terminate()

@@ -1,7 +1,4 @@
-"""Limits of the wire, frozen and validated once. Every field says its unit, default and reason.
-
-The worker's own settings live with the command that reads them; nothing reads the environment.
-"""
+"""Limits of the wire, frozen and validated once. Every field states its unit, default and reason."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WireLimits:
-    """What one peer may cost. Crossing a limit is refused with a message that names it."""
+    """The limits of one peer. The error for exceeding a limit names it."""
 
     #: Bytes of one message head (request line and header fields; on HTTP/2 the encoded block). Larger: 431.
     max_head_bytes: int = 64 * KIB
@@ -21,7 +18,7 @@ class WireLimits:
     max_headers: int = 128
     #: Bytes of one request body, before and after decompression. Larger: 413. Video frames fit; a bomb does not.
     max_body_bytes: int = 256 * MIB
-    #: Connections one listener holds. The next one is told 503 and closed.
+    #: Connections one listener holds. The next one gets 503 and is closed.
     max_connections: int = 32_768
     #: HTTP/2 streams open at once on one connection; the next one is refused (REFUSED_STREAM).
     max_streams: int = 1024
@@ -45,7 +42,7 @@ class WireLimits:
     #: connection over its fair share gets 503 (UNAVAILABLE) for further requests, and when hardly anything is left, for
     #: those that have no answer yet. At least twice max_body_bytes.
     max_buffered_bytes: int = 2048 * MIB
-    #: RST_STREAM, PING, SETTINGS and empty frames of one connection in a second before it is sent away
+    #: RST_STREAM, PING, SETTINGS and empty frames of one connection in a second before it is closed
     #: (CVE-2023-44487, CVE-2019-9512, -9515, -9518), beyond those that the requests it sends account for. A cancelled
     #: stream costs some 20 µs, so this is 4 % of a core.
     max_control_frames_per_second: int = 2000

@@ -158,7 +158,7 @@ class Fleet:
         mix = stream(self.seed, "mix")
         shares = np.cumsum([given.share for given in scenario.requests])
         keyed = any(kind.keys for kind in kinds)
-        told = 0.0
+        next_report = 0.0
         for phase, instants in arrivals(scenario.workload, self.seconds, START_NS, workload):
             count = len(instants)
             picks = mix.integers(0, len(gateways), count).tolist()
@@ -173,9 +173,9 @@ class Fleet:
                 tally = tallies[number] if now >= counted_from else self.warmup
                 gateways[pick].arrive(now, work, kind, tally, key)
             passed = (engine.now - START_NS) / SECOND
-            if progress is not None and passed >= told:
+            if progress is not None and passed >= next_report:
                 progress(passed, self.seconds)
-                told = passed + self.seconds / 200
+                next_report = passed + self.seconds / 200
         # A request without a deadline that was sent to a permanently stalled worker would never end.
         patience = START_NS + int((10 * self.seconds + 60) * SECOND) if scenario.failures else NEVER
         while any(gateway.open for gateway in gateways) and engine.now < patience and engine.step():

@@ -229,9 +229,9 @@ def test_the_fleet_is_shown_with_what_is_unusual() -> None:
     assert "detector 1 – 2 at 5% canary (r7) cpu" in shown
     assert "tracker – – – not served" in shown
     assert "cpu-1 h:1 cpu isochrone draining for 10.0 s" in shown
-    assert "gw-2 – – not heard of" in shown
-    assert "store is away" not in shown
-    assert "the store is away (the disk is full)" in printed(status_view.picture(a_status(False), 100.0))
+    assert "gw-2 – – not registered" in shown
+    assert "store is unreachable" not in shown
+    assert "the store is unreachable (the disk is full)" in printed(status_view.picture(a_status(False), 100.0))
 
 
 def test_what_would_not_be_answered_is_shown_with_its_reason() -> None:

@@ -20,7 +20,7 @@ _USUAL_CONTROLLERS = frozenset(("127.0.0.1:8003", "0.0.0.0:8003", "localhost:800
 
 
 def next_steps(view: View, record: FleetRecord, logs: Path, last: LastFleet | None) -> list[str]:
-    """Lines for a terminal. ``last``: the fleet that commands talk to without ``--api`` and ``--url``."""
+    """Lines for a terminal. ``last``: the fleet that commands use without ``--api`` and ``--url``."""
     fleet = fleet_of(record.spec)
     gateways = [f"{_reachable(each.host)}:{each.port}" for each in view.gateways.values()]
     gateway = _usual_first(gateways, _USUAL_GATEWAYS)
@@ -28,7 +28,7 @@ def next_steps(view: View, record: FleetRecord, logs: Path, last: LastFleet | No
     url = f" --url http://{gateway}" if gateway and not is_gateway_found else ""
     is_found = last.api == controller_url(fleet) if last and last.api else fleet.control.listen in _USUAL_CONTROLLERS
     api = f" --api {controller_url(fleet)}" if not is_found else ""
-    # A port that a controller picked itself is in its log alone.
+    # A port that a controller picked is only in its log.
     is_known = not fleet.control.listen.endswith(":0")
     lines = ["", f"Fleet {fleet.name} is up: {_count(view)}."]
     if gateway:
@@ -43,17 +43,17 @@ def next_steps(view: View, record: FleetRecord, logs: Path, last: LastFleet | No
         lines += [f"  isochrone status{api}", f"  isochrone top{api}"]
     else:
         lines.append("  isochrone status --api http://HOST:PORT    (control.listen has port 0: see a controller's log)")
-    lines += ["", f"Logs: isochrone logs, or {logs}. Ctrl-C stops everything; the state stays."]
+    lines += ["", f"Logs: isochrone logs, or {logs}. Ctrl-C stops everything and keeps the state."]
     return lines
 
 
 def last_fleet_of(fleet: Fleet, state: Path) -> LastFleet:
-    """What commands without ``--api`` and ``--url`` need to know. ``state``: of its logs and its lock."""
+    """The record for commands without ``--api`` and ``--url``. ``state``: the directory of its logs and its lock."""
     return LastFleet(fleet.name, controller_url(fleet), str(state.resolve()), gateway_url(fleet))
 
 
 def gateway_url(fleet: Fleet) -> str:
-    """Where the first gateway answers; "": there is none, or on a port that it picks itself."""
+    """URL of the first gateway; "": there is none, or it picks its port."""
     for gateway in fleet.gateways.values():
         host, port = split_address(gateway.listen)
         return f"http://{_reachable(host)}:{port}" if port else ""
@@ -61,7 +61,7 @@ def gateway_url(fleet: Fleet) -> str:
 
 
 def controller_url(fleet: Fleet) -> str:
-    """Where the first controller answers; "": on a port that it picks itself."""
+    """URL of the first controller; "": it picks its port."""
     host, port = split_address(fleet.control.listen)
     return f"http://{_reachable(host)}:{port}" if port else ""
 
@@ -73,13 +73,13 @@ def _count(view: View) -> str:
 
 
 def _first_model(view: View) -> str:
-    """A pipeline if there is one: it shows more."""
+    """An ensemble if there is one, because its timing shows more."""
     models = view.assignments
     return next((name for name in models if models[name].stages), next(iter(models), ""))
 
 
 def _newer(view: View, fleet: Fleet, directory: Path) -> dict[str, str]:
-    """A change of version that the repositories allow: of one model, and of those that change with it."""
+    """A possible change to newer versions: of one model, and of those that change with it."""
     versions: dict[str, str] = {}
     for name, assignment in view.assignments.items():
         try:

@@ -1,4 +1,4 @@
-"""The fleet for people, as tables. Pure: a status in, text out."""
+"""The display of a fleet's status as tables. Pure."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ def picture(status: Status, now: float) -> RenderableType:
         for fault in status.faults
     ]
     if not status.store.connected:
-        said = f"the store is away ({status.store.error or status.store.url}): this is what was known last"
+        said = f"the store is unreachable ({status.store.error or status.store.url}): this is the last known state"
         parts.append(Text(said, style="red"))
     if not status.generation:
         parts.append(Text("no fleet.yaml is applied yet; do it with: isochrone apply FILE", style="yellow"))
     parts += [_models(status), _workers(status, now), _gateways(status, now)]
     if status.aborted is not None:
-        # Not all of it: "isochrone rollout status ID" has the rest.
+        # One line: "isochrone rollout status ID" shows the rest.
         at = status.aborted.since.get(ABORTED, status.aborted.at)
         parts.append(Text(f"{outcome_text(status.aborted)} ({span(now - at)} ago)", style="red"))
     for record in status.rollouts:
@@ -82,7 +82,7 @@ def _workers(status: Status, now: float) -> Table:
 def _gateways(status: Status, now: float) -> Table:
     made = table("gateways", "gateway", "address", "epoch", "state", right=("epoch",))
     for gateway in status.gateways:
-        state = _state(gateway, now) if gateway.registered else Text("not heard of", style="red")
+        state = _state(gateway, now) if gateway.registered else Text("not registered", style="red")
         behind = gateway.registered and gateway.epoch != status.epoch
         epoch = Text(str(gateway.epoch or "–"), style="yellow" if behind else "")
         made.add_row(gateway.name, gateway.address or "–", epoch, state)

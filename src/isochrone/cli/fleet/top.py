@@ -1,7 +1,7 @@
-"""``isochrone top``: the fleet at work, live: what each model, gateway and worker does per second.
+"""``isochrone top``: live rates and latencies of models, gateways and workers.
 
-Reads the status from a controller and the metrics page of every process that has one. A page that cannot be read
-leaves its figures out.
+Reads the status from a controller and the metrics page of every process that has one. Figures of a page that cannot be
+read are left out.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ Examples:
   isochrone top --interval 5
   isochrone top --count 10 --json
 
-Requests and failures are per second, over the interval. A model's requests are those that the gateways got from
-clients; its runs are those on the workers, with the steps of ensembles. p99 is of the time inside a worker. cpu is in
-percent of one core. Figures that a metrics page lacks are left out. Ctrl-C ends it.
+Requests and failures are per second, over the interval. A model's requests are those of clients at the gateways; its
+runs are those on the workers, including steps of ensembles. p99 is of the time inside a worker. cpu is in percent of
+one core. Figures that a metrics page lacks are left out. Ctrl-C ends the command.
 """
 
 _COLUMNS = ("req/s", "refused/s", "failed/s", "in flight", "p99 ms", "cpu", "memory")
@@ -48,7 +48,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command(epilog=EPILOG)
 def top(
     interval: Annotated[float, typer.Option(help="Seconds between two updates.", min=0.1)] = 1.0,
-    count: Annotated[int, typer.Option(help="Updates before it ends; 0: no end.", min=0)] = 0,
+    count: Annotated[int, typer.Option(help="Number of updates; 0: no limit.", min=0)] = 0,
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
@@ -86,7 +86,7 @@ class Seen:
 
 
 class _Pages:
-    """The metrics pages of a fleet, each kept to be compared with the next reading of it."""
+    """The metrics pages of a fleet; each is kept for comparison with its next reading."""
 
     def __init__(self) -> None:
         self._client = httpx.Client(timeout=_PAGE_TIMEOUT, trust_env=False)
@@ -101,7 +101,7 @@ class _Pages:
         self._client.close()
 
     def look(self, status: Status) -> Seen:
-        """What the processes did since the last look."""
+        """The figures of the processes since the last reading."""
         places = {gateway.name: gateway.metrics for gateway in status.gateways if gateway.metrics}
         places |= {worker.name: worker.metrics for worker in status.workers if worker.metrics}
         readings = dict(zip(places, self._readers.map(self._read, places.values()), strict=True))
@@ -134,7 +134,7 @@ def picture(status: Status, seen: Seen) -> RenderableType:
     head = f"fleet {status.fleet}  epoch {status.epoch}  leader {status.leader or 'none'}"
     parts: list[RenderableType] = [Text(head, style="bold")]
     if not status.store.connected:
-        parts.append(Text(f"the store is away: {status.store.error}", style="red"))
+        parts.append(Text(f"the store is unreachable: {status.store.error}", style="red"))
     models = table("models", "model", "version", *_MODEL_COLUMNS, right=_MODEL_COLUMNS)
     for model in status.models:
         models.add_row(model.name, model.version or "–", *_model_cells(seen.models.get(model.name)))

@@ -1,4 +1,4 @@
-"""``isochrone gateway``: one gateway in front of any servers that speak the Open Inference Protocol."""
+"""``isochrone gateway``: run one gateway in front of servers that speak the Open Inference Protocol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``isochrone serve``: one worker, with Triton's flag names where they exist."""
+"""``isochrone serve``: run one worker; its flags are Triton's, and a few of its own."""
 
 from __future__ import annotations
 

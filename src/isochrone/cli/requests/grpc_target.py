@@ -24,9 +24,9 @@ from isochrone.errors import IsochroneError
 from isochrone.protocol.tensors.binary import from_binary, to_binary
 from isochrone.protocol.timing import parse_server_timing
 
-#: In the library's words for a connection that was there and ended before or at the TLS handshake.
+#: The library's messages for a connection that ended before or during the TLS handshake.
 _TLS_FAILURES = ("handshake", "Socket closed")
-#: Tensors exceed the library's own limit of 4 MiB easily.
+#: Tensors often exceed the library's limit of 4 MiB.
 _UNLIMITED = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
 
 
@@ -67,7 +67,7 @@ class GrpcTarget:
         for key, value in question.parameters.items():
             setattr(request.parameters[key], _field(value), value)
         if question.timeout_ms is not None:
-            # Not the library's timeout: it rounds to milliseconds, and gives up by itself without the server's reason.
+            # Not the library's timeout: it rounds to milliseconds and ends the call without the server's reason.
             request.parameters["timeout"].int64_param = max(1, round(question.timeout_ms * 1000))
         metadata = (("x-isochrone-timing", "1"),)
         before = now_ns()
@@ -90,8 +90,8 @@ class GrpcTarget:
             return call()
         except grpc.RpcError as error:
             code, said = error.code(), error.details() or ""
-            # The library reports a refused connection as UNAVAILABLE, which a server may answer too: its own words
-            # name the address.
+            # The library reports a refused connection as UNAVAILABLE, which a server may answer, too; the library's
+            # message contains the address.
             if code is grpc.StatusCode.UNAVAILABLE and "CERTIFICATE_VERIFY_FAILED" in said:
                 raise untrusted(self._url, said.rpartition("CERTIFICATE_VERIFY_FAILED: ")[2].split(":")[0]) from None
             if code is grpc.StatusCode.UNAVAILABLE and ("failed to connect" in said or "DNS" in said):
@@ -107,7 +107,7 @@ def _credentials(certificates: Certificates) -> grpc.ChannelCredentials:
     def read(path: Path | None) -> bytes | None:
         return None if path is None else path.read_bytes()
 
-    certificates.context()  # says what is wrong with the files; the library would only log it
+    certificates.context()  # raises for wrong files; the library would only log them
     return grpc.ssl_channel_credentials(read(certificates.ca), read(certificates.key), read(certificates.cert))
 
 

@@ -40,12 +40,12 @@ def schedule(
     """Schedule all failures. Active health checks detect a stop or a stall after ``detection_ms``."""
     detection = int(detection_ms * MILLISECOND)
 
-    def tell(now: int, news: tuple[Worker, bool]) -> None:
+    def detect(now: int, found: tuple[Worker, bool]) -> None:
         for gateway in gateways:
-            gateway.health(now, *news)
+            gateway.health(now, *found)
 
-    def begin(now: int, what: tuple[Failure, Worker]) -> None:
-        failure, worker = what
+    def begin(now: int, case: tuple[Failure, Worker]) -> None:
+        failure, worker = case
         match failure.kind:
             case "stop":
                 worker.stop(now)
@@ -56,13 +56,13 @@ def schedule(
             case "errors":
                 worker.err(now)
         if failure.kind in ("stop", "stall"):
-            engine.at(now + detection, tell, (worker, False))
+            engine.at(now + detection, detect, (worker, False))
 
-    def end(now: int, what: tuple[Failure, Worker]) -> None:
-        failure, worker = what
+    def end(now: int, case: tuple[Failure, Worker]) -> None:
+        failure, worker = case
         worker.recover(now)
         if failure.kind in ("stop", "stall"):
-            engine.at(now + detection, tell, (worker, True))
+            engine.at(now + detection, detect, (worker, True))
 
     for failure in failures:
         begins = engine.now + int(failure.at * SECOND)
