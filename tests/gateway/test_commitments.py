@@ -10,9 +10,8 @@ from offline import add_members, make_fleet
 
 from isochrone.control.agents.commitments import commitments
 from isochrone.control.state.records import Assignment, EpochRecord, Split
-from isochrone.errors import InvalidArgument, IsochroneError, NotFound, Unavailable
+from isochrone.errors import InvalidArgument, NotFound, Unavailable
 from isochrone.gateway.commitment import ANY_EPOCH, Commitment
-from isochrone.gateway.holding import MOST, Held
 from isochrone.gateway.traffic.canary import CanaryRules
 from isochrone.protocol.stages import stages_value
 
@@ -21,28 +20,13 @@ ONE = {"m": {"1": "one"}}
 
 
 class Request:
-    """A head and an owner: all that choosing and holding look at."""
+    """A head: all that choosing looks at."""
 
     def __init__(self, **headers: str) -> None:
         self.headers = {name.replace("_", "-").encode(): value.encode() for name, value in headers.items()}
-        self.owner: Any = None
 
     def get(self, name: bytes) -> bytes | None:
         return self.headers.get(name)
-
-
-class Route:
-    """Takes requests up again."""
-
-    def __init__(self) -> None:
-        self.handled: list[Request] = []
-        self.refused: list[str] = []
-
-    def handle(self, exchange: Any) -> None:
-        self.handled.append(exchange)
-
-    def refuse_held(self, exchange: Any, error: IsochroneError) -> None:
-        self.refused.append(str(error))
 
 
 def committed(version: str, epoch: int = 1, **fields: Any) -> dict[str, Commitment]:
@@ -304,53 +288,6 @@ class TestEpochs:
 
 
 class TestHolding:
-    def test_what_is_held_goes_on_in_order_by_the_new_version(self) -> None:
-        fleet = make_fleet()
-        add_members(fleet, BOTH)
-        fleet.lead()
-        fleet.commit(1, committed("1"))
-        served = fleet.model("m")
-        fleet.hold(["m"])
-        assert not served.plain
-        assert served.held is not None
-        route, first, second = Route(), Request(), Request()
-        served.held.wait(route, first)  # type: ignore[arg-type]
-        served.held.wait(route, second)  # type: ignore[arg-type]
-        fleet.commit(2, committed("2", 2))
-        assert not served.plain, "the commit alone lets nothing through"
-        assert fleet.release() == 2
-        assert route.handled == [first, second]
-        assert served.plain
-        assert served.current.version == "2"
-        assert len(fleet.hold_seconds) == 1
-
-    def test_a_caller_that_left_is_forgotten(self) -> None:
-        held, route, request = Held(0), Route(), Request()
-        held.wait(route, request)  # type: ignore[arg-type]
-        request.owner.abandoned()
-        held.release()
-        assert route.handled == []
-
-    def test_they_can_be_told_while_the_switch_goes_on(self) -> None:
-        fleet = make_fleet()
-        add_members(fleet, BOTH)
-        fleet.lead()
-        fleet.commit(1, committed("1"))
-        fleet.hold(["m"])
-        served, route = fleet.model("m"), Route()
-        assert served.held is not None
-        served.held.wait(route, Request())  # type: ignore[arg-type]
-        fleet.refuse_held("it takes too long")
-        assert route.refused == ["it takes too long"]
-        assert served.held is not None
-
-    def test_no_more_wait_than_there_is_room_for(self) -> None:
-        held, route = Held(0), Route()
-        for _ in range(MOST):
-            held.wait(route, Request())  # type: ignore[arg-type]
-        with pytest.raises(Unavailable, match="try again"):
-            held.wait(route, Request())  # type: ignore[arg-type]
-
     def test_a_model_first_asked_for_during_a_hold_is_held_too(self) -> None:
         fleet = make_fleet()
         add_members(fleet, BOTH)

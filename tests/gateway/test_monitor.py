@@ -166,7 +166,7 @@ def test_an_endpoint_that_answers_others_meanwhile_is_not_lost() -> None:
         unanswered: list[RecordingTransport] = []
 
         def answers_others() -> bool:
-            endpoint.member.heard_at = now_ns()
+            endpoint.member.endpoint.heard_at = now_ns()
             endpoint.monitor._checked_at = 0  # a second has passed
             unanswered.extend(each for each in endpoint.questions(HEALTH) if each not in unanswered)
             return len(unanswered) > 5

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from isochrone.gateway import gateway as gateway_module
-from isochrone.gateway import http_forward
+from isochrone.gateway.front import http_requests
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.settings.wire_limits import WireLimits
@@ -17,13 +17,15 @@ from isochrone.settings.wire_limits import WireLimits
 class Due:
     """A request whose time is up."""
 
-    look_at = 0
+    due_at = 0
 
     def __init__(self) -> None:
         self.looked = asyncio.Event()
 
-    def look(self, now: int) -> None:
-        self.looked.set()
+
+def look(request: Due, now: int) -> list[Any]:
+    request.looked.set()
+    return []
 
 
 async def rests(gateway: Gateway) -> None:
@@ -38,15 +40,16 @@ def test_a_request_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def run() -> None:
         gateway = Gateway(GatewayRules(), WireLimits())
+        monkeypatch.setattr(gateway.machine, "due", look)
         sweeping = asyncio.ensure_future(gateway.run())
         for _ in range(3):
             await rests(gateway)
             due: Any = Due()
-            gateway.forwards.add(due)
+            gateway.machine.open.add(due)
             gateway.wake()
             async with asyncio.timeout(30):
                 await due.looked.wait()
-            gateway.forwards.discard(due)
+            gateway.machine.open.discard(due)
         sweeping.cancel()
         await asyncio.gather(sweeping, return_exceptions=True)
 
@@ -54,23 +57,23 @@ def test_a_request_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_remembered_of_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_forward, "_MAX_STARTS_BYTES", 10_000)
-    http_forward._plain_starts.clear()
-    http_forward._Remembered.size = 0
+    monkeypatch.setattr(http_requests, "_MAX_STARTS_BYTES", 10_000)
+    http_requests._plain_starts.clear()
+    http_requests._Remembered.size = 0
     for number in range(1000):
         start = b"%d" % number + b"x" * 990
-        http_forward._remember_plain(start)
-        http_forward._remember_plain(start)
-        assert start in http_forward._plain_starts
-        assert sum(len(each or b"") for each in http_forward._plain_starts) <= 10_000
-    http_forward._plain_starts.clear()
-    http_forward._Remembered.size = 0
+        http_requests._remember_plain(start)
+        http_requests._remember_plain(start)
+        assert start in http_requests._plain_starts
+        assert sum(len(each or b"") for each in http_requests._plain_starts) <= 10_000
+    http_requests._plain_starts.clear()
+    http_requests._Remembered.size = 0
 
 
 def test_large_heads_of_answers_are_not_remembered() -> None:
     small = ((b"x-own", b"1"),)
     large = ((b"x-own", b"1" * 5000),)
     for headers, kept in ((small, True), (large, False)):
-        assert http_forward.returned(headers, False) == headers
-        found = http_forward._returned.get(id(headers))
+        assert http_requests.returned(headers, False) == headers
+        found = http_requests._returned.get(id(headers))
         assert (found is not None and found[0] is headers) == kept

@@ -12,10 +12,11 @@ from tritonclient.grpc import service_pb2
 from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest, MethodNotAllowed, NotFound, Unsupported
 from isochrone.gateway import control
 from isochrone.gateway.compressed_requests import CompressedRoute
-from isochrone.gateway.grpc_forward import GrpcRoute
-from isochrone.gateway.grpc_pipe import PipeRoute
-from isochrone.gateway.http_forward import ForwardRoute
+from isochrone.gateway.front.grpc_requests import GrpcRoute
+from isochrone.gateway.front.grpc_streams import StreamRoute
+from isochrone.gateway.front.http_requests import HttpRoute
 from isochrone.gateway.load_requests import checked_grpc, checked_http
+from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.protocol.compression.codec import is_identity
 from isochrone.protocol.compression.inflating import inflating_messages
 from isochrone.protocol.grpc.calls import CallHead, GrpcErrorRoute, fail
@@ -93,7 +94,7 @@ class GatewayApplication:
                 if encoding is None or is_identity(encoding):
                     return route
                 limit = self._gateway.limits.max_body_bytes
-                if isinstance(route, ForwardRoute):
+                if isinstance(route, HttpRoute):
                     return CompressedRoute(route, encoding, limit)
                 return inflating(route, head, limit)
             if not head.is_http2:
@@ -158,7 +159,8 @@ class GatewayApplication:
             raise NotFound(f"no such path: {text[:200]}; this gateway speaks the Open Inference Protocol under /v2")
         tail = rest.encode() + (b"?" + query if query else b"")
         # A stream of answers is passed on as it comes: nothing of it can be taken back.
-        return ForwardRoute(gateway, head, model, version, tail, idempotent=verb != "generate_stream")
+        kind = Kind.STREAM if verb == "generate_stream" else Kind.STATELESS
+        return HttpRoute(gateway, head, model, version, tail, kind)
 
     def _refuse_if_led(self) -> None:
         if self._gateway.fleet.is_led:
@@ -174,7 +176,7 @@ class GatewayApplication:
         if path in _TO_ONE:
             return GrpcRoute(gateway, head)
         if path == _SERVICE + b"ModelStreamInfer":
-            return PipeRoute(gateway, head)
+            return StreamRoute(gateway, head)
         if path == _SERVICE + b"ModelStatistics":
             return control.GrpcFanOutRoute(gateway, head, control.statistics_message)
         if path == _SERVICE + b"RepositoryIndex":

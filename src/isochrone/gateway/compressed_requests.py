@@ -1,6 +1,6 @@
 """Requests with compressed bodies on their way to a worker: their JSON part is read before they are placed.
 
-Stands before ``http_forward``. The body itself is forwarded as it came, also where it does not decompress: that is for
+Stands before ``http_requests``. The body itself is forwarded as it came, also where it does not decompress: that is for
 the worker to reject. What takes long is decompressed on a thread, while the request waits; of a large JSON part only
 the ends are read. Must never hold up the event loop.
 """
@@ -8,7 +8,7 @@ the ends are read. Must never hold up the event loop.
 from __future__ import annotations
 
 from isochrone.errors import IsochroneError, Unavailable
-from isochrone.gateway.http_forward import ForwardRoute
+from isochrone.gateway.front.http_requests import HttpRoute
 from isochrone.gateway.traffic.parameters import NONE, read_bounded
 from isochrone.protocol.compression.codec import StartInflation
 from isochrone.protocol.compression.inflating import Waiting, inflate
@@ -22,7 +22,7 @@ _MOST = 32 << 20
 class CompressedRoute(Route):
     """Requests with one head that announces a compressed body."""
 
-    def __init__(self, route: ForwardRoute, encoding: bytes, limit: int) -> None:
+    def __init__(self, route: HttpRoute, encoding: bytes, limit: int) -> None:
         self._route = route
         self._encoding = encoding
         self._limit = limit

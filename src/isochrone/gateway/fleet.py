@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from random import Random
 
@@ -12,12 +12,12 @@ from isochrone.clock import now_ns
 from isochrone.errors import InvalidArgument, NotFound, Unavailable
 from isochrone.gateway.commitment import Commitment
 from isochrone.gateway.connections import Connections
-from isochrone.gateway.holding import Held
 from isochrone.gateway.probing import Probe
 from isochrone.gateway.replicas import Endpoint, LoadReport
+from isochrone.gateway.requests.held import Held
 from isochrone.gateway.resilience.outliers import Ejection, Outliers
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.gateway.served_model import ServedModel
+from isochrone.gateway.served_model import PolicyMaker, ServedModel, policy_of_rules
 from isochrone.gateway.traffic.affinity import AGENT_HEADER
 from isochrone.gateway.traffic.quotas import Quotas
 from isochrone.gateway.upstreams import Upstream
@@ -35,9 +35,9 @@ _MAX_GROUPS = 10_000
 
 
 class Member:
-    """One server."""
+    """One server. ``connections``: its own; a simulated server has none."""
 
-    def __init__(self, upstream: Upstream, limits: WireLimits, turn: Turn | None, now: int) -> None:
+    def __init__(self, upstream: Upstream, connections: Connections, now: int) -> None:
         self.upstream = upstream
         self.endpoint = Endpoint(
             upstream.address, tier=upstream.tier, device=upstream.device, region=upstream.region, now=now
@@ -45,11 +45,9 @@ class Member:
         self.endpoint.handle = self
         #: Nothing is known of it yet.
         self.endpoint.healthy = False
-        self.connections = Connections(upstream, limits, turn)
+        self.connections = connections
         #: To its metrics page, where that is another port.
-        self.metrics_connections = (
-            Connections(replace(upstream, port=upstream.metrics_port), limits) if upstream.metrics_port else None
-        )
+        self.metrics_connections: Connections | None = None
         #: Model → version → digest ("" where it tells none) of what is ready there; None: not known, so that it gets
         #: nothing.
         self.serves: Mapping[str, Mapping[str, str]] | None = None
@@ -60,8 +58,6 @@ class Member:
         self.foreign_at = 0
         #: Join time of the process that reported its extensions, and the extensions.
         self.extensions: tuple[int, frozenset[str]] | None = None
-        #: When anything at all last came from it: an answer, a probe's answer.
-        self.heard_at = 0
         #: The probe under way, and when it was last asked or answered one.
         self.probe: Probe | None = None
         self.probed_at = 0
@@ -83,8 +79,19 @@ class Member:
 class Fleet:
     """All members and all models."""
 
-    def __init__(self, rules: GatewayRules, limits: WireLimits, outliers: Outliers, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        rules: GatewayRules,
+        limits: WireLimits,
+        outliers: Outliers,
+        seed: int | None = None,
+        *,
+        clock: Callable[[], int] = now_ns,
+        make_policy: PolicyMaker = policy_of_rules,
+    ) -> None:
         self.rules = rules
+        self.clock = clock
+        self.make_policy = make_policy
         self.members: dict[str, Member] = {}
         self.models: dict[str, ServedModel] = {}
         self.agent_header = AGENT_HEADER.encode()
@@ -127,8 +134,8 @@ class Fleet:
         served = self.models[name] = self._make_model(name)
         served.commitment = self.committed.get(name)
         if name in self.holding:
-            served.held = Held(now_ns())
-        served.rebuild(now_ns())
+            served.held = Held(self.clock())
+        served.rebuild(self.clock())
         return served
 
     # What a control plane says.
@@ -154,7 +161,7 @@ class Fleet:
         self.epochs[epoch] = committed
         while len(self.epochs) > _EPOCHS_KEPT:
             del self.epochs[next(iter(self.epochs))]
-        now = now_ns()
+        now = self.clock()
         for name in committed:
             self.model(name)
         for name, served in self.models.items():
@@ -195,48 +202,30 @@ class Fleet:
 
     def hold(self, models: Iterable[str]) -> None:
         """Requests of these models that name no version wait until ``release``."""
-        now = now_ns()
+        now = self.clock()
         self.holding = frozenset(models)
         for name, served in self.models.items():
             if name in self.holding and served.held is None:
                 served.hold(Held(now))
 
-    def release(self) -> int:
-        """What waited goes on, by what is committed now; how many requests that were."""
+    def release(self, now: int) -> list[Held]:
+        """End the hold; what waited in it."""
         self.holding = frozenset()
-        released = [(served, served.held) for served in self.models.values() if served.held is not None]
-        for served, _ in released:
-            served.hold(None)
-        now = now_ns()
-        count = 0
-        longest = 0
-        for _, held in released:
-            longest = max(longest, now - held.since)
-            count += held.release()
-        if released:
-            self.holds += 1
-            self.hold_seconds.append(longest / 1e9)
-            del self.hold_seconds[:-_HOLDS_KEPT]
-        return count
-
-    def refuse_held(self, reason: str) -> None:
-        """The switch takes too long: what waits is told, and the switch goes on."""
+        released = [held for served in self.models.values() if (held := served.held) is not None]
         for served in self.models.values():
             if served.held is not None:
-                served.held.refuse(Unavailable(reason))
-
-    def expire_held(self, now: int) -> None:
-        """What waits for a switch longer than its own deadline is told so."""
-        for name in self.holding:
-            served = self.models.get(name)
-            if served is not None and served.held is not None:
-                served.held.expire(now)
+                served.hold(None)
+        if released:
+            self.holds += 1
+            self.hold_seconds.append(max(now - held.since for held in released) / 1e9)
+            del self.hold_seconds[:-_HOLDS_KEPT]
+        return released
 
     def configure(self, rules: GatewayRules) -> None:
         """These are the rules from now on; models whose own did not change keep all they have learned."""
         before, self.rules = self.rules, rules
         if rules.outliers != before.outliers:
-            self._outliers.configure(rules.outliers, now_ns())
+            self._outliers.configure(rules.outliers, self.clock())
         if rules.quota != before.quota:
             self.quotas = (Quotas(rules.quota),) if rules.quota.enabled else ()
         for name, served in (("", self.unknown), *self.models.items()):
@@ -252,21 +241,26 @@ class Fleet:
         for member in gone:
             del self.members[member.upstream.address]
             member.endpoint.healthy = False
-        now = now_ns()
-        new = [
-            Member(upstream, self._limits, self.turn, now)
-            for address, upstream in wanted.items()
-            if address not in self.members
-        ]
+            member.endpoint.removed = True
+        now = self.clock()
+        new = [self.make_member(upstream, now) for address, upstream in wanted.items() if address not in self.members]
         for member in new:
             self.members[member.upstream.address] = member
         if new or gone:
             self.rebuild()
         return new, gone
 
+    def make_member(self, upstream: Upstream, now: int) -> Member:
+        """A server that nothing is sent to yet."""
+        member = Member(upstream, Connections(upstream, self._limits, self.turn), now)
+        if upstream.metrics_port:
+            pages = replace(upstream, port=upstream.metrics_port)
+            member.metrics_connections = Connections(pages, self._limits)
+        return member
+
     def rebuild(self) -> None:
         """What is served where has changed."""
-        now = now_ns()
+        now = self.clock()
         for served in (self.unknown, *self.models.values()):
             served.rebuild(now)
 
@@ -278,7 +272,7 @@ class Fleet:
     def ejected(self, ejection: Ejection) -> None:
         """An outlier was found."""
         log.warning("a worker is left out", worker=ejection.endpoint.address, reason=ejection.reason)
-        self.refresh(now_ns())
+        self.refresh(self.clock())
 
     def reported(self, member: Member, report: LoadReport, now: int) -> None:
         """A probe's answer: news for every model there, of its server's load alone."""

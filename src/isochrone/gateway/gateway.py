@@ -1,24 +1,33 @@
-"""One gateway process's heart: the fleet, the requests under way, and what happens by the clock.
+"""The gateway's shell: executes the instructions of the request machine, and calls it by the clock.
 
-Every few ms it looks at requests whose time may be up or that may be hedged; ten times a second at who is eligible;
-once a second at outliers. One sweep over what is in flight costs less than a timer per request.
+Codecs and connections report events; the machine decides; the shell sends, answers, cancels, probes and checks. Every
+few ms it calls the machine for requests that are due, ten times a second it refreshes which replicas are eligible, once
+a second it looks for outliers. One sweep over the requests in flight costs less than a timer per request.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import MILLISECOND, SECOND, now_ns
+from isochrone.errors import Internal, IsochroneError
 from isochrone.gateway.fleet import Fleet, Member
-from isochrone.gateway.lost_workers import LostWorkers
-from isochrone.gateway.monitor import Monitor, MonitorRules
+from isochrone.gateway.monitor import Monitor, MonitorRules, is_alive
+from isochrone.gateway.probing import probe
 from isochrone.gateway.replicas import Endpoint
+from isochrone.gateway.requests.instructions import Do, Instruction
+from isochrone.gateway.requests.machine import Destination, RequestMachine
+from isochrone.gateway.requests.outcomes import Outcome
+from isochrone.gateway.requests.request import Request
+from isochrone.gateway.requests.suspected import ADVICE, Quarantining
+from isochrone.gateway.resilience.conformance import ForeignAnswer
 from isochrone.gateway.resilience.outliers import Outliers
+from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.sampling import SampleReport, Sampling
 from isochrone.gateway.serving import mismatch
@@ -27,8 +36,8 @@ from isochrone.gateway.upstreams import Upstream
 from isochrone.settings.wire_limits import WireLimits
 
 if TYPE_CHECKING:
-    from isochrone.gateway.forwarding import Forward
-    from isochrone.gateway.grpc_pipe import GrpcPipe
+    from isochrone.gateway.front.caller_requests import CallerRequest, UpstreamAttempt
+    from isochrone.gateway.front.grpc_streams import StreamRequest
 
 log = structlog.get_logger()
 
@@ -36,6 +45,8 @@ log = structlog.get_logger()
 _SWEEP = 0.002
 _IDLE_SWEEP = 0.01
 _REFRESH_NS = 100 * MILLISECOND
+_SEND, _ANSWER, _REJECT, _CANCEL, _CUT_OFF = Do.SEND, Do.ANSWER, Do.REJECT, Do.CANCEL, Do.CUT_OFF
+_REJECTED = frozenset((Outcome.NOT_BEGUN, Outcome.REJECTED))
 
 
 class Gateway:
@@ -51,10 +62,11 @@ class Gateway:
         self.sampling = Sampling()
         #: What its fleet's controller must know to read them; "": nobody may.
         self.control_token = ""
-        #: Unary requests and streams under way.
-        self.forwards: set[Forward] = set()
-        self.pipes: set[GrpcPipe] = set()
-        self.lost_workers = LostWorkers(self)
+        self.machine = RequestMachine(self.fleet)
+        #: Streaming calls, from their opening to their end.
+        self.streams: set[StreamRequest] = set()
+        #: Called with what happened, the model it is about, and a sentence: for the fleet's events.
+        self.on_event: Callable[[str, str, str], None] | None = None
         self.stopping = False
         #: Its control plane wants nobody to send new requests here. What comes is served all the same.
         self.draining = False
@@ -113,27 +125,148 @@ class Gateway:
         if monitor is not None:
             monitor.look_soon(now)
 
-    def process_gone(self, address: str) -> None:
-        """A worker's process has ended: nothing more is sent there until it answers health checks again."""
-        monitor = self._monitors.get(address)
-        if monitor is not None:
-            monitor.process_gone()
+    def _member_lost(self, member: Member) -> None:
+        self.execute(self.machine.endpoint_lost(member.endpoint, now_ns()))
 
-    def foreign_answer(self, endpoint: Endpoint, reason: str, now: int) -> None:
-        """An endpoint answered a request with something that is not the protocol's: what serves there now?"""
+    # Events.
+
+    def arrive(self, request: CallerRequest) -> None:
+        """A codec has read a request."""
+        if self.resting is not None:
+            self.wake()
+        sampled = self.sampling.on
+        if sampled and request.served.name in sampled and request.kind is Kind.STATELESS:
+            request.offer(sampled[request.served.name])
+        self.execute(self.machine.arrive(request, request.arrived))
+
+    def answered(self, attempt: UpstreamAttempt) -> None:
+        """An endpoint's answer is whole."""
+        if attempt.over:
+            return
+        request = attempt.request
+        outcome = request.outcome(attempt)
+        if outcome is Outcome.FOREIGN:
+            self.answered_foreign(attempt)
+            return
+        report = request.load_report(attempt) if attempt.asks else None
+        is_version_gone = outcome in _REJECTED and request.is_version_gone(attempt)
+        self.execute(self.machine.answered(request, attempt, outcome, now_ns(), report, is_version_gone))
+
+    def answered_foreign(self, attempt: UpstreamAttempt) -> None:
+        """An endpoint's answer does not follow the protocol: it counts as none, and is never passed on."""
+        self.lost(attempt, ForeignAnswer(f"its answer is not the Open Inference Protocol's: {attempt.foreign}"))
+
+    def lost(self, attempt: UpstreamAttempt, error: IsochroneError) -> None:
+        """A connection broke, or was never made."""
+        if not attempt.over:
+            self.execute(self.machine.lost(attempt.request, attempt, error, now_ns()))
+
+    def streaming(self, attempt: UpstreamAttempt) -> None:
+        """An answer is being passed on."""
+        self.execute(self.machine.streaming(attempt.request, attempt, now_ns()))
+
+    def cancelled(self, request: CallerRequest) -> None:
+        """A caller has gone."""
+        self.execute(self.machine.cancelled(request, now_ns()))
+
+    def release(self) -> int:
+        """A strict switch is over: requests that waited for it go on; how many."""
+        waiting = sum(len(served.held) for served in self.fleet.models.values() if served.held is not None)
+        self.execute(self.machine.release(now_ns()))
+        return waiting
+
+    def reject_held(self, reason: str) -> None:
+        """A strict switch takes too long for the requests that wait for it."""
+        self.execute(self.machine.reject_held(reason, now_ns()))
+
+    # Instructions.
+
+    def execute(self, instructions: list[Instruction]) -> None:
+        for do, request, subject in instructions:
+            caller = cast("CallerRequest", request)
+            try:
+                if do is _SEND:
+                    caller.send(subject)
+                elif do is _ANSWER:
+                    caller.answer(subject)
+                elif do is _CANCEL:
+                    subject.cancel()
+                elif do is _REJECT:
+                    caller.reject(subject)
+                elif do is _CUT_OFF:
+                    caller.cut_off(subject)
+                else:
+                    self._execute_rare(do, caller, subject)
+            except Exception as error:
+                # A fault of ours with one request must not touch the others.
+                log.error("an instruction failed unexpectedly", instruction=do.name, exc_info=error)
+                if do is _SEND:
+                    self.lost(subject, Internal(f"{type(error).__name__}: {error}"))
+
+    def _execute_rare(self, do: Do, request: CallerRequest, subject: Any) -> None:
+        if do is Do.PROBE:
+            probe(self.fleet, subject, now_ns())
+        elif do is Do.LOOK:
+            self.look_at(subject.address, now_ns())
+        elif do is Do.COPY:
+            self._copy(request, subject)
+        elif do is Do.FOREIGN:
+            self._foreign_answer(subject.replica.endpoint, subject.foreign)
+        elif do is Do.CHECK:
+            self._tasks.start(self._check(subject))
+        elif do is Do.GONE:
+            self._process_gone(subject)
+        elif do is Do.QUARANTINED:
+            self._quarantined(subject)
+        elif do is Do.RESUME:
+            cast("StreamRequest", request).resume()
+
+    def _copy(self, request: CallerRequest, to: Destination) -> None:
+        copy = request.copy(to.served)
+        self.execute(self.machine.arrive_copy(copy, to, copy.arrived))
+
+    def _foreign_answer(self, endpoint: Endpoint, reason: str) -> None:
         member: Member = endpoint.handle
+        now = now_ns()
         member.foreign_answers += 1
         if now - member.foreign_at > SECOND:
             member.foreign_at = now
             log.warning("a worker's answer is not the protocol's", worker=endpoint.address, reason=reason)
         self.look_at(endpoint.address, now)
 
-    def _member_lost(self, member: Member) -> None:
-        """It does not answer health checks: what is under way there goes elsewhere, where it may."""
-        for forward in list(self.forwards):
-            forward.endpoint_lost(member.endpoint)
-        for pipe in list(self.pipes):
-            pipe.endpoint_lost(member.endpoint)
+    async def _check(self, endpoint: Endpoint) -> None:
+        lives = True
+        try:
+            lives = await is_alive(endpoint.handle.upstream)
+        except Exception as error:
+            # Requests that wait for the result must not wait for ever.
+            log.error("checking a worker failed unexpectedly", worker=endpoint.address, exc_info=error)
+        self.execute(self.machine.checked(endpoint, lives, now_ns()))
+
+    def _process_gone(self, endpoint: Endpoint) -> None:
+        log.warning("a worker's process is gone", worker=endpoint.address)
+        monitor = self._monitors.get(endpoint.address)
+        if monitor is not None and endpoint.handle is self.fleet.members.get(endpoint.address):
+            monitor.process_gone()
+
+    def _quarantined(self, case: Quarantining) -> None:
+        fingerprint = case.key.fingerprint.hex()
+        log.warning(
+            "a request is quarantined",
+            model=case.key.model,
+            version=case.key.version,
+            fingerprint=fingerprint,
+            workers=case.workers,
+            seconds=case.seconds,
+        )
+        if self.on_event is not None:
+            which = f"version {case.key.version or 'unnamed'}, fingerprint {fingerprint}"
+            where = f"in flight when processes at {', '.join(case.workers)} were lost"
+            self.on_event(
+                "request quarantined",
+                case.key.model,
+                f"{which}: {where}; rejected for {case.seconds:g} s; {ADVICE}",
+            )
 
     # Answers of its own.
 
@@ -194,7 +327,8 @@ class Gateway:
 
     @property
     def in_flight(self) -> int:
-        return len(self.forwards) + len(self.pipes)
+        """Requests that are not answered yet."""
+        return len(self.machine.open | self.streams)
 
     # By the clock.
 
@@ -204,18 +338,18 @@ class Gateway:
         while True:
             await self._pause()
             now = now_ns()
-            if self.forwards:
-                for forward in [one for one in self.forwards if now >= one.look_at]:
-                    self._look(forward, now)
-            if self.pipes:
-                for pipe in [one for one in self.pipes if now >= one.deadline]:
-                    self._look(pipe, now)
+            if self.machine.open:
+                for request in [one for one in self.machine.open if now >= one.due_at]:
+                    self._due(request, now)
+            if self.streams:
+                for stream in [one for one in self.streams if now >= one.deadline and one not in self.machine.open]:
+                    stream.expire()
             if self.fleet.holding:
-                self.fleet.expire_held(now)
+                self.execute(self.machine.expire_held(now))
             if now - refreshed >= _REFRESH_NS:
                 refreshed = now
                 self.fleet.refresh(now)
-                self.lost_workers.sweep(now)
+                self.execute(self.machine.sweep(now))
             if now - outliers_at >= SECOND:
                 outliers_at = now
                 self.sampling.sweep(now)
@@ -225,7 +359,7 @@ class Gateway:
     async def _pause(self) -> None:
         """Until the next sweep. The first request after a rest begins a short pause: its time may be shorter than the
         rest."""
-        if not self.forwards and not self.pipes:
+        if not self.machine.open and not self.streams:
             self.resting = asyncio.get_running_loop().create_future()
             try:
                 async with asyncio.timeout(_IDLE_SWEEP):
@@ -241,21 +375,19 @@ class Gateway:
         if self.resting is not None and not self.resting.done():
             self.resting.set_result(None)
 
-    def _look(self, one: Forward | GrpcPipe, now: int) -> None:
+    def _due(self, request: Request, now: int) -> None:
         try:
-            one.look(now)
+            self.execute(self.machine.due(request, now))
         except Exception as error:
             # A fault of ours with one request must not end the sweep: all others' deadlines hang on it.
             log.error("a request failed unexpectedly", exc_info=error)
-            self.forwards.discard(one)
-            self.pipes.discard(one)
+            self.machine.open.discard(request)
 
     async def close(self) -> None:
-        """Ends the watches and gives up what is still under way."""
-        for forward in list(self.forwards):
-            forward.abandoned()
-        await self.lost_workers.close()
-        await asyncio.gather(*(monitor.stop() for monitor in self._monitors.values()))
+        """Stop the monitors and give up the requests in flight."""
+        for request in list(self.machine.open):
+            self.execute(self.machine.cancelled(request, now_ns()))
         self._tasks.cancel()
+        await asyncio.gather(*(monitor.stop() for monitor in self._monitors.values()))
         for member in self.fleet.members.values():
             member.close()

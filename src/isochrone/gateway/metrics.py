@@ -68,7 +68,7 @@ class GatewayCollector(Collector):
             _PREFIX + "quarantined", "Different requests that are rejected now", labels=("model",)
         )
         for name in gateway.fleet.models:
-            quarantined.add_metric((name,), gateway.lost_workers.suspects.quarantined(name, now))
+            quarantined.add_metric((name,), gateway.machine.suspected.cases.quarantined(name, now))
         yield quarantined
         yield GaugeMetricFamily(_PREFIX + "in_flight", "Requests and streams under way", gateway.in_flight)
         yield from self._epochs()

@@ -21,7 +21,9 @@ from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError
 from isochrone.gateway.asking import ask_http
 from isochrone.gateway.load_reports import pending_requests, report_of
 from isochrone.gateway.replicas import NEWS_NS
+from isochrone.gateway.upstreams import Upstream
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
+from isochrone.wire.connect import connect_http1
 
 if TYPE_CHECKING:
     from isochrone.gateway.connections import Connections
@@ -31,6 +33,8 @@ log = structlog.get_logger()
 
 #: An index is not read more often than this, whatever answers hint at.
 _LOOK_AGAIN_NS = 50 * MILLISECOND
+#: Seconds that a process has to answer ``is_alive``.
+_ALIVE_SECONDS = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +128,7 @@ class Monitor:
         member = self.member
         while True:
             now = now_ns()
-            silent = now - member.heard_at > NEWS_NS or not member.endpoint.healthy
+            silent = now - member.endpoint.heard_at > NEWS_NS or not member.endpoint.healthy
             # However much it answers: refusals are answers too.
             if silent or now - self._checked_at > SECOND:
                 self._checked_at = now
@@ -144,7 +148,7 @@ class Monitor:
                 seconds=self._rules.timeout,
             )
         except IsochroneError as error:
-            if isinstance(error, DeadlineExceeded) and member.heard_at > asked:
+            if isinstance(error, DeadlineExceeded) and member.endpoint.heard_at > asked:
                 # Busy with large bodies, perhaps, but there: it has answered others, or is answering, meanwhile.
                 self._failures = 0
                 return
@@ -152,7 +156,7 @@ class Monitor:
             if self._failures >= self._rules.failures or not member.endpoint.healthy:
                 self._not_ready(str(error))
             return
-        now = member.heard_at = now_ns()
+        now = member.endpoint.heard_at = now_ns()
         self._failures = 0
         if answer.status == 200:
             if not self._is_ready:
@@ -290,6 +294,21 @@ class Monitor:
             return  # health checks decide about that
         if answer.status == 200:
             self._fleet.pending_told(self.member, pending_requests(bytes(answer.body)), now_ns())
+
+
+async def is_alive(upstream: Upstream) -> bool:
+    """Whether the process of an endpoint answers on a fresh connection, ready or not."""
+    try:
+        async with asyncio.timeout(_ALIVE_SECONDS):
+            connection = await connect_http1(upstream.host, upstream.port, timeout=_ALIVE_SECONDS)
+            try:
+                host = ((b"host", upstream.address.encode()),)
+                await connection.request(b"GET", b"/v2/health/ready", host)
+            finally:
+                connection.close()
+    except (IsochroneError, TimeoutError, OSError):
+        return False
+    return True
 
 
 def _served(rows: list[_IndexRow]) -> dict[str, dict[str, str]]:

@@ -50,7 +50,7 @@ class Probe:
 
     def complete(self, trailers: Headers) -> None:
         member = self._member
-        now = member.heard_at = now_ns()
+        now = member.endpoint.heard_at = now_ns()
         member.probed_at = now
         member.probe = None
         if self.sent is not None:
@@ -66,12 +66,12 @@ class Probe:
         self._member.probe = None
 
 
-def ask(fleet: Fleet, replicas: Sequence[Replica], now: int) -> None:
+def probe(fleet: Fleet, replicas: Sequence[Replica], now: int) -> None:
     """Asks those of the replicas that were not asked a moment ago."""
     for replica in replicas:
         member: Member = replica.endpoint.handle
         if now - member.probed_at < (_PATIENCE_NS if member.probe is not None else _PAUSE_NS):
             continue
         member.probed_at = now
-        probe = member.probe = Probe(member, fleet)
-        probe.sent = member.connections.send(_QUESTION, (), probe)
+        question = member.probe = Probe(member, fleet)
+        question.sent = member.connections.send(_QUESTION, (), question)

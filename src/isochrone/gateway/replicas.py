@@ -44,9 +44,11 @@ class Endpoint:
         "free_memory",
         "handle",
         "healthy",
+        "heard_at",
         "in_flight",
         "joined_at",
         "region",
+        "removed",
         "reports",
         "tier",
     )
@@ -62,12 +64,16 @@ class Endpoint:
         #: By active checks and connections; outlier ejection is ``ejected_until``.
         self.healthy = True
         self.draining = False
+        #: It does not belong to the fleet any more.
+        self.removed = False
         self.ejected_until = 0
         self.free_memory = -1
         #: When it became healthy, for slow start.
         self.joined_at = now
         #: It tells its load with its answers, so that it is asked to.
         self.reports = False
+        #: When anything at all last came from it: an answer, a probe's answer.
+        self.heard_at = 0
         #: The shell's own: what it sends through.
         self.handle: Any = None
 

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import structlog
 
-from isochrone.clock import NEVER, now_ns
+from isochrone.clock import NEVER
 from isochrone.errors import IsochroneError, NotFound, QueueFull, Unavailable
 from isochrone.gateway.admission import UNTOLD, Admission
 from isochrone.gateway.balancer import Balancer, Placement
 from isochrone.gateway.commitment import ANY_EPOCH, Commitment
-from isochrone.gateway.holding import Held
 from isochrone.gateway.policies import make
-from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.policies.base import Demand, Policy
 from isochrone.gateway.replica_set import ReplicaSet
 from isochrone.gateway.replicas import Replica
+from isochrone.gateway.requests.held import Held
 from isochrone.gateway.resilience.breaker import Breaker
 from isochrone.gateway.resilience.hedging import Hedging
 from isochrone.gateway.resilience.outliers import Outliers
@@ -39,16 +39,11 @@ from isochrone.gateway.traffic.tiers import NOBODY, UNKNOWN, Tiers
 from isochrone.gateway.trials import Trial
 
 if TYPE_CHECKING:
-    from isochrone.gateway.attempt import Attempt
     from isochrone.gateway.fleet import Fleet, Member
-    from isochrone.gateway.forwarding import Forward
-    from isochrone.wire.exchange import Head
+    from isochrone.gateway.requests.request import Attempt, Fields, Request
 
 log = structlog.get_logger()
 
-#: How an attempt ended: with an answer (a caller's own mistake included), refused before it began (another worker may
-#: take it), broken, or with something that is not the protocol's.
-ANSWERED, REFUSED, BROKEN, FOREIGN = 0, 1, 2, 3
 #: Candidates an explanation lists.
 _EXPLAINED = 16
 #: Workers of a tier looked at to tell what it would take there.
@@ -62,6 +57,14 @@ class Alerting(Protocol):
     on_alert: Callable[[str], None] | None
     #: What its own budget of time is kept by.
     timer: Callable[[], int] | None
+
+
+PolicyMaker = Callable[[ModelRules, Random], Policy]
+
+
+def policy_of_rules(rules: ModelRules, random: Random) -> Policy:
+    """The routing policy that a model's rules name."""
+    return make(rules.policy, random, **rules.policy_options)
 
 
 class ServedModel:
@@ -117,7 +120,7 @@ class ServedModel:
         if self.replica_sets:
             # The rules name other policies; the replicas stay.
             self.replica_sets.clear()
-            self.rebuild(now_ns())
+            self.rebuild(self._fleet.clock())
 
     def _settle(self) -> None:
         """What follows from the commitment, the rules and a switch under way."""
@@ -173,14 +176,14 @@ class ServedModel:
             replica_set = self._make(version, placement, stages)
             if len(self.replica_sets) > 64:
                 # Versions nobody serves, by callers who guess: a way of their own, which is not kept.
-                replica_set.update(self._members(version, stages), self.name, now_ns())
+                replica_set.update(self._members(version, stages), self.name, self._fleet.clock())
                 return replica_set
             self.replica_sets[version, stages] = replica_set
             parts = [self._make(version, replace(placement, tiers=(tier,)), stages) for tier in self.tiers.names]
             for part in parts:
                 part.whole = replica_set
             replica_set.tiers = tuple(parts)
-            replica_set.update(self._members(version, stages), self.name, now_ns())
+            replica_set.update(self._members(version, stages), self.name, self._fleet.clock())
         return replica_set
 
     def _placement(self, version: str) -> Placement:
@@ -191,10 +194,10 @@ class ServedModel:
 
     def _make(self, version: str, placement: Placement, stages: bytes) -> ReplicaSet:
         rules = self.rules
-        policy = make(rules.policy, Random(self._random.random()), **rules.policy_options)
+        policy = self._fleet.make_policy(rules, Random(self._random.random()))
         if isinstance(policy, Alerting):
-            policy.on_alert = self._alert
-            policy.timer = now_ns
+            policy.on_alert = policy.on_alert or self._alert
+            policy.timer = self._fleet.clock
         return ReplicaSet(version, Balancer(policy, self._random, placement, rules.balancer), stages)
 
     def _alert(self, reason: str) -> None:
@@ -213,7 +216,7 @@ class ServedModel:
         known = [self.admission.expected_ns(replica, now) for replica in eligible[:_TIER_SAMPLE]]
         return min((expected for expected in known if expected != UNTOLD), default=UNKNOWN)
 
-    def choose(self, head: Head, epoch: bytes | None = None) -> ReplicaSet:
+    def choose(self, head: Fields, epoch: bytes | None = None) -> ReplicaSet:
         """The version a request without one gets. ``epoch``: the one it asks to be served by."""
         committed = self.commitment
         canary = self.canary
@@ -288,29 +291,39 @@ class ServedModel:
 
     # Around one request.
 
-    def affinity_key(self, head: Head) -> bytes:
+    def affinity_key(self, head: Fields) -> bytes:
         """What keeps a caller's requests together; empty: nothing does."""
         header = self.affinity.header
         return self.affinity.key(b"", head.get(header) or b"") if header else b""
 
-    def enter(self, forward: Forward, head: Head, now: int) -> None:
-        """Raises when the caller is over its quota."""
+    def enter(self, request: Request, now: int) -> None:
+        """Raise when the caller is over a quota."""
+        head, priority = request.head, request.demand.priority
         granted: list[tuple[Quotas, bytes]] = []
         for quotas in self.quotas:
             key = head.get(quotas.header) or b""
-            refusal = quotas.take(key, forward.demand.priority, now)
+            refusal = quotas.take(key, priority, now)
             if refusal is not None:
                 for other, paid in granted:
                     other.undo(paid)
                 raise QuotaExceeded(refusal.message, refusal.retry_after)
             granted.append((quotas, key))
-        forward.granted = granted
+        request.granted = granted
 
-    def leave(self, forward: Forward, now: int) -> None:
+    def leave(self, request: Request, now: int) -> None:
         """A request that was granted by quotas is over, however it ended."""
-        granted, forward.granted = forward.granted, None
+        granted, request.granted = request.granted, None
         for quotas, key in granted or ():
-            quotas.ended(key, forward.compute_ns, now)
+            quotas.ended(key, request.compute_ns, now)
+
+    def count_message(self, request: Request, now: int) -> None:
+        """A further message of a stream: a request to its quotas, except that it occupies no place of its own."""
+        granted = request.granted
+        self.enter(request, now)
+        messages, request.granted = request.granted, granted
+        compute_ns = request.tried[-1].report.run_ns if request.tried else 0
+        for quotas, key in messages or ():
+            quotas.ended(key, compute_ns, now)
 
     def failed(self, replica: Replica, now: int, *, lost: bool) -> None:
         """An attempt broke. What is kept for trouble alone begins here: good answers cost nothing extra.
@@ -371,20 +384,20 @@ class ServedModel:
         reason = "; ".join(states[:8]) or "none serves what is asked for"
         return Unavailable(f"no worker can take a request for model '{self.name}' now ({reason})")
 
-    def explain(self, forward: Forward, attempt: Attempt) -> dict[str, Any]:
+    def explain(self, request: Request, attempt: Attempt) -> dict[str, Any]:
         """The decision in words, for ``x-isochrone-explain``."""
-        now = now_ns()
+        now = self._fleet.clock()
         replica_set = attempt.replica_set
         return {
             "model": self.name,
             "version": replica_set.version,
             "policy": replica_set.balancer.policy.name,
             "worker": attempt.replica.endpoint.address,
-            "attempts": [replica.endpoint.address for replica in forward.tried],
-            "time_left_ms": None if forward.deadline == NEVER else round((forward.deadline - now) / 1e6, 3),
+            "attempts": [replica.endpoint.address for replica in request.tried],
+            "time_left_ms": None if request.deadline == NEVER else round((request.deadline - now) / 1e6, 3),
             "panicking": replica_set.balancer.panicking,
             "workers": len(replica_set.balancer.replicas),
-            "candidates": _shown(replica_set.balancer.explain(forward.demand, attempt.replica, now)),
+            "candidates": _shown(replica_set.balancer.explain(request.demand, attempt.replica, now)),
         }
 
 

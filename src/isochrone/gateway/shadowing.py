@@ -21,19 +21,15 @@ class DiscardingExchange:
     is_congested = False
     reserved = 0
 
-    def __init__(self, original: Exchange, over: Callable[[], None]) -> None:
+    def __init__(self, original: Exchange) -> None:
         self.head: Head = original.head
         self.body: Buffer = original.body
         self.arrived = now_ns()
         self.owner: Owner | None = None
         self.on_writable: Callable[[], None] | None = None
-        self._over: Callable[[], None] | None = over
 
     def _end(self) -> None:
-        over, self._over = self._over, None
         self.owner = None
-        if over is not None:
-            over()
 
     def reserve(self, size: int) -> bool:
         return False

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isochrone.clock import MILLISECOND, SECOND
-from isochrone.gateway.admission import Admission
-from isochrone.gateway.balancer import Balancer
+from isochrone.gateway.admission import AdmissionRules
 from isochrone.gateway.policies.base import NEVER, Policy
-from isochrone.gateway.resilience.outliers import Outliers
-from isochrone.gateway.resilience.retry_budget import RetryRules, retry_budget
+from isochrone.gateway.resilience.breaker import BreakerRules
+from isochrone.gateway.resilience.hedging import HedgeRules
+from isochrone.gateway.resilience.outliers import OutlierRules
+from isochrone.gateway.resilience.retry_budget import RetryRules
+from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.simulate.draws import endless, plain_random, stream
 from isochrone.simulate.engine import START_NS, Engine
 from isochrone.simulate.load.workloads import arrivals, duration
@@ -30,7 +32,7 @@ from isochrone.simulate.processes.gateways import Gateway, RequestKind
 from isochrone.simulate.processes.sharing_worker import SharingWorker
 from isochrone.simulate.processes.worker import Worker
 from isochrone.simulate.results.tally import Tally
-from isochrone.simulate.scenario.records import ExactWorkers, FifoWorkers, Scenario, SharingWorkers, Workers
+from isochrone.simulate.scenario.records import ExactWorkers, FifoWorkers, Gateways, Scenario, SharingWorkers, Workers
 from isochrone.worker.scheduling.batch_queue import LevelPolicy, QueueRules
 
 if TYPE_CHECKING:
@@ -68,19 +70,9 @@ class Fleet:
         rules = scenario.gateways
         self.gateways: list[Gateway] = []
         for number in range(rules.count):
-            random = plain_random(seed, f"gateway/{number}")
+            seed_of_gateway = plain_random(seed, f"gateway/{number}").getrandbits(63)
             self.gateways.append(
-                Gateway(
-                    engine,
-                    self.workers,
-                    Balancer(make_policy(random), random),
-                    delay,
-                    client_ns,
-                    tracks=bool(scenario.failures),
-                    admission=Admission() if rules.admission else None,
-                    budget=retry_budget(RetryRules()) if rules.retries else None,
-                    outliers=Outliers() if rules.outliers else None,
-                )
+                Gateway(engine, self.workers, make_policy, delay, client_ns, gateway_rules(rules), seed_of_gateway)
             )
         self.kinds = [
             RequestKind(
@@ -119,8 +111,7 @@ class Fleet:
         for gateway in self.gateways:
             if times % 10 == 9:
                 gateway.judge(now)
-            if gateway.unsettled(now):
-                gateway.balancer.refresh(now)
+            gateway.sweep(now)
         self.engine.at(now + _REFRESH_NS, self._refresh, times + 1)
 
     def _check(self, now: int, workers: list[ExactWorker]) -> None:
@@ -207,6 +198,17 @@ def _worker(
         draws = endless(lambda count: scatter.uniform(1 - group.scatter, 1 + group.scatter, count))
         return ExactWorker(number, engine, delay, times, rules, draws, group.instances, group.speed)
     return SharingWorker(number, engine, delay, group.cpu_ms * MILLISECOND, group.cores, group.speed)
+
+
+def gateway_rules(given: Gateways) -> GatewayRules:
+    """The rules of a gateway as a scenario asks for them."""
+    model = ModelRules(
+        admission=AdmissionRules(enabled=given.admission),
+        retries=RetryRules(enabled=given.retries),
+        hedge=HedgeRules(enabled=given.hedging),
+        breaker=BreakerRules(enabled=given.breakers),
+    )
+    return GatewayRules(defaults=model, outliers=OutlierRules(enabled=given.outliers))
 
 
 def batch_times(milliseconds: dict[int, float]) -> list[float]:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from isochrone.control.fleet.processes import ProcessSpec
 from isochrone.engines.base import Exit
 from isochrone.engines.supervision.death_events import Limit, death_record
-from isochrone.gateway.lost_workers import ADVICE
+from isochrone.gateway.requests.suspected import ADVICE
 
 WORKER = ProcessSpec("cpu-1", "worker", (), "cpu")
 

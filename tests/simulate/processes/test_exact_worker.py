@@ -10,7 +10,7 @@ from answering import Callers, no_delay
 from isochrone.clock import MILLISECOND
 from isochrone.simulate.engine import START_NS
 from isochrone.simulate.fleet import batch_times
-from isochrone.simulate.processes.calls import ANSWERED, FAILED, REFUSED, TOO_LATE
+from isochrone.simulate.processes.calls import ANSWERED, LOST, REFUSED, TOO_LATE
 from isochrone.simulate.processes.exact_worker import ExactWorker
 from isochrone.worker.scheduling.batch_queue import LevelPolicy, QueueRules
 
@@ -84,8 +84,8 @@ def test_a_stop_fails_everything_and_the_next_life_is_not_disturbed_by_the_last(
     callers.at(6, worker.recover)
     callers.send(worker, 7, "served")
     assert callers.run() == [
-        (5, "running", FAILED),
-        (5, "queued", FAILED),
+        (5, "running", LOST),
+        (5, "queued", LOST),
         (pytest.approx(17, abs=0.01), "served", ANSWERED),
     ]
     assert worker.in_flight == 0

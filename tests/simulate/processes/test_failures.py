@@ -15,11 +15,11 @@ FOUR: dict[str, Any] = {
 }
 
 
-def test_without_retries_a_dead_worker_fails_its_share_until_checks_see_it() -> None:
+def test_without_retries_a_dead_worker_fails_what_it_had() -> None:
     failures = [{"kind": "stop", "at": 2, "seconds": 2, "workers": [0]}]
     tally = outcome(**FOUR, failures=failures)
-    # A quarter of what comes in the 300 ms before it is noticed, and what it had.
-    assert tally.failed == pytest.approx(75, abs=25)
+    # The first loss makes the gateway check the process: what follows in the 300 ms of health checks goes elsewhere.
+    assert 0 < tally.failed < 40
     assert tally.failed + tally.in_time == tally.offered
 
 
@@ -27,13 +27,13 @@ def test_retries_hide_a_dead_worker() -> None:
     failures = [{"kind": "stop", "at": 2, "seconds": 2, "workers": [0]}]
     tally = outcome(**FOUR, gateways={"retries": True, "outliers": False}, failures=failures)
     assert tally.failed == 0
-    assert tally.retried > 20
+    assert tally.retried > 5
     assert tally.in_time == tally.offered
 
 
 def test_a_stalled_worker_keeps_its_callers_until_their_deadline_or_until_checks_see_it() -> None:
     failures = [{"kind": "stall", "at": 2, "seconds": 3, "workers": [0]}]
-    slow_checks = {"retries": True, "outliers": False, "detection_ms": 1000}
+    slow_checks = {"retries": True, "outliers": False, "breakers": False, "detection_ms": 1000}
     bounded = outcome(**FOUR, requests=[{"deadline_ms": 100}], gateways=slow_checks, failures=failures)
     assert bounded.late == pytest.approx(250, abs=60)
     assert bounded.latency.highest <= 100_000_001
@@ -43,12 +43,12 @@ def test_a_stalled_worker_keeps_its_callers_until_their_deadline_or_until_checks
     assert 290_000_000 < patient.latency.highest < 600_000_000
 
 
-def test_who_fails_fast_is_ejected_as_an_outlier() -> None:
+def test_the_circuit_breaker_of_a_worker_that_fails_fast_opens() -> None:
     failures = [{"kind": "errors", "at": 1, "workers": [0]}]
-    plain = outcome(**FOUR, failures=failures)
-    ejecting = outcome(**FOUR, gateways={"retries": False, "outliers": True}, failures=failures)
+    plain = outcome(**FOUR, gateways={"retries": False, "breakers": False}, failures=failures)
+    guarded = outcome(**FOUR, gateways={"retries": False, "breakers": True}, failures=failures)
     assert plain.failed > 1000
-    assert ejecting.failed < 0.1 * plain.failed
+    assert guarded.failed < 0.1 * plain.failed
 
 
 def test_a_worker_that_is_back_gets_traffic_again() -> None:

@@ -8,7 +8,7 @@ from answering import Callers, no_delay
 from isochrone.clock import MILLISECOND
 from isochrone.simulate.engine import START_NS
 from isochrone.simulate.fleet import batch_times
-from isochrone.simulate.processes.calls import ANSWERED, FAILED, TOO_LATE
+from isochrone.simulate.processes.calls import ANSWERED, FAILED, LOST, TOO_LATE, UNREACHABLE
 from isochrone.simulate.processes.fifo_worker import FifoWorker
 
 
@@ -97,9 +97,9 @@ def test_a_stop_fails_everything_and_what_comes_after_until_it_is_back() -> None
     callers.at(20, worker.recover)
     callers.send(worker, 21, "served")
     assert callers.run() == [
-        (5, "running", FAILED),
-        (5, "queued", FAILED),
-        (6, "refused", FAILED),
+        (5, "running", LOST),
+        (5, "queued", LOST),
+        (6, "refused", UNREACHABLE),
         (pytest.approx(31, abs=0.01), "served", ANSWERED),
     ]
     assert worker.in_flight == 0
@@ -122,7 +122,7 @@ def test_a_stop_during_a_stall_fails_what_waited_at_the_door_too() -> None:
     callers.at(5, worker.stall)
     callers.send(worker, 6, "at the door")
     callers.at(8, worker.stop)
-    assert sorted(callers.run()) == [(8, "at the door", FAILED), (8, "running", FAILED)]
+    assert sorted(callers.run()) == [(8, "at the door", LOST), (8, "running", LOST)]
 
 
 def test_a_slow_one_is_slow_from_its_next_batch_on() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from isochrone.clock import MILLISECOND
 from isochrone.simulate.engine import START_NS
-from isochrone.simulate.processes.calls import FAILED
+from isochrone.simulate.processes.calls import LOST
 from isochrone.simulate.processes.sharing_worker import SharingWorker
 
 
@@ -79,7 +79,7 @@ def test_a_stop_fails_everybody_inside() -> None:
     callers.send(worker, 0, "a")
     callers.send(worker, 1, "b")
     callers.at(4, worker.stop)
-    assert callers.run() == [(4, "a", FAILED), (4, "b", FAILED)]
+    assert callers.run() == [(4, "a", LOST), (4, "b", LOST)]
     assert worker.in_flight == 0
 
 

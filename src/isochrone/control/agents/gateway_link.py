@@ -60,7 +60,7 @@ class GatewayLink:
         self._switching = GatewaySwitching(store, self.mirror, keys, gateway, record, rules, self._tasks, self._apply)
         self._registration = GatewayRegistration(store, keys, self.mirror, self._current, rules.lease, name_taken)
         gateway.fleet.lead()
-        gateway.lost_workers.on_event = self._report_event
+        gateway.on_event = self._report_event
         gateway.control_token = record.control_token
 
     async def start(self) -> None:

@@ -69,7 +69,7 @@ class GatewaySwitching:
         actions = self._participant.observe(switch, fleet.epoch)
         if actions.release:
             held = time.monotonic() - self._held_since
-            released = fleet.release()
+            released = self._gateway.release()
             log.info("switch over", epoch=fleet.epoch, requests_held=released, held_ms=round(held * 1e3, 2))
         if actions.hold:
             # Requests are held before the phase is acknowledged.
@@ -115,7 +115,7 @@ class GatewaySwitching:
         held = time.monotonic() - self._held_since
         entry = self._mirror.entries.get(self._keys.switch)
         if held > self._rules.reject_held:
-            self._gateway.fleet.refuse_held(
+            self._gateway.reject_held(
                 f"a version is being switched and the store does not say how it ended, for {held:.1f} s now; try again"
             )
         if held > self._rules.longest_hold and entry is not None:

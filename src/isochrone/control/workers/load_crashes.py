@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from isochrone.clock import SECOND
 from isochrone.control.workers.loads import Call
-from isochrone.gateway.lost_workers import ADVICE
+from isochrone.gateway.requests.suspected import ADVICE
 from isochrone.gateway.resilience.suspects import Key, QuarantineRules, Standing, Suspects
 
 _RULES = QuarantineRules(duration_ns=600 * SECOND, suspicion_ns=600 * SECOND)

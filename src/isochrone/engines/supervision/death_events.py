@@ -16,7 +16,7 @@ from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import EventRecord
 from isochrone.engines.base import Exit
 from isochrone.engines.supervision.observation import SUPERVISOR
-from isochrone.gateway.lost_workers import ADVICE
+from isochrone.gateway.requests.suspected import ADVICE
 from isochrone.store.base import Store, StoreUnavailable
 
 #: Deaths of one process that get an event at once, and seconds until one more may.

@@ -86,6 +86,8 @@ class InferStream:
         self._inflation: Inflation | None = None
         self._half_closed = False
         self._stopping = False
+        #: Something came since the server, stopping, last looked.
+        self._active = True
         self._over = False
         self._opened = stream.arrived
         stream.owner = self
@@ -95,6 +97,7 @@ class InferStream:
 
     def data_received(self, data: bytes) -> None:
         if not self._over:
+            self._active = True
             self._reader.feed(data)
             self._read()
 
@@ -111,8 +114,12 @@ class InferStream:
                 request.shed(error)
 
     def stopping(self) -> None:
-        self._stopping = True
-        self._settle()
+        """Called now and then while the server stops. A call that has just been used may be ended by its client now:
+        only one that has been silent is ended from here."""
+        if not self._active:
+            self._stopping = True
+            self._settle()
+        self._active = False
 
     @property
     def _has_room(self) -> bool:

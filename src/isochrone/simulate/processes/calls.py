@@ -1,15 +1,16 @@
-"""One request in the simulated fleet, and its possible outcomes."""
+"""One attempt of a request as a simulated worker has it, and the ways it can end."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
-from isochrone.gateway.policies.base import NEVER, Demand
-from isochrone.gateway.replicas import LoadReport, Replica
+from isochrone.clock import NEVER
+from isochrone.gateway.replicas import LoadReport
+from isochrone.gateway.requests.request import Attempt
 from isochrone.simulate.results.tally import Tally
 
-#: Outcomes of a call at its worker.
-ANSWERED, REFUSED, TOO_LATE, FAILED = range(4)
+#: Outcomes of a call: answered; rejected; too late for its deadline; an error; lost with its process; no process there.
+ANSWERED, REFUSED, TOO_LATE, FAILED, LOST, UNREACHABLE = range(6)
 #: Places of a call at its worker.
 ELSEWHERE, QUEUED, RUNNING = range(3)
 
@@ -21,25 +22,21 @@ class Sender(Protocol):
 
 
 class Call:
-    """One request. Fields are grouped by their writer: workload, gateway, worker."""
+    """One attempt. Fields are grouped by their writer: gateway, worker."""
 
     __slots__ = (
         "arrived",
-        "attempts",
+        "attempt",
         "deadline",
-        "demand",
         "entered",
         "gateway",
-        "load",
         "met",
         "outcome",
         "over",
         "place",
         "priority",
-        "replica",
         "report",
         "rows",
-        "sent_at",
         "tally",
         "work",
     )
@@ -57,17 +54,11 @@ class Call:
         self.deadline = deadline
         self.rows = rows
         self.priority = 0
-        #: Kept for a second attempt.
-        self.demand: Demand | None = None
-        self.replica: Replica | None = None
-        #: The replica's load at the time of sending, which the balancer needs at the end.
-        self.load = 0
-        self.sent_at = 0
-        self.attempts = 0
-        #: The client has its answer, or has given up.
+        self.attempt: Attempt | None = None
+        #: Its gateway waits for it no longer.
         self.over = False
         self.outcome = ANSWERED
-        #: The load report that came with the answer, if any.
+        #: The worker's load report with the answer; None: it gave none.
         self.report: LoadReport | None = None
         self.place = ELSEWHERE
         #: Arrival at its worker, and the number of requests in flight there, including this one.

@@ -1,30 +1,43 @@
-"""A simulated gateway: the real balancer, policy, admission, retry budget and outlier ejection; time is the engine's.
+"""A simulated gateway: the real fleet, request machine and policies of a gateway; connections and time are simulated.
 
-It does what the gateway's forwarding does around those decisions, in the same order, and nothing of its own: choose,
-check, send, probe whom the policy wants to hear of, take the worker's word from each answer, try again where that is
-safe, give up at the deadline.
+It executes the instructions of ``RequestMachine`` as the gateway's shell does: it sends calls over the simulated
+network, probes, cancels, checks processes, and counts how every request ended. It decides nothing.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, ClassVar, cast
 
-from isochrone.gateway.admission import Admission
-from isochrone.gateway.balancer import Balancer
-from isochrone.gateway.policies.base import NEVER, Demand
+from isochrone.clock import NEVER
+from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError
+from isochrone.gateway.fleet import Fleet, Member
+from isochrone.gateway.policies.base import Demand, Policy
 from isochrone.gateway.replicas import Endpoint, LoadReport, Replica
+from isochrone.gateway.requests.instructions import Do, Instruction
+from isochrone.gateway.requests.machine import RequestMachine
+from isochrone.gateway.requests.outcomes import Outcome
+from isochrone.gateway.requests.request import Attempt, Fields, Request
 from isochrone.gateway.resilience.outliers import Outliers
-from isochrone.gateway.resilience.retry_budget import Budget
+from isochrone.gateway.rules.gateway_rules import GatewayRules
+from isochrone.gateway.upstreams import Upstream
+from isochrone.settings.wire_limits import WireLimits
 from isochrone.simulate.engine import Engine
-from isochrone.simulate.processes.calls import ANSWERED, FAILED, REFUSED, TOO_LATE, Call
-from isochrone.simulate.processes.worker import ERRING, SERVING, Worker
+from isochrone.simulate.processes.calls import ANSWERED, FAILED, LOST, REFUSED, TOO_LATE, UNREACHABLE, Call
+from isochrone.simulate.processes.worker import ERRING, SERVING, STOPPED, Worker
 from isochrone.simulate.results.tally import Tally
 
-#: As the gateway has it.
-MAX_ATTEMPTS = 3
-_HIGHEST = 1
-_MODEL = "model"
+MODEL = "model"
+_VERSION = "1"
+_LIMITS = WireLimits()
+_OUTCOMES = {
+    ANSWERED: Outcome.ANSWERED,
+    REFUSED: Outcome.NOT_BEGUN,
+    TOO_LATE: Outcome.NOT_BEGUN,
+    FAILED: Outcome.FAILED,
+}
 
 
 class RequestKind:
@@ -41,8 +54,54 @@ class RequestKind:
         self.deadline_ns = deadline_ns
         self.rows = rows
         self.priority = priority
-        #: What affinity goes by: one per agent.
+        #: Affinity goes by these: one per agent.
         self.keys: Sequence[bytes] = [b"agent-%d" % number for number in range(agents)]
+
+
+class _NoFields:
+    def get(self, name: bytes) -> bytes | None:
+        return None
+
+
+_NO_FIELDS = _NoFields()
+
+
+class SimulatedAttempt(Attempt):
+    """One sending of a request; ``call`` is what its worker has of it."""
+
+    call: Call
+
+
+class SimulatedRequest(Request):
+    """A request without bytes."""
+
+    attempt_type: ClassVar[type[Attempt]] = SimulatedAttempt
+
+    work: float
+    tally: Tally
+    number: int
+
+    @property
+    def head(self) -> Fields:
+        return _NO_FIELDS
+
+    @property
+    def body(self) -> bytes:
+        return b""
+
+    def take_fingerprint(self) -> bytes:
+        return b"%d" % self.number  # no two requests are identical
+
+
+class SimulatedFleet(Fleet):
+    """A fleet whose members are simulated workers."""
+
+    def make_member(self, upstream: Upstream, now: int) -> Member:
+        member = Member(upstream, cast(Any, None), now)
+        member.endpoint.healthy = True
+        member.endpoint.reports = True
+        member.serves = {MODEL: {_VERSION: ""}}
+        return member
 
 
 class Gateway:
@@ -52,239 +111,229 @@ class Gateway:
         self,
         engine: Engine,
         workers: Sequence[Worker],
-        balancer: Balancer,
+        make_policy: Callable[[Random], Policy],
         delay: Callable[[], int],
         client_ns: int = 0,
-        *,
-        tracks: bool = False,
-        admission: Admission | None = None,
-        budget: Budget | None = None,
-        outliers: Outliers | None = None,
+        rules: GatewayRules | None = None,
+        seed: int = 0,
     ) -> None:
         self.engine = engine
-        self.balancer = balancer
-        self.policy = balancer.policy
+        self._workers = workers
         self._delay = delay
         #: From client to gateway and back.
         self._client_ns = client_ns
-        self._admission = admission
-        self._budget = budget
-        self._outliers = outliers
-        self.replicas: list[Replica] = []
-        for worker in workers:
-            endpoint = Endpoint(f"worker-{worker.number}:8001")
-            endpoint.handle = worker
-            endpoint.reports = True
-            self.replicas.append(Replica(endpoint))
-        if outliers is not None:
-            outliers.endpoints_changed([replica.endpoint for replica in self.replicas], engine.now)
-        balancer.update(self.replicas, engine.now)
+        rules = rules or GatewayRules()
+        self._outliers = Outliers(rules.outliers)
+        self.fleet = SimulatedFleet(
+            rules,
+            _LIMITS,
+            self._outliers,
+            seed,
+            clock=lambda: engine.now,
+            make_policy=lambda _, random: make_policy(random),
+        )
+        self.fleet.set_members(upstream_of(worker) for worker in workers)
+        self._numbers = {address: worker.number for address, worker in zip(self.fleet.members, workers, strict=True)}
+        self._outliers.endpoints_changed((member.endpoint for member in self.fleet.members.values()), engine.now)
+        self.served = self.fleet.model(MODEL)
+        self.replicas: list[Replica] = list(self.served.current.replicas.values())
+        self.machine = RequestMachine(self.fleet)
         #: Requests with a deadline by kind, in the order they came: of one kind, the first is due first.
-        self._waiting: dict[int, deque[Call]] = {}
+        self._waiting: dict[int, deque[SimulatedRequest]] = {}
         self._armed: set[int] = set()
-        #: Calls that are not over, and which they are: asked only when workers can be lost.
-        self.open = 0
-        self._under_way: dict[Call, None] | None = {} if tracks else None
+        self._arrivals = 0
         self.probes = 0
 
-    # The way there.
+    @property
+    def open(self) -> int:
+        """Requests that are not over."""
+        return len(self.machine.open)
+
+    @property
+    def policy(self) -> Policy:
+        return self.served.current.balancer.policy
+
+    # Events.
 
     def arrive(self, now: int, work: float, kind: RequestKind, tally: Tally, key: bytes = b"") -> None:
         """A request from a client."""
         tally.offered += 1
-        deadline = NEVER
+        request = SimulatedRequest()
+        request.served = self.served
+        request.arrived = now
+        request.attempts = []
+        request.work = work
+        request.tally = tally
+        self._arrivals = request.number = self._arrivals + 1
         if kind.deadline_ns != NEVER:
-            deadline = now + kind.deadline_ns - self._client_ns
-        call = Call(now, work, self, tally, deadline, kind.rows)
-        call.priority = kind.priority
-        call.demand = demand = Demand(key, deadline, kind.rows, kind.priority)
-        if self._budget is not None:
-            self._budget.request(now)
-        balancer = self.balancer
-        replica = balancer.choose(demand, now)
-        if replica is None:
-            tally.failed += 1
+            request.deadline = now + kind.deadline_ns - self._client_ns
+        request.demand = Demand(key, request.deadline, kind.rows, kind.priority)
+        self.execute(self.machine.arrive(request, now), now)
+        if request.over:
             return
-        if self._admission is not None and deadline != NEVER and demand.priority != _HIGHEST:
-            verdict = self._admission.check(balancer.eligible, replica, demand, now)
-            if not isinstance(verdict, Replica):
-                tally.refused += 1
-                return
-            replica = verdict
-        self.open += 1
-        self._send(now, call, replica)
-        if deadline != NEVER:
+        if request.due_at < request.deadline:
+            self.engine.at(request.due_at, self._due_alone, request)
+        if request.deadline != NEVER:
             waiting = self._waiting.get(kind.index)
             if waiting is None:
                 waiting = self._waiting[kind.index] = deque()
-            # Done ones leave at the front, so that the line is as long as what is under way, not as the deadline.
+            # Requests that are over leave at the front: the line holds those in flight, not those of a deadline's span.
             while waiting and waiting[0].over:
                 waiting.popleft()
-            waiting.append(call)
+            waiting.append(request)
             if kind.index not in self._armed:
                 self._armed.add(kind.index)
-                self.engine.at(deadline, self._due, kind.index)
-
-    def _send(self, now: int, call: Call, replica: Replica) -> None:
-        call.replica = replica
-        call.load = self.balancer.sent(replica, now)
-        call.sent_at = now
-        call.attempts += 1
-        if self._under_way is not None:
-            self._under_way[call] = None
-        at, delay = self.engine.at, self._delay
-        at(now + delay(), replica.endpoint.handle.arrive, call)
-        asked = self.policy.probes(now)
-        if asked:
-            # Probes of one request travel together: one event there and one back, not six.
-            self.probes += len(asked)
-            at(now + delay(), self._probe, tuple(asked))
-
-    def _probe(self, now: int, asked: tuple[Replica, ...]) -> None:
-        """Probes are at their workers' doors. Who stopped or stalls does not answer."""
-        news: list[tuple[Replica, LoadReport]] = []
-        for replica in asked:
-            worker: Worker = replica.endpoint.handle
-            if worker.state in (SERVING, ERRING):
-                news.append((replica, worker.report(now)))
-        if news:
-            self.engine.at(now + self._delay(), self._told, news)
-
-    def _told(self, now: int, news: list[tuple[Replica, LoadReport]]) -> None:
-        reported = self.balancer.reported
-        for replica, report in news:
-            reported(replica, report, now)
-
-    # The way back.
+                self.engine.at(request.deadline, self._due, kind.index)
 
     def answered(self, now: int, call: Call) -> None:
-        """The worker's answer, or the news that its connection broke."""
-        if call.over:
+        """A worker's answer, or the loss of a connection."""
+        attempt = call.attempt
+        if call.over or attempt is None:
             return
-        replica, outcome, balancer = call.replica, call.outcome, self.balancer
-        assert replica is not None
-        if call.report is not None:
-            balancer.reported(replica, call.report, now)
-        latency = now - call.sent_at
-        if outcome in (ANSWERED, FAILED):
-            failed = outcome == FAILED
-            balancer.ended(replica, call.load, latency, failed, now)
-            if self._outliers is not None and self._outliers.ended(replica.endpoint, _MODEL, latency, failed, now):
-                balancer.refresh(now)
-        else:
-            # A refusal says nothing of how fast the replica is, nor that it is broken.
-            balancer.dropped(replica, call.sent_at, now)
-        if outcome != ANSWERED and outcome != TOO_LATE and self._try_again(now, call, replica):
-            return
-        self._settle(now, call, outcome)
-
-    def _try_again(self, now: int, call: Call, tried: Replica) -> bool:
-        if self._budget is None or call.attempts >= MAX_ATTEMPTS or now >= call.deadline:
-            return False
-        balancer, demand = self.balancer, call.demand
-        assert demand is not None
-        if (len(balancer.eligible) < 2 and tried in balancer.eligible) or not self._budget.take(now):
-            return False
-        avoid = (*demand.avoid, tried)
-        call.demand = demand = Demand(demand.key, demand.deadline, demand.rows, demand.priority, avoid)
-        replica = balancer.choose(demand, now)
-        if replica is None or replica in avoid:
-            return False
-        call.tally.retried += 1
-        self._send(now, call, replica)
-        return True
-
-    def _settle(self, now: int, call: Call, outcome: int) -> None:
-        """The client knows."""
         call.over = True
-        self.open -= 1
-        if self._under_way is not None:
-            del self._under_way[call]
-        tally = call.tally
-        if outcome == REFUSED:
-            tally.refused += 1
-        elif outcome == FAILED:
-            tally.failed += 1
+        request, outcome = attempt.request, call.outcome
+        if outcome in (LOST, UNREACHABLE):
+            error = ConnectionLost("the connection is gone", unprocessed=outcome == UNREACHABLE)
+            self.execute(self.machine.lost(request, attempt, error, now), now)
         else:
-            if outcome == ANSWERED and now <= call.deadline:
-                tally.in_time += 1
-            else:
-                tally.late += 1
-            tally.latency.add(now - call.arrived + self._client_ns)
+            self.execute(self.machine.answered(request, attempt, _OUTCOMES[outcome], now, call.report), now)
 
     def _due(self, now: int, kind: int) -> None:
-        """The deadline of the oldest of a kind may have come."""
+        """The deadline of the oldest request of a kind may have come."""
         waiting = self._waiting[kind]
         while waiting and (waiting[0].over or waiting[0].deadline <= now):
-            call = waiting.popleft()
-            if not call.over:
-                self._give_up(now, call)
+            request = waiting.popleft()
+            if not request.over:
+                self.execute(self.machine.due(request, now), now)
         if waiting:
             self.engine.at(waiting[0].deadline, self._due, kind)
         else:
             self._armed.discard(kind)
 
-    def _give_up(self, now: int, call: Call) -> None:
-        replica = call.replica
-        assert replica is not None
-        self.balancer.dropped(replica, call.sent_at, now)
-        if replica.reported_at < call.sent_at:
-            # Not a word since it was sent: that says something of the worker, and not of its queue alone.
-            replica.error_rate += (1.0 - replica.error_rate) / 16
-            if self._outliers is not None and self._outliers.ended(replica.endpoint, _MODEL, 0, True, now):
-                self.balancer.refresh(now)
-        self._settle(now, call, TOO_LATE)
-        self.engine.at(now + self._delay(), replica.endpoint.handle.abandoned, call)
-
-    # What is found out beside requests.
+    def _due_alone(self, now: int, request: SimulatedRequest) -> None:
+        """A hedge may be due, or the patience with an endpoint is over."""
+        if not request.over and now >= request.due_at:
+            self.execute(self.machine.due(request, now), now)
 
     def health(self, now: int, worker: Worker, well: bool) -> None:
-        """Active checks found a change. What a lost worker still has is given up there and tried elsewhere."""
+        """Active health checks found a change."""
         endpoint = self.replicas[worker.number].endpoint
         if endpoint.healthy == well:
             return
         endpoint.healthy = well
         if well:
             endpoint.joined_at = now
-        self.balancer.refresh(now)
+        self.fleet.rebuild()
         if not well:
-            for call in list(self._under_way or ()):
-                if call.replica is not None and call.replica.endpoint is endpoint:
-                    self._lost(now, call, call.replica)
+            self.execute(self.machine.endpoint_lost(endpoint, now), now)
+            for request in self.machine.open:
+                if request.patience_until != NEVER:
+                    self.engine.at(request.patience_until, self._due_alone, request)
 
-    def _lost(self, now: int, call: Call, replica: Replica) -> None:
-        self.balancer.ended(replica, call.load, now - call.sent_at, True, now)
-        # The worker may still hold the call, so what goes on is another one with the same past.
-        again = Call(call.arrived, call.work, self, call.tally, call.deadline, call.rows)
-        again.priority, again.demand, again.attempts = call.priority, call.demand, call.attempts
-        call.over = True
-        if self._under_way is not None:
-            del self._under_way[call]
-            self._under_way[again] = None
-        self.engine.at(now + self._delay(), replica.endpoint.handle.abandoned, call)
-        if not self._try_again(now, again, replica):
-            self._settle(now, again, FAILED)
-        elif again.deadline != NEVER:
-            self.engine.at(again.deadline, self._due_alone, again)
+    # Instructions.
 
-    def _due_alone(self, now: int, call: Call) -> None:
-        if not call.over:
-            self._give_up(now, call)
+    def execute(self, instructions: list[Instruction], now: int) -> None:
+        for do, request, subject in instructions:
+            if do is Do.SEND:
+                self._send(subject, now)
+            elif do is Do.ANSWER:
+                self._settle(cast(SimulatedRequest, request), subject.call.outcome, now)
+            elif do is Do.CANCEL:
+                self._cancel(subject, now)
+            elif do is Do.REJECT:
+                self._reject(cast(SimulatedRequest, request), subject, now)
+            elif do is Do.PROBE:
+                # Probes of one request travel together: one event there and one back, not six.
+                self.probes += len(subject)
+                self.engine.at(now + self._delay(), self._probe, tuple(subject))
+            elif do is Do.CHECK:
+                self.engine.at(now + self._delay(), self._check, subject)
+            elif do is Do.GONE:
+                self.health(now, self._worker(subject), False)
+
+    def _worker(self, endpoint: Endpoint) -> Worker:
+        return self._workers[self._numbers[endpoint.address]]
+
+    def _send(self, attempt: SimulatedAttempt, now: int) -> None:
+        request = cast(SimulatedRequest, attempt.request)
+        demand = request.demand
+        call = attempt.call = Call(request.arrived, request.work, self, request.tally, request.deadline, demand.rows)
+        call.priority = demand.priority
+        call.attempt = attempt
+        if len(request.tried) > 1:
+            request.tally.retried += 1
+        self.engine.at(now + self._delay(), self._worker(attempt.replica.endpoint).arrive, call)
+
+    def _cancel(self, attempt: SimulatedAttempt, now: int) -> None:
+        attempt.call.over = True
+        self.engine.at(now + self._delay(), self._worker(attempt.replica.endpoint).abandoned, attempt.call)
+
+    def _reject(self, request: SimulatedRequest, error: IsochroneError, now: int) -> None:
+        if isinstance(error, DeadlineExceeded):
+            self._settle(request, TOO_LATE if request.tried else REFUSED, now)
+        else:
+            self._settle(request, FAILED, now)
+
+    def _settle(self, request: SimulatedRequest, outcome: int, now: int) -> None:
+        """The client knows."""
+        tally = request.tally
+        if outcome == REFUSED:
+            tally.refused += 1
+        elif outcome in (ANSWERED, TOO_LATE):
+            if outcome == ANSWERED and now <= request.deadline:
+                tally.in_time += 1
+            else:
+                tally.late += 1
+            tally.latency.add(now - request.arrived + self._client_ns)
+        else:
+            tally.failed += 1
+
+    def _probe(self, now: int, asked: tuple[Replica, ...]) -> None:
+        """Probes are at their workers. One that stopped or stalls does not answer."""
+        reports: list[tuple[Replica, LoadReport]] = []
+        for replica in asked:
+            worker = self._worker(replica.endpoint)
+            if worker.state in (SERVING, ERRING):
+                reports.append((replica, worker.report(now)))
+        if reports:
+            self.engine.at(now + self._delay(), self._probed, reports)
+
+    def _probed(self, now: int, reports: list[tuple[Replica, LoadReport]]) -> None:
+        balancer = self.served.current.balancer
+        for replica, report in reports:
+            replica.endpoint.heard_at = now
+            balancer.reported(replica, report, now)
+
+    def _check(self, now: int, endpoint: Endpoint) -> None:
+        """The question whether a process lives is at its door."""
+        lives = self._worker(endpoint).state != STOPPED
+        self.engine.at(now + self._delay(), self._checked, (endpoint, lives))
+
+    def _checked(self, now: int, found: tuple[Endpoint, bool]) -> None:
+        self.execute(self.machine.checked(*found, now), now)
+
+    # By the clock.
 
     def close(self, now: int) -> None:
-        """The run is over: who is still waited for has failed."""
-        for call in list(self._under_way or ()):
-            assert call.replica is not None
-            self.balancer.dropped(call.replica, call.sent_at, now)
-            self._settle(now, call, FAILED)
+        """The run is over: requests that still wait have failed."""
+        for request in list(self.machine.open):
+            self.machine.cancelled(request, now)
+            self._settle(cast(SimulatedRequest, request), FAILED, now)
 
-    def unsettled(self, now: int) -> bool:
-        """Whether who is eligible changes with time alone: somebody is ejected, or a newcomer grows."""
-        # An ejected one joins anew when its time is over, so this is one look.
-        limit = now - self.balancer.rules.slow_start_ns
-        return any(replica.endpoint.joined_at > limit for replica in self.replicas)
+    def sweep(self, now: int) -> None:
+        """Ten times a second: ejections end, newcomers grow, suspects go on."""
+        limit = now - self.served.current.balancer.rules.slow_start_ns
+        # An endpoint whose ejection ends joins again, so this is one look.
+        if any(replica.endpoint.joined_at > limit for replica in self.replicas):
+            self.served.current.refresh(now)
+        self.execute(self.machine.sweep(now), now)
 
     def judge(self, now: int) -> None:
-        """Once a second: who is an outlier."""
-        if self._outliers is not None and self._outliers.tick(now):
-            self.balancer.refresh(now)
+        """Once a second: find outliers."""
+        self.served.tick(now)
+        if self._outliers.tick(now):
+            self.fleet.refresh(now)
+
+
+def upstream_of(worker: Worker) -> Upstream:
+    return Upstream(f"worker-{worker.number}", 8001, 8001)

@@ -11,7 +11,7 @@ from typing import Any
 
 from isochrone.gateway.replicas import LoadReport
 from isochrone.simulate.engine import Engine, Handler
-from isochrone.simulate.processes.calls import ANSWERED, ELSEWHERE, FAILED, Call
+from isochrone.simulate.processes.calls import ANSWERED, ELSEWHERE, FAILED, LOST, UNREACHABLE, Call
 
 #: States of a worker.
 SERVING, STOPPED, STALLED, ERRING = range(4)
@@ -47,7 +47,10 @@ class Worker:
         elif state == STALLED:
             self._held.append((now, self.arrive, call))
         elif not call.over:
-            self.answer(now, call, FAILED, None if state == STOPPED else self.report(now))
+            if state == STOPPED:
+                self.answer(now, call, UNREACHABLE, None)
+            else:
+                self.answer(now, call, FAILED, self.report(now))
 
     def abandoned(self, now: int, call: Call) -> None:
         """Handle a call whose caller has gone."""
@@ -97,11 +100,11 @@ class Worker:
         held, self._held = self._held, []
         for _, handler, argument in held:
             if handler == self.arrive and not argument.over:
-                self.answer(now, argument, FAILED, None)
+                self.answer(now, argument, LOST, None)
         for call in self.drop_all(now):
             call.place = ELSEWHERE
             if not call.over:
-                self.answer(now, call, FAILED, None)
+                self.answer(now, call, LOST, None)
         self.state = STOPPED
 
     def stall(self, now: int) -> None:

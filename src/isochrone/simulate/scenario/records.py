@@ -85,6 +85,10 @@ class Gateways(Section):
     retries: bool = True
     #: Eject workers that fail, or are slow compared with the others.
     outliers: bool = True
+    #: Open circuit breakers of workers that fail.
+    breakers: bool = True
+    #: Send a second copy of slow requests.
+    hedging: bool = False
     #: Time until active health checks detect that a worker stopped or recovered.
     detection_ms: Amount = 300.0
 

@@ -13,9 +13,11 @@ from offline import OfflineLoop, RecordingTransport, add_members, turns
 from isochrone.clock import now_ns
 from isochrone.gateway.application import GatewayApplication
 from isochrone.gateway.balancer import BalancerRules
-from isochrone.gateway.forwarding import Forward
+from isochrone.gateway.front.caller_requests import CallerRequest
+from isochrone.gateway.front.http_requests import HttpRequest
 from isochrone.gateway.gateway import Gateway
-from isochrone.gateway.http_forward import HttpForward
+from isochrone.gateway.requests import accounts
+from isochrone.gateway.requests.instructions import Do
 from isochrone.gateway.resilience.retry_budget import RetryRules
 from isochrone.gateway.resilience.suspects import QuarantineRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
@@ -104,18 +106,19 @@ class Scene:
         await turns(10)
         return sent
 
-    def under_way(self) -> dict[str, list[Forward]]:
-        found: dict[str, list[Forward]] = {}
-        for forward in self.gateway.forwards:
-            for attempt in forward.attempts:
-                found.setdefault(attempt.replica.endpoint.address[0], []).append(forward)
+    def under_way(self) -> dict[str, list[CallerRequest]]:
+        found: dict[str, list[CallerRequest]] = {}
+        for request in self.gateway.machine.open:
+            assert isinstance(request, CallerRequest)
+            for attempt in request.attempts:
+                found.setdefault(attempt.replica.endpoint.address[0], []).append(request)
         return found
 
     async def answer(self, host: str) -> None:
         """Every request that is on a host."""
-        for forward in self.under_way().get(host, []):
-            for attempt in list(forward.attempts):
-                sent: Any = attempt.sent
+        for request in self.under_way().get(host, []):
+            for attempt in list(request.attempts):
+                sent: Any = attempt.sent  # type: ignore[attr-defined]
                 call = getattr(sent, "launched", None) or sent
                 if attempt.replica.endpoint.address[0] == host:
                     call.connection.data_received(_ANSWER)
@@ -194,7 +197,7 @@ def test_rules_may_let_several_share_a_worker() -> None:
 def test_the_one_that_loses_a_second_process_is_rejected_and_those_like_it_too() -> None:
     async def scene(fleet: Scene) -> None:
         told: list[tuple[str, str, str]] = []
-        fleet.gateway.lost_workers.on_event = lambda *event: told.append(event)
+        fleet.gateway.on_event = lambda *event: told.append(event)
         fleet.only("a")
         killer, *others = await fleet.send(1, 2, 3)
         fleet.only("a", "b", "c")
@@ -221,14 +224,14 @@ def test_the_one_that_loses_a_second_process_is_rejected_and_those_like_it_too()
 
 
 def test_large_requests_are_known_by_their_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    hashed: list[Forward] = []
-    take = HttpForward.take_fingerprint
+    hashed: list[CallerRequest] = []
+    take = HttpRequest.take_fingerprint
 
-    def counted(forward: HttpForward) -> bytes:
-        hashed.append(forward)
-        return take(forward)
+    def counted(request: HttpRequest) -> bytes:
+        hashed.append(request)
+        return take(request)
 
-    monkeypatch.setattr(HttpForward, "take_fingerprint", counted)
+    monkeypatch.setattr(HttpRequest, "take_fingerprint", counted)
 
     async def scene(fleet: Scene) -> None:
         fleet.only("a")
@@ -257,8 +260,9 @@ def test_a_hedge_counts() -> None:
         fleet.only("a")
         (caller,) = await fleet.send(1)
         fleet.only("a", "b", "c")
-        (forward,) = fleet.gateway.forwards
-        forward._send(forward.replica_set.replicas["b:1"], now_ns())
+        (request,) = fleet.gateway.machine.open
+        hedge = accounts.begin(request, request.replica_set.replicas["b:1"], now_ns())
+        fleet.gateway.execute([(Do.SEND, request, hedge)])
         await turns(10)
         await fleet.end("a")
         assert set(fleet.under_way()) == {"b"}
@@ -315,7 +319,7 @@ def test_callers_that_leave_make_room() -> None:
         waiting[0].owner.abandoned()
         on_trial.abandoned()
         await turns(10)
-        assert [forward.exchange for forward in fleet.under_way()["b"]] == [waiting[1]]
+        assert [request.exchange for request in fleet.under_way()["b"]] == [waiting[1]]
         await fleet.answer("b")
         assert waiting[1].status == 200
 

@@ -1,8 +1,8 @@
-"""HTTP/1.1 (and plain HTTP/2) requests to a worker over HTTP/1.1, and the answers back.
+"""The codec of HTTP: requests to one endpoint over HTTP/1.1 or HTTP/2, and their answers.
 
-What a head alone decides is decided once per distinct head: model, version, and the bytes of the head that goes out.
-Per request that leaves the version, the time left and the length. The body passes unread, but for a glance at its JSON
-part where it speaks of a sequence or a timeout.
+Everything that follows from a head alone is computed once per distinct head: model, version, and the bytes of the head
+that goes out. Per request that leaves the version, the time left and the length. The body passes unread, except for the
+JSON part where it names a sequence, a timeout or a priority.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ import msgspec
 
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import IsochroneError
-from isochrone.gateway.attempt import Attempt
 from isochrone.gateway.commitment import EPOCH_HEADER
-from isochrone.gateway.forwarding import Forward
+from isochrone.gateway.front.caller_requests import CallerRequest, UpstreamAttempt, launched
 from isochrone.gateway.load_reports import relayed, report_of_header
 from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.replicas import LoadReport
+from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.conformance import foreign_http
+from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.sampling import HTTP
-from isochrone.gateway.served_model import ANSWERED, BROKEN, FOREIGN, REFUSED, QuotaExceeded
+from isochrone.gateway.served_model import QuotaExceeded
+from isochrone.gateway.shadowing import DiscardingExchange
 from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_contain, read, read_bounded
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
 from isochrone.protocol.rest.answers import JSON, respond_error
@@ -39,11 +42,12 @@ if TYPE_CHECKING:
     from isochrone.gateway.replica_set import ReplicaSet
     from isochrone.gateway.sampling import Samples
     from isochrone.gateway.served_model import ServedModel
-    from isochrone.gateway.shadowing import DiscardingExchange
     from isochrone.wire.http1.client import Call
     from isochrone.wire.http2.client import ClientStream
 
 TIMEOUT_HEADER = b"x-request-timeout-ms"
+#: A worker sets it on a rejection of which nothing has run.
+UNPROCESSED_HEADER = b"x-isochrone-unprocessed"
 EXPLAIN_HEADER = b"x-isochrone-explain"
 #: Of one connection, not of the message (RFC 9110 §7.6.1), or written anew here.
 _NOT_FORWARDED = frozenset(
@@ -69,9 +73,9 @@ _NOT_FORWARDED = frozenset(
 #: A lone request is faster on a connection of its own. Only our own workers take REST over HTTP/2.
 _SHARED_FROM = 4
 _NOT_RETURNED = _NOT_FORWARDED | {ORCA_HEADER}
-#: Answers that say "not here, not now": another worker may take the request.
-_REFUSALS = frozenset((429, 503, 504))
-_BROKEN = frozenset((500, 502))
+#: Rejections: another endpoint may take the request.
+_REJECTIONS = frozenset((429, 503, 504))
+_FAILURES = frozenset((500, 502))
 #: Bodies up to this size go out in one frame.
 _JOIN_LIMIT = 16_384
 #: JSON parts that say nothing a gateway must know, of all requests; bytes of them that are remembered.
@@ -81,20 +85,20 @@ _MAX_STARTS_BYTES = 4 << 20
 _MAX_RETURNED_BYTES = 4096
 
 
-class ForwardRoute(Route):
-    """Requests with one head that go to one worker."""
+class HttpRoute(Route):
+    """Requests with one head that go to one endpoint."""
 
     #: What the JSON part of one request says; None: it has to be read.
     parameters: Parameters | None = None
 
-    def __init__(self, gateway: Gateway, head: Head, model: str, version: str, path: bytes, idempotent: bool) -> None:
+    def __init__(self, gateway: Gateway, head: Head, model: str, version: str, path: bytes, kind: Kind) -> None:
         self.gateway = gateway
         self.model = model
         self.version = version
         #: What follows the model and version: ``/infer`` and its query.
         self.path = path
         self._head = head
-        self.idempotent = idempotent
+        self.kind = kind
         self.is_inference = path.partition(b"?")[0] == b"/infer"
         self.timeout_ns = timeout_header(head)
         self.wants_load = head.get(ORCA_FORMAT_HEADER) is not None
@@ -114,42 +118,32 @@ class ForwardRoute(Route):
             self._headers += b"host: isochrone\r\n"
         self._heads: dict[tuple[tuple[str, bytes], bool], bytes] = {}
         self._blocks: dict[tuple[tuple[str, bytes], bool], bytes] = {}
-        self._others: dict[str, ForwardRoute] = {}
+        self._others: dict[str, HttpRoute] = {}
 
     def handle(self, exchange: Exchange) -> None:
         try:
             fleet = self.gateway.fleet
             served = fleet.models.get(self.model) or fleet.model(self.model)
-            if self.version:
-                replica_set = served.replica_set(self.version)
-            elif served.plain and self.epoch is None:
-                replica_set = served.current
-            elif served.held is not None:
-                served.held.wait(self, exchange, self.timeout_ns or served.deadline_ns)
-                return
-            else:
-                replica_set = served.choose(exchange.head, self.epoch)
-            HttpForward(self, exchange, served, replica_set).begin()
+            request = HttpRequest(self, exchange, served)
         except IsochroneError as error:
             exchange.owner = None
             respond_error(exchange, error)
+        else:
+            self.gateway.arrive(request)
 
-    def opened(self, parameters: Parameters) -> ForwardRoute:
+    def opened(self, parameters: Parameters) -> HttpRoute:
         """The same for one request with a compressed body, whose JSON part has been read."""
         route = copy(self)
         route.parameters = parameters
         return route
 
-    def refuse_held(self, exchange: Exchange, error: IsochroneError) -> None:
-        respond_error(exchange, error)
-
-    def for_model(self, model: str) -> ForwardRoute:
+    def for_model(self, model: str) -> HttpRoute:
         """The same requests for another model: shadow traffic."""
         if model == self.model:
             return self
         route = self._others.get(model)
         if route is None:
-            route = ForwardRoute(self.gateway, self._head, model, "", self.path, self.idempotent)
+            route = HttpRoute(self.gateway, self._head, model, "", self.path, self.kind)
             self._others[model] = route
         return route if self.parameters is None else route.opened(self.parameters)
 
@@ -226,20 +220,23 @@ def returned(headers: Headers, keep_load: bool) -> Headers:
     return kept
 
 
-class HttpForward(Forward):
+class HttpRequest(CallerRequest):
     """One HTTP request."""
 
-    def __init__(self, route: ForwardRoute, exchange: Exchange, served: ServedModel, replica_set: ReplicaSet) -> None:
+    def __init__(self, route: HttpRoute, exchange: Exchange, served: ServedModel) -> None:
         self.gateway = route.gateway
         self.exchange = exchange
         self.served = served
-        self.replica_set = replica_set
         self.arrived = exchange.arrived
         self.demand = served.plain_demand
         self.attempts = []
         self.route = route
-        if not route.idempotent:
-            self.idempotent = False
+        if route.version:
+            self.version = route.version
+        if route.epoch is not None:
+            self.asked_epoch = route.epoch
+        if route.kind is not Kind.STATELESS:
+            self.kind = route.kind
         exchange.owner = self
         timeout = route.timeout_ns or served.deadline_ns
         key = served.affinity_key(exchange.head) if served.affinity.header else b""
@@ -258,14 +255,14 @@ class HttpForward(Forward):
                 if sequence and served.rules.affinity.sequence:
                     # A sequence lives on one worker, and none of its requests may run twice.
                     key = served.affinity.key(sequence)
-                    self.idempotent = False
+                    self.kind = Kind.SEQUENCE
         if timeout:
             self.deadline = self.arrived + timeout
         if timeout or key or priority != served.priority:
             self.demand = Demand(key, self.deadline, 1, priority, (), starts_sequence)
 
     def _glance(self, start: bytes | None) -> Parameters | None:
-        """Where the JSON part may speak of them."""
+        """The parameters of a JSON part that may have some."""
         route, body = self.route, self.exchange.body
         if route.parameters is not None:
             return route.parameters
@@ -277,8 +274,8 @@ class HttpForward(Forward):
             _remember_plain(start)
         return None
 
-    def copy_for(self, exchange: DiscardingExchange, served: ServedModel, replica_set: ReplicaSet) -> HttpForward:
-        return HttpForward(self.route.for_model(served.name), exchange, served, replica_set)
+    def copy(self, served: ServedModel) -> HttpRequest:
+        return HttpRequest(self.route.for_model(served.name), DiscardingExchange(self.exchange), served)
 
     def offer(self, samples: Samples) -> None:
         samples.offer(HTTP, self.route.path, self.exchange.head.headers, self.exchange.body)
@@ -286,7 +283,7 @@ class HttpForward(Forward):
     def take_fingerprint(self) -> bytes:
         return fingerprints.of_http(self.route.path, self.exchange.body, self.route.json_length)
 
-    def transmit(self, attempt: Attempt, now: int) -> None:
+    def send(self, attempt: UpstreamAttempt) -> None:
         body = self.exchange.body
         length = len(body)
         endpoint = attempt.replica.endpoint
@@ -308,49 +305,53 @@ class HttpForward(Forward):
             head = b"%sx-request-timeout-ms: %.3f\r\ncontent-length: %d\r\n\r\n" % (head, left, length)
         attempt.sent = endpoint.handle.connections.send(head, (body,) if length else (), attempt)
 
-    def outcome(self, attempt: Attempt, trailers: Headers) -> int:
+    def outcome(self, attempt: UpstreamAttempt) -> Outcome:
         if not attempt.shared and attempt.sent is not None:
             # Its connection takes the next request.
             attempt.replica.endpoint.handle.connections.release(attempt.sent)
         status = attempt.status
         known = _returned.get(id(attempt.headers))
         if (known is None or known[0] is not attempt.headers) and not attempt.streaming and self._is_foreign(attempt):
-            return FOREIGN
+            return Outcome.FOREIGN
         if status < 404:
-            return ANSWERED
-        if status in _REFUSALS or (status == 404 and self.lost_version(attempt, trailers)):
-            return REFUSED
-        return BROKEN if status in _BROKEN else ANSWERED
+            return Outcome.ANSWERED
+        if status in _REJECTIONS or (status == 404 and self.is_version_gone(attempt)):
+            # The endpoint of a version that is gone cannot have run it.
+            begun = status != 404 and not any(name == UNPROCESSED_HEADER for name, _ in attempt.headers)
+            return Outcome.REJECTED if begun else Outcome.NOT_BEGUN
+        return Outcome.FAILED if status in _FAILURES else Outcome.ANSWERED
 
-    def _is_foreign(self, attempt: Attempt) -> bool:
-        """Whether it is not the protocol's; heads that went back before have been looked at."""
+    def _is_foreign(self, attempt: UpstreamAttempt) -> bool:
+        """Whether an answer does not follow the protocol; heads that went back before have been checked."""
         attempt.foreign = foreign_http(attempt.status, attempt.headers, attempt.body, self.route.is_inference)
         return bool(attempt.foreign)
 
-    def lost_version(self, attempt: Attempt, trailers: Headers) -> bool:
+    def is_version_gone(self, attempt: UpstreamAttempt) -> bool:
         return attempt.status in (404, 503) and bool(attempt.replica_set.version) and not self.route.version
 
-    def take_report(self, attempt: Attempt, trailers: Headers, now: int) -> None:
+    def load_report(self, attempt: UpstreamAttempt) -> LoadReport | None:
         for name, value in attempt.headers:
             if name == ORCA_HEADER:
                 try:
-                    report = report_of_header(value)
+                    return report_of_header(value)
                 except IsochroneError:
-                    return
-                attempt.replica_set.balancer.reported(attempt.replica, report, now)
-                return
+                    return None
+        return None
 
-    def deliver(self, attempt: Attempt, trailers: Headers) -> None:
+    def answer(self, attempt: UpstreamAttempt) -> None:
+        if attempt.streaming:
+            self._end_streaming(attempt)
+            return
         headers = self._returned(attempt)
         if self.route.wants_timing:
             headers = through_gateway(headers, now_ns() - self.arrived)
         if self.route.explains:
             headers = (*headers, (b"x-isochrone-placement", self.explanation(attempt)))
         if self.route.epoch is not None:
-            headers = (*headers, (EPOCH_HEADER, self.epoch_told(self.route.epoch)))
+            headers = (*headers, (EPOCH_HEADER, self.answered_epoch(self.route.epoch)))
         self.exchange.respond(attempt.status, headers, attempt.body)
 
-    def _returned(self, attempt: Attempt) -> Headers:
+    def _returned(self, attempt: UpstreamAttempt) -> Headers:
         if not self.route.wants_load:
             return returned(attempt.headers, False)
         leaving = self.gateway.is_leaving
@@ -359,11 +360,11 @@ class HttpForward(Forward):
             for name, value in returned(attempt.headers, True)
         )
 
-    def explanation(self, attempt: Attempt) -> bytes:
+    def explanation(self, attempt: UpstreamAttempt) -> bytes:
         """The candidates, and why this one."""
         return json.dumps(self.served.explain(self, attempt)).encode("ascii")
 
-    def refuse(self, error: IsochroneError) -> None:
+    def reject(self, error: IsochroneError) -> None:
         if isinstance(error, QuotaExceeded):
             headers = (*JSON, (b"retry-after", b"%d" % error.retry_after))
             self.exchange.respond(error.http_status, headers, [msgspec.json.encode({"error": error.message})])
@@ -372,24 +373,22 @@ class HttpForward(Forward):
 
     # An answer that is passed on as it comes.
 
-    def streams_answer(self, attempt: Attempt) -> bool:
+    def streams_answer(self, attempt: UpstreamAttempt) -> bool:
         if self.route.is_inference:
-            return False  # one result, in chunks or not: it is looked at before any of it goes back
+            return False  # one result, in chunks or not: it is checked before any of it goes back
         headers = attempt.headers
         found = _returned.get(id(headers))
-        # What went back before in one piece is no stream.
+        # An answer with a head that went back before in one piece is no stream.
         return attempt.status < 400 and (found is None or found[0] is not headers) and _is_stream(headers)
 
-    def begin_streaming(self, attempt: Attempt) -> None:
+    def begin_streaming(self, attempt: UpstreamAttempt) -> None:
         if (b"content-length", b"%d" % attempt.size) in attempt.headers:
             return  # it is whole already: it goes back in one piece, with its length
         if self._is_foreign(attempt):
-            if attempt.sent is not None:
-                attempt.sent.cancel()
-            self.answered_by_another(attempt)
+            attempt.cancel()
+            self.gateway.answered_foreign(attempt)
             return
-        attempt.streaming = True
-        self.drop_others(attempt)
+        self.gateway.streaming(attempt)
         headers = self._returned(attempt)
         if self.route.explains:
             headers = (*headers, (b"x-isochrone-placement", self.explanation(attempt)))
@@ -398,11 +397,11 @@ class HttpForward(Forward):
         for piece in pieces:
             self.pass_on(attempt, piece)
 
-    def pass_on(self, attempt: Attempt, data: Buffer) -> None:
+    def pass_on(self, attempt: UpstreamAttempt, data: Buffer) -> None:
         exchange = self.exchange
         exchange.write([data])
         if exchange.is_congested:
-            sent = getattr(attempt.sent, "launched", attempt.sent)
+            sent = launched(attempt)
             if attempt.shared:
                 stream = cast("ClientStream", sent)
                 stream.hold_window()
@@ -412,15 +411,14 @@ class HttpForward(Forward):
                 connection.pause_reading()
                 exchange.on_writable = connection.resume_reading
 
-    def end_streaming(self, attempt: Attempt, trailers: Headers) -> None:
+    def _end_streaming(self, attempt: UpstreamAttempt) -> None:
         if not attempt.shared and self.exchange.on_writable is not None:
-            # Paused for a slow reader: the connection takes other requests from now on, and must hear their answers.
+            # Paused for a slow reader: the connection takes other requests from now on, and must read their answers.
             self.exchange.on_writable = None
-            cast("Call", getattr(attempt.sent, "launched", attempt.sent)).connection.resume_reading()
+            cast("Call", launched(attempt)).connection.resume_reading()
         self.exchange.end()
 
     def cut_off(self, error: IsochroneError) -> None:
-        """The answer broke off: so does the one to the caller, who must not take it for whole."""
         self.exchange.abort()
 
 

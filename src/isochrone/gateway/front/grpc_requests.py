@@ -1,6 +1,6 @@
-"""Unary gRPC calls to a worker over shared HTTP/2 connections, and the answers back.
+"""The codec of gRPC: unary calls to one endpoint over shared HTTP/2 connections, and their answers.
 
-The message passes unparsed: its first fields tell the model, a version is appended. Header blocks of both directions
+The message passes unparsed: its first fields name the model, a version is appended. Header blocks of both directions
 recur, so each is encoded once.
 """
 
@@ -19,16 +19,18 @@ from isochrone.errors import (
     GRPC_UNAVAILABLE,
     IsochroneError,
 )
-from isochrone.gateway.attempt import Attempt
 from isochrone.gateway.commitment import EPOCH_HEADER
-from isochrone.gateway.forwarding import Forward
+from isochrone.gateway.front.caller_requests import CallerRequest, UpstreamAttempt, launched
+from isochrone.gateway.front.http_requests import EXPLAIN_HEADER, UNPROCESSED_HEADER
 from isochrone.gateway.grpc_messages import Opening, name_field, only_tensors, read_opening
-from isochrone.gateway.http_forward import EXPLAIN_HEADER
 from isochrone.gateway.load_reports import relayed_message, report_of_message
 from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.replicas import LoadReport
+from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.resilience import fingerprints
+from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.sampling import GRPC
-from isochrone.gateway.served_model import ANSWERED, BROKEN, FOREIGN, REFUSED
+from isochrone.gateway.shadowing import DiscardingExchange
 from isochrone.protocol.grpc.calls import CallHead, error_block, fail, message_of
 from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
 from isochrone.protocol.stages import STAGES_HEADER
@@ -41,10 +43,8 @@ from isochrone.wire.http2.server_stream import response_block
 
 if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
-    from isochrone.gateway.replica_set import ReplicaSet
     from isochrone.gateway.sampling import Samples
     from isochrone.gateway.served_model import ServedModel
-    from isochrone.gateway.shadowing import DiscardingExchange
     from isochrone.wire.http2.client import ClientStream
     from isochrone.wire.http2.server_stream import ServerStream
 
@@ -73,12 +73,13 @@ _NOT_FORWARDED = frozenset(
     )
 )
 _NOT_RETURNED = frozenset((b"content-length", ORCA_BINARY_HEADER))
-_REFUSALS = frozenset((GRPC_UNAVAILABLE, GRPC_RESOURCE_EXHAUSTED, GRPC_DEADLINE_EXCEEDED))
 _OK = b"0"
 _NOT_FOUND = b"5"
 #: INTERNAL, UNKNOWN and DATA_LOSS: the worker's own fault.
-_BROKEN = frozenset((b"13", b"2", b"15"))
-_REFUSED = frozenset(b"%d" % status for status in _REFUSALS)
+_FAILURES = frozenset((b"13", b"2", b"15"))
+_REJECTIONS = frozenset(
+    b"%d" % status for status in (GRPC_UNAVAILABLE, GRPC_RESOURCE_EXHAUSTED, GRPC_DEADLINE_EXCEEDED)
+)
 
 #: Bytes of a block that is remembered.
 _MAX_BLOCK_BYTES = 4096
@@ -115,12 +116,11 @@ def timeout_field(nanoseconds: int) -> bytes:
 
 
 class GrpcRoute(Route):
-    """Unary calls with one head that go to one worker: ModelInfer, and control calls that name a model."""
+    """Unary calls with one head that go to one endpoint: ModelInfer, and control calls that name a model."""
 
-    def __init__(self, gateway: Gateway, head: Head, *, idempotent: bool = True) -> None:
+    def __init__(self, gateway: Gateway, head: Head) -> None:
         self.gateway = gateway
         self.call = CallHead(head)
-        self.idempotent = idempotent
         self.explains = head.get(EXPLAIN_HEADER) is not None
         self.wants_load = self.call.wants_load
         self.timeout_ns = self.call.timeout_ns
@@ -136,40 +136,34 @@ class GrpcRoute(Route):
 
     def handle(self, exchange: Exchange) -> None:
         stream = cast("ServerStream", exchange)
-        body = exchange.body
         try:
-            if len(body) > 8 and not body[0]:
-                named = 8 + body[6]
-                known = self._known.get(bytes(body[5:named]))
-                if (
-                    known is not None
-                    and known.plain
-                    and _prefix.unpack_from(body)[1] == len(body) - 5
-                    and only_tensors(body, named - 1)
-                ):
-                    GrpcForward(self, stream, known, known.current, PLAIN, body, 5).begin()
-                    return
-            body, start = message_of(body, self.call.encoding, self.gateway.limits.max_body_bytes)
-            opening = read_opening(body, start)
-            model = opening.model.decode("utf-8", "replace")
-            fleet = self.gateway.fleet
-            served = fleet.models.get(model) or fleet.model(model)
-            if opening.version:
-                replica_set = served.replica_set(opening.version.decode("utf-8", "replace"))
-            elif served.held is not None:
-                served.held.wait(self, exchange, self.timeout_ns or served.deadline_ns)
-                return
-            else:
-                replica_set = served.choose(exchange.head, self.epoch)
-            if start:
-                self._remember(body, opening, served)
-            GrpcForward(self, stream, served, replica_set, opening, body, start).begin()
+            request = self._read(stream)
         except IsochroneError as error:
             stream.owner = None
             fail(stream, error)
+        else:
+            self.gateway.arrive(request)
 
-    def refuse_held(self, exchange: Exchange, error: IsochroneError) -> None:
-        fail(cast("ServerStream", exchange), error)
+    def _read(self, stream: ServerStream) -> GrpcRequest:
+        body = stream.body
+        if len(body) > 8 and not body[0]:
+            named = 8 + body[6]
+            known = self._known.get(bytes(body[5:named]))
+            if (
+                known is not None
+                and known.plain
+                and _prefix.unpack_from(body)[1] == len(body) - 5
+                and only_tensors(body, named - 1)
+            ):
+                return GrpcRequest(self, stream, known, PLAIN, body, 5)
+        body, start = message_of(body, self.call.encoding, self.gateway.limits.max_body_bytes)
+        opening = read_opening(body, start)
+        model = opening.model.decode("utf-8", "replace")
+        fleet = self.gateway.fleet
+        served = fleet.models.get(model) or fleet.model(model)
+        if start:
+            self._remember(body, opening, served)
+        return GrpcRequest(self, stream, served, opening, body, start)
 
     def _remember(self, body: Buffer, opening: Opening, served: ServedModel) -> None:
         """Messages with these first bytes name this model, and nothing else before their first input."""
@@ -185,70 +179,66 @@ class GrpcRoute(Route):
             self._known[key] = served
 
 
-class GrpcForward(Forward):
+class GrpcRequest(CallerRequest):
     """One unary call."""
 
     def __init__(
-        self,
-        route: GrpcRoute,
-        stream: ServerStream,
-        served: ServedModel,
-        replica_set: ReplicaSet,
-        opening: Opening,
-        body: Buffer,
-        start: int,
+        self, route: GrpcRoute, stream: ServerStream, served: ServedModel, opening: Opening, message: Buffer, start: int
     ) -> None:
         self.gateway = route.gateway
         self.exchange = stream
         self.served = served
-        self.replica_set = replica_set
         self.arrived = stream.arrived
         self.demand = served.plain_demand
         self.attempts = []
         self.route = route
         stream.owner = self
-        self.body = body
-        #: Where the message begins in the body: behind its prefix, or at 0 when it had to be decompressed.
+        #: The message, and where it begins: behind its prefix, or at 0 when it had to be decompressed.
+        self.message = message
         self.start = start
-        if not route.idempotent:
-            self.idempotent = False
+        if route.epoch is not None:
+            self.asked_epoch = route.epoch
         timeout = route.timeout_ns or served.deadline_ns
         if opening is PLAIN and not timeout and not served.affinity.header:
             return
+        if opening.version:
+            self.version = opening.version.decode("utf-8", "replace")
         if opening.timeout_ns and (not timeout or opening.timeout_ns < timeout):
             timeout = opening.timeout_ns
         key = served.affinity_key(stream.head) if served.affinity.header else b""
         if opening.sequence and served.rules.affinity.sequence:
+            # A sequence lives on one worker, and none of its requests may run twice.
             key = served.affinity.key(opening.sequence)
-            self.idempotent = False
+            self.kind = Kind.SEQUENCE
         if timeout:
             self.deadline = self.arrived + timeout
         if timeout or key or opening.priority:
             priority = opening.priority or served.priority
             self.demand = Demand(key, self.deadline, 1, priority, (), opening.starts_sequence)
 
-    def copy_for(self, exchange: DiscardingExchange, served: ServedModel, replica_set: ReplicaSet) -> GrpcForward:
-        opening = read_opening(self.body, self.start)
-        body, start = self.body, self.start
+    def copy(self, served: ServedModel) -> GrpcRequest:
+        opening = read_opening(self.message, self.start)._replace(version=b"")
+        message, start = self.message, self.start
         if served is not self.served:
             # The last field wins: another model's name at the end stands.
-            body, start = b"".join((memoryview(body)[start:], name_field(served.name))), 0
-        return GrpcForward(self.route, cast("ServerStream", exchange), served, replica_set, opening, body, start)
+            message, start = b"".join((memoryview(message)[start:], name_field(served.name))), 0
+        stream = cast("ServerStream", DiscardingExchange(self.exchange))
+        return GrpcRequest(self.route, stream, served, opening, message, start)
 
     def offer(self, samples: Samples) -> None:
-        samples.offer(GRPC, self.exchange.head.target, (), self.body, self.start)
+        samples.offer(GRPC, self.exchange.head.target, (), self.message, self.start)
 
     def take_fingerprint(self) -> bytes:
-        return fingerprints.of_grpc(self.exchange.head.target, self.body, self.start)
+        return fingerprints.of_grpc(self.exchange.head.target, self.message, self.start)
 
-    def transmit(self, attempt: Attempt, now: int) -> None:
+    def send(self, attempt: UpstreamAttempt) -> None:
         route = self.route
         block = route.asking if attempt.asks or route.wants_load else route.plain
         if self.deadline != NEVER:
             block += timeout_field(self.deadline - now_ns())
         if attempt.replica_set.stages:
             block += attempt.replica_set.stage_field
-        body, start = self.body, self.start
+        body, start = self.message, self.start
         length = len(body) - start
         stamp = attempt.replica_set.stamp
         connections = attempt.replica.endpoint.handle.connections
@@ -261,20 +251,22 @@ class GrpcForward(Forward):
             body = b"".join((prefix, body[start:], stamp))
         attempt.sent = connections.open_whole(block, body, attempt)
 
-    def outcome(self, attempt: Attempt, trailers: Headers) -> int:
+    def outcome(self, attempt: UpstreamAttempt) -> Outcome:
+        trailers = attempt.trailers
         found = _good.get(id(trailers))
         if found is not None and found[0] is trailers:
-            return ANSWERED
+            return Outcome.ANSWERED
         status = b""
         for name, value in trailers or attempt.headers:
             if name == b"grpc-status":
                 status = value
                 break
         if not status or attempt.status != 200:
-            attempt.foreign = _not_grpc(attempt)
-            return FOREIGN
-        if status in _REFUSED or (status == _NOT_FOUND and self.lost_version(attempt, trailers)):
-            return REFUSED
+            attempt.foreign = not_grpc(attempt)
+            return Outcome.FOREIGN
+        if status == _NOT_FOUND and self.is_version_gone(attempt):
+            # The endpoint of a version that is gone cannot have run it.
+            return Outcome.NOT_BEGUN
         if status == _OK and trailers and not attempt.asks:
             # The same trailers come with the next answers: their meaning and their block are known then.
             if len(_good) >= 256:
@@ -282,26 +274,29 @@ class GrpcForward(Forward):
             block = returned_block(0, trailers)
             if len(block) <= _MAX_BLOCK_BYTES:
                 _good[id(trailers)] = (trailers, block)
-        return BROKEN if status in _BROKEN else ANSWERED
+        return meaning_of(trailers or attempt.headers)
 
-    def lost_version(self, attempt: Attempt, trailers: Headers) -> bool:
-        if not attempt.replica_set.version or read_opening(self.body, self.start).version:
+    def is_version_gone(self, attempt: UpstreamAttempt) -> bool:
+        if not attempt.replica_set.version or self.version:
             return False
-        status = dict(trailers or attempt.headers).get(b"grpc-status")
+        status = dict(attempt.trailers or attempt.headers).get(b"grpc-status")
         return status in (_NOT_FOUND, b"%d" % GRPC_UNAVAILABLE)
 
-    def take_report(self, attempt: Attempt, trailers: Headers, now: int) -> None:
-        for name, value in trailers or attempt.headers:
+    def load_report(self, attempt: UpstreamAttempt) -> LoadReport | None:
+        for name, value in attempt.trailers or attempt.headers:
             if name == ORCA_BINARY_HEADER:
                 try:
-                    report = report_of_message(b64decode(value + b"=" * (-len(value) % 4)))
+                    return report_of_message(b64decode(value + b"=" * (-len(value) % 4)))
                 except (IsochroneError, Base64Error):
-                    return
-                attempt.replica_set.balancer.reported(attempt.replica, report, now)
-                return
+                    return None
+        return None
 
-    def deliver(self, attempt: Attempt, trailers: Headers) -> None:
+    def answer(self, attempt: UpstreamAttempt) -> None:
         stream = cast("ServerStream", self.exchange)
+        trailers = attempt.trailers
+        if attempt.streaming:
+            stream.end_with_trailers(returned_block(0, trailers, self.route.call.wants_load))
+            return
         keep = self.route.wants_load
         good = _good.get(id(trailers))
         timed = self.route.call.wants_timing
@@ -318,7 +313,7 @@ class GrpcForward(Forward):
             trailers = (*(trailers or attempt.headers), (b"x-isochrone-placement", explanation))
             keep = True
         if self.route.epoch is not None:
-            trailers = (*(trailers or attempt.headers), (EPOCH_HEADER, self.epoch_told(self.route.epoch)))
+            trailers = (*(trailers or attempt.headers), (EPOCH_HEADER, self.answered_epoch(self.route.epoch)))
             keep = True
         if keep and trailers:
             trailers = tuple(self._relayed(field) for field in trailers)
@@ -341,48 +336,51 @@ class GrpcForward(Forward):
             return field
         return name, b64encode(relayed_message(message, self.gateway.is_leaving)).rstrip(b"=")
 
-    def refuse(self, error: IsochroneError) -> None:
+    def reject(self, error: IsochroneError) -> None:
         stream = cast("ServerStream", self.exchange)
         stream.owner = None
         fail(stream, error)
 
     # An answer that is passed on as it comes.
 
-    def streams_answer(self, attempt: Attempt) -> bool:
+    def streams_answer(self, attempt: UpstreamAttempt) -> bool:
         return False
 
-    def begin_streaming(self, attempt: Attempt) -> None:
+    def begin_streaming(self, attempt: UpstreamAttempt) -> None:
         if attempt.status != 200 or not is_grpc(attempt.headers):
-            attempt.foreign = _not_grpc(attempt)
-            if attempt.sent is not None:
-                attempt.sent.cancel()
-            self.answered_by_another(attempt)
+            attempt.foreign = not_grpc(attempt)
+            attempt.cancel()
+            self.gateway.answered_foreign(attempt)
             return
-        attempt.streaming = True
-        self.drop_others(attempt)
+        self.gateway.streaming(attempt)
         stream = cast("ServerStream", self.exchange)
         stream.send_headers(returned_block(200, attempt.headers), False)
         pieces, attempt.body = attempt.body, []
         for piece in pieces:
             self.pass_on(attempt, piece)
 
-    def pass_on(self, attempt: Attempt, data: Buffer) -> None:
+    def pass_on(self, attempt: UpstreamAttempt, data: Buffer) -> None:
         stream = cast("ServerStream", self.exchange)
         if stream.local_done:
             return
         stream.send_data(data)
         if stream.is_congested:
-            upstream = cast("ClientStream", getattr(attempt.sent, "launched", attempt.sent))
+            upstream = cast("ClientStream", launched(attempt))
             upstream.hold_window()
             stream.on_writable = upstream.release_window
-
-    def end_streaming(self, attempt: Attempt, trailers: Headers) -> None:
-        stream = cast("ServerStream", self.exchange)
-        stream.end_with_trailers(returned_block(0, trailers, self.route.call.wants_load))
 
     def cut_off(self, error: IsochroneError) -> None:
         stream = cast("ServerStream", self.exchange)
         stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=False))
+
+
+def meaning_of(fields: Headers) -> Outcome:
+    """The outcome that an answer's status stands for."""
+    status = next((value for name, value in fields if name == b"grpc-status"), b"")
+    if status in _REJECTIONS:
+        unprocessed = any(name == UNPROCESSED_HEADER for name, _ in fields)
+        return Outcome.NOT_BEGUN if unprocessed else Outcome.REJECTED
+    return Outcome.FAILED if status in _FAILURES else Outcome.ANSWERED
 
 
 def has_status(fields: Headers) -> bool:
@@ -393,6 +391,6 @@ def is_grpc(headers: Headers) -> bool:
     return any(name == b"content-type" and value.startswith(b"application/grpc") for name, value in headers)
 
 
-def _not_grpc(attempt: Attempt) -> str:
+def not_grpc(attempt: UpstreamAttempt) -> str:
     without = "" if attempt.status != 200 else " and no grpc-status"
     return f"HTTP status {attempt.status}{without}, which is no gRPC answer"

@@ -13,8 +13,9 @@ from offline import OfflineLoop, add_members, offline, turns
 
 from isochrone.clock import NEVER, now_ns
 from isochrone.gateway.application import GatewayApplication
-from isochrone.gateway.forwarding import Forward
+from isochrone.gateway.front.caller_requests import CallerRequest
 from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.protocol.compression import inflating
 from isochrone.settings.wire_limits import WireLimits
@@ -80,9 +81,10 @@ def play(scene: Callable[[Gateway], Awaitable[None]]) -> None:
     offline(run)
 
 
-def only(gateway: Gateway) -> Forward:
-    (forward,) = gateway.forwards
-    return forward
+def only(gateway: Gateway) -> CallerRequest:
+    (request,) = gateway.machine.open
+    assert isinstance(request, CallerRequest)
+    return request
 
 
 @pytest.mark.parametrize("size", [100, 1_000_000])
@@ -93,16 +95,16 @@ def test_a_sequence_in_a_compressed_body_is_one(size: int) -> None:
         body = gzip.compress(request(size, sequence_id=7, timeout=60_000_000), 1)
         caller = send(gateway, body, b"gzip")
         if size > 100:
-            assert not gateway.forwards
+            assert not gateway.machine.open
             assert isinstance(caller.owner, inflating.Waiting)
-        while not gateway.forwards:
+        while not gateway.machine.open:
             await turns()
-        forward = only(gateway)
-        assert caller.owner is forward
-        assert b"7" in forward.demand.key
-        assert not forward.idempotent
-        assert forward.deadline == caller.arrived + 60_000_000_000
-        assert forward.exchange.body is body
+        placed = only(gateway)
+        assert caller.owner is placed
+        assert b"7" in placed.demand.key
+        assert placed.kind is Kind.SEQUENCE
+        assert placed.deadline == caller.arrived + 60_000_000_000
+        assert placed.exchange.body is body
         # What its JSON part took is free again.
         assert caller.reserved == 1000
         assert (caller.most > 1_000_000) is (size > 100)
@@ -114,7 +116,7 @@ def test_without_memory_it_is_rejected() -> None:
     async def scene(gateway: Gateway) -> None:
         caller = send(gateway, gzip.compress(request(1_000_000, sequence_id=7), 1), b"gzip", memory=100_000)
         assert caller.status == 503
-        assert not gateway.forwards
+        assert not gateway.machine.open
 
     play(scene)
 
@@ -124,10 +126,10 @@ def test_a_caller_that_leaves_meanwhile_is_forgotten() -> None:
         # Both threads are busy, and a third request waits for them.
         callers = [send(gateway, gzip.compress(request(1_000_000), 1), b"gzip") for _ in range(3)]
         callers[2].owner.abandoned()
-        while len(gateway.forwards) < 2:
+        while len(gateway.machine.open) < 2:
             await turns()
         await turns(20)
-        assert {forward.exchange for forward in gateway.forwards} == set(callers[:2])
+        assert {one.exchange for one in gateway.machine.open if isinstance(one, CallerRequest)} == set(callers[:2])
 
     play(scene)
 
@@ -156,7 +158,7 @@ def test_a_large_json_part_is_not_parsed_as_a_whole(encoding: bytes) -> None:
     async def scene(gateway: Gateway) -> None:
         body = unread(b"{", b', "parameters": {"timeout": 60000000}}')
         caller = send(gateway, gzip.compress(body) if encoding == b"gzip" else body, encoding)
-        while not gateway.forwards:
+        while not gateway.machine.open:
             await turns()
         assert only(gateway).deadline == caller.arrived + 60_000_000_000
 
@@ -168,11 +170,11 @@ def test_a_sequence_that_cannot_be_read_is_rejected(encoding: bytes) -> None:
     async def scene(gateway: Gateway) -> None:
         body = unread(b'{"parameters": {"sequence_id": 7, "more": "%b"}, ' % (b"x" * 100_000), b"}")
         caller = send(gateway, gzip.compress(body) if encoding == b"gzip" else body, encoding)
-        while not caller.status and not gateway.forwards:
+        while not caller.status and not gateway.machine.open:
             await turns()
         assert caller.status == 400
         assert caller.owner is None
-        assert not gateway.forwards
+        assert not gateway.machine.open
 
     play(scene)
 

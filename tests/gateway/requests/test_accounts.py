@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any, cast
-
 from offline import add_members, make_fleet
 
 from isochrone.clock import SECOND, now_ns
-from isochrone.gateway.attempt import Attempt
-from isochrone.gateway.forwarding import Forward
+from isochrone.gateway.fleet import Fleet
+from isochrone.gateway.replicas import Replica
+from isochrone.gateway.requests import accounts
+from isochrone.gateway.requests.request import Attempt, Request
 from isochrone.gateway.resilience.breaker import State
+
+
+def begin(fleet: Fleet, replica: Replica, now: int) -> Attempt:
+    request = Request()
+    request.served, request.attempts = fleet.model("m"), []
+    request.replica_set = request.served.current
+    return accounts.begin(request, replica, now)
 
 
 def test_an_endpoint_lost_with_many_requests_is_tried_again_after_the_first_pause() -> None:
     fleet = make_fleet()
     add_members(fleet, {"m": {"1": ""}}, {"m": {"1": ""}})
     model = fleet.model("m")
-    request: Any = SimpleNamespace(served=model, is_copy=False)
-    replica_set, replica = model.current, model.current.replicas["a:1"]
+    replica = model.current.replicas["a:1"]
     now = now_ns()
-    attempts = [Attempt(cast("Forward", request), replica_set, replica, now) for _ in range(120)]
+    attempts = [begin(fleet, replica, now) for _ in range(120)]
     for attempt in attempts:
-        attempt.end(True, now)
+        accounts.end(attempt, now, failed=True, answered=False)
     assert replica.in_flight == 0
     pause = model.rules.breaker.open_ns
     assert pause == SECOND
@@ -34,18 +39,17 @@ def test_an_attempt_that_outlives_its_circuit_breaker_is_no_evidence_for_the_nex
     fleet = make_fleet()
     add_members(fleet, {"m": {"1": ""}}, {"m": {"1": ""}})
     model = fleet.model("m")
-    request: Any = SimpleNamespace(served=model, is_copy=False)
-    replica_set, replica = model.current, model.current.replicas["a:1"]
+    replica = model.current.replicas["a:1"]
     rules = model.rules.breaker
     now = now_ns()
 
     def sent() -> Attempt:
-        return Attempt(cast("Forward", request), replica_set, replica, now)
+        return begin(fleet, replica, now)
 
     def half_open() -> None:
         nonlocal now
         for _ in range(rules.least_requests + 1):
-            sent().end(True, now)
+            accounts.end(sent(), now, failed=True)
         now += rules.open_ns
         assert replica.breaker.refusal(now) == ""
         assert replica.breaker.state is State.HALF_OPEN
@@ -53,15 +57,15 @@ def test_an_attempt_that_outlives_its_circuit_breaker_is_no_evidence_for_the_nex
     half_open()
     long_running = [sent(), sent()]
     for _ in range(rules.trials):
-        sent().end(False, now)
+        accounts.end(sent(), now, failed=False)
     assert replica.breaker.state is State.CLOSED
     now += 2 * rules.window_ns
     model.tick(now)
     assert replica.breaker is None
 
     half_open()
-    long_running[0].end(False, now)
-    long_running[1].drop(now)
+    accounts.end(long_running[0], now, failed=False)
+    accounts.drop(long_running[1], now)
     for _ in range(rules.trials):
         assert replica.breaker.refusal(now) == ""
         sent()

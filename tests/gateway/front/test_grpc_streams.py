@@ -9,9 +9,9 @@ import pytest
 from offline import add_members
 
 from isochrone.gateway.commitment import Commitment
+from isochrone.gateway.front.grpc_streams import StreamAttempt, StreamRequest, StreamRoute
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.grpc_messages import name_field, read_opening, version_field
-from isochrone.gateway.grpc_pipe import GrpcPipe, PipeRoute
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.protocol.varint import encode_varint
 from isochrone.settings.wire_limits import WireLimits
@@ -110,17 +110,17 @@ class Bench:
             self.fleet.commit(1, committed(1))
         self.worker, self.caller = Worker(), Caller()
         self.fleet.members["a:1"].connections = self.worker  # type: ignore[assignment]
-        self.pipe = GrpcPipe(PipeRoute(self.gateway, HEAD), self.caller)  # type: ignore[arg-type]
+        self.stream = StreamRequest(StreamRoute(self.gateway, HEAD), self.caller)  # type: ignore[arg-type]
 
     def say(self, model: str, version: str = "", size: int = 0) -> None:
         message = name_field(model) + (version_field(version) if version else b"")
         if size:
             message += b"\x3a" + encode_varint(size) + bytes(size)
-        self.pipe.data_received(b"\0" + len(message).to_bytes(4, "big") + message)
+        self.stream.data_received(b"\0" + len(message).to_bytes(4, "big") + message)
 
     def switch(self, **versions: str) -> None:
         self.fleet.commit(2, committed(2, **versions))
-        self.fleet.release()
+        self.gateway.release()
 
 
 def test_a_second_model_waits_for_its_switch_and_gets_the_new_version() -> None:
@@ -131,7 +131,7 @@ def test_a_second_model_waits_for_its_switch_and_gets_the_new_version() -> None:
     bench.say("m")
     assert bench.worker.messages == [("m", "1")], "what comes behind it waits too, so that the order stays"
     assert bench.caller.held
-    bench.pipe.ended()
+    bench.stream.ended()
     assert not bench.worker.local_done
     bench.switch(n="2")
     assert bench.worker.messages == [("m", "1"), ("n", "2"), ("m", "1")]
@@ -182,7 +182,9 @@ def test_messages_are_held_until_they_have_gone_to_a_worker_that_answers() -> No
     bench.say("m", size=300_000)
     # Another worker would need it, if this one never began.
     assert bench.caller.reserved >= 300_000
-    bench.pipe.head(200, ())
+    (attempt,) = bench.stream.attempts
+    assert isinstance(attempt, StreamAttempt)
+    attempt.head(200, ((b"content-type", b"application/grpc"),))
     assert bench.caller.reserved == 0
     bench.worker.unsent = 300_000
     bench.say("m", size=300_000)
@@ -196,7 +198,7 @@ def test_messages_are_held_until_they_have_gone_to_a_worker_that_answers() -> No
     bench.fleet.hold(["n"])
     bench.say("n", size=300_000)
     assert bench.caller.reserved >= 300_000
-    bench.fleet.release()
+    bench.gateway.release()
     assert bench.caller.reserved == 0
     bench.worker.unsent = 1
     bench.say("m", size=600_000)
@@ -209,7 +211,7 @@ def test_a_stream_that_is_refused_while_it_waits_ends() -> None:
     bench.say("m")
     bench.fleet.hold(["n"])
     bench.say("n")
-    bench.fleet.refuse_held("it takes too long")
+    bench.gateway.reject_held("it takes too long")
     assert b"it takes too long" in bench.caller.ended_with
     assert bench.worker.cancelled
     bench.switch(n="2")

@@ -1,0 +1,109 @@
+"""The choice of a replica for a request: tier, home of its sequence, policy, admission, circuit breakers. Pure.
+
+Raises the error that the caller gets when no replica may take the request.
+"""
+
+from __future__ import annotations
+
+from isochrone.clock import NEVER
+from isochrone.errors import DeadlineExceeded, Unavailable
+from isochrone.gateway.admission import Refusal
+from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.replicas import Replica
+from isochrone.gateway.requests.request import Request
+from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
+
+#: Requests of this class are not rejected by admission: workers let them overtake, so their queues say little.
+_HIGHEST_PRIORITY = 1
+#: Replicas asked when circuit breakers refuse.
+_MOST_ASKED = 8
+
+
+def is_of_sequence(request: Request) -> bool:
+    return request.demand.key.startswith(SEQUENCE_MARK)
+
+
+def place(request: Request, now: int) -> Replica:
+    """The replica of a first attempt."""
+    served, replica_set = request.served, request.replica_set
+    if replica_set.tiers:
+        replica_set = request.replica_set = served.in_tier(replica_set, request.deadline, now)
+    demand = request.demand
+    if demand.key and is_of_sequence(request):
+        return _at_home(request, now)
+    replica = replica_set.balancer.choose(demand, now)
+    if replica is None:
+        raise served.nobody(replica_set)
+    if request.deadline != NEVER and demand.priority != _HIGHEST_PRIORITY:
+        replica = _admitted(request, replica, now)
+    limit = served.max_in_flight
+    if replica.breaker is not None or (limit and replica.in_flight >= limit):
+        replica = _beside_breakers(request, replica, now)
+    return replica
+
+
+def another(request: Request, now: int) -> Replica | None:
+    """A replica that the request was not sent to yet and that may take it; None: there is none."""
+    replica = request.replica_set.balancer.choose(avoiding(request, request.tried), now)
+    if replica is None or replica in request.tried or breaker_refusal(request, replica, now):
+        return None
+    return replica
+
+
+def beside(request: Request, occupied: tuple[Replica, ...], now: int) -> Replica | None:
+    """``another`` for a suspect, which must not go to replicas whose endpoints have one."""
+    avoid = (*request.tried, *occupied)
+    balancer = request.replica_set.balancer
+    replica = balancer.choose(avoiding(request, avoid), now)
+    if replica is None or replica in avoid:
+        # A policy that goes by a key may insist on its own choice.
+        replica = next((each for each in balancer.eligible if each not in avoid), None)
+    return None if replica is None or breaker_refusal(request, replica, now) else replica
+
+
+def avoiding(request: Request, avoid: tuple[Replica, ...]) -> Demand:
+    demand = request.demand
+    return Demand(demand.key, request.deadline, demand.rows, demand.priority, avoid)
+
+
+def breaker_refusal(request: Request, replica: Replica, now: int) -> str:
+    limit = request.served.max_in_flight
+    if limit and replica.in_flight >= limit:
+        return f"circuit breaker: max_in_flight ({limit})"
+    return replica.breaker.refusal(now) if replica.breaker is not None else ""
+
+
+def _admitted(request: Request, replica: Replica, now: int, *, may_move: bool = True) -> Replica:
+    served = request.served
+    eligible = request.replica_set.balancer.eligible if may_move else ()
+    verdict = served.admission.check(eligible, replica, request.demand, now)
+    if isinstance(verdict, Refusal):
+        raise DeadlineExceeded(f"Request timeout expired: model '{served.name}': {verdict.message}")
+    return verdict
+
+
+def _at_home(request: Request, now: int) -> Replica:
+    """A request of a sequence goes where the sequence lives, or nowhere."""
+    served = request.served
+    home = served.sequences.home(request.demand, request.replica_set)
+    if home is None:
+        raise served.nobody(request.replica_set)
+    request.replica_set = home.replica_set
+    return _admitted(request, home.replica, now, may_move=False)
+
+
+def _beside_breakers(request: Request, replica: Replica, now: int) -> Replica:
+    """A replica whose circuit breaker lets one more request through."""
+    refused: dict[Replica, str] = {}
+    balancer = request.replica_set.balancer
+    for _ in range(min(_MOST_ASKED, len(balancer.eligible))):
+        reason = breaker_refusal(request, replica, now)
+        if not reason:
+            return replica
+        refused[replica] = reason
+        other = balancer.choose(avoiding(request, tuple(refused)), now)
+        if other is None or other in refused:
+            break
+        replica = other
+    reasons = "; ".join(f"{one.endpoint.address}: {reason}" for one, reason in refused.items())
+    raise Unavailable(f"no worker may take a request for model '{request.served.name}' now ({reasons})")

@@ -1,0 +1,123 @@
+"""One request, and one sending of it: the records that the request machine reads and changes.
+
+Codecs subclass both, so that one allocation holds what the machine decides by and what the protocol needs. A codec
+fills in what it reads: model, version, demand, deadline, kind. Attributes that most requests leave as they are stand on
+the class: setting them for each would cost more than the rest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from isochrone.clock import NEVER
+from isochrone.gateway.resilience.breaker import FIRST_ROUND
+from isochrone.gateway.resilience.retry_budget import Kind
+
+if TYPE_CHECKING:
+    from isochrone.errors import IsochroneError
+    from isochrone.gateway.policies.base import Demand
+    from isochrone.gateway.replica_set import ReplicaSet
+    from isochrone.gateway.replicas import Replica
+    from isochrone.gateway.requests.held import Held
+    from isochrone.gateway.resilience.breaker import Breaker
+    from isochrone.gateway.resilience.suspects import Key
+    from isochrone.gateway.served_model import ServedModel
+    from isochrone.gateway.traffic.quotas import Quotas
+    from isochrone.gateway.traffic.shadow import Shadow
+    from isochrone.wire.exchange import Buffer
+
+
+class Fields(Protocol):
+    """Where a request's header fields are looked up."""
+
+    def get(self, name: bytes) -> bytes | None: ...
+
+
+class Attempt:
+    """One sending of a request to one replica."""
+
+    #: Its answer is being passed on: no other attempt can replace it.
+    streaming = False
+    #: When the first of it was passed on.
+    streaming_at = 0
+    over = False
+    #: It ended with its connection: its first repetition is free.
+    lost = False
+    #: Why its answer does not follow the protocol; "": it does, or there is none.
+    foreign = ""
+    #: The replica's circuit breaker when it was sent, and its round; None: there was none.
+    breaker: Breaker | None = None
+    breaker_round = FIRST_ROUND
+    #: The endpoint's load report is asked for with this attempt.
+    asks = False
+
+    def __init__(self, request: Request, replica_set: ReplicaSet, replica: Replica, now: int) -> None:
+        self.request = request
+        self.replica_set = replica_set
+        self.replica = replica
+        self.sent_at = now
+        #: The replica's requests in flight when it was sent.
+        self.load = replica.sent()
+
+
+class Request:
+    """One caller's request, from arrival to answer."""
+
+    #: The machine makes one for each sending.
+    attempt_type: ClassVar[type[Attempt]] = Attempt
+
+    served: ServedModel
+    replica_set: ReplicaSet
+    demand: Demand
+    arrived: int
+    #: In flight; two when a hedge was sent.
+    attempts: list[Attempt]
+    kind = Kind.STATELESS
+    deadline = NEVER
+    #: The version that the caller names; "": none.
+    version = ""
+    #: The epoch that the caller asks for; None: none.
+    asked_epoch: bytes | None = None
+    #: The epoch it was placed by; 0: no control plane commits epochs.
+    epoch = 0
+    #: Replicas it was sent to.
+    tried: tuple[Replica, ...] = ()
+    over = False
+    #: Set on a copy: never repeated, and no evidence about a replica that live requests go by.
+    shadow: Shadow | None = None
+    #: When a hedge may be sent; NEVER: none is.
+    hedge_at = NEVER
+    #: When it is given up on an endpoint that fails its health checks; NEVER: it is not on one.
+    patience_until = NEVER
+    #: When the machine wants to be called for it; see ``RequestMachine.due``.
+    due_at = NEVER
+    #: The quotas it was granted by, with their accounts; and the compute time to charge.
+    granted: list[tuple[Quotas, bytes]] | None = None
+    compute_ns = 0
+    #: A rejection, answered when no other attempt is answered better.
+    rejection: Attempt | None = None
+    #: Set while it waits for a strict switch; and whether it goes on by RESUME then, since a codec keeps its messages.
+    held: Held | None = None
+    is_parked = False
+    #: Whether its codec can ask an endpoint for a load report.
+    can_ask = True
+    #: Whether it can be found out that it ended a process.
+    may_be_suspect = True
+    #: Set when it may be what ends workers' processes: it is sent alone.
+    suspect: Key | None = None
+    fingerprint: bytes | None = None
+    #: What a suspect is answered with when no endpoint is left.
+    loss: IsochroneError | None = None
+
+    @property
+    def head(self) -> Fields:
+        """The header fields that quotas, canaries and affinity go by."""
+        raise NotImplementedError
+
+    @property
+    def body(self) -> Buffer:
+        raise NotImplementedError
+
+    def take_fingerprint(self) -> bytes:
+        """A hash of what it asks for, without its id."""
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""Makes ``offline`` importable from every room of these tests."""
