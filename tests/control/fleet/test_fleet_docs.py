@@ -10,9 +10,8 @@ from fleets import parse
 
 from isochrone.control.fleet.model_spec import Canary, Compare, Model, Rollout, Slo
 from isochrone.control.fleet.planning.plan import plan
-from isochrone.control.fleet.spec import (
+from isochrone.control.fleet.sections import (
     Control,
-    Fleet,
     Gateway,
     Log,
     Metrics,
@@ -25,6 +24,7 @@ from isochrone.control.fleet.spec import (
     Tracing,
     Traffic,
 )
+from isochrone.control.fleet.spec import Fleet
 from isochrone.settings.problems import SettingsError
 from isochrone.settings.sections import Section
 

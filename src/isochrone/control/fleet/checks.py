@@ -7,17 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
+from isochrone.control.fleet.model_spec import Canary, ModelDefaults
 from isochrone.control.fleet.processes import OWN_FLAGS, controller_ports, gateway_ports, names_of, worker_ports
 from isochrone.control.fleet.quantities import bytes_text
+from isochrone.control.fleet.sections import FleetSections, Pool
 from isochrone.gateway.upstreams import parse_upstream
 from isochrone.settings.problems import Path, Problem, dotted
 from isochrone.suggestions import suggestion
-
-if TYPE_CHECKING:
-    from isochrone.control.fleet.model_spec import Canary, ModelDefaults
-    from isochrone.control.fleet.spec import Fleet, Pool
 
 #: Addresses that listen on every interface.
 _EVERYWHERE = ("0.0.0.0", "::", "")
@@ -32,7 +29,7 @@ _PLACES = {
 }
 
 
-def problems(fleet: Fleet) -> list[Problem]:
+def problems(fleet: FleetSections) -> list[Problem]:
     """All problems of a fleet whose single settings are valid."""
     found: list[Problem] = []
     for pool, spec in fleet.pools.items():
@@ -78,7 +75,7 @@ def _of_pool(at: Path, pool: Pool) -> Iterator[Problem]:
             yield Problem((*at, "arguments", index), "a flag that the fleet does not set itself", repr(word))
 
 
-def _of_models(fleet: Fleet) -> Iterator[Problem]:
+def _of_models(fleet: FleetSections) -> Iterator[Problem]:
     for name, model in fleet.models.items():
         at: Path = ("models", name)
         yield from _of_defaults(at, model, fleet)
@@ -98,7 +95,7 @@ def _of_models(fleet: Fleet) -> Iterator[Problem]:
                 yield Problem((*at, "stages", index), "a model other than the ensemble itself", repr(stage))
 
 
-def _of_defaults(at: Path, model: ModelDefaults, fleet: Fleet) -> Iterator[Problem]:
+def _of_defaults(at: Path, model: ModelDefaults, fleet: FleetSections) -> Iterator[Problem]:
     for index, pool in enumerate(model.pools):
         if pool not in fleet.pools:
             yield Problem((*at, "pools", index), _one_of(pool, list(fleet.pools), "pool"), repr(pool))
@@ -111,7 +108,7 @@ def _of_defaults(at: Path, model: ModelDefaults, fleet: Fleet) -> Iterator[Probl
         yield from _of_canary((*at, "rollout", "canary"), model.rollout.canary)
 
 
-def _unseen_gateways(fleet: Fleet) -> Iterator[Problem]:
+def _unseen_gateways(fleet: FleetSections) -> Iterator[Problem]:
     """Gateways without a metrics page: an evaluation reads the counts of every gateway there."""
     places: list[tuple[Path, ModelDefaults]] = [(("defaults",), fleet.defaults)]
     places += [(("models", name), model) for name, model in fleet.models.items()]
@@ -142,7 +139,7 @@ def _one_of(word: str, known: Sequence[str], kind: str) -> str:
     return suggestion(word, list(known), kind) if known else f"no {kind}: there is none to name"
 
 
-def _same_name_twice(fleet: Fleet) -> Iterator[Problem]:
+def _same_name_twice(fleet: FleetSections) -> Iterator[Problem]:
     seen: dict[str, Path] = {}
     for path, names in names_of(fleet):
         for name in names:
@@ -153,7 +150,7 @@ def _same_name_twice(fleet: Fleet) -> Iterator[Problem]:
             seen[name] = path
 
 
-def _same_address_twice(fleet: Fleet) -> Iterator[Problem]:
+def _same_address_twice(fleet: FleetSections) -> Iterator[Problem]:
     seen: dict[str, str] = {}
     for pool, spec in fleet.pools.items():
         for index, text in enumerate(spec.addresses):
@@ -163,7 +160,7 @@ def _same_address_twice(fleet: Fleet) -> Iterator[Problem]:
             seen.setdefault(address, f"pools.{pool}.addresses[{index}]")
 
 
-def _ports(fleet: Fleet) -> Iterator[Problem]:
+def _ports(fleet: FleetSections) -> Iterator[Problem]:
     """Two processes on one port, or a port above 65535."""
     taken: dict[int, list[tuple[str, Path]]] = {}
     for path, host, port in [*controller_ports(fleet), *gateway_ports(fleet), *worker_ports(fleet)]:

@@ -12,15 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from isochrone.control.fleet.quantities import join_address, split_address
+from isochrone.control.fleet.sections import FleetSections, Pool
 from isochrone.control.state.records import BY_ADDRESS, WorkerRecord
 from isochrone.gateway.upstreams import Upstream, parse_upstream
 from isochrone.store.etcd.address import split_password
-
-if TYPE_CHECKING:
-    from isochrone.control.fleet.spec import Fleet, Pool
 
 #: Flags of ``isochrone serve`` that a pool's ``arguments`` must not name.
 OWN_FLAGS = frozenset(
@@ -71,7 +69,7 @@ class OutsideServer:
     kind: str
 
 
-def processes(fleet: Fleet, directory: Path) -> dict[str, ProcessSpec]:
+def processes(fleet: FleetSections, directory: Path) -> dict[str, ProcessSpec]:
     """Every process by name, controllers first. ``directory`` is the file's."""
     lease = f"{fleet.store.lease_seconds:g}"
     # Without the password: every user of the machine can read command lines.
@@ -102,7 +100,7 @@ def _gateways(name: str, listen: str, metrics: int, count: int, identity: tuple[
         yield ProcessSpec(own, "gateway", words if count == 1 else (*words, "--reuse-port"))
 
 
-def _workers(fleet: Fleet, pool: str, directory: Path, identity: tuple[str, ...]) -> Iterator[ProcessSpec]:
+def _workers(fleet: FleetSections, pool: str, directory: Path, identity: tuple[str, ...]) -> Iterator[ProcessSpec]:
     spec = fleet.pools[pool]
     repositories = tuple(str(path) for path in repositories_of(fleet, pool, directory))
     for index, name in enumerate(worker_names(fleet, pool)):
@@ -140,7 +138,7 @@ def _given(flag: str, value: str) -> list[str]:
     return [flag, value] if value else []
 
 
-def outside_servers(fleet: Fleet) -> dict[str, OutsideServer]:
+def outside_servers(fleet: FleetSections) -> dict[str, OutsideServer]:
     """The servers of all ``addresses``, by name. The name comes from the address, so that it is stable."""
     found = {}
     for pool, spec in fleet.pools.items():
@@ -151,7 +149,7 @@ def outside_servers(fleet: Fleet) -> dict[str, OutsideServer]:
     return found
 
 
-def server_records(fleet: Fleet) -> tuple[WorkerRecord, ...]:
+def server_records(fleet: FleetSections) -> tuple[WorkerRecord, ...]:
     """The records of outside servers, which the leader registers."""
     return tuple(
         WorkerRecord(
@@ -172,13 +170,13 @@ def server_records(fleet: Fleet) -> tuple[WorkerRecord, ...]:
     )
 
 
-def store_url(fleet: Fleet, directory: Path) -> str:
+def store_url(fleet: FleetSections, directory: Path) -> str:
     """The store's URL with an absolute path, independent of a process's working directory."""
     scheme, _, rest = fleet.store.url.partition(":")
     return f"sqlite:{absolute(rest, directory)}" if scheme == "sqlite" else fleet.store.url
 
 
-def repositories_of(fleet: Fleet, pool: str, directory: Path) -> tuple[Path, ...]:
+def repositories_of(fleet: FleetSections, pool: str, directory: Path) -> tuple[Path, ...]:
     """The model repositories of a pool's workers: its own or the fleet's, and those of its models' sources."""
     found = [absolute(path, directory) for path in fleet.pools[pool].repository or fleet.repository]
     for name, model in fleet.models.items():
@@ -187,7 +185,7 @@ def repositories_of(fleet: Fleet, pool: str, directory: Path) -> tuple[Path, ...
     return tuple(dict.fromkeys(found))
 
 
-def repositories_by_worker(fleet: Fleet, directory: Path) -> dict[str, tuple[str, ...]]:
+def repositories_by_worker(fleet: FleetSections, directory: Path) -> dict[str, tuple[str, ...]]:
     """The repositories of every worker that is started here."""
     return {
         name: tuple(map(str, repositories_of(fleet, pool, directory)))
@@ -201,27 +199,27 @@ def absolute(path: str, directory: Path) -> Path:
     return Path(os.path.abspath(directory / Path(path).expanduser()))
 
 
-def controller_names(fleet: Fleet) -> list[str]:
+def controller_names(fleet: FleetSections) -> list[str]:
     return [f"control-{number}" for number in range(1, fleet.control.count + 1)]
 
 
-def gateway_names(fleet: Fleet, group: str) -> list[str]:
+def gateway_names(fleet: FleetSections, group: str) -> list[str]:
     """``gw``; or ``gw-1``, ``gw-2`` where there are several."""
     count = fleet.gateways[group].count
     return [group] if count == 1 else [f"{group}-{number}" for number in range(1, count + 1)]
 
 
-def gateway_group(process: str, fleet: Fleet) -> str:
+def gateway_group(process: str, fleet: FleetSections) -> str:
     """The group of a gateway's process. ``gw-2.1`` is the first process of the second gateway of ``gw``."""
     gateway = process.partition(".")[0]
     return gateway if gateway in fleet.gateways else gateway.rpartition("-")[0]
 
 
-def worker_names(fleet: Fleet, pool: str) -> list[str]:
+def worker_names(fleet: FleetSections, pool: str) -> list[str]:
     return [f"{pool}-{number}" for number in range(1, fleet.pools[pool].workers + 1)]
 
 
-def names_of(fleet: Fleet) -> Iterator[tuple[tuple[_Step, ...], list[str]]]:
+def names_of(fleet: FleetSections) -> Iterator[tuple[tuple[_Step, ...], list[str]]]:
     """The names of all processes, with the key that each comes from."""
     yield ("control",), controller_names(fleet)
     for group in fleet.gateways:
@@ -240,14 +238,14 @@ def _counted(names: list[str], listen: str) -> Iterator[tuple[str, str]]:
 # Fixed ports, each with the key that it comes from.
 
 
-def controller_ports(fleet: Fleet) -> Iterator[tuple[tuple[_Step, ...], str, int]]:
+def controller_ports(fleet: FleetSections) -> Iterator[tuple[tuple[_Step, ...], str, int]]:
     for _, listen in _counted(controller_names(fleet), fleet.control.listen):
         host, port = split_address(listen)
         if port:
             yield ("control", "listen"), host, port
 
 
-def gateway_ports(fleet: Fleet) -> Iterator[tuple[tuple[_Step, ...], str, int]]:
+def gateway_ports(fleet: FleetSections) -> Iterator[tuple[tuple[_Step, ...], str, int]]:
     for group, gateway in fleet.gateways.items():
         for index, (_, listen) in enumerate(_counted(gateway_names(fleet, group), gateway.listen)):
             host, port = split_address(listen)
@@ -257,7 +255,7 @@ def gateway_ports(fleet: Fleet) -> Iterator[tuple[tuple[_Step, ...], str, int]]:
                 yield ("gateways", group, "metrics_port"), host, gateway.metrics_port + index
 
 
-def worker_ports(fleet: Fleet) -> Iterator[tuple[tuple[_Step, ...], str, int]]:
+def worker_ports(fleet: FleetSections) -> Iterator[tuple[tuple[_Step, ...], str, int]]:
     for pool, spec in fleet.pools.items():
         for index in range(spec.workers):
             for port in _ports_of_worker(spec, index):
