@@ -1,33 +1,44 @@
-"""The backends that a configuration can name, and every spelling of them."""
+"""The backends that a configuration can name: spellings, platforms and model files. A new backend needs a row here."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
 from isochrone.suggestions import suggestion
 
-_BACKENDS = {
-    "onnxruntime": "onnx",
-    "onnx": "onnx",
-    "python": "python",
-    "pytorch": "torch",
-    "torch": "torch",
-    "libtorch": "torch",
-    "ensemble": "ensemble",
+
+class Backend(NamedTuple):
+    """One backend, as config.pbtxt can name it.
+
+    A completed configuration states the first name and the first platform, which are Triton's: tools that read it find
+    the words they know, and two spellings of one backend do not give two digests.
+    """
+
+    names: tuple[str, ...]
+    platforms: tuple[str, ...]
+    #: Names of the model's file, preferred first.
+    files: tuple[str, ...]
+
+
+#: By the short names that the rest of the code uses.
+BACKENDS = {
+    "onnx": Backend(("onnxruntime", "onnx"), ("onnxruntime_onnx",), ("model.onnx",)),
+    # An exported program before TorchScript.
+    "torch": Backend(("pytorch", "torch", "libtorch"), ("pytorch_libtorch",), ("model.pt2", "model.pt")),
+    "python": Backend(("python",), ("", "python"), ("model.py",)),
+    "ensemble": Backend(("ensemble",), ("ensemble",), ()),
 }
-_PLATFORMS = {
-    "onnxruntime_onnx": "onnx",
-    "python": "python",
-    "pytorch_libtorch": "torch",
-    "ensemble": "ensemble",
-}
+_BY_NAME = {name: short for short, backend in BACKENDS.items() for name in backend.names}
+_BY_PLATFORM = {platform: short for short, backend in BACKENDS.items() for platform in backend.platforms if platform}
 
 
 def backend_name(config: model_config_pb2.ModelConfig, where: str = "config.pbtxt") -> str:
-    """``onnx``, ``python``, ``torch`` or ``ensemble``, from whichever spelling the configuration uses."""
-    backend = _known(config.backend, _BACKENDS, "backend", where)
-    platform = _known(config.platform, _PLATFORMS, "platform", where)
+    """The short name of the backend that a configuration states as ``backend`` or ``platform``."""
+    backend = _known(config.backend, _BY_NAME, "backend", where)
+    platform = _known(config.platform, _BY_PLATFORM, "platform", where)
     if backend and platform and backend != platform:
         raise ConfigError(where, "platform", f"one that fits backend '{config.backend}'", f"'{config.platform}'")
     name = backend or platform
@@ -37,7 +48,7 @@ def backend_name(config: model_config_pb2.ModelConfig, where: str = "config.pbtx
             raise ConfigError(where, key, "'ensemble', since ensemble_scheduling is set", f"'{given}'")
         return "ensemble"
     if not name:
-        raise ConfigError(where, "backend", f"one of {', '.join(sorted(_BACKENDS))}", "''")
+        raise ConfigError(where, "backend", f"one of {', '.join(sorted(_BY_NAME))}", "''")
     return name
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
-from isochrone.models.configuration.backends import backend_name
+from isochrone.models.configuration.backends import BACKENDS, backend_name
 from isochrone.models.onnx_file import OnnxTensor, read_onnx_tensors
 from isochrone.models.signature import DATA_TYPE_BY_OIP_NAME
 
@@ -22,18 +22,6 @@ from isochrone.models.signature import DATA_TYPE_BY_OIP_NAME
 ASSUMED_MAX_BATCH_SIZE = 32
 # Triton's default: an idle sequence loses its slot after a second.
 ASSUMED_SEQUENCE_IDLE_MICROSECONDS = 1_000_000
-
-# In order of preference where a directory holds several of one backend: an exported program over TorchScript.
-FILE_NAMES = {"onnx": ("model.onnx",), "torch": ("model.pt2", "model.pt"), "python": ("model.py",)}
-# How the completed configuration spells backends: Triton's own words, so that tools which read it find what
-# they know, and so that two spellings of one backend do not give two digests.
-_TRITON_BACKENDS = {"onnx": "onnxruntime", "torch": "pytorch", "python": "python", "ensemble": "ensemble"}
-_TRITON_PLATFORMS = {
-    "onnx": "onnxruntime_onnx",
-    "torch": "pytorch_libtorch",
-    "python": "",
-    "ensemble": "ensemble",
-}
 
 
 def complete(
@@ -83,10 +71,10 @@ def _complete_backend(config: model_config_pb2.ModelConfig, newest: Path | None,
     else:
         backend = _backend_from_files(config, present, newest, where)
     if backend != "ensemble" and not config.default_model_filename:
-        names = FILE_NAMES[backend]
+        names = BACKENDS[backend].files
         config.default_model_filename = next((name for name in names if name in present), names[0])
-    config.backend = _TRITON_BACKENDS[backend]
-    config.platform = config.platform or _TRITON_PLATFORMS[backend]
+    config.backend = BACKENDS[backend].names[0]
+    config.platform = config.platform or BACKENDS[backend].platforms[0]
     if not stated:
         assumed.append(f"assumed backend '{config.backend}' from the file {config.default_model_filename}")
     return backend
@@ -104,20 +92,22 @@ def _present_files(newest: Path | None) -> frozenset[str]:
 def _backend_from_files(
     config: model_config_pb2.ModelConfig, present: frozenset[str], newest: Path | None, where: str
 ) -> str:
+    files = {backend: entry.files for backend, entry in BACKENDS.items()}
     if config.default_model_filename:
         suffix = Path(config.default_model_filename).suffix
-        for backend, names in FILE_NAMES.items():
+        for backend, names in files.items():
             if suffix in {Path(name).suffix for name in names}:
                 return backend
-    found = [backend for backend, names in FILE_NAMES.items() if present.intersection(names)]
+    found = [backend for backend, names in files.items() if present.intersection(names)]
     if len(found) == 1:
         return found[0]
-    known = ", ".join(name for names in FILE_NAMES.values() for name in names)
+    known = [name for names in files.values() for name in names]
     if found:
-        files = ", ".join(sorted(present.intersection(name for names in FILE_NAMES.values() for name in names)))
-        raise ConfigError(where, "backend", "to be stated, since the files fit several", f"files {files}")
-    files = ", ".join(sorted(present)) or "no files"
-    raise ConfigError(where, "backend", f"to be stated, or one of {known} in {newest}", f"none, and {files}")
+        given = ", ".join(sorted(present.intersection(known)))
+        raise ConfigError(where, "backend", "to be stated, since the files fit several", f"files {given}")
+    given = ", ".join(sorted(present)) or "no files"
+    expected = f"to be stated, or one of {', '.join(known)} in {newest}"
+    raise ConfigError(where, "backend", expected, f"none, and {given}")
 
 
 def _complete_onnx(

@@ -10,8 +10,7 @@ from pathlib import Path
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
-from isochrone.models.configuration.backends import backend_name
-from isochrone.models.configuration.completion import FILE_NAMES
+from isochrone.models.configuration.backends import BACKENDS, backend_name
 from isochrone.models.repository.versions import find_versions
 
 #: What a repository looks like, for errors.
@@ -26,7 +25,7 @@ def missing_model_file(config: model_config_pb2.ModelConfig, version_directory: 
     except ConfigError:
         return None
     given = str(config.default_model_filename)
-    names = (given,) if given else FILE_NAMES.get(backend, ())
+    names = (given,) if given else BACKENDS[backend].files
     if backend == "ensemble" or not names or any((version_directory / name).exists() for name in names):
         return None
     return ConfigError(str(version_directory), "model file", " or ".join(names), "no such file")
@@ -40,6 +39,6 @@ def is_model(path: Path) -> bool:
         bare = [version for version in versions if not find_versions(version).present]
     except ConfigError:
         return False
-    known = [name for names in FILE_NAMES.values() for name in names]
+    known = [name for backend in BACKENDS.values() for name in backend.files]
     has_file = any((version / name).exists() for version in bare for name in known)
     return has_file or (bool(bare) and (path / _CONFIG_FILE).is_file())

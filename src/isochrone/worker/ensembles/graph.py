@@ -1,4 +1,4 @@
-"""The steps of one ensemble version, and which of them a request needs. Made once per load, from the configuration."""
+"""The steps of one ensemble version, and those that a request needs. Made once per load, from the configuration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from isochrone.models.signature import Signature, TensorSpec, signature_of
 
-#: Sets of requested outputs whose steps are remembered; callers ask for a few.
+#: Sets of requested outputs whose steps are remembered; callers use few.
 _MAX_REMEMBERED = 64
 
 
@@ -24,16 +24,17 @@ class Step:
 
 
 class EnsembleGraph:
-    """What an ensemble's configuration says of its tensors and steps."""
+    """The tensors and steps of an ensemble."""
 
-    def __init__(self, config: Any) -> None:
+    def __init__(self, name: str, config: Any) -> None:
+        self.name = name
         self.steps = tuple(Step(step) for step in config.ensemble_scheduling.step)
         signature: Signature = signature_of(config)
         self.batched = signature.max_batch_size > 0
         self.inputs: dict[str, TensorSpec] = dict(signature.input_by_name)
         self.outputs: dict[str, TensorSpec] = dict(signature.output_by_name)
         self.reshapes_inputs = any(spec.reshape is not None for spec in signature.inputs)
-        self._makers = {tensor: index for index, step in enumerate(self.steps) for tensor in step.outputs.values()}
+        self._producers = {tensor: index for index, step in enumerate(self.steps) for tensor in step.outputs.values()}
         self._all = self._needed(tuple(self.outputs))
         self._remembered: dict[tuple[str, ...], tuple[int, ...]] = {}
 
@@ -52,8 +53,8 @@ class EnsembleGraph:
         found: set[int] = set()
         tensors = list(outputs)
         while tensors:
-            maker = self._makers.get(tensors.pop())
-            if maker is not None and maker not in found:
-                found.add(maker)
-                tensors += self.steps[maker].inputs.values()
+            producer = self._producers.get(tensors.pop())
+            if producer is not None and producer not in found:
+                found.add(producer)
+                tensors += self.steps[producer].inputs.values()
         return tuple(sorted(found))

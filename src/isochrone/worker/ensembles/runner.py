@@ -1,12 +1,12 @@
-"""Runs the requests of one ensemble version: fixes the versions of its steps, then leaves each request to a ``run``.
+"""The runner of one ensemble version: it resolves the versions of the steps, then starts a ``run`` per request.
 
-The versions of the steps are fixed when a request starts, all at once, so one request never mixes two; a request may
-say itself which they are (``InferRequest.stages``), through ensembles inside ensembles too.
+All versions are resolved together when a request starts, so a request never sees two versions of one model. A request
+may pin them itself (``InferRequest.stages``), also for ensembles inside ensembles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from isochrone.clock import now_ns
@@ -16,7 +16,7 @@ from isochrone.worker.ensembles.run import EnsembleRun
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
-    from isochrone.worker.served_version import ServedVersion
+    from isochrone.worker.served_version import RequestRunner, ServedVersion
     from isochrone.worker.statistics import ModelStatistics
 
 Resolve = Callable[[str, str], "ServedVersion"]
@@ -28,9 +28,9 @@ class EnsembleRunner:
     def __init__(
         self, name: str, config: Any, resolve: Resolve, statistics: ModelStatistics, over: Callable[[], None]
     ) -> None:
-        self.graph = EnsembleGraph(config)
-        self.steps = self.graph.steps
-        self.model_name = name
+        self._name = name
+        self._graph = EnsembleGraph(name, config)
+        self._steps = self._graph.steps
         self._resolve = resolve
         self._statistics = statistics
         self._over = over
@@ -41,87 +41,74 @@ class EnsembleRunner:
         return 0
 
     def submit(self, request: InferRequest) -> None:
-        # Resolved together, before anything runs: a version change in the middle is not seen by this request.
         versions = self._versions(request.stages)
         for version in versions:
-            # Not freed before its step is over, even if it is replaced while an earlier step runs.
+            # It stays loaded until the run ends, even if it is replaced while an earlier step runs.
             version.hold()
-        run = EnsembleRun(self, request, versions)
+        run = EnsembleRun(self._graph, request, versions, self._ended)
         self._running.add(run)
         run.start()
 
     def _versions(self, stages: Mapping[str, str] | None) -> list[ServedVersion]:
         if stages is None:
-            return [self._resolve(step.model, step.version) for step in self.steps]
-        return [self._pinned(step, stages) for step in self.steps]
+            return [self._resolve(step.model, step.version) for step in self._steps]
+        return [self._pinned(step, stages) for step in self._steps]
 
     def _pinned(self, step: Step, stages: Mapping[str, str]) -> ServedVersion:
-        """The version a request asks for; what the ensemble's own configuration states stands above it."""
+        """The version that the request pins, unless the ensemble's configuration states one."""
         asked = "" if step.version else stages.get(step.model, "")
         if not asked:
             return self._resolve(step.model, step.version)
         try:
             return self._resolve(step.model, asked)
         except IsochroneError as error:
-            # Never another version in its place; and not the caller's mistake: another worker may have it.
+            # Never substitute another version. Not the caller's mistake: another worker may have it.
             raise Unavailable(
-                f"in ensemble '{self.model_name}': x-isochrone-stages asks for version {asked} of step '{step.model}', "
+                f"in ensemble '{self._name}': x-isochrone-stages asks for version {asked} of step '{step.model}', "
                 f"which is not served here: {error}"
             ) from None
 
-    def finished(self, run: EnsembleRun, versions: list[ServedVersion]) -> None:
+    def _ended(self, run: EnsembleRun, error: IsochroneError | None) -> None:
+        request, now = run.request, now_ns()
+        if error is not None:
+            self._statistics.record_failure(error.code, now - request.arrived)
+        else:
+            request.infer_end = request.compute_end = now
+            self._statistics.record_batch(request.plan.batch_size, 0, now - request.infer_start, 0)
+            self._statistics.record_success(request, now, request.plan.batch_size)
         self._running.discard(run)
-        for version in versions:
+        for version in run.versions:
             version.over()
         self._over()
 
-    def record(self, request: InferRequest, error: IsochroneError | None) -> None:
-        now = now_ns()
-        if error is not None:
-            self._statistics.record_failure(error.code, now - request.arrived)
-            return
-        request.infer_end = request.compute_end = now
-        self._statistics.record_batch(request.plan.batch_size, 0, now - request.infer_start, 0)
-        self._statistics.record_success(request, now, request.plan.batch_size)
-
     def estimated_wait(self, now: int) -> int:
-        waits = []
-        for step in self.steps:
-            try:
-                waits.append(self._resolve(step.model, step.version).runner.estimated_wait(now))
-            except IsochroneError:
-                continue
-        return max(waits, default=0)
+        return max((runner.estimated_wait(now) for runner in self._runners()), default=0)
 
     def estimated_run(self) -> int:
-        """As if its steps ran one after the other: cautious where some run beside each other."""
-        total = 0
-        for step in self.steps:
-            try:
-                total += self._resolve(step.model, step.version).runner.estimated_run()
-            except IsochroneError:
-                continue
-        return total
+        """As if the steps ran one after the other: an upper bound where some run at the same time."""
+        return sum(runner.estimated_run() for runner in self._runners())
 
     def least_run(self) -> int:
-        """Of its longest step: what can be said whatever runs beside what."""
-        longest = 0
-        for step in self.steps:
+        """The time of the longest step: a lower bound whatever runs at the same time."""
+        return max((runner.least_run() for runner in self._runners()), default=0)
+
+    def _runners(self) -> Iterator[RequestRunner]:
+        """The runners of the steps that are served."""
+        for step in self._steps:
             try:
-                longest = max(longest, self._resolve(step.model, step.version).runner.least_run())
+                yield self._resolve(step.model, step.version).runner
             except IsochroneError:
                 continue
-        return longest
 
     def steps_digest(self, stages: Mapping[str, str] | None) -> str:
         return "".join(version.cache_digest(stages) for version in self._versions(stages))
 
     def check_stuck(self, now: int) -> None:
-        """Each step's own runner looks after its runs."""
+        """Nothing to do: the runners of the steps check their own runs."""
 
     def fail_all(self, error: IsochroneError | None = None) -> None:
         for run in list(self._running):
-            run.fail(error or Unavailable(f"model '{self.model_name}' is being unloaded"))
+            run.fail(error or Unavailable(f"model '{self._name}' is being unloaded"))
 
     def release(self) -> None:
         pass

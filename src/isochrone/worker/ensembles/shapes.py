@@ -1,4 +1,4 @@
-"""How a tensor passes between a model with a batch dimension and one without. Pure; the rules are Triton's."""
+"""Shapes of tensors that pass between a model with a batch dimension and one without. Pure; the rules are Triton's."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 
 def fit_shape(shape: tuple[int, ...], rows: int, dims: Sequence[int], batched: bool) -> tuple[int, ...]:
-    """The shape in which a tensor is handed on between a model that batches and one that does not.
+    """The shape of a tensor for the model that receives it.
 
-    ``rows``: its batch size, 0 where its maker does not batch. ``dims`` and ``batched``: what its taker declares. What
-    fits a row of the taker's batch becomes a batch of one; a batch of one loses its first dimension where the taker has
-    no place for it. Everything else stays, and the taker's signature says whether it fits.
+    ``rows`` is its batch size, 0 if the model that made it does not batch. ``dims`` and ``batched`` are declared by the
+    receiving model. A tensor that fits one row of a batch becomes a batch of one. A batch of one loses its first
+    dimension if the receiving model has no place for it. Any other shape is unchanged, and the receiving model's
+    signature decides whether it fits.
     """
     if batched == (rows > 0):
         return shape
