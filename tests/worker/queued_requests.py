@@ -126,8 +126,8 @@ def simulate(
     def pump(now: int) -> None:
         while idle and queue.pending:
             batch = queue.take(now)
-            outcome.dropped += sum(request.plan.batch_size for request, _ in queue.refused)
-            queue.refused.clear()
+            outcome.dropped += sum(request.plan.batch_size for request, _ in queue.rejected)
+            queue.rejected.clear()
             if not batch:
                 break
             number = idle.pop()

@@ -15,7 +15,7 @@ from queued_requests import RecordedRequest, plan_of, rows_of
 from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.worker.backends.interface import Executable
-from isochrone.worker.execution.batch_runner import Runner
+from isochrone.worker.execution.batch_runner import BatchRunner
 from isochrone.worker.execution.instance import Instance
 from isochrone.worker.execution.stream_runner import StreamRunner
 from isochrone.worker.execution.watchdog import InlineWatchdog
@@ -77,7 +77,7 @@ class Bench:
         if executables[0].decoupled:
             self.runner = StreamRunner("m", rules, self.curve, statistics, self.over, **options)
         else:
-            self.runner = Runner("m", rules, self.curve, statistics, InlineWatchdog(), self.over, **options)
+            self.runner = BatchRunner("m", rules, self.curve, statistics, InlineWatchdog(), self.over, **options)
         self.runner.start([self.instance(executable) for executable in executables], self.replace)
 
     def instance(self, executable: Executable) -> Instance:

@@ -71,8 +71,8 @@ class ServedVersion:
         self.fixed_size = all(spec.datatype != "BYTES" for spec in description.signature.outputs)
         self.decoupled: bool = description.config.model_transaction_policy.decoupled
         self.runner: RequestRunner
-        #: Of an ensemble: what its steps were when it was last checked against them.
-        self.checked: list[ServedVersion] = []
+        #: Of an ensemble: the versions of its steps when it was last checked against them.
+        self.checked_steps: list[ServedVersion] = []
         #: Set when responses of this model are cached.
         self.cache: ResponseCache | None = None
         self.in_flight = 0
@@ -94,7 +94,7 @@ class ServedVersion:
         try:
             self.runner.submit(request)
         except IsochroneError as error:
-            self.over()
+            self.request_ended()
             self.statistics.record_rejected(error.code)
             raise
 
@@ -111,15 +111,15 @@ class ServedVersion:
         plan.checked_by = self
 
     def hold(self) -> None:
-        """Somebody will send a request later: until ``over`` is called, the version is not freed."""
+        """Keeps the version loaded until ``request_ended`` is called: a request will follow."""
         self.in_flight += 1
 
     def cache_digest(self, stages: Mapping[str, str] | None = None) -> str:
         """What decides an answer beside the request: this version, and for an ensemble those its steps run."""
         return self.digest + self.runner.steps_digest(stages)
 
-    def over(self) -> None:
-        """A request is over, however it ended."""
+    def request_ended(self) -> None:
+        """Counts a request out, whatever its outcome."""
         self.in_flight -= 1
         if self._drained is not None and not self.in_flight:
             self._drained.set()

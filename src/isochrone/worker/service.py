@@ -16,8 +16,8 @@ from isochrone.observe.snapshot import ServerSnapshot, WireSnapshot
 from isochrone.protocol.access.fencing import Fence
 from isochrone.protocol.service import InferenceService
 from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
-from isochrone.worker.catalog.catalog import is_unloaded
 from isochrone.worker.catalog.load_parameters import FILE_PREFIX
+from isochrone.worker.catalog.states import is_unloaded
 from isochrone.worker.request_wrappers import LoggedRequest, LoggedStream
 from isochrone.worker.trace_settings import TraceSettings
 

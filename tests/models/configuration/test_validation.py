@@ -225,6 +225,19 @@ CONTROL = SEQUENCE + "control_input[0].control[0]"
             "DELAY",
         ),
         (
+            BASE + "sequence_batching { iterative_sequence: true }",
+            SEQUENCE + "iterative_sequence",
+            "false: it is not supported",
+            "true",
+        ),
+        (
+            BASE + "sequence_batching { state { " + STATE + " initial_state { data_type: TYPE_FP32 dims: [1, 2]"
+            " zero_data: false } } }",
+            SEQUENCE + "state[0].initial_state[0]",
+            "one of zero_data, data_file",
+            "none",
+        ),
+        (
             BASE + "sequence_batching { oldest { } }",
             SEQUENCE + "oldest.max_candidate_sequences",
             "at least 1",

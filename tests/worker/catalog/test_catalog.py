@@ -23,8 +23,8 @@ from isochrone.models.repository.repository import Repository
 from isochrone.observe import logs
 from isochrone.observe.metrics import Exposition
 from isochrone.protocol.messages import Plan
-from isochrone.worker.catalog import catalog as catalog_module
 from isochrone.worker.catalog.catalog import Catalog
+from isochrone.worker.catalog.states import UNAVAILABLE
 from isochrone.worker.response_cache import ResponseCache
 from isochrone.worker.service import WorkerService
 from sample_models import write_config, write_python
@@ -236,7 +236,7 @@ def test_a_version_that_leaves_is_still_watched(tmp_path: Path, unload: bool) ->
         else:
             write_model(tmp_path, "m", times(2), version=2)
             leaving = asyncio.ensure_future(catalog.load("m"))
-        await until(lambda: served in catalog._leaving)
+        await until(lambda: served in catalog._drains.versions)
         assert catalog._served.get(("m", "1")) is None
         while not stuck.answers:
             catalog.check_stuck()
@@ -244,7 +244,7 @@ def test_a_version_that_leaves_is_still_watched(tmp_path: Path, unload: bool) ->
         assert isinstance(stuck.answers[0], ModelFailed)
         assert "execution_timeout_ms (20)" in str(stuck.answers[0])
         await leaving
-        await until(lambda: served not in catalog._leaving)
+        await until(lambda: served not in catalog._drains.versions)
         (tmp_path / "m" / "go").touch()
 
     run(tmp_path, scenario)
@@ -263,7 +263,7 @@ def test_a_model_that_fails_its_warm_up_is_not_ready_and_the_index_says_why(tmp_
         with pytest.raises(ModelFailed, match="row 0 has no weights"):
             await catalog.load("m")
         ((_, _, state, reason),) = [row for row in catalog.index() if row[0] == "m"]
-        assert state == catalog_module.UNAVAILABLE
+        assert state == UNAVAILABLE
         assert "row 0 has no weights" in reason
         assert not catalog.is_ready("m", "")
         # Its owner says that it cannot take zeros.
@@ -281,7 +281,7 @@ def test_a_load_that_fails_is_logged_once_and_kept_for_the_index(tmp_path: Path)
     async def scenario(catalog: Catalog) -> None:
         with pytest.raises(ModelFailed):
             await catalog.load("m")
-        assert catalog.index()[0][2] == catalog_module.UNAVAILABLE
+        assert catalog.index()[0][2] == UNAVAILABLE
 
     lines = run(tmp_path, scenario)
     (line,) = [line for line in lines if line["log_level"] in ("error", "warning")]

@@ -180,7 +180,7 @@ def test_a_version_can_come_back_while_it_leaves(model: Path) -> None:
         assert await ask(catalog, "1") == 1
         (model / "go").touch()
         await until(lambda: waiting.answers)
-        await until(lambda: first not in catalog._leaving)
+        await until(lambda: first not in catalog._drains.versions)
         assert states(catalog) == {"1": (READY, ""), "2": (READY, "")}
 
     run(model, scenario)

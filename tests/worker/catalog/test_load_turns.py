@@ -77,9 +77,9 @@ def test_a_later_load_of_other_versions_does_not_wait_and_the_late_result_is_fre
             await catalog.load("m", {"versions": "1,3"})
         assert served(catalog) == [1, 3]
         for each in (hanging, again):
-            with pytest.raises(Unavailable, match="given up: a later call wants other versions"):
+            with pytest.raises(Unavailable, match="abandoned: a later call requests other versions"):
                 await each
-        assert states(catalog)["2"] == ("UNAVAILABLE", "unloaded: given up while it was loading")
+        assert states(catalog)["2"] == ("UNAVAILABLE", "unloaded: the load was abandoned")
         (warning,) = [line for line in logs if line["log_level"] == "warning"]
         assert (warning["model"], warning["versions"]) == ("m", [1, 2])
         (model / "go").touch()
@@ -98,7 +98,7 @@ def test_the_later_call_stands_whichever_gets_its_turn_first() -> None:
         second = turns.enter("m", (1, 3), later)
         first = turns.enter("m", (1, 2), earlier)
         second.check()
-        with pytest.raises(Unavailable, match="given up"):
+        with pytest.raises(Unavailable, match="abandoned"):
             first.check()
         turns.leave(first)
         turns.leave(second)
@@ -110,7 +110,7 @@ def test_the_version_that_was_given_up_can_be_loaded_again(model: Path) -> None:
     async def scenario(catalog: Catalog) -> None:
         hanging = await hang(catalog, model)
         await catalog.load("m", {"versions": "1"})
-        with pytest.raises(Unavailable, match="given up"):
+        with pytest.raises(Unavailable, match="abandoned"):
             await hanging
         assert served(catalog) == [1]
         (model / "hangs-2").unlink()
@@ -129,7 +129,7 @@ def test_an_unload_does_not_wait_for_it(model: Path) -> None:
         hanging = await hang(catalog, model)
         await catalog.unload("m")
         assert served(catalog) == []
-        with pytest.raises(Unavailable, match="given up"):
+        with pytest.raises(Unavailable, match="abandoned"):
             await hanging
 
     run(model, scenario)

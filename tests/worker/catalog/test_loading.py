@@ -15,7 +15,7 @@ from isochrone.clock import MICROSECOND, MILLISECOND
 from isochrone.errors import ConfigError, ModelFailed
 from isochrone.models.repository.repository import Repository
 from isochrone.worker.catalog.load_settings import LoadSettings
-from isochrone.worker.catalog.loading import Prepared, prepare, prepare_again, queue_rules
+from isochrone.worker.catalog.loading import Prepared, prepare, prepare_with_retries, queue_rules
 from isochrone.worker.scheduling.batch_queue import LevelPolicy, QueueRules
 from sample_models import write_config, write_python
 
@@ -192,9 +192,9 @@ def test_a_load_that_failed_is_tried_again(tmp_path: Path) -> None:
     write_python(tmp_path / "m", source)
     description = Repository([tmp_path]).read("m")
     with pytest.raises(ModelFailed, match="not yet"):
-        prepare_again(description, 1, None, LoadSettings(retries=1))
+        prepare_with_retries(description, 1, None, LoadSettings(retries=1))
     (tmp_path / "m" / "attempts").unlink()
-    prepare_again(description, 1, None, LoadSettings(retries=2)).discard()
+    prepare_with_retries(description, 1, None, LoadSettings(retries=2)).discard()
     assert (tmp_path / "m" / "attempts").read_text() == "3"
 
 

@@ -47,7 +47,7 @@ class Step:
     def hold(self) -> None:
         self.held += 1
 
-    def over(self) -> None:
+    def request_ended(self) -> None:
         self.held -= 1
 
     def submit(self, request: InferRequest) -> None:
@@ -72,7 +72,7 @@ class Bench:
         self.in_flight = 0
         config = text_format.Parse(DIAMOND, model_config_pb2.ModelConfig())
         statistics = ModelStatistics("e", "1")
-        self.runner = EnsembleRunner("e", config, self.resolve, statistics, self.over)  # type: ignore[arg-type]
+        self.runner = EnsembleRunner("e", config, self.resolve, statistics, self.request_ended)  # type: ignore[arg-type]
 
     def resolve(self, name: str, version: str) -> Step:
         self.asked.append((name, version))
@@ -80,7 +80,7 @@ class Bench:
             raise NotFound(name)
         return self.steps[name]
 
-    def over(self) -> None:
+    def request_ended(self) -> None:
         self.in_flight -= 1
 
     def send(self, value: float, **plan: Any) -> RecordedRequest:
@@ -253,5 +253,5 @@ def test_a_step_that_is_not_served_holds_nothing() -> None:
     try:
         bench.runner.submit(request)
     except NotFound:
-        bench.over()
+        bench.request_ended()
     assert bench.is_clean()

@@ -74,7 +74,7 @@ class Step:
     def hold(self) -> None:
         self.held += 1
 
-    def over(self) -> None:
+    def request_ended(self) -> None:
         self.held -= 1
 
     def submit(self, request: InferRequest) -> None:
@@ -94,9 +94,9 @@ class Bench:
         self.in_flight = 1
         config = text_format.Parse(text, model_config_pb2.ModelConfig())
         resolve: Any = lambda name, _: self.steps[name]  # noqa: E731
-        self.runner = EnsembleRunner("e", config, resolve, ModelStatistics("e", "1"), self.over)
+        self.runner = EnsembleRunner("e", config, resolve, ModelStatistics("e", "1"), self.request_ended)
 
-    def over(self) -> None:
+    def request_ended(self) -> None:
         self.in_flight -= 1
 
     def send(self, value: int = 0) -> Caller:

@@ -219,12 +219,12 @@ def test_a_caller_who_leaves_while_the_batch_is_sorted_is_not_lost() -> None:
 def test_everybody_is_named_once_at_any_point_of_the_run() -> None:
     gone, stays = asking(1), asking(2)
     batch = Batch([gone, stays], 2)
-    assert batch.everybody() == [gone, stays]
+    assert batch.all_requests() == [gone, stays]
     # As another thread may find it: sorted by half.
     batch.dropped = [gone]
-    assert batch.everybody() == [gone, stays]
+    assert batch.all_requests() == [gone, stays]
     batch.requests = [stays]
-    assert set(batch.everybody()) == {gone, stays}
+    assert set(batch.all_requests()) == {gone, stays}
 
 
 def test_a_batch_remembers_that_it_was_run_one_by_one() -> None:

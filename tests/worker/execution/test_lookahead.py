@@ -389,11 +389,11 @@ def test_an_instance_leaves_what_was_taken_back_or_would_be_late(withdrawn: bool
             following.latest_start = now_ns() - 1
         instance.offer(following)
         if withdrawn:
-            assert instance.take_back()
+            assert instance.withdraw_offer()
         executable.gates[-1].set()
         await until(lambda: finished)
         # Late: it lies there until the loop takes it back; withdrawn: there is nothing to take.
-        assert instance.take_back() is not withdrawn
+        assert instance.withdraw_offer() is not withdrawn
         instance.close()
         assert executable.batches == [[-1]]
 
@@ -408,7 +408,7 @@ def test_an_instance_knows_when_it_is_free_behind_what_follows() -> None:
         instance.start(first, 5 * MILLISECOND)
         executable.wait_for_a_run()
         assert instance.free_at == instance.busy_since + 5 * MILLISECOND
-        instance.begun(second, 7 * MILLISECOND)
+        instance.offer_started(second, 7 * MILLISECOND)
         assert instance.free_at == instance.busy_since + 12 * MILLISECOND
         first.compute_end = instance.busy_since + 6 * MILLISECOND
         instance.ended(first)
@@ -476,7 +476,7 @@ def test_peek_and_confirm_are_a_take(
     waiting = peeking.requests
     choice = peeking.peek(now)
     assert peeking.requests == waiting
-    assert not peeking.refused
+    assert not peeking.rejected
     # Those who come between are neither in the batch nor in its way.
     late_comers = [push(peeking, 1000 + number, 1, NEVER, 1, 5) for number in range(newcomers)]
     taken = taking.take(now) if taking.requests else []
@@ -492,6 +492,6 @@ def test_peek_and_confirm_are_a_take(
     dropped = len(choice.late)
     assert peeking.requests == taking.requests + dropped + len(late_comers)
     assert np.all([entry.request.id not in {request.id for request in taken} for entry in choice.late])
-    left = {request.id for request in taking.clear()} | {request.id for request, _ in taking.refused}
+    left = {request.id for request in taking.clear()} | {request.id for request, _ in taking.rejected}
     assert {request.id for request in peeking.clear()} == left | {request.id for request in late_comers}
     assert peeking.rows == 0

@@ -120,7 +120,7 @@ def test_a_model_that_waits_for_a_slow_reader_does_not_hang() -> None:
         bench.runner.submit(request)
         await until(lambda: bench.runner._streams._running)
         (under_way,) = bench.runner._streams._running.values()
-        await until(lambda: len(request.answers) == 16 and not under_way.asked_at)
+        await until(lambda: len(request.answers) == 16 and not under_way.requested_at)
         bench.runner.check_stuck(now_ns() + 100 * SECOND)
         assert len(request.answers) == 16
         request.read()
@@ -193,7 +193,7 @@ def test_an_asynchronous_model_that_holds_its_loop_is_replaced() -> None:
         await until(lambda: stuck.answers)
         behind = bench.send(1)
         await until(lambda: len(bench.runner._streams._running) == 2)
-        await until(lambda: all(each.asked_at for each in bench.runner._streams._running.values()))
+        await until(lambda: all(each.requested_at for each in bench.runner._streams._running.values()))
         now = now_ns()
         bench.runner.check_stuck(now + 2 * SECOND)
         assert all(isinstance(request.answers[-1], ModelFailed) for request in (stuck, behind))

@@ -123,11 +123,11 @@ class QueueMachine(RuleBasedStateMachine):
         self.inside.clear()
 
     def _settle_refused(self) -> None:
-        for request, error in self.queue.refused:
+        for request, error in self.queue.rejected:
             assert isinstance(request, RecordedRequest)
             self.inside.remove(request)
             assert isinstance(error, Cancelled) == request.cancelled
-        self.queue.refused.clear()
+        self.queue.rejected.clear()
 
     @invariant()
     def counts(self) -> None:
@@ -249,7 +249,7 @@ class TestBatches:
         late = push(queue, 0, 5 * MILLISECOND)
         fine = push(queue, 0, 50 * MILLISECOND)
         assert queue.take(4 * MILLISECOND) == [fine]
-        ((request, error),) = queue.refused
+        ((request, error),) = queue.rejected
         assert request is late
         assert isinstance(error, DeadlineExceeded)
 
@@ -258,7 +258,7 @@ class TestBatches:
         late = push(queue, 0, 5 * MILLISECOND)
         push(queue, 0)
         queue.drop_late(6 * MILLISECOND)
-        assert [request for request, _ in queue.refused] == [late]
+        assert [request for request, _ in queue.rejected] == [late]
         assert queue.pending == 1
 
     def test_the_cancelled_never_start(self) -> None:
@@ -266,7 +266,7 @@ class TestBatches:
         gone, stays = push(queue, 0), push(queue, 0)
         gone.cancelled = True
         assert queue.take(0) == [stays]
-        assert isinstance(queue.refused[0][1], Cancelled)
+        assert isinstance(queue.rejected[0][1], Cancelled)
 
     def test_without_measurements_only_the_past_is_late(self) -> None:
         queue = queue_with(curve=LatencyCurve(8), max_rows=8)
@@ -292,10 +292,10 @@ class TestMargin:
 
     def test_what_writing_answers_takes_is_kept_free_as_well(self) -> None:
         queue = queue_with(curve=ExactCurve({1: 0.02, 8: 0.05}), max_rows=8)
-        queue.allow_for_answering(100_000)
+        queue.reserve_for_answering(100_000)
         assert queue.margin_ns == 260_000
         # A change that does not matter is left alone: the plan would have to be made again.
-        queue.allow_for_answering(110_000)
+        queue.reserve_for_answering(110_000)
         assert queue.margin_ns == 260_000
 
 
@@ -414,8 +414,8 @@ class TestTritonsKnobs:
         expired = push(queue, 0)
         in_time = push(queue, 4 * MILLISECOND)
         assert queue.take(6 * MILLISECOND) == [in_time]
-        assert queue.refused[0][0] is expired
-        assert isinstance(queue.refused[0][1], DeadlineExceeded)
+        assert queue.rejected[0][0] is expired
+        assert isinstance(queue.rejected[0][1], DeadlineExceeded)
 
     def test_a_queue_timeout_is_about_the_queue_not_about_compute(self) -> None:
         queue = queue_with(policies=(LevelPolicy(0, MILLISECOND),))
@@ -428,7 +428,7 @@ class TestTritonsKnobs:
         fresh = [push(queue, 4 * MILLISECOND) for _ in range(2)]
         now = 6 * MILLISECOND
         assert [queue.take(now)[0] for _ in range(3)] == [*fresh, expired]
-        assert not queue.refused
+        assert not queue.rejected
         assert queue.pending == 0
 
     def test_a_delayed_request_still_has_its_own_deadline(self) -> None:
@@ -437,9 +437,9 @@ class TestTritonsKnobs:
         push(queue, 0, 90 * MILLISECOND)
         blocker = push(queue, 10 * MILLISECOND)
         assert queue.take(10 * MILLISECOND) == [blocker]
-        assert not queue.refused
+        assert not queue.rejected
         assert [request.deadline for request in queue.take(40 * MILLISECOND)] == [90 * MILLISECOND]
-        assert [request.deadline for request, _ in queue.refused] == [30 * MILLISECOND]
+        assert [request.deadline for request, _ in queue.rejected] == [30 * MILLISECOND]
 
     def test_delayed_requests_count_for_the_queue_size(self) -> None:
         queue = queue_with(policies=(LevelPolicy(2, 5 * MILLISECOND, True),))

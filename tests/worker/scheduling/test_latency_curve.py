@@ -20,7 +20,6 @@ def measured(curve: LatencyCurve, rows: int, nanoseconds: int, times: int = 40) 
 def test_nothing_is_known_at_first() -> None:
     curve = LatencyCurve(8)
     assert [curve.estimate(rows) for rows in range(1, 10)] == [0] * 9
-    assert curve.largest_within(0, 8) == 8
 
 
 @given(RUNS)
@@ -31,15 +30,6 @@ def test_a_larger_batch_is_never_expected_to_be_faster(runs: list[tuple[int, int
     estimates = [curve.estimate(rows) for rows in range(1, 40)]
     assert estimates == sorted(estimates)
     assert estimates[0] > 0
-
-
-@given(RUNS, st.integers(0, 60_000_000), st.integers(1, 16))
-def test_largest_within_is_the_largest_within(runs: list[tuple[int, int]], time: int, limit: int) -> None:
-    curve = LatencyCurve(16)
-    for rows, nanoseconds in runs:
-        curve.observe(rows, nanoseconds)
-    expected = max((rows for rows in range(1, limit + 1) if curve.estimate(rows) <= time), default=0)
-    assert curve.largest_within(time, limit) == expected
 
 
 @given(st.lists(st.integers(100_000, 200_000), min_size=64, max_size=128))

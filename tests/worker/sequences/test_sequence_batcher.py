@@ -16,11 +16,9 @@ from tritonclient.grpc import model_config_pb2
 from isochrone.clock import MICROSECOND, NEVER, SECOND
 from isochrone.errors import (
     Cancelled,
-    ConfigError,
     DeadlineExceeded,
     InvalidArgument,
     ModelFailed,
-    QueueFull,
 )
 from isochrone.protocol.messages import InferRequest, Plan
 from isochrone.worker.sequences.batcher import SequenceBatch, SequenceBatcher
@@ -39,8 +37,8 @@ def config_of(batching: str, max_batch_size: int = 4) -> Any:
     return text_format.Parse(text, model_config_pb2.ModelConfig())
 
 
-def batcher_of(batching: str, max_batch_size: int = 4, instances: int = 1, **options: Any) -> SequenceBatcher:
-    return SequenceBatcher(config_of(batching, max_batch_size), instances, **options)
+def batcher_of(batching: str, max_batch_size: int = 4, instances: int = 1) -> SequenceBatcher:
+    return SequenceBatcher(config_of(batching, max_batch_size), instances)
 
 
 def request_of(
@@ -65,6 +63,12 @@ def request_of(
     )
     plan.shape_key = shape_key
     return InferRequest(plan, "", {"X": np.full(shape, value, np.int64)}, arrived=0, deadline=deadline)
+
+
+def slot_of(batcher: SequenceBatcher, sequence_id: int | str) -> tuple[int, int] | None:
+    """(instance, slot) of a live sequence; None if it waits for one or does not exist."""
+    sequence = batcher._sequences.get(sequence_id)
+    return None if sequence is None or sequence.place is None else sequence.place[::-1]
 
 
 def take(batcher: SequenceBatcher, now: int = 0, instance: int = 0) -> SequenceBatch:
@@ -123,19 +127,6 @@ class TestPush:
         take(batcher, 13)
         assert (request.enqueued, request.dispatched) == (11, 13)
 
-    def test_a_full_backlog_refuses_new_sequences_but_not_those_that_run(self) -> None:
-        batcher = batcher_of("", max_batch_size=1, max_queue_size=2)
-        batcher.push(request_of(1, "s"), 0)
-        batcher.push(request_of(2, "s"), 0)
-        batcher.push(request_of(2), 0)
-        for refused in (request_of(2), request_of(3, "s")):
-            with pytest.raises(QueueFull, match=r"Exceeds maximum queue size: .* 2 requests .* limit 2"):
-                batcher.push(refused, 0)
-        batcher.push(request_of(1), 0)
-        with pytest.raises(QueueFull, match="sequence 1 has 2 requests"):
-            batcher.push(request_of(1), 0)
-        assert batcher.pending() == 4
-
 
 class TestDirect:
     def test_a_slot_is_a_row_and_an_empty_slot_is_not_ready(self) -> None:
@@ -176,7 +167,7 @@ class TestDirect:
         batcher = batcher_of("", max_batch_size=2, instances=2)
         for sequence_id in (1, 2, 3, 4):
             batcher.push(request_of(sequence_id, "s"), 0)
-        assert [batcher.slot_of(sequence_id) for sequence_id in (1, 2, 3, 4)] == [(0, 0), (1, 0), (0, 1), (1, 1)]
+        assert [slot_of(batcher, sequence_id) for sequence_id in (1, 2, 3, 4)] == [(0, 0), (1, 0), (0, 1), (1, 1)]
 
     def test_one_request_of_a_sequence_at_a_time(self) -> None:
         batcher = batcher_of("")
@@ -277,7 +268,7 @@ class TestLifetime:
         for sequence_id, flags in ((1, ""), (2, "s")):
             batcher.push(request_of(sequence_id, flags), 0)
         assert take(batcher).inputs()["SUM"].tolist() == [[5], [0]]
-        assert batcher.slot_of(2) == (0, 1)
+        assert slot_of(batcher, 2) == (0, 1)
 
     def test_an_id_used_again_lines_up_behind_those_who_wait(self) -> None:
         batcher = batcher_of("", max_batch_size=1)
@@ -303,7 +294,7 @@ class TestLifetime:
         batcher.push(request_of(1, "se"), 0)
         batcher.push(request_of(2, "s"), 0)
         batcher.failed(take(batcher), 0)
-        assert batcher.slot_of(1) is None
+        assert slot_of(batcher, 1) is None
         assert ids(take(batcher)) == [2]
 
     def test_a_batch_is_settled_once(self) -> None:
@@ -311,7 +302,7 @@ class TestLifetime:
         batcher.push(request_of(1, "s"), 0)
         batch = take(batcher)
         batcher.finished(batch, None, 0)
-        with pytest.raises(ValueError, match="settled already"):
+        with pytest.raises(ValueError, match="reported before"):
             batcher.failed(batch, 0)
 
     @pytest.mark.parametrize(
@@ -342,10 +333,10 @@ class TestLifetime:
         batcher.finished(batch, None, SECOND)
         assert batcher.wake_at() == SECOND + 50 * MICROSECOND
         batcher.expire(SECOND + 50 * MICROSECOND - 1)
-        assert batcher.slot_of(1) == (0, 0)
+        assert slot_of(batcher, 1) == (0, 0)
         batcher.expire(SECOND + 50 * MICROSECOND)
-        assert batcher.slot_of(1) is None
-        assert batcher.slot_of(2) == (0, 0)
+        assert slot_of(batcher, 1) is None
+        assert slot_of(batcher, 2) == (0, 0)
         with pytest.raises(InvalidArgument, match="START flag"):
             batcher.push(request_of(1), SECOND)
 
@@ -402,7 +393,7 @@ class TestLifetime:
         assert [request for request, _ in refused] == [gone, behind, last]
         assert all(isinstance(error, Cancelled) and "sequence 1 of model 'm'" in str(error) for _, error in refused)
         assert batcher.pending() == 1
-        assert batcher.slot_of(1) is None
+        assert slot_of(batcher, 1) is None
 
     def test_behind_a_cancelled_request_start_is_needed(self) -> None:
         batcher = batcher_of("", max_batch_size=1)
@@ -428,10 +419,10 @@ class TestLifetime:
         ((refused, error),) = batcher.expire(1)
         assert refused is gone
         assert isinstance(error, Cancelled)
-        assert batcher.slot_of(3) == (0, 0)
+        assert slot_of(batcher, 3) == (0, 0)
 
     def test_cancelled_sequences_give_their_place_in_line_back(self) -> None:
-        batcher = batcher_of("", max_batch_size=1, max_queue_size=1)
+        batcher = batcher_of("", max_batch_size=1)
         batcher.push(request_of(1, "s"), 0)
         gone = request_of(2, "s")
         batcher.push(gone, 0)
@@ -454,24 +445,6 @@ class TestLifetime:
         assert ids(take(batcher)) == [1]
 
 
-@pytest.mark.parametrize(
-    ("batching", "key"),
-    [
-        ("iterative_sequence: true", "sequence_batching.iterative_sequence"),
-        (
-            "direct { minimum_slot_utilization: 1.5 }",
-            "sequence_batching.direct.minimum_slot_utilization",
-        ),
-        ("oldest { max_candidate_sequences: -1 }", "sequence_batching.oldest.max_candidate_sequences"),
-        ("oldest { preferred_batch_size: 5 }", "sequence_batching.oldest.preferred_batch_size"),
-    ],
-)
-def test_a_configuration_that_cannot_be_names_its_key(batching: str, key: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        batcher_of(batching)
-    assert (caught.value.where, caught.value.key) == ("m/config.pbtxt", key)
-
-
 MAX_IDLE = 300
 IDS = st.integers(1, 7)
 
@@ -489,10 +462,9 @@ class SequenceMachine(RuleBasedStateMachine):
         max_batch=st.integers(0, 3),
         candidates=st.integers(1, 4),
         delay=st.sampled_from([0, 40]),
-        limit=st.sampled_from([0, 0, 3]),
     )
-    def configure(self, oldest: bool, instances: int, max_batch: int, candidates: int, delay: int, limit: int) -> None:
-        self.direct, self.instances, self.limit = not oldest, instances, limit
+    def configure(self, oldest: bool, instances: int, max_batch: int, candidates: int, delay: int) -> None:
+        self.direct, self.instances = not oldest, instances
         self.batched, self.max_rows = max_batch > 0, max(1, max_batch)
         self.slots = instances * (candidates if oldest else self.max_rows)
         strategy = (
@@ -504,7 +476,6 @@ class SequenceMachine(RuleBasedStateMachine):
             f"max_sequence_idle_microseconds: {MAX_IDLE} {strategy} {CONTROLS} {STATE}",
             max_batch,
             instances,
-            max_queue_size=limit,
         )
         self.now = 0
         self.running: dict[int, SequenceBatch] = {}
@@ -530,14 +501,7 @@ class SequenceMachine(RuleBasedStateMachine):
         live = sequence_id in self.outstanding
         if not start and (not live or self.ended[sequence_id]):
             return InvalidArgument
-        if not self.limit:
-            return None
-        if live and self.batcher.slot_of(sequence_id):
-            return QueueFull if self.queued(sequence_id) >= self.limit else None
-        if not live and sum(self.batcher.slot_of(other) is not None for other in self.outstanding) < self.slots:
-            return None
-        waiting = [other for other in self.outstanding if self.batcher.slot_of(other) is None]
-        return QueueFull if sum(map(self.queued, waiting)) >= self.limit else None
+        return None
 
     @rule(
         pushes=st.lists(
@@ -569,7 +533,7 @@ class SequenceMachine(RuleBasedStateMachine):
                 self.batcher.push(request, self.now)
             return
         self.batcher.push(request, self.now)
-        if sequence_id not in self.outstanding and self.batcher.slot_of(sequence_id) is None:
+        if sequence_id not in self.outstanding and slot_of(self.batcher, sequence_id) is None:
             self.line.append(sequence_id)
         self.outstanding.setdefault(sequence_id, []).append(request)
         self.pushed.append(request)
@@ -588,7 +552,7 @@ class SequenceMachine(RuleBasedStateMachine):
     @rule(instance=st.integers(0, 1))
     def take(self, instance: int) -> None:
         instance %= self.instances
-        places = [(self.batcher.slot_of(sequence_id), sequence_id) for sequence_id in self.outstanding]
+        places = [(slot_of(self.batcher, sequence_id), sequence_id) for sequence_id in self.outstanding]
         batch = self.batcher.take(instance, self.now)
         if instance in self.running:
             assert batch is None
@@ -619,7 +583,7 @@ class SequenceMachine(RuleBasedStateMachine):
         del requests[:whole]
         self.place.pop(sequence_id, None)
         if requests:
-            self.line.append(sequence_id)
+            self.line_up_again(sequence_id)
         else:
             self.forget(sequence_id)
 
@@ -644,7 +608,7 @@ class SequenceMachine(RuleBasedStateMachine):
             assert column["END"][row] == plan.sequence_end
             assert column["X"][row] == request.inputs["X"].item()
             assert column["SUM"][row] == self.sum[sequence_id]
-            place = self.batcher.slot_of(sequence_id)
+            place = slot_of(self.batcher, sequence_id)
             assert place is not None
             assert place[0] == instance
             if self.direct:
@@ -658,7 +622,7 @@ class SequenceMachine(RuleBasedStateMachine):
             for sequence_id, requests in self.outstanding.items()
             if requests
             and requests[0] not in batch.requests
-            and (place := self.batcher.slot_of(sequence_id)) is not None
+            and (place := slot_of(self.batcher, sequence_id)) is not None
             and place[0] == instance
         ]
         # Those left behind came later than any that run.
@@ -693,10 +657,16 @@ class SequenceMachine(RuleBasedStateMachine):
             if request.plan.sequence_end:
                 del self.place[sequence_id]
                 if self.outstanding[sequence_id]:
-                    self.line.append(sequence_id)
+                    self.line_up_again(sequence_id)
                 else:
                     self.forget(sequence_id)
         self.expire(sweep=False)
+
+    def line_up_again(self, sequence_id: int) -> None:
+        # It got its slot and lost it within one rule: its earlier place in the line is void.
+        if sequence_id in self.line:
+            self.line.remove(sequence_id)
+        self.line.append(sequence_id)
 
     def forget(self, sequence_id: int) -> None:
         del self.outstanding[sequence_id], self.ended[sequence_id]
@@ -713,7 +683,7 @@ class SequenceMachine(RuleBasedStateMachine):
         ]
         refused = (self.batcher.drop_cancelled if sweep else self.batcher.expire)(self.now)
         for sequence_id in idle:
-            assert self.batcher.slot_of(sequence_id) is None
+            assert slot_of(self.batcher, sequence_id) is None
             self.forget(sequence_id)
         by_id: dict[int, list[InferRequest]] = defaultdict(list)
         assert [request for request, _ in refused[: len(self.due)]] == self.due
@@ -729,7 +699,7 @@ class SequenceMachine(RuleBasedStateMachine):
             assert any(request.cancelled or request.deadline <= self.now for request in requests)
             self.forget(sequence_id)
         for sequence_id, requests in self.outstanding.items():
-            if self.batcher.slot_of(sequence_id) is None:
+            if slot_of(self.batcher, sequence_id) is None:
                 assert all(request.deadline > self.now for request in requests)
                 assert not (sweep and any(request.cancelled for request in requests))
 
@@ -737,13 +707,13 @@ class SequenceMachine(RuleBasedStateMachine):
     def one_slot_is_one_sequence_and_none_is_left_empty(self) -> None:
         if not hasattr(self, "batcher"):
             return
-        places = [self.batcher.slot_of(sequence_id) for sequence_id in self.outstanding]
+        places = [slot_of(self.batcher, sequence_id) for sequence_id in self.outstanding]
         held = [place for place in places if place is not None]
         assert len(set(held)) == len(held) <= self.slots
         assert len(held) == min(len(places), self.slots)
         assert self.batcher.pending() == sum(map(self.queued, self.outstanding))
         # Whoever got a slot came before whoever still waits.
-        waiting = [sequence_id for sequence_id in self.line if self.batcher.slot_of(sequence_id) is None]
+        waiting = [sequence_id for sequence_id in self.line if slot_of(self.batcher, sequence_id) is None]
         assert waiting == self.line[len(self.line) - len(waiting) :]
         self.line = waiting
 

@@ -66,6 +66,8 @@ def _validate_preferred(sizes: Sequence[int], max_batch_size: int, prefix: str, 
 
 def validate_sequence_batching(config: model_config_pb2.ModelConfig, where: str) -> None:
     sequence = config.sequence_batching
+    if sequence.iterative_sequence:
+        raise ConfigError(where, "sequence_batching.iterative_sequence", "false: it is not supported", "true")
     if sequence.HasField("oldest"):
         if sequence.oldest.max_candidate_sequences < 1:
             key = "sequence_batching.oldest.max_candidate_sequences"
@@ -157,7 +159,7 @@ def _validate_initial(initial: Any, state: Any, key: str, where: str) -> None:
         given = data_type_name(initial.data_type)
         raise ConfigError(where, f"{key}.data_type", expected, given)
     validate_concrete_dims(initial.dims, state.dims, f"{key}.dims", where)
-    if initial.WhichOneof("state_data") is None:
+    if not initial.zero_data and not initial.data_file:
         raise ConfigError(where, key, "one of zero_data, data_file", "none")
     if initial.data_file:
         validate_relative_path(initial.data_file, f"{key}.data_file", where)

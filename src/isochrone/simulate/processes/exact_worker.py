@@ -99,7 +99,7 @@ class ExactWorker(Worker):
                     self.engine.at(wake, self._woken)
                 return
             batch = queue.take(now)
-            if queue.refused:
+            if queue.rejected:
                 self._settle_refused(now)
             if not batch:
                 return
@@ -110,7 +110,7 @@ class ExactWorker(Worker):
             self._pump(now)
 
     def _settle_refused(self, now: int) -> None:
-        refused, self.queue.refused = self.queue.refused, []
+        refused, self.queue.rejected = self.queue.rejected, []
         for request, _ in refused:
             call = self._forget(request)
             if not call.over:

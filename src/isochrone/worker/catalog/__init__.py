@@ -1,6 +1,7 @@
 """The catalog of served model versions: load, replace, unload, poll.
 
-``catalog`` changes what requests find; everything else prepares a change. ``loading`` reads and warms a version on a
-thread, ``load_turns`` orders competing loads, ``dependencies``, ``dependents`` and ``standing`` keep ensembles
-consistent with the models of their steps. Nothing here runs a request.
+``catalog`` changes the versions that requests find; every other module prepares such a change. ``loading`` loads and
+warms a version on a thread, ``load_turns`` orders competing loads, ``drains`` frees replaced versions, ``states`` keeps
+the index. ``dependencies``, ``dependents`` and ``ensemble_records`` keep ensembles consistent with the models of their
+steps. Nothing here runs a request.
 """

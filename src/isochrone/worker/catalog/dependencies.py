@@ -1,7 +1,7 @@
-"""Which models an ensemble stands on: the order in which they load, and whether they are there.
+"""The models that an ensemble depends on: load order, and whether they are served. Pure.
 
-The catalog asks before it loads, and again when a model comes or goes. Pure: these functions see what they are given.
-Sentences are Triton's, since its users read and match them.
+The catalog calls this before it loads a model, and again after each change. Messages are Triton's, since its users
+match them.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
 
 #: The version that serves (model, version), or None; version "" is the newest.
 Serves = Callable[[tuple[str, str]], "ServedVersion | None"]
-#: Why no version of a model is served: what its load failed with; None: it was not loaded, or is not there.
+#: The error of a model's failed load; None: it was not loaded, or does not exist.
 Failure = Callable[[str], str | None]
 
 
 def load_order(
     names: Iterable[str], steps: Callable[[str], Sequence[str]]
 ) -> tuple[dict[str, tuple[str, ...]], dict[str, InvalidArgument]]:
-    """The models to load with those of their steps, which come before them; and the models that stand on themselves."""
+    """The models to load, each after the models of its steps; and the errors of models that depend on themselves."""
     order: dict[str, tuple[str, ...]] = {}
     circular: dict[str, InvalidArgument] = {}
     for name in names:
-        # Depth first, without recursion: configurations are the user's, and may nest as they like.
+        # Depth first, without recursion: configurations may nest deeply.
         path: dict[str, tuple[str, ...]] = {} if name in order else {name: tuple(steps(name))}
         ahead = [list(below) for below in path.values()]
         while path:
@@ -54,7 +54,7 @@ def load_order(
 
 
 def resolve_steps(config: model_config_pb2.ModelConfig, serves: Serves, failure: Failure) -> list[ServedVersion]:
-    """The version that each step would run now; raises ``InvalidArgument`` where one is missing."""
+    """The served version of each step; raises ``InvalidArgument`` if one is missing."""
     names = step_names(config)
     absent = [name for name in names if serves((name, "")) is None]
     missing = [name for name in absent if failure(name) is None]
@@ -84,11 +84,11 @@ def resolve_steps(config: model_config_pb2.ModelConfig, serves: Serves, failure:
 def check(
     config: model_config_pb2.ModelConfig, serves: Serves, failure: Failure
 ) -> tuple[model_config_pb2.ModelConfig, list[ServedVersion]]:
-    """The ensemble's configuration as its steps decide it, and the versions it was checked against."""
+    """The ensemble's configuration as its steps determine it, and the versions of the steps."""
     versions = resolve_steps(config, serves, failure)
     return check_steps(config, [version.description.config for version in versions]), versions
 
 
 def still_served(versions: Iterable[ServedVersion], serves: Serves) -> bool:
-    """Whether all of these are what they were: then an ensemble that was checked against them need not be again."""
+    """Whether all of these versions still serve: then an ensemble that was checked against them still fits."""
     return all(serves((version.model_name, version.model_version)) is version for version in versions)

@@ -1,8 +1,8 @@
-"""Ensembles whose steps come, change or go: checked, withdrawn, brought back.
+"""Ensembles that depend on a model: check, withdraw or reload them when the model changes.
 
-Between the catalog, which changes what is served and then calls here, and the pure rules in ``dependencies``. All on
-the loop's thread. Nothing here takes the lock of a model while it holds that of an ensemble that runs it: an unload
-takes them the other way round.
+The catalog calls this after each change; ``dependencies`` has the pure rules. Runs on the loop's thread. Nothing here
+takes the lock of a model while it holds the lock of an ensemble that runs the model: an unload takes them in the other
+order.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import structlog
 
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.worker.catalog.dependencies import check, still_served
+from isochrone.worker.catalog.ensemble_records import EnsembleRecords
 from isochrone.worker.catalog.loading import Prepared, prepare
-from isochrone.worker.catalog.standing import Standing
 
 if TYPE_CHECKING:
     from isochrone.models.repository.repository import ModelDescription
@@ -28,7 +28,7 @@ log = structlog.get_logger()
 
 
 class Models(Protocol):
-    """What is asked of the catalog."""
+    """The interface of the catalog."""
 
     served: Callable[[tuple[str, str]], ServedVersion | None]
 
@@ -40,18 +40,18 @@ class Models(Protocol):
 
     def withdraw(self, name: str, reason: str) -> object: ...
 
-    async def load_alone(self, name: str, asked: LoadParameters) -> None: ...
+    async def load_alone(self, name: str, parameters: LoadParameters) -> None: ...
 
 
 class Dependents:
-    """Of one catalog."""
+    """The ensembles of one catalog."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
-        self.standing = Standing()
+        self.records = EnsembleRecords()
 
     def check(self, description: ModelDescription, prepared: list[Prepared]) -> list[ServedVersion]:
-        """Fits what was prepared of an ensemble to the steps that are served now, and returns those."""
+        """Adapts the prepared versions of an ensemble to the steps that are served now; returns those steps."""
         models = self._models
         config, versions = check(description.config, models.served, models.failure)
         decided = replace(description, config=config)
@@ -59,33 +59,33 @@ class Dependents:
         for version in description.versions:
             current = models.served((description.name, str(version)))
             if current is not None and current.decoupled != decoupled:
-                # Its own files are as they were, so nothing was prepared for it.
+                # Its files have not changed, so it was not prepared.
                 prepared.append(prepare(decided, version, current.digest))
         prepared[:] = [replace(each, description=decided) for each in prepared]
         return versions
 
-    async def changed(self, name: str) -> None:
-        """A model has come, changed or gone: ensembles that run it are checked against what there is now."""
-        for ensemble in self.standing.running(name):
+    async def recheck(self, name: str) -> None:
+        """A model changed: checks the ensembles that run it, and withdraws those that no longer fit."""
+        for ensemble in self.records.running(name):
             async with self._models.lock(ensemble):
                 withdrawn = self._check_again(ensemble)
             if withdrawn:
-                await self.changed(ensemble)
+                await self.recheck(ensemble)
 
-    async def bring_back(self, name: str) -> None:
-        """A model has come: ensembles that waited for it are loaded, by the parameters of their last load."""
-        for ensemble, asked in self.standing.waiting(name):
+    async def reload_waiting(self, name: str) -> None:
+        """A model was loaded: loads the ensembles that wait for it, with the parameters of their last load."""
+        for ensemble, parameters in self.records.waiting(name):
             try:
-                await self._models.load_alone(ensemble, asked)
+                await self._models.load_alone(ensemble, parameters)
             except IsochroneError:
-                # Noted for the index; it goes on waiting.
+                # The index has the reason; the ensemble keeps waiting.
                 pass
 
     def _check_again(self, name: str) -> bool:
-        """Whether an ensemble was withdrawn, because its steps no longer fit."""
+        """Withdraws an ensemble whose steps no longer fit; returns whether it did."""
         models = self._models
         versions = models.versions(name)
-        if not versions or still_served(versions[-1].checked, models.served):
+        if not versions or still_served(versions[-1].checked_steps, models.served):
             return False
         try:
             config, checked = check(versions[-1].description.config, models.served, models.failure)
@@ -94,9 +94,9 @@ class Dependents:
                 raise InvalidArgument(f"its steps are {'' if decoupled else 'no longer '}decoupled now")
         except InvalidArgument as error:
             log.warning("ensemble withdrawn: its steps changed", model=name, error=str(error))
-            self.standing.suspend(name)
+            self.records.suspend(name)
             models.withdraw(name, str(error))
             return True
         for served in versions:
-            served.checked = checked
+            served.checked_steps = checked
         return False

@@ -1,6 +1,6 @@
-"""What a model's instance groups ask for: how many instances, on which CPUs, with which parameters.
+"""The instance groups of a configuration: how many instances, on which CPUs, with which parameters.
 
-Read once per load, by ``loading``. Nothing here loads or runs anything.
+``loading`` reads them once per load. Nothing here loads or runs a model.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load_contexts(
         LoadContext(
             description.name,
             str(version),
-            # Absolute: a model may change its working directory, and its errors name lines by where its files lie.
+            # Absolute: a model may change its working directory, and errors name the files of the model.
             directory.absolute(),
             config,
             description.signature,
@@ -51,8 +51,8 @@ def load_contexts(
     ]
 
 
-def note_group_settings(description: ModelDescription, settings: LoadSettings) -> None:
-    """Logs what an instance group asks for and the server was not started with."""
+def check_group_settings(description: ModelDescription, settings: LoadSettings) -> None:
+    """Warns of settings that need a flag of the server; raises for those that the model cannot have."""
     config = description.config
     limited = any(group.rate_limiter.resources for group in config.instance_group)
     if limited and settings.rate_limits is None:
@@ -73,7 +73,7 @@ def note_group_settings(description: ModelDescription, settings: LoadSettings) -
 
 
 def _policy_cpus(config: Any, settings: LoadSettings) -> list[tuple[int, ...]]:
-    """The CPUs of each instance, as the host policies say; empty: no policy is set."""
+    """The CPUs of each instance by host policy; empty: no policy is set."""
     policies = settings.host_policies
     if not policies:
         return []

@@ -1,7 +1,7 @@
-"""What a load request may say beside the model's name.
+"""Parameters of a load request.
 
-``config`` and ``file:<version>/<name>`` are Triton's. ``versions`` is our own: it names the versions to serve, and the
-configuration is otherwise the one on disk, so that a controller can add a version without knowing the rest.
+``config`` and ``file:<version>/<name>`` are Triton's. ``versions`` is Isochrone's: it lists the versions to serve, and
+the configuration on disk applies otherwise, so that a controller can add a version without knowing the rest.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import Any
 from isochrone.errors import InvalidArgument
 from isochrone.models.repository.versions import version_number
 
-#: Of the name of a parameter that brings a file along.
+#: Prefix of a parameter that holds a file.
 FILE_PREFIX = "file:"
 
 
 @dataclass(frozen=True, slots=True)
 class LoadParameters:
-    """Checked; None: not given."""
+    """Validated parameters; None: not given."""
 
-    #: JSON that stands in for config.pbtxt.
+    #: JSON that replaces config.pbtxt.
     config: str | None = None
-    #: Files that stand in for the model's directory.
+    #: Files that replace the model's directory.
     files: Mapping[str, bytes] | None = None
-    #: Exactly the versions to serve, whatever the configuration's version_policy says.
+    #: The versions to serve, instead of those that the configuration's version_policy selects.
     versions: tuple[int, ...] | None = None
 
     @classmethod

@@ -1,4 +1,4 @@
-"""How models are loaded, as the server was started: what holds for every model beside its own configuration."""
+"""Settings of the server for loading models."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class LoadSettings:
-    """Settings of a server that its models' configurations do not override unless a field says so."""
+    """Settings that apply to every model beside its own configuration."""
 
-    #: Each model's configs/NAME.pbtxt, where it has one; "": config.pbtxt.
+    #: NAME of the configs/NAME.pbtxt that replaces config.pbtxt where it exists; "": none.
     config_name: str = ""
     #: Models of one name in several repositories are served side by side, each under its namespace.
     namespacing: bool = False
-    #: Models that load at once at start. More than one falsifies what warm-up measures.
+    #: Models that load at the same time at start. More than one distorts the measurements of warm-up.
     threads: int = 1
-    #: How often a load that failed is tried again.
+    #: How often a failed load is retried.
     retries: int = 0
-    #: Backend → the batch size that is assumed where a configuration leaves it out; "" holds for every backend.
+    #: Backend → the batch size that completion assumes; "" applies to every backend.
     assumed_batch_sizes: Mapping[str, int] = field(default_factory=dict)
-    #: Backend → parameters of models that do not set them.
+    #: Backend → default parameters of its models.
     parameters: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: Host policy → the CPUs of instances that have it.
     host_policies: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
-    #: Resource → how much of it there is, for instances that ask for some before they run. None: they need not ask.
+    #: Resource → available amount, for the rate limiter. None: no rate limiter.
     rate_limits: Mapping[str, int] | None = None

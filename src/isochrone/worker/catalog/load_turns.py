@@ -1,9 +1,9 @@
-"""Loads of one model that wait or are under way, and which of them a later call makes useless.
+"""Competing loads of one model: a later call abandons an earlier load that it makes useless.
 
-Beside the catalog, which changes one model at a time. A load that names its versions (a controller's does) is given up
-when a later call of the same model leaves one of them out: a model whose ``load`` hangs must not block the versions
-that come after it. A thread cannot be ended, so the thread of a load that was given up runs on; what it prepares is
-discarded when it comes, and never served. A load without versions, as Triton's programs send it, is never given up.
+A load that names its versions, as a controller's does, is abandoned when a later call for the same model leaves one of
+them out: a model whose ``load`` hangs must not block the versions after it. A thread cannot be stopped, so the thread
+of an abandoned load runs on; its result is discarded and never served. A load without versions, as Triton's programs
+send it, is never abandoned.
 """
 
 from __future__ import annotations
@@ -22,37 +22,37 @@ from isochrone.worker.catalog.off_loop import Result, in_thread
 log = structlog.get_logger()
 
 
-class GivenUp(Unavailable):
-    """A later call wants other versions of the model."""
+class LoadAbandoned(Unavailable):
+    """A later call requests other versions of the model."""
 
 
 class LoadTurn:
-    """One call for one model, from its arrival to its end. ``versions``: all it wants; None: as the files say."""
+    """One call for one model, from its arrival to its end. ``versions`` None: those that the files state."""
 
     def __init__(self, model: str, versions: Collection[int] | None, number: int) -> None:
         self.model = model
         self.versions = None if versions is None else frozenset(versions)
-        #: In the order of arrival of all calls.
+        #: Calls are numbered in order of arrival.
         self.number = number
-        self.given_up: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.abandoned: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def replaces(self, other: LoadTurn) -> bool:
-        """Whether it came later than another call and leaves out a version that the other one wants."""
+        """Whether it arrived after another call and leaves out a version of that call."""
         if self.versions is None or other.versions is None:
             return False
         return self.number > other.number and bool(other.versions - self.versions)
 
-    def give_up(self) -> None:
-        if not self.given_up.done():
-            self.given_up.set_result(None)
+    def abandon(self) -> None:
+        if not self.abandoned.done():
+            self.abandoned.set_result(None)
 
     def check(self) -> None:
-        if self.given_up.done():
-            raise GivenUp(f"the load of model '{self.model}' was given up: a later call wants other versions")
+        if self.abandoned.done():
+            raise LoadAbandoned(f"the load of model '{self.model}' was abandoned: a later call requests other versions")
 
 
 class LoadTurns:
-    """Of one catalog, on the loop's thread."""
+    """The calls of one catalog, on the loop's thread."""
 
     def __init__(self) -> None:
         self._turns: dict[str, list[LoadTurn]] = {}
@@ -60,19 +60,21 @@ class LoadTurns:
         self._numbers = count(1)
 
     def arrive(self) -> int:
-        """Numbers a call as it arrives. A call may enter later than one that arrived after it."""
+        """The number of a call that arrives now. A call may ``enter`` after one that arrived later."""
         return next(self._numbers)
 
     def enter(self, model: str, versions: Collection[int] | None, number: int) -> LoadTurn:
-        """Gives up earlier loads that this call replaces, and this one if a later call replaces it. An unload wants no
-        version."""
+        """Abandons earlier loads that this call replaces, or this one if a later call replaces it.
+
+        An unload enters without versions.
+        """
         turn = LoadTurn(model, versions, number)
         turns = self._turns.setdefault(model, [])
         for other in turns:
             if turn.replaces(other):
-                other.give_up()
+                other.abandon()
             elif other.replaces(turn):
-                turn.give_up()
+                turn.abandon()
         turns.append(turn)
         return turn
 
@@ -85,15 +87,15 @@ class LoadTurns:
     async def prepare(
         self, turn: LoadTurn, work: Callable[[], Result], discard: Callable[[Result], None], versions: Collection[int]
     ) -> Result:
-        """The result of ``work`` on a thread. Raises ``GivenUp`` at once when the load is given up."""
+        """The result of ``work`` on a thread. Raises ``LoadAbandoned`` as soon as the load is abandoned."""
         turn.check()
         started = now_ns()
         running = asyncio.ensure_future(in_thread(work))
         try:
-            await asyncio.wait((running, turn.given_up), return_when=asyncio.FIRST_COMPLETED)
-            if turn.given_up.done() and not running.done():
+            await asyncio.wait((running, turn.abandoned), return_when=asyncio.FIRST_COMPLETED)
+            if turn.abandoned.done() and not running.done():
                 log.warning(
-                    "a load was given up; its thread runs until the model returns",
+                    "a load was abandoned; its thread runs until the model returns",
                     model=turn.model,
                     versions=sorted(versions),
                     seconds=round((now_ns() - started) / SECOND, 1),
@@ -105,7 +107,7 @@ class LoadTurns:
         return running.result()
 
     async def close(self) -> None:
-        """The threads of loads that were given up end with the process."""
+        """Stops waiting for abandoned loads; their threads end with the process."""
         await self._late.end()
 
 
@@ -115,7 +117,7 @@ async def _discard_late(
     try:
         result = await running
     except Exception as error:
-        log.info("a load that was given up has failed", model=model, versions=versions, error=str(error))
+        log.info("an abandoned load has failed", model=model, versions=versions, error=str(error))
         return
     await in_thread(lambda: discard(result))
-    log.info("a load that was given up has ended; what it loaded is freed", model=model, versions=versions)
+    log.info("an abandoned load has ended; its model is freed", model=model, versions=versions)

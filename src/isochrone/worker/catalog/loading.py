@@ -1,7 +1,7 @@
-"""From a model's description to instances that are warm: the slow part of a load, off the loop's thread.
+"""From a model's description to a version that can serve.
 
-Nothing here is visible to requests. ``prepare`` runs on a thread of its own; ``serve`` then, on the loop, puts what was
-prepared to work.
+``prepare`` loads and warms the instances on a thread; ``serve`` then gives them a queue and threads, on the loop.
+Requests see none of it before the catalog publishes the version.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from isochrone.models.configuration.backends import backend_name
 from isochrone.models.repository.digest import digest
 from isochrone.worker.backends.interface import Executable, LoadContext
 from isochrone.worker.backends.registry import loader
-from isochrone.worker.catalog.instance_groups import load_contexts, note_group_settings, plain_parameters
+from isochrone.worker.catalog.instance_groups import check_group_settings, load_contexts, plain_parameters
 from isochrone.worker.catalog.load_settings import LoadSettings
 from isochrone.worker.catalog.warmup import batch_sizes, warm_up
 from isochrone.worker.ensembles.runner import EnsembleRunner, Resolve
 from isochrone.worker.execution.batch import Batch
-from isochrone.worker.execution.batch_runner import Runner
+from isochrone.worker.execution.batch_runner import BatchRunner
 from isochrone.worker.execution.instance import Instance
 from isochrone.worker.execution.replacement import TakeInstance
 from isochrone.worker.execution.reshape import reshaped
@@ -50,7 +50,7 @@ _DEFAULT_SETTINGS = LoadSettings()
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A version that is loaded and warm, and not yet served."""
+    """A version that is loaded and warm, but not yet served."""
 
     description: ModelDescription
     version: int
@@ -60,24 +60,24 @@ class Prepared:
     contexts: tuple[LoadContext, ...]
     backend: str
     rules: QueueRules
-    #: 0: none, or the backend's own affair.
+    #: 0: none, or the backend enforces it.
     execution_timeout_ns: int = 0
 
     def discard(self) -> None:
-        """Frees what was loaded; it will not be served."""
+        """Frees a version that will not be served."""
         _close_all(self.executables, self.description.name)
 
 
-def prepare_again(
+def prepare_with_retries(
     description: ModelDescription, version: int, own_digest: str | None, settings: LoadSettings
 ) -> Prepared:
-    """``prepare``, tried again as often as the settings say."""
+    """``prepare``, with the retries of the settings."""
     for attempt in range(1, settings.retries + 1):
         try:
             return prepare(description, version, own_digest, settings)
         except Exception as error:
             log.warning(
-                "a load failed and is tried again",
+                "a load failed and is retried",
                 model=description.name,
                 version=version,
                 attempt=attempt,
@@ -93,9 +93,9 @@ def prepare(
     own_digest: str | None = None,
     settings: LoadSettings = _DEFAULT_SETTINGS,
 ) -> Prepared:
-    """Loads every instance of a version and warms it. Raises without leaving anything behind.
+    """Loads and warms every instance of a version. If it raises, everything it loaded is freed.
 
-    ``own_digest`` is the version's digest, where the caller knows it.
+    ``own_digest`` is the version's digest, if the caller knows it.
     """
     config = description.config
     directory = description.versions[version]
@@ -108,9 +108,9 @@ def prepare(
         return Prepared(description, version, own_digest, (), curve, (), backend, rules)
     timeout_ms = _number(plain_parameters(config), "execution_timeout_ms", 0, description.name)
     if plain_parameters(config).get("isolation") == "process":
-        # The backend kills the model's process itself; giving up on the thread as well would leave two at it.
+        # The backend kills the model's process itself; the thread need not be abandoned as well.
         timeout_ms = 0
-    note_group_settings(description, settings)
+    check_group_settings(description, settings)
     contexts = tuple(load_contexts(description, version, directory, backend, settings))
     load = loader(backend, f"{description.name}/config.pbtxt")
     executables: list[Executable] = []
@@ -148,43 +148,43 @@ def prepare(
 
 
 def _close_all(executables: Iterable[Executable], model: str) -> None:
-    """Closes each, even if the model's own ``close`` raises in one of them."""
+    """Closes every executable, even if a model's ``close`` raises."""
     for executable in executables:
         try:
             executable.close()
         except Exception as error:
-            log.warning("closing an instance that is not served failed", model=model, error=str(error))
+            log.warning("an instance that is not served failed to close", model=model, error=str(error))
 
 
 def serve(
     prepared: Prepared, resolve: Resolve, watchdog: InlineWatchdog, resources: SharedResources | None = None
 ) -> ServedVersion:
-    """On the loop's thread: gives a prepared version its queue and threads."""
+    """Gives a prepared version its queue and threads. On the loop's thread."""
     description, config = prepared.description, prepared.description.config
     statistics = ModelStatistics(description.name, str(prepared.version))
     served = ServedVersion(description, prepared.version, prepared.digest, statistics)
     if prepared.backend == "ensemble":
-        served.runner = EnsembleRunner(description.name, config, resolve, statistics, served.over)
+        served.runner = EnsembleRunner(description.name, config, resolve, statistics, served.request_ended)
         return served
-    name, curve, over = description.name, prepared.curve, served.over
-    runner: Runner | StreamRunner | SequenceRunner
+    name, curve, ended = description.name, prepared.curve, served.request_ended
+    runner: BatchRunner | StreamRunner | SequenceRunner
     finished: Callable[[Instance, Batch], None] = _nothing
     if config.HasField("sequence_batching"):
         batcher = SequenceBatcher(config, len(prepared.executables), description.directory)
         batched = config.max_batch_size > 0
         timeout_ns = prepared.execution_timeout_ns
-        runner = SequenceRunner(name, batcher, curve, batched, statistics, over, execution_timeout_ns=timeout_ns)
+        runner = SequenceRunner(name, batcher, curve, batched, statistics, ended, execution_timeout_ns=timeout_ns)
     elif prepared.executables[0].decoupled:
         timeout_ns = prepared.execution_timeout_ns
-        runner = StreamRunner(name, prepared.rules, curve, statistics, over, execution_timeout_ns=timeout_ns)
+        runner = StreamRunner(name, prepared.rules, curve, statistics, ended, execution_timeout_ns=timeout_ns)
     else:
-        runner = Runner(
+        runner = BatchRunner(
             name,
             prepared.rules,
             curve,
             statistics,
             watchdog,
-            over,
+            ended,
             preserve_ordering=config.dynamic_batching.preserve_ordering,
             execution_timeout_ns=prepared.execution_timeout_ns,
             gate=_gate(config, resources),
@@ -205,9 +205,9 @@ def _gate(config: Any, resources: SharedResources | None) -> ResourceGate | None
 
 
 def _start(
-    runner: Runner | StreamRunner | SequenceRunner, prepared: Prepared, finished: Callable[[Instance, Batch], None]
+    runner: BatchRunner | StreamRunner | SequenceRunner, prepared: Prepared, finished: Callable[[Instance, Batch], None]
 ) -> None:
-    """Gives a runner its instances, and a way to more of them."""
+    """Gives a runner its instances and a function that replaces them."""
     loop = asyncio.get_running_loop()
     model = prepared.description.name
     max_rows = max(1, prepared.description.config.max_batch_size)
@@ -218,31 +218,31 @@ def _start(
         return Instance(executable, f"{name}-{index}", max_rows, cpus, loop, finished)
 
     def replacement(made: TakeInstance) -> None:
-        # The hung thread is still inside the old executable; a fresh one is loaded for its successor, off the loop:
-        # a load takes seconds, and one that hangs must not take the server with it.
-        def load_again() -> None:
+        # The hung thread still uses the old executable, so a new one is loaded, on a thread: a load takes seconds and
+        # may hang.
+        def load_replacement() -> None:
             try:
-                result: Instance | IsochroneError = instance(0, _load_again(prepared))
+                result: Instance | IsochroneError = instance(0, _load_replacement(prepared))
             except IsochroneError as error:
                 result = error
             except BaseException as error:
                 result = Internal(f"loading model '{model}' again: {type(error).__name__}: {error}")
             try:
                 loop.call_soon_threadsafe(made, result)
-            except RuntimeError:  # the loop is closed: nobody waits
+            except RuntimeError:  # the loop is closed
                 pass
 
-        threading.Thread(target=load_again, name=f"{name}-again", daemon=True).start()
+        threading.Thread(target=load_replacement, name=f"{name}-again", daemon=True).start()
 
     runner.start([instance(index, each) for index, each in enumerate(prepared.executables)], replacement)
 
 
-def _load_again(prepared: Prepared) -> Executable:
+def _load_replacement(prepared: Prepared) -> Executable:
     description = prepared.description
     executable = loader(prepared.backend, f"{description.name}/config.pbtxt")(prepared.contexts[0])
     try:
         executable = reshaped(executable, description.signature)
-        # Into a curve of its own: the live one belongs to the loop's thread.
+        # With a curve of its own: the live curve belongs to the loop's thread.
         warm_up(executable, description, LatencyCurve(prepared.curve.max_rows))
     except BaseException:
         _close_all((executable,), description.name)
@@ -251,7 +251,7 @@ def _load_again(prepared: Prepared) -> Executable:
 
 
 def _nothing(*_: Any) -> None:
-    """Runners of sequences and streams hand their own jobs to instances and need no call back."""
+    """Runners of sequences and streams submit jobs of their own and need no callback."""
 
 
 def _number(parameters: Mapping[str, str], key: str, default: int, model: str) -> int:
@@ -264,7 +264,7 @@ def _number(parameters: Mapping[str, str], key: str, default: int, model: str) -
 
 
 def queue_rules(config: Any) -> QueueRules:
-    """A model's queue, from ``dynamic_batching`` and the parameter ``priority_ageing_ms``."""
+    """The rules of a model's queue, from ``dynamic_batching`` and the parameter ``priority_ageing_ms``."""
     if not config.HasField("dynamic_batching"):
         return QueueRules()
     batching = config.dynamic_batching

@@ -1,4 +1,4 @@
-"""Work that the catalog keeps off the loop's thread, and memory given back after an unload."""
+"""Blocking work of the catalog, off the loop's thread."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Result = TypeVar("Result")
 
 
 async def in_thread(work: Callable[[], Result]) -> Result:
-    """Runs on a thread of its own: a model that hangs while loading must not use up a pool others need."""
+    """Runs ``work`` on a thread of its own: in a pool, models that hang while loading would block the others."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[Result] = loop.create_future()
 
@@ -34,16 +34,16 @@ async def in_thread(work: Callable[[], Result]) -> Result:
 
         try:
             loop.call_soon_threadsafe(apply)
-        except RuntimeError:  # the loop is closed: nobody waits
+        except RuntimeError:  # the loop is closed
             pass
 
     threading.Thread(target=run, name="loading", daemon=True).start()
     return await future
 
 
-def give_memory_back() -> None:
-    """Unload promises that memory is free when it returns: collect cycles, and have glibc return free pages."""
-    # What start-up made was set aside from collection; the model may be part of it.
+def release_memory() -> None:
+    """Collects cycles and returns free pages to the operating system."""
+    # Objects of the start-up are frozen, and the model may be one of them.
     gc.unfreeze()
     gc.collect()
     gc.freeze()

@@ -1,9 +1,9 @@
-"""Warm-up: every instance runs every batch size it will use before the model is READY.
+"""Warm-up: every instance runs every batch size that it will use before the model is READY.
 
-So the first request is as fast as the thousandth, and the latency curve is known before the first decision. It is a
-gate, too: a run that fails, or gives an output of another type or shape than declared, fails the load with the model's
-own words. The samples of ``model_warmup`` are run where the configuration has some, and zeros at every batch size. A
-model that cannot take zeros has samples, or the parameter ``auto_warmup: false``.
+The first request is then as fast as the thousandth, and the latency curve is known before the first decision. A run
+that fails, or whose outputs differ from the declared types or shapes, fails the load with the model's own message.
+Warm-up runs the samples of ``model_warmup``, then zeros at every batch size. A model that cannot process zeros needs
+samples, or the parameter ``auto_warmup: false``.
 """
 
 from __future__ import annotations
@@ -31,38 +31,38 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: Runs of one size: the first pays for lazy set-up, the others are measured.
+#: Runs of one size: the first includes lazy set-up, the others are measured.
 _RUNS = 4
-#: Time for one instance's automatic warm-up after which sizes get one run each.
+#: After this time, the automatic warm-up of one instance runs each further size once.
 _BUDGET_NS = 2 * SECOND
 
 
 def warm_up(executable: Executable, description: ModelDescription, curve: LatencyCurve) -> None:
-    """Runs the warm-up of one instance and feeds the curve."""
+    """Warms one instance and feeds the curve."""
     config = description.config
     for sample in config.model_warmup:
         _run_sample(executable, description, sample, curve)
-    # Asked first: reading a key that is not there would put it there, and so change the digest of versions read later.
+    # The ``in`` test is needed: reading a missing key of a protobuf map inserts it, which would change the digest.
     wish = config.parameters["auto_warmup"].string_value if "auto_warmup" in config.parameters else ""
     if wish.lower() in ("false", "0", "off"):
         return
     if executable.decoupled or config.HasField("sequence_batching"):
-        # Zeros without a sequence mean nothing to a stateful model, and a stream may never end.
+        # A stateful model needs a sequence, and a stream may never end.
         return
     try:
         _run_zeros(executable, description, curve)
     except Exception as error:
         if not config.model_warmup:
             raise ModelFailed(
-                f"model '{description.name}': automatic warm-up, with zeros as inputs, failed: {_words(error)} "
+                f"model '{description.name}': automatic warm-up, with zeros as inputs, failed: {_message(error)} "
                 "(a model that cannot take zeros needs real samples as model_warmup in config.pbtxt, or the parameter "
                 'auto_warmup: "false")'
             ) from error
-        # Its samples have shown that it works: other sizes are measured with requests.
+        # Its samples ran; requests measure the other sizes.
         log.info("zeros cannot be used to warm up all batch sizes", model=description.name, error=str(error))
 
 
-def _words(error: Exception) -> str:
+def _message(error: Exception) -> str:
     return str(error).strip() or type(error).__name__
 
 
@@ -100,11 +100,11 @@ def _run_zeros(executable: Executable, description: ModelDescription, curve: Lat
 
 
 def _check_outputs(outputs: Tensors, signature: Signature, rows: int) -> None:
-    """Raises for an output of another type or shape than the configuration declares: its callers rely on that."""
+    """Raises if the type or shape of an output differs from the configuration."""
     for name, array in outputs.items():
         spec = signature.output_by_name.get(name)
         if spec is None:
-            # A state that the scheduler keeps between the requests of a sequence.
+            # The implicit state of a sequence.
             continue
         if array.dtype != numpy_of(spec.datatype):
             given = datatype_of(array.dtype)
@@ -149,7 +149,7 @@ def _run_sample(executable: Executable, description: ModelDescription, sample: A
                 _check_outputs(executable.execute(inputs, None), description.signature, rows)
         except Exception as error:
             raise ModelFailed(
-                f"model '{description.name}': warm-up sample '{sample.name}' failed: {_words(error)}"
+                f"model '{description.name}': warm-up sample '{sample.name}' failed: {_message(error)}"
             ) from error
         if attempt:
             curve.observe(rows, now_ns() - before)

@@ -26,14 +26,14 @@ class EnsembleRunner:
     """Runs the requests of one ensemble version."""
 
     def __init__(
-        self, name: str, config: Any, resolve: Resolve, statistics: ModelStatistics, over: Callable[[], None]
+        self, name: str, config: Any, resolve: Resolve, statistics: ModelStatistics, request_ended: Callable[[], None]
     ) -> None:
         self._name = name
         self._graph = EnsembleGraph(name, config)
         self._steps = self._graph.steps
         self._resolve = resolve
         self._statistics = statistics
-        self._over = over
+        self._request_ended = request_ended
         self._running: set[EnsembleRun] = set()
 
     @property
@@ -78,8 +78,8 @@ class EnsembleRunner:
             self._statistics.record_success(request, now, request.plan.batch_size)
         self._running.discard(run)
         for version in run.versions:
-            version.over()
-        self._over()
+            version.request_ended()
+        self._request_ended()
 
     def estimated_wait(self, now: int) -> int:
         return max((runner.estimated_wait(now) for runner in self._runners()), default=0)

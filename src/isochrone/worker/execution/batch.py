@@ -1,8 +1,8 @@
-"""One batch on its way through an executable: gather inputs, run, split outputs.
+"""One batch in an executable: gather inputs, run, split outputs.
 
-Runs on an instance's thread or inline on the loop's; touches no state but its own. One caller's bad input never fails
-its batch-mates: a batch that raises is run again request by request. Only a run that hung on the loop's thread is not
-tried again there: it would hang again.
+Runs on an instance's thread, or inline on the loop's; it touches no state but its own. One caller's bad input never
+fails the other requests of its batch: a batch that raises is run again request by request. A run that hung on the
+loop's thread is not repeated: it would hang again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = structlog.get_logger()
 
 
 class BatchBuffers:
-    """Arrays that inputs are gathered into, kept from batch to batch: fresh pages cost more than the copy."""
+    """Buffers for the inputs of batches, reused: new memory pages cost more than the copy."""
 
     __slots__ = ("_arrays", "_max_rows")
 
@@ -45,7 +45,7 @@ class BatchBuffers:
 
 
 class Batch:
-    """Requests that run together, and what came of it."""
+    """Requests that run together, and their results."""
 
     __slots__ = (
         "compute_end",
@@ -67,20 +67,20 @@ class Batch:
     def __init__(self, requests: list[InferRequest], rows: int) -> None:
         self.requests = requests
         self.rows = rows
-        #: Requests whose caller had gone when the run began: they cost no compute.
+        #: Requests that were cancelled before the run: they cost no compute.
         self.dropped: list[InferRequest] = []
         #: Outputs of each request; None where it failed.
         self.results: list[Tensors | None] = []
         self.errors: dict[int, IsochroneError] = {}
-        #: Set when the whole batch failed.
+        #: The error of the whole batch.
         self.error: IsochroneError | None = None
-        #: What the requests raised together, if they then ran one by one.
+        #: The exception of the joint run, if the requests then ran one by one.
         self.retried: BaseException | None = None
-        #: The watchdog had to end an inline run.
+        #: The watchdog interrupted an inline run.
         self.hung = False
-        #: ns its instance was taken, the way to its thread included; 0: it ran inline.
+        #: ns that it occupied its instance, including the hand-over to the thread; 0: it ran inline.
         self.occupied = 0
-        #: A batch that waits behind another is not begun after this moment: somebody in it would be late.
+        #: A batch that waits behind another does not start after this instant: a request in it would be late.
         self.latest_start = NEVER
         self.compute_start = self.infer_start = self.infer_end = self.compute_end = 0
 
@@ -102,7 +102,7 @@ class Batch:
             else:
                 self._run_together(executable, buffers)
         except BaseException as error:
-            # SystemExit and KeyboardInterrupt too: a model that calls exit() must not end the server.
+            # Also SystemExit and KeyboardInterrupt: a model that calls exit() must not stop the server.
             self._failed(executable, error)
         self.compute_end = now_ns()
         if not self.infer_end:
@@ -111,20 +111,20 @@ class Batch:
             self.infer_start = self.compute_start
 
     def _drop_cancelled(self) -> None:
-        """A batch may have waited behind another one; its callers may have left meanwhile."""
+        """Drops requests that were cancelled while the batch waited behind another."""
         if any(request.cancelled for request in self.requests):
-            gone: list[InferRequest] = []
+            cancelled: list[InferRequest] = []
             stay: list[InferRequest] = []
             for request in self.requests:
-                # Asked once: a caller that leaves while this thread looks must be in one of the two, or nobody ends it.
-                (gone if request.cancelled else stay).append(request)
-            # In this order, for ``everybody``.
-            self.dropped = gone
+                # Read once: a request that is cancelled meanwhile must be in exactly one of the lists.
+                (cancelled if request.cancelled else stay).append(request)
+            # In this order, for ``all_requests``.
+            self.dropped = cancelled
             self.requests = stay
             self.rows = sum(request.plan.batch_size for request in stay)
 
-    def everybody(self) -> list[InferRequest]:
-        """All who came in with it, each once; for the loop's thread, while the run may be at any point."""
+    def all_requests(self) -> list[InferRequest]:
+        """Every request of the batch, once; safe on the loop's thread at any point of the run."""
         return list(dict.fromkeys([*self.requests, *self.dropped]))
 
     def _run_together(self, executable: Executable, buffers: BatchBuffers | None) -> None:
@@ -136,19 +136,19 @@ class Batch:
                 inputs[name] = buffers.gather(name, parts, self.rows)
             else:
                 inputs[name] = np.concatenate(parts)
-        wanted = requests[0].plan.outputs
+        names = requests[0].plan.outputs
         for request in requests:
-            if request.plan.outputs != wanted:
-                wanted = None
+            if request.plan.outputs != names:
+                names = None
                 break
         self.infer_start = now_ns()
-        outputs = executable.execute(inputs, wanted)
+        outputs = executable.execute(inputs, names)
         self.infer_end = now_ns()
         _check_rows(outputs, self.rows)
         start = 0
         for request in requests:
             stop = start + request.plan.batch_size
-            own = request.plan.outputs if wanted is None else None
+            own = request.plan.outputs if names is None else None
             self.results.append(
                 {name: array[start:stop] for name, array in outputs.items() if own is None or name in own}
             )
@@ -185,7 +185,7 @@ def _check_rows(outputs: Tensors, rows: int) -> None:
 
 
 def answer(request: InferRequest, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
-    """Completes a request; a fault while one answer is written must not reach those that come after it."""
+    """Completes a request; an exception while its answer is written must not affect the other requests."""
     try:
         request.complete(outputs, parameters)
     except Exception as error:
@@ -194,10 +194,10 @@ def answer(request: InferRequest, outputs: Tensors, parameters: Parameters = NO_
 
 
 def as_model_error(error: BaseException, request: InferRequest) -> IsochroneError:
-    """What a caller is told when a model raised."""
+    """The error of a request whose model raised."""
     if isinstance(error, IsochroneError):
         return error
     failed = ModelFailed(f"model '{request.plan.model_name}' failed: {type(error).__name__}: {error}")
-    # For the log, which shows where it was raised.
+    # The log shows its traceback.
     failed.__cause__ = error
     return failed

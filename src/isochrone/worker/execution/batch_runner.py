@@ -1,7 +1,7 @@
-"""The shell around a scheduling decision: takes requests, asks the queue for batches, puts them on instances.
+"""The runner of ordinary models: it queues requests, takes batches from the queue and runs them on instances.
 
-All on the loop's thread; instances compute on theirs. A batch that is expected to take under 100 µs runs right here,
-inline: handing it to a thread and back costs 22 µs and a context switch.
+Runs on the loop's thread; instances compute on threads of their own. A batch whose expected time is under 100 µs runs
+inline, on the loop's thread: a thread would cost 22 µs and a context switch.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
     from isochrone.worker.statistics import ModelStatistics
 
-#: Batches of one request in a row after which a request that finds nobody else runs at once, without the queue.
-_LONELY_BATCHES = 4
-#: A request so soon behind a single run was not alone.
+#: After this many consecutive batches of one request, a request that finds the queue empty runs without it.
+_SINGLE_BATCHES = 4
+#: A request that arrives this soon after a single run belongs to a burst.
 _BURST_NS = 20 * MICROSECOND
 
 
-class Runner(QueuedRunner):
-    """Runs one version of a model that keeps no state between requests and gives each one answer."""
+class BatchRunner(QueuedRunner):
+    """Runs one version of a stateless model that gives each request one answer."""
 
     def __init__(
         self,
@@ -44,28 +44,28 @@ class Runner(QueuedRunner):
         curve: LatencyCurve,
         statistics: ModelStatistics,
         watchdog: InlineWatchdog,
-        over: Callable[[], None],
+        request_ended: Callable[[], None],
         *,
         preserve_ordering: bool = False,
         execution_timeout_ns: int = 0,
         gate: ResourceGate | None = None,
     ) -> None:
-        super().__init__(name, rules, curve, statistics, over, execution_timeout_ns)
+        super().__init__(name, rules, curve, statistics, request_ended, execution_timeout_ns)
         self._watchdog = watchdog
-        #: Where instances ask for resources before they run; None: they need none.
+        #: Where instances acquire resources before they run; None: they need none.
         self._gate = gate
-        self._pump_planned = False
+        self._pump_scheduled = False
         self._alarm: Alarm | None = None
         self._ahead: LookAhead | None = None
         self._inline = InlineRuns(name, self._loop)
-        #: From a batch's end to the last of its answers.
+        #: Time from the end of a batch to the last of its answers.
         self._answering = RunningTime()
         self._runs = 0
-        #: Batches of one request in a row, and when the last single run ended.
-        self._lonely = 0
+        #: Consecutive batches of one request, and the end of the last single run.
+        self._single_batches = 0
         self._single_ended = 0
-        #: Requests refused, and runs, at the last look of ``check_stuck``.
-        self._refusals = self._refusals_seen = self._runs_seen = 0
+        #: Rejections and runs, in all and at the last call of ``check_stuck``.
+        self._rejections = self._rejections_seen = self._runs_seen = 0
         self._order = AnswerOrder() if preserve_ordering else None
 
     def start(self, instances: list[Instance], replacement: MakeInstance) -> None:
@@ -73,7 +73,7 @@ class Runner(QueuedRunner):
         if self._rules.delay_ns:
             self._alarm = Alarm(self._loop, self._pump)
         if self._gate is not None:
-            # Every run asks first, so none starts on the loop's own thread or right behind another.
+            # Every run must acquire its resources first: no inline runs, and no look-ahead.
             for index, instance in enumerate(instances):
                 self._gate.add(instance, self._pump, index)
             return
@@ -81,58 +81,55 @@ class Runner(QueuedRunner):
             self._inline.allow()
         self._ahead = LookAhead(self.queue, self.curve, self.instances, self._loop)
 
-    # In.
-
     def submit(self, request: InferRequest) -> None:
-        """Takes a request; raises if it cannot be queued."""
-        if self._refusal is not None:
-            raise self._refusal
+        """Queues or runs a request, or raises."""
+        if self._rejection is not None:
+            raise self._rejection
         if self._order is not None:
             self._order.join(request)
         elif (limit := self._inline.limit_ns) and not self.queue.requests and self._idle and self._is_alone(request):
-            # Nothing to batch with and nobody to wait for: the shortest way there is.
+            # Nothing to batch with and nothing to wait for: run it at once.
             rows = request.plan.batch_size
             expected = self.curve.estimate(rows)
             if 0 < expected <= limit:
                 if request.deadline != NEVER:
                     miss = now_ns() + expected + self.queue.margin_ns - request.deadline
                     if miss > 0:
-                        self._refusals += 1
+                        self._rejections += 1
                         raise would_miss(request, miss)
                 self._run_single(self._idle[-1], request, rows)
                 return
         try:
             self.queue.push(request, now_ns())
         except IsochroneError:
-            self._refusals += 1
+            self._rejections += 1
             if self._order is not None:
                 self._order.leave(request)
             raise
-        if not self._pump_planned:
-            self._pump_planned = True
-            # At the end of this loop turn: everything that arrives in the same turn can share a batch.
-            self._loop.call_soon(self._planned_pump)
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
+            # At the end of this loop turn: requests that arrive in the same turn can share a batch.
+            self._loop.call_soon(self._scheduled_pump)
 
     def _is_alone(self, request: InferRequest) -> bool:
-        """Whether no other request is likely to arrive in this loop turn, so that waiting for its end gains nothing."""
+        """Whether another request is unlikely to arrive in this loop turn, so that waiting gains nothing."""
         rules = self._rules
         if rules.max_rows == 1:
             return True
-        if self._lonely < _LONELY_BATCHES or rules.delay_ns:
+        if self._single_batches < _SINGLE_BATCHES or rules.delay_ns:
             return False
         if request.arrived - self._single_ended < _BURST_NS:
-            self._lonely = 0
+            self._single_batches = 0
             return False
         return True
 
-    def _planned_pump(self) -> None:
-        self._pump_planned = False
+    def _scheduled_pump(self) -> None:
+        self._pump_scheduled = False
         self._pump()
         if self._ahead is not None and not self._idle:
             self._ahead.refresh()
 
     def _pump(self) -> None:
-        """Starts what may start now."""
         queue = self.queue
         if self._ahead is not None and self._idle:
             self._ahead.withdraw()
@@ -147,13 +144,13 @@ class Runner(QueuedRunner):
             if self._gate is not None and not self._gate.enter(self._idle):
                 break
             requests = queue.take(now)
-            if queue.refused:
-                self._fail_refused()
+            if queue.rejected:
+                self._fail_rejected()
             if not requests:
                 if self._gate is not None:
                     self._gate.exit(self._idle[-1])
                 break
-            self._lonely = self._lonely + 1 if len(requests) == 1 else 0
+            self._single_batches = self._single_batches + 1 if len(requests) == 1 else 0
             rows = 0
             for request in requests:
                 rows += request.plan.batch_size
@@ -162,21 +159,21 @@ class Runner(QueuedRunner):
                 self._run_inline(self._idle[-1], Batch(requests, rows))
                 inline += 1
                 if inline >= TURN_RUNS and queue.pending:
-                    if not self._pump_planned:
-                        self._pump_planned = True
-                        self._loop.call_soon(self._planned_pump)
+                    if not self._pump_scheduled:
+                        self._pump_scheduled = True
+                        self._loop.call_soon(self._scheduled_pump)
                     break
             else:
                 instance = self._idle.pop()
                 instance.start(Batch(requests, rows), expected)
-                self._note_free()
-        if queue.refused:
-            self._fail_refused()
+                self._update_busy()
+        if queue.rejected:
+            self._fail_rejected()
 
-    # Running and out.
+    # Runs and answers.
 
     def _run_single(self, instance: Instance, request: InferRequest, rows: int) -> None:
-        """One request, alone and inline: what ``_run_inline`` does, without the batch around it."""
+        """Runs one request inline: like ``_run_inline``, without a ``Batch``."""
         watchdog = self._watchdog
         request.dispatched = request.enqueued
         watchdog.since = started = now_ns()
@@ -190,7 +187,7 @@ class Runner(QueuedRunner):
         ended = now_ns()
         request.compute_start = request.infer_start = started
         request.infer_end = request.compute_end = ended
-        # One run in eight is enough for the curve; a slow one always counts.
+        # One run in eight is enough for the curve; a slow run always counts.
         self._runs += 1
         self._single_ended = ended
         if not self._runs & 7 or ended - started > INLINE_NS:
@@ -198,7 +195,7 @@ class Runner(QueuedRunner):
             if ended - started > OVERRUN_NS:
                 self._inline.overran(ended - started, ended)
         self._statistics.record_single(request, ended, rows)
-        self._over()
+        self._request_ended()
         answer(request, outputs)
 
     def _single_failed(self, request: InferRequest, error: BaseException) -> None:
@@ -222,9 +219,9 @@ class Runner(QueuedRunner):
             self._answered(batch.compute_end)
 
     def _finished(self, instance: Instance, batch: Batch) -> None:
-        """A batch came back from its thread."""
+        """A batch has ended on its thread."""
         if instance.abandoned:
-            # Its requests have been answered.
+            # Its requests were answered when it was abandoned.
             self._replacements.ended(instance)
             return
         if self._ahead is not None:
@@ -232,26 +229,26 @@ class Runner(QueuedRunner):
         instance.ended(batch)
         if instance.running is None:
             self._idle.append(instance)
-        self._note_free()
+        self._update_busy()
         if self._gate is not None:
-            # Whose turn it is now, of this model or another, is pumped in the next turn of the loop.
+            # The gate calls the runner whose turn it is, of this model or another, in the next turn of the loop.
             self._gate.exit(instance, again=bool(self.queue.pending))
-        # The next batch first: the instance computes while answers are written.
+        # The next batch first: the instance computes while the loop writes answers.
         elif self.queue.pending:
             self._pump()
             if self._ahead is not None:
                 self._ahead.refresh()
         self._settle(batch)
-        # Called when the answers have been written, which settling has only planned.
+        # Called after the answers were written: ``_settle`` only schedules that.
         self._loop.call_soon(self._answered, batch.compute_end)
 
     def _answered(self, finished: int) -> None:
         self._answering.observe(now_ns() - finished)
-        self.queue.allow_for_answering(self._answering.cautious)
+        self.queue.reserve_for_answering(self._answering.cautious)
 
     @property
     def finished(self) -> Callable[[Instance, Batch], None]:
-        """What instances call when a batch is done."""
+        """The callback of instances."""
         return self._finished
 
     def _settle(self, batch: Batch) -> None:
@@ -271,7 +268,7 @@ class Runner(QueuedRunner):
         if not batch.errors:
             elapsed = batch.occupied or batch.compute_end - batch.compute_start
             self._runs += 1
-            # Two goes at it say nothing of one.
+            # A retried batch says nothing about the time of one run.
             if batch.retried is None and (not self._runs & 7 or elapsed > INLINE_NS):
                 self.curve.observe(batch.rows, elapsed)
             self._statistics.record_batch(
@@ -291,7 +288,7 @@ class Runner(QueuedRunner):
                 self._release_in_order(request, outputs)
                 continue
             record(request, batch.compute_end, request.plan.batch_size)
-            self._over()
+            self._request_ended()
             if request.cancelled:
                 request.dropped()
             else:
@@ -312,37 +309,37 @@ class Runner(QueuedRunner):
             self._send_failure(request, error)
 
     def _release_in_order(self, request: InferRequest, outcome: Tensors | IsochroneError) -> None:
-        """preserve_ordering: an answer waits until those that arrived before it are out."""
+        """preserve_ordering: an answer waits until the earlier requests are answered."""
         assert self._order is not None
         for ready, result in self._order.settle(request, outcome):
             if isinstance(result, IsochroneError):
                 self._send_failure(ready, result)
                 continue
             self._statistics.record_success(ready, ready.compute_end, ready.plan.batch_size)
-            self._over()
+            self._request_ended()
             if ready.cancelled:
                 ready.dropped()
             else:
                 answer(ready, result)
 
-    # Trouble and the end.
+    # Hung runs and unload.
 
     def check_stuck(self, now: int) -> None:
-        """Called about ten times a second: refuses what is late by now, gives up on runs over their limit."""
+        """Rejects late requests and abandons runs that exceed their limit. Called about ten times a second."""
         if self.queue.requests and not self._idle:
             if self._ahead is not None:
                 self._ahead.withdraw()
             self.queue.drop_late(now)
-            self._fail_refused()
-        if self._refusals != self._refusals_seen and self._runs == self._runs_seen and self._idle:
+            self._fail_rejected()
+        if self._rejections != self._rejections_seen and self._runs == self._runs_seen and self._idle:
             self.curve.relax()
             self._answering.relax()
-            self.queue.allow_for_answering(self._answering.cautious)
-        self._refusals_seen, self._runs_seen = self._refusals, self._runs
+            self.queue.reserve_for_answering(self._answering.cautious)
+        self._rejections_seen, self._runs_seen = self._rejections, self._runs
         if self._execution_timeout_ns:
-            self._give_up_stuck(now, self._execution_timeout_ns)
+            self._abandon_stuck(now, self._execution_timeout_ns)
 
-    def _give_up_stuck(self, now: int, limit_ns: int) -> None:
+    def _abandon_stuck(self, now: int, limit_ns: int) -> None:
         for instance in list(self.instances):
             batch = instance.running
             if batch is None or now - instance.busy_since < limit_ns:
@@ -350,16 +347,16 @@ class Runner(QueuedRunner):
             if self._ahead is not None:
                 self._ahead.withdraw()
             if instance.following is not None:
-                continue  # the run has ended, and word of it is on its way
+                continue  # the run has ended; its callback is scheduled
             instance.running = None
             self._replace(instance)
-            error = self._took_too_long("the instance was given up and is replaced")
-            for request in batch.everybody():
+            error = self._took_too_long("the instance was abandoned and is replaced")
+            for request in batch.all_requests():
                 self._fail(request, error)
 
     def fail_all(self, error: IsochroneError | None = None) -> None:
-        """Fails what is queued or stuck: the version is going away and will not wait longer."""
-        error = self._refusal = error or self._unloading()
+        """Fails queued and running requests: the version is being unloaded and does not wait longer."""
+        error = self._rejection = error or self._unloading()
         if self._ahead is not None:
             self._ahead.withdraw()
         for request in self.queue.clear():
@@ -368,7 +365,7 @@ class Runner(QueuedRunner):
             if instance.running is not None:
                 stuck = [batch for batch in (instance.running, instance.following) if batch is not None]
                 instance.running, instance.following, instance.abandoned = None, None, True
-                for request in [request for batch in stuck for request in batch.everybody()]:
+                for request in [request for batch in stuck for request in batch.all_requests()]:
                     self._fail(request, error)
 
     def _replace(self, instance: Instance) -> None:
@@ -377,7 +374,7 @@ class Runner(QueuedRunner):
         super()._replace(instance)
 
     def _replaced(self, made: Instance | IsochroneError) -> None:
-        if self._gate is not None and isinstance(made, Instance) and self._refusal is None:
+        if self._gate is not None and isinstance(made, Instance) and self._rejection is None:
             self._gate.add(made, self._pump)
         super()._replaced(made)
 

@@ -1,7 +1,7 @@
-"""What the log says of a model that fails: enough to find the fault, never a line per request.
+"""Log lines of failures: enough to find the fault, never a line per request.
 
-Runners report failures here on the loop's thread. One line a minute and version goes out at warning, with the number
-of those held back since; the traceback goes with it as a debug line (``--log-verbose 1``).
+Runners report failures on the loop's thread. Each version logs at most one warning a minute, with the number of
+failures not shown since the last, and the traceback as a debug line (``--log-verbose 1``).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class FailureLog:
         self._retried = Sparing()
 
     def request_failed(self, error: IsochroneError) -> None:
-        """A request was answered with an error; only a fault of the model or of ours is worth a line."""
+        """A request was answered with an error. Only a fault of the model or of the worker is logged."""
         if not isinstance(error, Internal):
             return
         held_back = self._failed.lets_through(now_ns())
@@ -42,7 +42,7 @@ class FailureLog:
         log.debug("traceback of the failure", model=self._model, version=self._version, exc_info=error)
 
     def batch_retried(self, batch: Batch) -> None:
-        """Requests that failed together were run one by one."""
+        """The requests of a failed batch were run one by one."""
         held_back = self._retried.lets_through(now_ns())
         if held_back is None:
             return

@@ -1,6 +1,6 @@
-"""Whether a model's short runs may happen on the loop's thread.
+"""Whether the short runs of a model may happen on the loop's thread.
 
-A runner reads ``limit_ns`` before each run and reports those that took too long. Nothing here runs anything.
+A runner reads ``limit_ns`` before each run and reports the runs that took too long.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ log = structlog.get_logger()
 
 #: Longest expected run that happens on the loop's thread.
 INLINE_NS = 100 * MICROSECOND
-#: An inline run this long held up every other caller: the model goes to its thread for a while, first for this many
-#: seconds, then twice as many each time. A stall of the machine costs 22 µs per request so long; a model that is slow
-#: now and then is inline ever more rarely.
+#: An inline run this long delayed every other caller: the model then uses its thread, first for ``_OVERRUN_PAUSE``
+#: seconds, then for twice as long each time. A stall of the machine thus costs 22 µs per request for a while; a model
+#: that is occasionally slow runs inline less and less often.
 OVERRUN_NS = 2000 * MICROSECOND
 _LONG_OVERRUN_NS = 20_000 * MICROSECOND
 _OVERRUN_PAUSE = 1.0
@@ -25,7 +25,7 @@ _LONGEST_PAUSE = 3600.0
 
 
 class InlineRuns:
-    """The limit of one model version, and its way down and up again."""
+    """The inline limit of one model version."""
 
     __slots__ = ("_again", "_last_overrun", "_loop", "_model", "_pause", "limit_ns")
 
@@ -43,21 +43,25 @@ class InlineRuns:
         self.limit_ns = INLINE_NS
 
     def overran(self, elapsed: int, now: int) -> None:
-        """An inline run took over ``OVERRUN_NS``: a long one, or the second within a second, means a thread.
+        """An inline run exceeded ``OVERRUN_NS``. A long overrun, or a second one within a second, pauses inline runs.
 
-        A single short one may be the machine's own: a shared one stalls any run now and then.
+        A single short overrun may be a stall of the machine.
         """
         if elapsed < _LONG_OVERRUN_NS and now - self._last_overrun > SECOND:
             self._last_overrun = now
             return
         self.limit_ns = 0
         if self._again is None:
-            log.debug("inline runs took too long; a thread for a while", model=self._model, seconds=self._pause)
+            log.debug(
+                "inline runs took too long; using the thread",
+                model=self._model,
+                seconds=self._pause,
+            )
             self._again = self._loop.call_later(self._pause, self.allow)
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     def forbid(self) -> None:
-        """The watchdog had to end a run: never again."""
+        """The watchdog interrupted a run: no inline runs any more."""
         self.close()
         log.warning("model hung in an inline run; it runs on its own thread from now on", model=self._model)
 

@@ -1,7 +1,7 @@
 """One model instance: an executable and the thread it computes on.
 
-The loop hands a batch over through a ``SimpleQueue`` and gets it back by one ``call_soon_threadsafe``: 22 µs there and
-back, where ``run_in_executor`` takes 62. Everything but the run itself stays on the loop's thread: no lock is needed.
+The loop hands a batch over through a ``SimpleQueue`` and gets it back by one ``call_soon_threadsafe``: 22 µs both ways,
+where ``run_in_executor`` takes 62. Everything but the run itself happens on the loop's thread, so no lock is needed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ log = structlog.get_logger()
 
 
 class Instance:
-    """State is the loop's, apart from what ``_serve`` and below touch."""
+    """Its state belongs to the loop's thread, except in ``_serve`` and the methods below it."""
 
     def __init__(
         self,
@@ -38,18 +38,18 @@ class Instance:
         finished: Callable[[Instance, Batch], None],
     ) -> None:
         self.executable = executable
-        #: What runs on it now, and since when (monotonic ns).
+        #: The running batch and its start (monotonic ns).
         self.running: Batch | None = None
         self.busy_since = 0
         self.expected_end = 0
-        #: What runs behind ``running``, whose end the loop has not heard of yet.
+        #: The batch that started after ``running``, whose callback has not arrived yet.
         self.following: Batch | None = None
         self._following_takes = 0
-        #: What the thread may go on with, without waiting for the loop. Whoever pops it has it: that is atomic.
+        #: The batch that the thread may start without waiting for the loop. Loop and thread take it by an atomic pop.
         self._offered: deque[Batch] = deque()
-        #: A run outlasted its limit: the thread is left to itself and nothing is sent to it any more.
+        #: A run exceeded its limit: the thread gets no further work.
         self.abandoned = False
-        #: Requests of a decoupled model under way.
+        #: Running requests of a decoupled model.
         self.streams = 0
         self._cpus = cpus
         self._loop = loop
@@ -67,37 +67,37 @@ class Instance:
         batch.run(self.executable, self._buffers)
 
     def start(self, batch: Batch, expected: int) -> None:
-        """Runs a batch on the instance's thread; ``finished`` is called on the loop afterwards."""
+        """Runs a batch on the instance's thread; then ``finished`` is called on the loop."""
         self.running = batch
         self.busy_since = now_ns()
         self.expected_end = self.busy_since + expected
         self.submit(lambda: self._run(batch))
 
     def offer(self, batch: Batch) -> None:
-        """Offers a batch to run right behind the one that runs."""
+        """Offers a batch to start as soon as the running batch ends."""
         self._offered.append(batch)
 
-    def take_back(self) -> bool:
-        """Withdraws the offer; False: it has begun."""
+    def withdraw_offer(self) -> bool:
+        """Withdraws the offer; False: the batch has started."""
         try:
             self._offered.popleft()
         except IndexError:
             return False
         return True
 
-    def begun(self, batch: Batch, expected: int) -> None:
-        """The batch that was offered runs, or has run: word of the end of the one before it is still on its way."""
+    def offer_started(self, batch: Batch, expected: int) -> None:
+        """The offered batch has started; the callback of the batch before it has not arrived yet."""
         self.following = batch
         self._following_takes = expected
 
     @property
     def free_at(self) -> int:
-        """When it is expected to have done everything it was given."""
+        """The expected end of all its work."""
         return self.expected_end + (self._following_takes if self.following is not None else 0)
 
     def ended(self, batch: Batch) -> None:
-        """The batch that ran is back; what followed it began when it ended."""
-        # What the instance was taken for, the way to its thread included: that is what a plan must know.
+        """The running batch has ended; the batch that follows started at that instant."""
+        # Including the hand-over to the thread: a plan must count it.
         batch.occupied = batch.compute_end - self.busy_since
         self.running, self.following = self.following, None
         if self.running is not None:
@@ -113,9 +113,9 @@ class Instance:
         self._inbox.put(job)
 
     def close(self) -> None:
-        """Ends the thread and frees the executable. Blocks for the thread: not for the loop's thread.
+        """Ends the thread and frees the executable. It waits for the thread, so it must not run on the loop.
 
-        An abandoned instance is still running something: its own thread frees it when that ends, if ever.
+        The thread of an abandoned instance frees it when its run ends, if ever.
         """
         if self._thread is not None:
             self._inbox.put(None)
@@ -129,8 +129,8 @@ class Instance:
         try:
             self.executable.close()
         except Exception as error:
-            # A model's own close may raise. The other instances still have to be freed, and the server to end well.
-            log.warning("an instance did not close well", instance=self._name, error=str(error))
+            # A model's close may raise. The other instances must still be freed.
+            log.warning("an instance failed to close", instance=self._name, error=str(error))
 
     # On the instance's thread.
 
@@ -151,7 +151,7 @@ class Instance:
         if self._cpus:
             try:
                 os.sched_setaffinity(0, self._cpus)
-            except OSError as error:  # the CPUs were there when the model was loaded
+            except OSError as error:  # the CPUs were available when the model was loaded
                 log.warning("cannot pin an instance", instance=self._name, cpus=self._cpus, error=str(error))
 
     def _run(self, batch: Batch) -> None:
@@ -164,7 +164,7 @@ class Instance:
 
     def _next_offered(self, now: int) -> Batch | None:
         try:
-            # One that would be late by now is left for the loop, which withdraws it and chooses again.
+            # A batch that would be late is left to the loop, which withdraws it and chooses again.
             return self._offered.popleft() if now <= self._offered[0].latest_start else None
         except IndexError:
             return None
@@ -172,11 +172,11 @@ class Instance:
     def call_loop(self, callback: Callable[..., None], *arguments: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, *arguments)
-        except RuntimeError:  # the loop is closed: the process is ending, nobody waits
+        except RuntimeError:  # the loop is closed: the process is ending
             pass
 
     def async_loop(self) -> asyncio.AbstractEventLoop:
-        """The loop asynchronous models of this instance run on: a thread of its own, so that many run at once."""
+        """The event loop of an asynchronous model, on a thread of its own: many requests run at the same time."""
         if self._async_loop is None:
             loop = self._async_loop = asyncio.new_event_loop()
 
@@ -184,7 +184,7 @@ class Instance:
                 self._pin()
                 try:
                     loop.run_forever()
-                    loop.run_until_complete(_end_what_is_left())
+                    loop.run_until_complete(_cancel_tasks())
                     loop.run_until_complete(loop.shutdown_asyncgens())
                 finally:
                     loop.close()
@@ -194,8 +194,8 @@ class Instance:
         return self._async_loop
 
 
-async def _end_what_is_left() -> None:
-    """What was stopped at an unload still has its own clean-up to do."""
+async def _cancel_tasks() -> None:
+    """Cancels the tasks of stopped requests and lets them clean up."""
     left = asyncio.all_tasks() - {asyncio.current_task()}
     for task in left:
         task.cancel()

@@ -1,12 +1,12 @@
-"""The next batch for an instance that is still busy, offered shortly before it is expected to be free.
+"""Look-ahead: offer the next batch to a busy instance shortly before it is expected to be free.
 
-Between the end of one batch and the start of the next lay 0.46 ms of waiting for the loop and the interpreter under
-full load: a tenth of the capacity of a model of 4 ms a batch. With the next batch at hand the thread goes on at once,
-and the loop writes the answers beside it.
+Without it, 0.46 ms passed under full load between the end of one batch and the start of the next, waiting for the loop
+and the interpreter: a tenth of the capacity of a model with batches of 4 ms. With an offer, the thread continues
+immediately while the loop writes answers.
 
-An offer binds nobody. Its requests stay in the queue, where newcomers join them or overtake them, until the loop knows
-that the batch has begun; an offer is made anew when somebody has come, and the thread leaves one that would start too
-late. Whatever takes from the queue withdraws the offer first.
+The requests of an offer stay in the queue, where new requests join or overtake them, until the loop learns that the
+batch has started. The offer is renewed when a request arrives, and the thread ignores an offer that would start too
+late. Every other removal from the queue withdraws the offer first.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from isochrone.worker.scheduling.batch_queue import BatchQueue
     from isochrone.worker.scheduling.latency_curve import LatencyCurve
 
-#: How long before the expected end of a run an offer is made.
+#: An offer is made this long before the expected end of a run.
 _LEAD_NS = 500 * MICROSECOND
-#: Shorter runs leave no time for it; to longer ones the gap means nothing.
+#: Shorter runs leave no time for an offer; for longer runs the gap is insignificant.
 _SHORTEST_RUN_NS = 1 * MILLISECOND
 _LONGEST_RUN_NS = 50 * MILLISECOND
 
 
 class LookAhead:
-    """Keeps one offer, to the instance of a model that is free next. All on the loop's thread."""
+    """At most one offer, to the instance that is free next. On the loop's thread."""
 
     def __init__(
         self,
@@ -44,23 +44,23 @@ class LookAhead:
     ) -> None:
         self._queue = queue
         self._curve = curve
-        #: The runner's own list, which changes when an instance is replaced.
+        #: The runner's list, which changes when an instance is replaced.
         self._instances = instances
         self._alarm = Alarm(loop, self.refresh)
         self._offer: tuple[Instance, Batch, Choice] | None = None
 
     def withdraw(self) -> None:
-        """No offer stands afterwards, and the queue is without what has begun."""
+        """Withdraws the offer. If its batch has started, removes it from the queue."""
         if self._offer is None:
             return
         instance, batch, choice = self._offer
         self._offer = None
-        if not instance.take_back():
+        if not instance.withdraw_offer():
             self._queue.confirm(choice)
-            instance.begun(batch, self._curve.estimate(batch.rows))
+            instance.offer_started(batch, self._curve.estimate(batch.rows))
 
     def refresh(self) -> None:
-        """Offers what would leave next by the queue of now, or sets the alarm for the moment to do so."""
+        """Offers the batch that the queue would choose now, or sets the alarm for that moment."""
         self.withdraw()
         if not self._queue.requests:
             return
@@ -69,7 +69,7 @@ class LookAhead:
             running = candidate.running
             if running is None or candidate.following is not None:
                 continue
-            # Not the cautious estimate: half of all runs would be over before the offer came.
+            # Not the cautious estimate: half of all runs would end before the offer.
             expected = int(self._curve.mean(running.rows))
             if _SHORTEST_RUN_NS <= expected <= _LONGEST_RUN_NS and candidate.busy_since + expected < soonest:
                 soonest, instance = candidate.busy_since + expected, candidate

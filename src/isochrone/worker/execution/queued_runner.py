@@ -1,6 +1,6 @@
-"""What runners of models without state share: a queue before instances, refusals, and instances that are replaced.
+"""The base of ``BatchRunner`` and ``StreamRunner``: a queue, instances, rejections, and replacement of hung instances.
 
-``Runner`` and ``StreamRunner`` are made of it; they decide what leaves the queue and when. All on the loop's thread.
+Runs on the loop's thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class QueuedRunner(ABC):
-    """One version of a model, its queue and its instances."""
+    """Runs one version of a stateless model."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class QueuedRunner(ABC):
         rules: QueueRules,
         curve: LatencyCurve,
         statistics: ModelStatistics,
-        over: Callable[[], None],
+        request_ended: Callable[[], None],
         execution_timeout_ns: int,
     ) -> None:
         self.queue = BatchQueue(rules, curve)
@@ -41,19 +41,19 @@ class QueuedRunner(ABC):
         self._name = name
         self._rules = rules
         self._statistics = statistics
-        #: Called when a request is over, however it ended.
-        self._over = over
+        #: Called once per request, whatever its outcome.
+        self._request_ended = request_ended
         #: 0: none.
         self._execution_timeout_ns = execution_timeout_ns
         self._failures = FailureLog(name, statistics.model_version)
         self._loop = asyncio.get_running_loop()
         self._idle: list[Instance] = []
         self._replacements: Replacements
-        #: Why no request is taken: the version is going away, or none of its instances is left.
-        self._refusal: IsochroneError | None = None
+        #: The error of every request once the version is being unloaded, or has no instance left.
+        self._rejection: IsochroneError | None = None
 
     def start(self, instances: list[Instance], replacement: MakeInstance) -> None:
-        """Puts warmed instances to work."""
+        """Starts with warm instances."""
         self.instances = instances
         self._idle = list(instances)
         self._replacements = Replacements(self._name, replacement)
@@ -61,7 +61,7 @@ class QueuedRunner(ABC):
 
     @abstractmethod
     def _pump(self) -> None:
-        """Starts what may start now."""
+        """Starts the batches that may start now."""
 
     @property
     def pending(self) -> int:
@@ -79,15 +79,15 @@ class QueuedRunner(ABC):
     def least_run(self) -> int:
         return self.curve.estimate(1)
 
-    def _note_free(self) -> None:
+    def _update_busy(self) -> None:
         idle = self._idle
         self.queue.occupy([0 if instance in idle else instance.free_at for instance in self.instances] or [0])
 
-    # Failing.
+    # Failures.
 
-    def _fail_refused(self) -> None:
-        refused, self.queue.refused = self.queue.refused, []
-        for request, error in refused:
+    def _fail_rejected(self) -> None:
+        rejected, self.queue.rejected = self.queue.rejected, []
+        for request, error in rejected:
             self._fail(request, error)
 
     def _fail(self, request: InferRequest, error: IsochroneError) -> None:
@@ -96,53 +96,53 @@ class QueuedRunner(ABC):
 
     def _send_failure(self, request: InferRequest, error: IsochroneError) -> None:
         self._statistics.record_failure(error.code, now_ns() - request.arrived)
-        self._over()
+        self._request_ended()
         if request.cancelled:
             request.dropped()
         else:
             request.fail(error)
 
-    # Runs that do not end.
+    # Hung runs.
 
     def _took_too_long(self, consequence: str) -> ModelFailed:
         limit_ms = self._execution_timeout_ns // MILLISECOND
         return ModelFailed(f"model '{self._name}': a run took over execution_timeout_ms ({limit_ms}); {consequence}")
 
     def _replace(self, instance: Instance) -> None:
-        """Gives an instance up; another one will take its place."""
+        """Abandons an instance and has it replaced."""
         self.instances.remove(instance)
         if instance in self._idle:
             self._idle.remove(instance)
-        self._note_free()
-        self._replacements.give_up(instance, self._replaced)
+        self._update_busy()
+        self._replacements.abandon(instance, self._replaced)
 
     def _replaced(self, made: Instance | IsochroneError) -> None:
-        """A new instance is there, or there will be none."""
+        """The instance was replaced, or cannot be."""
         if isinstance(made, IsochroneError):
             if not self.instances:
-                self._refusal = made
+                self._rejection = made
                 for request in self.queue.clear():
                     self._fail(request, made)
             return
-        if self._refusal is not None:
+        if self._rejection is not None:
             discard(made)
             return
         self.instances.append(made)
         self._idle.append(made)
-        self._note_free()
+        self._update_busy()
         if self.queue.pending:
             self._pump()
 
-    # The end.
+    # Unload.
 
     def _unloading(self) -> IsochroneError:
         return Unavailable(f"model '{self._name}' is being unloaded")
 
     def release(self) -> None:
-        """On the loop, before ``close``."""
-        self._refusal = self._refusal or self._unloading()
+        """Rejects further requests. Called on the loop, before ``close``."""
+        self._rejection = self._rejection or self._unloading()
 
     def close(self) -> None:
-        """Frees the instances; blocks for their threads, so it runs off the loop."""
+        """Frees the instances. It waits for their threads, so it must not run on the loop."""
         for instance in self.instances:
             instance.close()

@@ -1,7 +1,7 @@
-"""Instances given up inside a run that does not end, and the instances that take their place.
+"""Replacement of instances whose run does not end.
 
-A thread cannot be killed: it stays behind with what it holds until its run ends, if ever. Runners decide when to give
-up; this sees to it that a successor is made, and that no model collects threads without end.
+A thread cannot be killed: an abandoned instance keeps its thread and its copy of the model until the run ends, if ever.
+Runners decide when to abandon an instance; this module has a new one made and limits the number of hung threads.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-#: Runs given up that have not ended; each keeps a thread and a copy of the model.
+#: Limit of abandoned runs that have not ended; each keeps a thread and a copy of the model.
 _MAX_HUNG = 8
 
-#: What takes a new instance, or what went wrong.
+#: Receives the new instance, or the error.
 TakeInstance = Callable[["Instance | IsochroneError"], None]
-#: Makes a new instance off the loop's thread, then calls back on it.
+#: Makes a new instance on a thread, then calls back on the loop.
 MakeInstance = Callable[[TakeInstance], None]
 
 
 class Replacements:
-    """Of one model version. All on the loop's thread."""
+    """The replacements of one model version. On the loop's thread."""
 
     __slots__ = ("_hung", "_make", "_model")
 
     def __init__(self, model: str, make: MakeInstance) -> None:
         self._model = model
         self._make = make
-        #: Given up, and still inside their last run.
+        #: Abandoned instances that are still in their last run.
         self._hung: set[Instance] = set()
 
-    def give_up(self, instance: Instance, take: TakeInstance) -> None:
-        """Leaves an instance to itself and has another made; ``take`` is called when that is there, or will not be."""
+    def abandon(self, instance: Instance, take: TakeInstance) -> None:
+        """Abandons an instance and has a new one made; ``take`` receives it, or the error."""
         instance.abandoned = True
         self._hung.add(instance)
         hung = len(self._hung)
@@ -58,12 +58,12 @@ class Replacements:
         self._make(made)
 
     def ended(self, instance: Instance) -> None:
-        """The run of an abandoned instance has ended after all: its thread is free to end now."""
+        """The run of an abandoned instance has ended: its thread can end now."""
         if instance in self._hung:
             self._hung.discard(instance)
             instance.close()
 
 
 def discard(instance: Instance) -> None:
-    """Frees an instance nobody waits for any more, off the loop's thread."""
+    """Frees an instance that is no longer needed, on a thread."""
     threading.Thread(target=instance.close, name="closing", daemon=True).start()

@@ -1,4 +1,4 @@
-"""The ``reshape`` of inputs and outputs: callers see one shape, the model another."""
+"""The ``reshape`` option of inputs and outputs: callers see one shape, the model another."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ if TYPE_CHECKING:
 
 
 def new_shape(
-    shape: tuple[int, ...], declared: tuple[int, ...], wanted: tuple[int, ...], batched: bool
+    shape: tuple[int, ...], declared: tuple[int, ...], target: tuple[int, ...], batched: bool
 ) -> tuple[int, ...]:
-    """The shape of a tensor declared as ``declared`` when it is seen as ``wanted``.
+    """Converts the shape of a tensor declared as ``declared`` to ``target``.
 
-    Free sizes pass from one to the other in their order, since validation has made sure that as many elements lie
-    between them; a tensor of another rank than declared is left to numpy, which knows one free size.
+    Free sizes keep their order: validation ensures that the products of the fixed sizes between them are equal. A
+    tensor whose rank differs from ``declared`` is left to numpy, which can infer one free size.
     """
     front, own = (shape[:1], shape[1:]) if batched else ((), shape)
-    if -1 not in wanted or len(own) != len(declared):
-        return (*front, *wanted)
+    if -1 not in target or len(own) != len(declared):
+        return (*front, *target)
     free = iter([size for size, stated in zip(own, declared, strict=True) if stated == -1])
-    return (*front, *(next(free) if size == -1 else size for size in wanted))
+    return (*front, *(next(free) if size == -1 else size for size in target))
 
 
 def reshaped(executable: Executable, signature: Signature) -> Executable:
-    """The executable itself, or one that reshapes around it where the configuration asks for that."""
+    """The executable itself, or a wrapper that reshapes its tensors if the configuration requires it."""
     if any(spec.reshape is not None for spec in (*signature.inputs, *signature.outputs)):
         return _Reshaping(executable, signature)
     return executable
@@ -58,7 +58,7 @@ class _Reshaping(Executable):
             for outputs in responses:
                 yield self._after(outputs)
         finally:
-            # The model's own clean-up runs when the caller leaves, not when memory is next swept.
+            # The model's clean-up runs when the caller disconnects, not at the next garbage collection.
             if isinstance(responses, Generator):
                 responses.close()
 
@@ -85,8 +85,8 @@ class _Reshaping(Executable):
         given = dict(outputs)
         for name, spec in self._outputs.items():
             if name in given:
-                given[name] = self._outward(given[name], spec)
+                given[name] = self._reshape_output(given[name], spec)
         return given
 
-    def _outward(self, array: Tensor, spec: TensorSpec) -> Tensor:
+    def _reshape_output(self, array: Tensor, spec: TensorSpec) -> Tensor:
         return array.reshape(new_shape(array.shape, spec.reshape or (), spec.dims, self._batched))

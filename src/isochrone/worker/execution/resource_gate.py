@@ -1,4 +1,4 @@
-"""The shell around the rate limiter: runners ask which of their idle instances may run. On the loop's thread."""
+"""The rate limiter for runners: which of their idle instances may run. On the loop's thread."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 
 class Demand(NamedTuple):
-    """What an instance's group says in ``rate_limiter``."""
+    """The ``rate_limiter`` of an instance group."""
 
     needs: Resources
     priority: int
 
 
 def demands_of(config: Any) -> list[Demand]:
-    """Of each instance of a model, in order."""
+    """The demand of each instance of a model."""
     return [
         Demand({resource.name.lower(): resource.count for resource in group.rate_limiter.resources}, _priority(group))
         for group in config.instance_group
@@ -33,7 +33,7 @@ def _priority(group: Any) -> int:
 
 
 class SharedResources:
-    """One per server: the limiter, and whom to call when an instance's turn may have come."""
+    """The rate limiter of the server, and the callbacks of the runners whose instances wait."""
 
     def __init__(self, limits: Resources) -> None:
         self.limiter = RateLimiter(limits)
@@ -49,14 +49,14 @@ class SharedResources:
         self.wake(waiting)
 
     def wake(self, waiting: Iterable[Hashable]) -> None:
-        """In order, each runner once; those whose turn has not come wait again."""
+        """Calls each runner once, in order; instances that cannot run yet wait again."""
         loop = asyncio.get_running_loop()
         for pump in dict.fromkeys(self._pumps[instance] for instance in waiting):
             loop.call_soon(pump)
 
 
 class ResourceGate:
-    """One per runner of a model whose instances ask for resources."""
+    """The gate of one runner whose instances need resources."""
 
     def __init__(self, shared: SharedResources, demands: Sequence[Demand]) -> None:
         self._shared = shared
@@ -64,12 +64,12 @@ class ResourceGate:
         self._instances: set[Instance] = set()
 
     def add(self, instance: Instance, pump: Callable[[], None], index: int = 0) -> None:
-        """``index`` is the instance's number among the model's; one that replaces another asks as the first does."""
+        """``index`` is the number of the instance; a replacement has the demand of the first."""
         self._instances.add(instance)
         self._shared.join(instance, self._demands[index], pump)
 
     def enter(self, idle: list[Instance]) -> bool:
-        """Whether one of the idle instances may run: it is the last of them then, and holds its resources."""
+        """Whether an idle instance may run. It then holds its resources and is the last in ``idle``."""
         limiter = self._shared.limiter
         for instance in idle:
             if limiter.acquire(instance):
@@ -81,7 +81,7 @@ class ResourceGate:
         return False
 
     def exit(self, instance: Instance, *, again: bool = False) -> None:
-        """The run is over, or did not begin. ``again``: there is more to run, when its turn among the others comes."""
+        """The run has ended, or did not start. ``again``: the instance has more to run and waits for its turn."""
         limiter = self._shared.limiter
         if again:
             limiter.wait(instance)

@@ -1,7 +1,6 @@
-"""The shell around the queue of a decoupled model: each request is a run of its own, with any number of answers.
+"""The runner of decoupled models: each request is a run of its own, with any number of responses.
 
-``execution_timeout_ms`` is the time a model may take for one response: a stream may last, but not hang. All on the
-loop's thread.
+``execution_timeout_ms`` limits the time for one response: a stream may last, but not hang. Runs on the loop's thread.
 """
 
 from __future__ import annotations
@@ -32,32 +31,32 @@ class StreamRunner(QueuedRunner):
         rules: QueueRules,
         curve: LatencyCurve,
         statistics: ModelStatistics,
-        over: Callable[[], None],
+        request_ended: Callable[[], None],
         *,
         execution_timeout_ns: int = 0,
     ) -> None:
         rules = replace(rules, max_rows=1, preferred=(), delay_ns=0)
-        super().__init__(name, rules, curve, statistics, over, execution_timeout_ns)
+        super().__init__(name, rules, curve, statistics, request_ended, execution_timeout_ns)
         self._streams = Streams(self._stream_over, self._stream_freed)
-        self._pump_planned = False
+        self._pump_scheduled = False
 
     def submit(self, request: InferRequest) -> None:
-        """Takes a request; raises if it cannot be queued."""
-        if self._refusal is not None:
-            raise self._refusal
+        """Queues a request, or raises."""
+        if self._rejection is not None:
+            raise self._rejection
         self.queue.push(request, now_ns())
-        self._plan_pump()
+        self._schedule_pump()
 
-    def _plan_pump(self) -> None:
-        if not self._pump_planned:
-            self._pump_planned = True
+    def _schedule_pump(self) -> None:
+        if not self._pump_scheduled:
+            self._pump_scheduled = True
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        self._pump_planned = False
+        self._pump_scheduled = False
         while self._idle and self.queue.pending:
             requests = self.queue.take(now_ns())
-            self._fail_refused()
+            self._fail_rejected()
             if not requests:
                 break
             for request in requests:
@@ -72,7 +71,7 @@ class StreamRunner(QueuedRunner):
         elif instance not in self._idle:
             self._idle.append(instance)
         if self.queue.pending:
-            self._plan_pump()
+            self._schedule_pump()
 
     def _stream_over(self, request: InferRequest, error: IsochroneError | None) -> None:
         if error is not None:
@@ -80,25 +79,25 @@ class StreamRunner(QueuedRunner):
             return
         self._statistics.record_batch(1, 0, request.infer_end - request.infer_start, 0)
         self._statistics.record_success(request, now_ns(), 1)
-        self._over()
+        self._request_ended()
         if request.cancelled:
             request.dropped()
         else:
             request.finish()
 
     def check_stuck(self, now: int) -> None:
-        """Called about ten times a second: refuses what is late by now, gives up on responses over their limit."""
+        """Rejects late requests and abandons runs that exceed their limit. Called about ten times a second."""
         if self.queue.requests and not self._idle:
             self.queue.drop_late(now)
-            self._fail_refused()
+            self._fail_rejected()
         limit_ns = self._execution_timeout_ns
         if not limit_ns:
             return
-        error = self._took_too_long("no further response is waited for")
+        error = self._took_too_long("the stream was stopped")
         for request in self._streams.overdue(now, limit_ns):
             self._stop(request, error, now)
         for instance in self._streams.stuck(now, limit_ns):
-            error = self._took_too_long("the instance was given up and is replaced")
+            error = self._took_too_long("the instance was abandoned and is replaced")
             for request in self._streams.on(instance):
                 self._stop(request, error, now)
             self._replace(instance)
@@ -108,8 +107,8 @@ class StreamRunner(QueuedRunner):
         self._fail(request, error)
 
     def fail_all(self, error: IsochroneError | None = None) -> None:
-        """Fails what is queued or under way: the version is going away and will not wait longer."""
-        error = self._refusal = error or self._unloading()
+        """Fails queued and running requests: the version is being unloaded and does not wait longer."""
+        error = self._rejection = error or self._unloading()
         for request in self.queue.clear():
             self._fail(request, error)
         for instance in self.instances:

@@ -1,7 +1,7 @@
-"""Requests of decoupled models under way: each pulls its model's responses and passes them on to the loop.
+"""Running requests of decoupled models: each pulls responses from its model and passes them to the loop.
 
-Between a runner, which says when a request may start, and an instance, on whose thread (or whose own event loop) the
-model runs. Responses go no faster than the caller reads them.
+A runner starts them; the model runs on the thread or the event loop of its instance. A model that is faster than its
+caller reads has to wait.
 """
 
 from __future__ import annotations
@@ -19,51 +19,53 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
     from isochrone.worker.execution.instance import Instance
 
-#: Requests of an asynchronous decoupled model under way at once on one instance.
+#: Limit of concurrent requests of an asynchronous decoupled model on one instance.
 _MAX_STREAMS = 64
-#: Responses of one request on their way to the loop before the model has to wait.
+#: Responses of one request that the loop may not have taken yet before the model has to wait.
 _RESPONSES_AHEAD = 16
 
 
 class Streams:
-    """The streams of one model version. All on the loop's thread."""
+    """The streams of one model version. On the loop's thread."""
 
     def __init__(
         self,
         over: Callable[[InferRequest, IsochroneError | None], None],
         freed: Callable[[Instance], None],
     ) -> None:
-        #: Called when a stream has ended by itself; not for one that was stopped.
+        #: Called when a stream has ended, unless it was stopped.
         self._over = over
-        #: Called, before that, when its instance can take another one.
+        #: Called before that: the instance can take another stream.
         self._freed = freed
         self._running: dict[InferRequest, StreamRun] = {}
-        #: Stopped, and still inside the model.
+        #: Stopped streams that are still inside the model.
         self._stopped: set[StreamRun] = set()
 
     def start(self, instance: Instance, request: InferRequest) -> bool:
-        """Starts one; whether the instance has room for another."""
+        """Starts a stream; returns whether the instance has room for another."""
         run = self._running[request] = StreamRun(instance, request, self._ended)
         instance.streams += 1
         instance.submit(run.run)
-        # A generator holds its thread; asynchronous ones share a loop of their own.
+        # A generator occupies its thread; asynchronous generators share an event loop.
         return instance.executable.is_async and instance.streams < _MAX_STREAMS
 
     def overdue(self, now: int, limit_ns: int) -> list[InferRequest]:
-        """Whose model has owed a response for longer than the limit."""
-        return [request for request, run in self._running.items() if run.asked_at and now - run.asked_at >= limit_ns]
+        """Requests whose model has taken longer than the limit for a response."""
+        return [
+            request for request, run in self._running.items() if run.requested_at and now - run.requested_at >= limit_ns
+        ]
 
     def stop(self, request: InferRequest, now: int) -> None:
-        """Nothing more is pulled for a request, and its end will be told to nobody."""
+        """Pulls nothing more for a request; its end is not reported."""
         run = self._running.pop(request)
         run.stopped_at = now
         self._stopped.add(run)
         run.stop()
 
     def stuck(self, now: int, limit_ns: int) -> set[Instance]:
-        """Instances that a stopped stream holds up.
+        """Instances that a stopped stream blocks.
 
-        An asynchronous model lets go when it is cancelled; one that has not, limit after limit, holds up its loop.
+        An asynchronous model ends when it is cancelled; if it has not after the limit, it blocks its event loop.
         """
         return {
             run.instance
@@ -95,9 +97,9 @@ class StreamRun:
         "_credit",
         "_ended",
         "_task",
-        "asked_at",
         "instance",
         "request",
+        "requested_at",
         "stopped",
         "stopped_at",
     )
@@ -114,9 +116,9 @@ class StreamRun:
         self._credit = threading.Semaphore(_RESPONSES_AHEAD)
         self._async_credit: asyncio.Semaphore | None = None
         self._task: asyncio.Task[Any] | None = None
-        #: Since when the model has owed a response; 0: it does not, it waits for the caller to read.
-        self.asked_at = 0
-        #: The request was failed from outside: nothing more is pulled, and the end is told to nobody.
+        #: When the next response was requested of the model; 0: the model waits for the caller.
+        self.requested_at = 0
+        #: The request was failed by the runner: nothing more is pulled, and the end is not reported.
         self.stopped = False
         self.stopped_at = 0
 
@@ -129,14 +131,14 @@ class StreamRun:
             except RuntimeError:  # that loop has ended
                 pass
 
-    def _is_unwanted(self) -> bool:
+    def _is_stopped(self) -> bool:
         return self.stopped or self.request.cancelled
 
     # On the instance's thread, or on its own loop's.
 
     def run(self) -> None:
         request = self.request
-        request.compute_start = request.infer_start = self.asked_at = now_ns()
+        request.compute_start = request.infer_start = self.requested_at = now_ns()
         try:
             responses = self.instance.executable.stream(request.inputs, request.plan.parameters)
             if hasattr(responses, "__anext__"):
@@ -152,14 +154,14 @@ class StreamRun:
     def _pull(self, responses: Iterator[Tensors]) -> None:
         try:
             for outputs in responses:
-                self.asked_at = 0
+                self.requested_at = 0
                 while not self._credit.acquire(timeout=0.5):
-                    if self._is_unwanted():
+                    if self._is_stopped():
                         return
-                if self._is_unwanted():
+                if self._is_stopped():
                     return
                 self.instance.call_loop(self._emit, outputs)
-                self.asked_at = now_ns()
+                self.requested_at = now_ns()
         finally:
             close = getattr(responses, "close", None)
             if close is not None:
@@ -170,15 +172,15 @@ class StreamRun:
         self._task = asyncio.current_task()
         self._async_credit = asyncio.Semaphore(_RESPONSES_AHEAD)
         try:
-            # Stopped before it began, it could not be cancelled.
-            if not self._is_unwanted():
+            # A stream that was stopped before its task existed was not cancelled.
+            if not self._is_stopped():
                 async for outputs in responses:
-                    self.asked_at = 0
+                    self.requested_at = 0
                     await self._async_credit.acquire()
-                    if self._is_unwanted():
+                    if self._is_stopped():
                         break
                     self.instance.call_loop(self._emit, outputs)
-                    self.asked_at = now_ns()
+                    self.requested_at = now_ns()
         except BaseException as raised:
             error = as_model_error(raised, self.request)
         try:
@@ -200,9 +202,9 @@ class StreamRun:
 
     def _emit(self, outputs: Tensors) -> None:
         request = self.request
-        if not self._is_unwanted():
+        if not self._is_stopped():
             request.emit(outputs)
-        if request.is_congested and not self._is_unwanted():
+        if request.is_congested and not self._is_stopped():
             request.when_writable(self._more)
         else:
             self._more()
@@ -212,7 +214,7 @@ class StreamRun:
         if self._async_credit is not None:
             try:
                 self.instance.async_loop().call_soon_threadsafe(self._async_credit.release)
-            except RuntimeError:  # that loop has ended, and nobody waits there any more
+            except RuntimeError:  # that loop has ended
                 pass
 
     def _over(self, error: IsochroneError | None) -> None:

@@ -1,8 +1,8 @@
-"""Gets the event loop back from a model that hangs in an inline run.
+"""Interrupts a model that hangs in an inline run and blocks the event loop.
 
-Only runs measured under 100 µs happen on the loop's thread, but a model may hang on one input out of a million. A small
-thread looks at a shared mark; when one run lasts over a second it signals the loop's thread, whose handler raises out
-of the model's Python code (time.sleep and lock waits included; native code that never returns is out of reach).
+Only runs measured under 100 µs happen on the loop's thread, but a model may hang on one input out of a million. A
+thread reads the start of the current run; when the run exceeds a second, the thread signals the loop's thread, whose
+handler raises inside the model's Python code. That ends time.sleep and lock waits too, but not native code.
 """
 
 from __future__ import annotations
@@ -19,22 +19,18 @@ _SIGNAL = signal.SIGUSR2
 
 
 class InlineHang(BaseException):
-    """Raised inside a model's code. Not an Exception, so that a model's own ``except Exception`` lets it through."""
+    """Raised inside a model's code. Not an Exception, so that a model's ``except Exception`` does not catch it."""
 
 
 class InlineWatchdog:
-    """One per process; the loop's thread must be the main thread, where Python runs signal handlers."""
+    """One per process. The loop must run on the main thread, where Python runs signal handlers."""
 
     def __init__(self) -> None:
-        #: When the inline run under way began; 0: none. Written by the loop's thread at every inline run.
+        #: Start of the current inline run; 0: none. The loop's thread writes it at every inline run.
         self.since = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._previous: object = None
-
-    @property
-    def is_armed(self) -> bool:
-        return self._thread is not None
 
     def start(self) -> None:
         if threading.current_thread() is not threading.main_thread():
@@ -58,7 +54,7 @@ class InlineWatchdog:
                 signal.pthread_kill(main, _SIGNAL)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        # Looked at again here: the run may have ended between the check and the signal.
+        # Checked again: the run may have ended between the check and the signal.
         since = self.since
         if since and now_ns() - since > LIMIT_NS:
             self.since = 0

@@ -1,6 +1,6 @@
-"""A timer finer than the event loop's: libuv rounds to milliseconds, a queue delay may be a hundred microseconds.
+"""A timer finer than the event loop's: libuv rounds to milliseconds, but a queue delay may be a hundred microseconds.
 
-Linux's timerfd through ctypes (Python has it from 3.13 on); one per model that delays, set at most once per loop turn.
+It uses Linux's timerfd through ctypes (Python has it from 3.13 on).
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ class Alarm:
         loop.add_reader(self._descriptor, self._fire)
 
     def set(self, at: int) -> None:
-        """Rings at ``at``, or at once when that has passed. Replaces an earlier setting."""
+        """Calls back at ``at``, or immediately if that has passed. Replaces an earlier setting."""
         if at == self._at:
             return
         self._at = at
-        # An absolute time of zero would switch the timer off, so the past is moved to "now".
+        # An absolute time of zero would switch the timer off, so a time in the past becomes "now".
         self._spec.value.seconds, self._spec.value.nanoseconds = divmod(max(at, now_ns() - 1), 1_000_000_000)
         _libc.timerfd_settime(self._descriptor, _ABSOLUTE, ctypes.byref(self._spec), None)
 

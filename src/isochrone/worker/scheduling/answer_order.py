@@ -1,7 +1,6 @@
-"""``preserve_ordering``: answers leave in the order their requests came.
+"""``preserve_ordering``: answers leave in the order in which their requests arrived. Pure.
 
-Between a runner and its callers, for models whose configuration asks for it. Pure: it holds outcomes back and says
-which may go; whoever asks sends them.
+It holds outcomes back and returns those that may be sent; the runner sends them.
 """
 
 from __future__ import annotations
@@ -17,31 +16,31 @@ if TYPE_CHECKING:
 
 
 class AnswerOrder:
-    """Requests under way, first come first, and the outcomes that are ahead of their turn."""
+    """Unanswered requests in order of arrival, and the outcomes that have to wait."""
 
-    __slots__ = ("_line", "held")
+    __slots__ = ("_requests", "held")
 
     def __init__(self) -> None:
-        self._line: deque[InferRequest] = deque()
+        self._requests: deque[InferRequest] = deque()
         #: By the request's id(): requests are compared by identity.
         self.held: dict[int, Outcome] = {}
 
     def join(self, request: InferRequest) -> None:
-        self._line.append(request)
+        self._requests.append(request)
 
     def leave(self, request: InferRequest) -> None:
-        """It was not taken after all, and its caller knows."""
-        self._line.remove(request)
+        """Removes a request that was rejected."""
+        self._requests.remove(request)
 
     def __contains__(self, request: InferRequest) -> bool:
-        return request in self._line
+        return request in self._requests
 
     def settle(self, request: InferRequest, outcome: Outcome) -> list[tuple[InferRequest, Outcome]]:
-        """Everything that may go out now that this request has its outcome, in order."""
-        line, held = self._line, self.held
+        """The outcomes that may be sent now that this request has one, in order."""
+        requests, held = self._requests, self.held
         held[id(request)] = outcome
         ready: list[tuple[InferRequest, Outcome]] = []
-        while line and id(line[0]) in held:
-            first = line.popleft()
+        while requests and id(requests[0]) in held:
+            first = requests.popleft()
             ready.append((first, held.pop(id(first))))
         return ready

@@ -1,17 +1,17 @@
-"""Which queued requests leave together, and what that means for one more: batches planned ahead, pure.
+"""The batches that a queue is expected to form, and whether one more request fits. Pure.
 
-``choose`` makes one batch out of requests in the order they go. ``BatchPlan`` strings such batches together, instance
-by instance, to tell ``BatchQueue.push`` whether a newcomer would be in time. Both decide alike, so a request that was
-admitted by the plan is in time if the curve is right and nothing overtakes it.
+``choose`` forms one batch from entries in order. ``BatchPlan`` chains such batches over the instances, so that
+``BatchQueue.push`` knows whether a new request would be in time. Both use the same rules: a request that the plan
+admitted is in time if the curve is right and no other request overtakes it.
 
-Why the plan looks at the arrival rate. A batch must meet the deadline of its oldest member, so the member that arrived
-first decides how large the batch may be. Under overload, somebody who arrives just after a batch has started can still
-be answered, but only by a batch so small that it wastes the instance; the next one then starts late for its own head,
-and so on, down to batches of one (34 % of capacity at twice the load that can be served). So a request may *begin* a
-planned batch only if everybody expected to join it until it starts fits behind that request's deadline too. Those who
-come too early in the cycle are refused at once, and the later ones fill a large batch. At low load the expected company
-is small and nobody is refused. Large MLP (1.7 ms alone, 7.2 ms for 16), 10 ms deadline, twice the capacity: answers
-in time are 89 % of capacity, where 92 % is the most that a cycle of equal batches can reach.
+The plan depends on the arrival rate, for this reason. A batch must meet the deadline of its oldest request, so the
+first request limits the size of the batch. Under overload, a request that arrives just after a batch has started can
+still be answered, but only by a batch so small that it wastes the instance; the next batch then starts late for its own
+oldest request, and so on, down to batches of one (34 % of capacity at twice the sustainable load). So a request may
+*begin* a planned batch only if all requests expected to join before the start also fit within its deadline. Requests
+that arrive too early in the cycle are rejected immediately, and the later ones fill a large batch. At low load few
+requests are expected to join, and none is rejected. Large MLP (1.7 ms alone, 7.2 ms for 16), 10 ms deadline, twice the
+capacity: 89 % of the capacity is answered in time, where 92 % is the limit of a cycle of equal batches.
 """
 
 from __future__ import annotations
@@ -26,46 +26,46 @@ if TYPE_CHECKING:
     from isochrone.worker.scheduling.latency_curve import LatencyCurve
 
 
-#: As in ``isochrone.clock``, which decisions do not import.
+#: As in ``isochrone.clock``, which a pure decision does not import.
 NEVER = 1 << 62
 
 
 class Entry(NamedTuple):
-    """One queued request. Compares by the first two fields, which are never equal in two entries."""
+    """One queued request. Entries compare by the first two fields, which are unique together."""
 
-    #: The earlier of its deadline and the end of its time in the queue.
+    #: The earlier of its deadline and ``expires``.
     key: int
     order: int
     request: InferRequest
-    #: The queue policy's timeout: it must have started by then. NEVER: no such policy.
+    #: Its latest start by the queue policy's timeout. NEVER: none.
     expires: int
     level: int
 
 
 class Choice:
-    """One batch out of a queue, and who was looked at for it: a prefix of the entries, in three parts."""
+    """One batch from a queue. Its lists partition the entries that were examined, a prefix of the queue."""
 
     __slots__ = ("late", "limit", "passed", "rows", "taken")
 
     def __init__(self) -> None:
         self.taken: list[Entry] = []
-        #: Cannot be in time even alone and at once, have expired, or were cancelled.
+        #: Entries that cannot be in time even alone, have expired, or were cancelled.
         self.late: list[Entry] = []
-        #: Left for a later batch: of another shape, or one too many.
+        #: Entries for a later batch: another shape, or no room.
         self.passed: list[Entry] = []
         self.rows = 0
-        #: The end of compute that suits everybody taken.
+        #: The latest end of compute that meets every deadline in ``taken``.
         self.limit = NEVER
 
 
-#: Entries of another shape looked past while filling one batch.
+#: Limit of entries that are skipped while one batch is filled.
 _MAX_PASSED = 64
-#: Entries a plan looks at; those beyond are taken to leave in full batches.
+#: Entries that a plan examines; it assumes full batches for the others.
 _PLANNED_ENTRIES = 128
 
 
 def choose(entries: Iterable[Entry], at: int, maximum: int, margin: int, curve: LatencyCurve) -> Choice:
-    """The batch that would start at ``at``: the first entry that can be in time, and what fits in with it."""
+    """The batch that would start at ``at``: the first entry that can be in time, and the entries that fit with it."""
     choice = Choice()
     estimates, known = curve.estimates, curve.max_rows
     rows, limit = 0, NEVER
@@ -77,7 +77,7 @@ def choose(entries: Iterable[Entry], at: int, maximum: int, margin: int, curve: 
         latest_end = request.deadline
         if latest_end != NEVER:
             alone = estimates[size] if size <= known else curve.estimate(size)
-            # Without a measurement only a deadline that has passed is surely missed.
+            # Without a measurement only a deadline that has passed is certainly missed.
             latest_end -= margin if alone else 1
             if at + alone > latest_end:
                 choice.late.append(entry)
@@ -97,9 +97,9 @@ def choose(entries: Iterable[Entry], at: int, maximum: int, margin: int, curve: 
         elif rows + size > maximum or (latest_end != NEVER and at + curve.estimate(rows + size) > latest_end):
             choice.passed.append(entry)
             if latest_end < limit and len(choice.passed) < _MAX_PASSED and rows + size <= maximum:
-                # By its own deadline alone, behind a higher class: it will be late, and need not keep others out.
+                # Its own deadline does not fit, behind a higher level: it will be late and need not exclude others.
                 continue
-            # In order: nobody of the same shape overtakes one who does not fit.
+            # In order: no entry of the same shape overtakes one that does not fit.
             break
         choice.taken.append(entry)
         rows += size
@@ -120,7 +120,7 @@ class PlannedBatch:
         self.rows = rows
         self.limit = limit
         self.shape = shape
-        #: (level, key) of the last in it: who sorts before that goes in this batch or an earlier one.
+        #: (level, key) of its last entry: an entry that sorts before it belongs to this batch or an earlier one.
         self.last = last
 
 
@@ -129,23 +129,23 @@ def _last(batch: PlannedBatch) -> tuple[int, int]:
 
 
 class BatchPlan:
-    """The batches a queue is expected to leave in. Made anew when a batch leaves, mended when a request comes."""
+    """The batches that a queue is expected to form. Updated by each arrival, rebuilt when a batch deviates from it."""
 
     __slots__ = ("_curve", "_free", "_max_rows", "batches", "late", "margin")
 
     def __init__(self, max_rows: int, margin: int, curve: LatencyCurve) -> None:
         self._max_rows = max_rows
-        #: Kept free before each deadline.
+        #: Reserve before each deadline.
         self.margin = margin
         self._curve = curve
-        #: When each instance is free, the last batch not counted; a heap whose first is where the last batch runs.
+        #: When each instance is free, without the last batch; a heap whose first element is the instance of that batch.
         self._free: list[int] = [0]
         self.batches: list[PlannedBatch] = []
-        #: Requests that will be late whatever happens.
+        #: Number of requests that will be late in any case.
         self.late = 0
 
     def make(self, entries: Sequence[Entry], now: int, busy_until: Sequence[int]) -> None:
-        """Plans from the beginning."""
+        """Builds the plan from the queue."""
         free = self._free = [end if end > now else now for end in busy_until]
         heapify(free)
         curve, maximum = self._curve, self._max_rows
@@ -156,12 +156,12 @@ class BatchPlan:
             start = self._next_start()
             choice = choose(left, start, maximum, self.margin, curve)
             self.late += len(choice.late)
-            looked_at = len(choice.taken) + len(choice.late) + len(choice.passed)
+            examined = len(choice.taken) + len(choice.late) + len(choice.passed)
             if choice.taken:
                 last = choice.taken[-1]
                 shape = last.request.plan.shape_key
                 self._append(PlannedBatch(start, choice.rows, choice.limit, shape, (last.level, last.key)))
-            left = [*choice.passed, *left[looked_at:]]
+            left = [*choice.passed, *left[examined:]]
         beyond = sum(entry.request.plan.batch_size for entry in entries[_PLANNED_ENTRIES:])
         while beyond > 0:
             rows = min(maximum, beyond) if beyond < 4 * maximum else beyond
@@ -170,7 +170,7 @@ class BatchPlan:
             beyond -= rows
 
     def started(self, rows: int, last: tuple[int, int]) -> bool:
-        """The first batch has left as planned, on the one instance there is; False: the plan holds no longer."""
+        """The first batch has started. Returns whether it was as planned on the only instance: the plan stays valid."""
         if len(self._free) > 1 or len(self.batches) < 2:
             return False
         first = self.batches[0]
@@ -180,18 +180,18 @@ class BatchPlan:
         return True
 
     def move(self, free: int) -> None:
-        """The one instance there is will be free at another time than was planned."""
+        """The only instance will be free at another time than planned."""
         by = free - self.batches[0].start
         for batch in self.batches:
             batch.start += by
 
     def _next_start(self) -> int:
-        """When the earliest instance is free, the last batch planned included."""
+        """When the earliest instance is free, including the last planned batch."""
         if not self.batches:
             return self._free[0]
         last, free = self.batches[-1], self._free
         end = last.start + self._curve.estimate(last.rows)
-        # A heap's second smallest is one of the two below its first.
+        # The second smallest element of a heap is one of the two below its first.
         return min(end, *free[1:3]) if len(free) > 1 else end
 
     def _append(self, batch: PlannedBatch) -> None:
@@ -201,16 +201,16 @@ class BatchPlan:
         self.batches.append(batch)
 
     def _catch_up(self, now: int) -> None:
-        """Nothing starts in the past: an instance that is late makes all of the plan late."""
+        """Moves a plan whose first start has passed."""
         lag = now - self.batches[0].start
         if lag > 0:
             for batch in self.batches:
                 batch.start += lag
 
     def add(self, position: tuple[int, int], rows: int, latest_end: int, shape: object, now: int, rate: float) -> int:
-        """Plans one more, at its place in the order. By how much it would be late; 0 or less: it is in the plan now.
+        """Adds a request at its place in the order. Returns by how much it would be late; 0 or less: it was added.
 
-        ``rate`` is what is asked for, in rows per ns.
+        ``rate`` is the arrival rate in rows per ns.
         """
         curve = self._curve
         if self.batches:
@@ -218,8 +218,8 @@ class BatchPlan:
             batch = self.batches[-1]
             if position < batch.last:
                 index = bisect_right(self.batches, position, key=_last)
-                newcomer = PlannedBatch(now, rows, latest_end, shape, position)
-                return self._insert(index, newcomer, now, rate)
+                request = PlannedBatch(now, rows, latest_end, shape, position)
+                return self._insert(index, request, now, rate)
             if batch.shape == shape:
                 together = batch.rows + rows
                 limit = self._limit_with(batch, together, latest_end, now, rate)
@@ -230,38 +230,38 @@ class BatchPlan:
         start = self._next_start()
         if start < now:
             start = now
-        company = rows + rate * (start - now)
-        expected = curve.estimate(int(company) if company < self._max_rows else self._max_rows)
+        expected_rows = rows + rate * (start - now)
+        expected = curve.estimate(int(expected_rows) if expected_rows < self._max_rows else self._max_rows)
         miss = start + expected - latest_end
         if miss <= 0:
             self._append(PlannedBatch(start, rows, latest_end, shape, position))
         return miss
 
-    def _insert(self, index: int, newcomer: PlannedBatch, now: int, rate: float) -> int:
-        """Puts one more into the middle, if nobody becomes late by it: into the batch at ``index``, else before it.
+    def _insert(self, index: int, request: PlannedBatch, now: int, rate: float) -> int:
+        """Inserts a request into the batch at ``index``, or before it as a batch of its own, if none becomes late.
 
-        Before it, in a batch of its own, is the cautious view; the real batches will not be worse.
+        A batch of its own is a cautious estimate; the real batches will not be worse.
         """
         curve = self._curve
         batch = self.batches[index]
-        together = batch.rows + newcomer.rows
-        if batch.shape == newcomer.shape and together <= self._max_rows:
-            limit = self._limit_with(batch, together, newcomer.limit, now, rate)
+        together = batch.rows + request.rows
+        if batch.shape == request.shape and together <= self._max_rows:
+            limit = self._limit_with(batch, together, request.limit, now, rate)
             longer = curve.estimate(together) - curve.estimate(batch.rows)
             if batch.start + curve.estimate(together) <= limit and self._delay(index + 1, longer) <= 0:
-                batch.rows, batch.limit = together, min(batch.limit, newcomer.limit)
+                batch.rows, batch.limit = together, min(batch.limit, request.limit)
                 return 0
-        newcomer.start = batch.start
-        company = min(self._max_rows, int(newcomer.rows + rate * (batch.start - now)))
-        miss = batch.start + curve.estimate(max(company, newcomer.rows)) - newcomer.limit
+        request.start = batch.start
+        expected_rows = min(self._max_rows, int(request.rows + rate * (batch.start - now)))
+        miss = batch.start + curve.estimate(max(expected_rows, request.rows)) - request.limit
         if miss <= 0:
-            miss = self._delay(index, curve.estimate(newcomer.rows))
+            miss = self._delay(index, curve.estimate(request.rows))
         if miss <= 0:
-            self.batches.insert(index, newcomer)
+            self.batches.insert(index, request)
         return miss
 
     def _delay(self, index: int, by: int) -> int:
-        """Moves the batches from ``index`` on, unless that makes one late: then by how much, and nothing is moved."""
+        """Delays the batches from ``index`` on. If that makes one late, returns by how much and moves nothing."""
         later = self.batches[index:]
         for batch in later:
             miss = batch.start + by + self._curve.estimate(batch.rows) - batch.limit
@@ -272,8 +272,8 @@ class BatchPlan:
         return 0
 
     def _limit_with(self, batch: PlannedBatch, together: int, latest_end: int, now: int, rate: float) -> int:
-        """When a batch must end if one more joins; who makes that earlier needs room for all who are still to come."""
+        """The latest end of a batch if a request joins; an earlier deadline must leave room for later arrivals."""
         if latest_end >= batch.limit:
             return batch.limit
-        company = min(self._max_rows, int(together + rate * (batch.start - now)))
-        return latest_end - self._curve.estimate(company) + self._curve.estimate(together)
+        expected_rows = min(self._max_rows, int(together + rate * (batch.start - now)))
+        return latest_end - self._curve.estimate(expected_rows) + self._curve.estimate(together)

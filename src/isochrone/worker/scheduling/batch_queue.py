@@ -1,9 +1,9 @@
-"""Which requests run next, and together: the worker's scheduling decision, pure.
+"""The queue of a model version: which requests run next, and together. Pure.
 
-Requests go in with ``push``, batches come out of ``take``; ``now`` is an argument, nothing here waits, locks or runs.
-Order: priority class with ageing, then earliest deadline. A batch is the largest that still meets the tightest deadline
-in it. Late work is never started: what cannot be met is refused at ``push``, against the batches that are planned (see
-``planning``, the heart of it), or dropped at ``take`` when the plan did not hold.
+``push`` adds a request, ``take`` returns a batch; ``now`` is an argument, and nothing here waits, locks or runs a
+model. The order is priority level with ageing, then earliest deadline. A batch is the largest that still meets the
+tightest deadline in it. Late work is never started: ``push`` rejects a request that the planned batches
+(``batch_plan``) cannot answer within its deadline, and ``take`` drops requests that have become late.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
     from isochrone.worker.scheduling.latency_curve import LatencyCurve
 
-#: Runs on the loop's own thread in one turn, before sockets get theirs.
+#: Inline runs in one turn of the loop; then sockets get their turn.
 TURN_RUNS = 8
 
 #: Shortest time over which the arrival rate is averaged; four full batches where that is longer.
@@ -38,33 +38,33 @@ class LevelPolicy:
     max_queue_size: int = 0
     #: Time in the queue after which a request expires; 0: none.
     default_timeout_ns: int = 0
-    #: Expired requests run when nothing else waits, instead of being refused.
+    #: Expired requests run when nothing else waits, instead of being rejected.
     delay_expired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """What a model's configuration says of its queue."""
+    """The queue settings of a model's configuration."""
 
     #: Rows in one batch; 1 when the model does not batch.
     max_rows: int = 1
-    #: Sorted; empty: any size is as good as another.
+    #: Preferred batch sizes, sorted; empty: none.
     preferred: tuple[int, ...] = ()
-    #: How long the oldest request may wait for company.
+    #: How long the oldest request may wait for others to join its batch.
     delay_ns: int = 0
-    #: Priority classes, 1 the highest.
+    #: Number of priority levels; 1 is the highest.
     levels: int = 1
     default_level: int = 1
-    #: A request gains one class for every such time it waits, so that low priority never starves.
+    #: A request rises one level each time it has waited this long, so that low priority never starves.
     ageing_ns: int = 1_000_000_000
     policies: tuple[LevelPolicy, ...] = field(default=(LevelPolicy(),))
-    #: The most that is kept free before each deadline for the way back to the caller, beside what writing the answers
-    #: takes: at 0.3 ms, 99.76 % of what was admitted at 90 % load came in time (10 ms deadline, caller on the same
-    #: machine). Models of short runs keep less, see ``BatchQueue.margin_ns``.
+    #: The largest reserve before each deadline for the transport of the answer, beside the time to write it. With 0.3
+    #: ms, 99.76 % of the requests admitted at 90 % load were in time (10 ms deadline, caller on the same machine).
+    #: Models with short runs reserve less, see ``BatchQueue.margin_ns``.
     margin_ns: int = 800_000
 
 
-Refusal = tuple["InferRequest", IsochroneError]
+Rejection = tuple["InferRequest", IsochroneError]
 
 
 class BatchQueue:
@@ -74,32 +74,32 @@ class BatchQueue:
         self._rules = rules
         self._curve = curve
         self._order = 0
-        #: Per level (the first is not used), sorted: earliest deadline first.
+        #: By level (index 0 is unused), earliest deadline first.
         self._levels: list[list[Entry]] = [[] for _ in range(rules.levels + 1)]
-        #: Per level by order of arrival, for ageing.
+        #: By level in order of arrival, for ageing.
         self._arrivals: list[OrderedDict[int, Entry]] = [OrderedDict() for _ in range(rules.levels + 1)]
         #: Expired requests of levels whose policy delays them.
         self._delayed: deque[InferRequest] = deque()
         self.requests = 0
         self.rows = 0
-        #: Requests that will not run, for the shell to fail.
-        self.refused: list[Refusal] = []
-        #: When each instance is expected to be free, 0 if it is; the shell keeps it through ``occupy``.
+        #: Requests that will not run; the runner fails them.
+        self.rejected: list[Rejection] = []
+        #: When each instance is expected to be free, 0 if it is; set by ``occupy``.
         self._busy_until: Sequence[int] = (0,) * max(1, instances)
-        #: Kept free before each deadline, whichever way a request takes: an answer may wait for the runs that share a
-        #: turn of the loop with it, and for those written before it. Both are measured; see ``allow_for_answering``.
+        #: Reserve before each deadline: an answer may wait for the inline runs of the same loop turn, and for answers
+        #: that are written before it. Both are measured; see ``reserve_for_answering``.
         self.margin_ns = self._margin(0)
         self._plan = BatchPlan(rules.max_rows, self.margin_ns, curve)
-        #: The class down to which the plan holds; 0: it does not.
+        #: The level down to which the plan is valid; 0: it is not.
         self._planned_level = 0
-        #: Shape → requests queued that have it, where a delay makes requests wait for others of their shape.
+        #: Shape → number of queued requests, if a delay makes requests wait for others of their shape.
         self._shapes: dict[object, int] | None = {} if rules.delay_ns else None
-        #: Rows per ns that are asked for, refused ones included.
+        #: Arrival rate in rows per ns, rejected requests included.
         self._rate = 0.0
         self._rate_at = 0
 
     def occupy(self, busy_until: Sequence[int]) -> None:
-        """When each instance is expected to be free; at or before ``now``: it is idle."""
+        """Sets when each instance is expected to be free; at or before ``now``: it is idle."""
         self._busy_until = busy_until
         if self._planned_level and len(busy_until) == 1 and self._plan.batches:
             if busy_until[0]:
@@ -107,10 +107,10 @@ class BatchQueue:
         else:
             self._planned_level = 0
 
-    def allow_for_answering(self, nanoseconds: int) -> None:
-        """Keeps this free before each deadline, beside a turn of the loop: what writing a batch's answers takes."""
+    def reserve_for_answering(self, nanoseconds: int) -> None:
+        """Sets the time to write the answers of a batch, which is reserved before each deadline."""
         margin = self._margin(nanoseconds)
-        # The plan is made anew for a change that matters, not for every batch's own figure.
+        # Only a significant change invalidates the plan.
         if abs(margin - self.margin_ns) > self.margin_ns // 8:
             self.margin_ns = self._plan.margin = margin
             self._planned_level = 0
@@ -119,8 +119,6 @@ class BatchQueue:
         run = self._curve.estimate(1)
         longest = self._rules.margin_ns
         return (min(longest, TURN_RUNS * run) if run else longest) + answering_ns
-
-    # In.
 
     def push(self, request: InferRequest, now: int) -> None:
         """Queues a request, or raises: the queue is full, or its deadline cannot be met."""
@@ -148,7 +146,7 @@ class BatchQueue:
             if miss > 0:
                 raise would_miss(request, miss)
         elif rules.levels > 1:
-            # Behind all deadlines of its own class, but before those of lower ones.
+            # It goes behind all deadlines of its level, but before those of lower levels.
             self._planned_level = 0
         request.enqueued = now
         request.dispatched = 0
@@ -165,12 +163,12 @@ class BatchQueue:
         self._rate_at = now
 
     def _expected_miss(self, entry: Entry, now: int) -> int:
-        """By how much a newcomer would miss its deadline, or make others miss theirs; 0 or less: it is in the plan."""
+        """ns by which a new request would be late, or make others late; 0 or less: it was added to the plan."""
         request = entry.request
         rows = request.plan.batch_size
         alone = self._curve.estimate(rows)
         if not alone:
-            # Nothing is known of the model yet: only a deadline that has passed is surely missed.
+            # Nothing is measured yet: only a deadline that has passed is certainly missed.
             return now - request.deadline + 1
         latest_end = request.deadline - self.margin_ns
         miss = now + alone - latest_end
@@ -184,34 +182,32 @@ class BatchQueue:
         return miss
 
     def _planned_order(self, level: int) -> list[Entry]:
-        """Those with a deadline, in the order they go, down to ``level``: lower classes make way."""
+        """Entries with a deadline down to ``level``, in order; lower levels yield to them."""
         entries: list[Entry] = []
         for number in range(1, level + 1):
             queued = self._levels[number]
             if number == level:
-                # Who has no deadline goes last and can be moved.
+                # Requests without a deadline go last and can be delayed.
                 entries += queued[: bisect_left(queued, (NEVER,))]
             else:
                 entries += queued
         return entries
 
-    # Out.
-
     def wake_at(self, now: int) -> int | None:
-        """When a batch should be taken: None when the queue is empty, ``now`` or earlier to take one at once."""
+        """When to take a batch: None if the queue is empty; ``now`` or earlier: immediately."""
         if not self.requests:
             return now if self._delayed else None
         rules = self._rules
         shapes = self._shapes
         if shapes is None or len(shapes) > 1 or self.rows >= rules.max_rows:
-            # No delay, or none that would make this batch larger: it is full, or a request of another shape follows.
+            # A delay would not make this batch larger: it is full, or a request of another shape follows.
             return now
         if rules.preferred and self._preferred_rows(now):
             return now
         tightest = min(entries[0].key for entries in self._levels if entries)
         at = self._oldest_arrival() + rules.delay_ns
         if tightest != NEVER:
-            # Waiting for one more row must not cost anybody their deadline.
+            # Waiting for one more row must not make a request late.
             estimate = self._curve.estimate(min(self.rows + 1, rules.max_rows))
             at = min(at, tightest - self.margin_ns - estimate)
         return at
@@ -229,9 +225,9 @@ class BatchQueue:
         while not batch and self._delayed and not self.requests:
             request = self._delayed.popleft()
             if request.cancelled:
-                self.refused.append((request, Cancelled("the caller has gone")))
+                self.rejected.append((request, Cancelled("the caller has gone")))
             elif request.deadline <= now:
-                self.refused.append((request, _expired(request)))
+                self.rejected.append((request, _expired(request)))
             else:
                 batch.append(request)
         for request in batch:
@@ -239,7 +235,7 @@ class BatchQueue:
         return batch
 
     def peek(self, at: int) -> Choice | None:
-        """The batch that would leave at ``at``, left where it is until ``confirm``. None: nothing would.
+        """The batch that ``take`` would return at ``at``; it stays in the queue until ``confirm``. None: no batch.
 
         In between, nothing may be taken, dropped or cleared.
         """
@@ -249,7 +245,7 @@ class BatchQueue:
         return choice if choice.taken else None
 
     def confirm(self, choice: Choice) -> None:
-        """The batch has left."""
+        """Removes a batch that has started."""
         for entry in choice.taken:
             self._remove(entry)
         if self._planned_level:
@@ -261,12 +257,12 @@ class BatchQueue:
         rules = self._rules
         maximum = rules.max_rows
         if rules.preferred and (not rules.delay_ns or at - self._oldest_arrival() < rules.delay_ns):
-            # As Triton: a preferred size while there is one and time, everything once the delay is over.
+            # As in Triton: a preferred size while the delay lasts, everything after it.
             maximum = self._preferred_rows(at) or maximum
-        return choose(self._going_order(at), at, maximum, self.margin_ns, self._curve)
+        return choose(self._run_order(at), at, maximum, self.margin_ns, self._curve)
 
     def drop_late(self, now: int) -> None:
-        """Refuses what has become too late while no instance was free, so that no caller waits for a stuck run."""
+        """Rejects requests that became late while no instance was free, so that no caller waits for a stuck run."""
         for entries in self._levels:
             while entries and entries[0].key <= now:
                 entry = entries[0]
@@ -275,7 +271,7 @@ class BatchQueue:
                 self._planned_level = 0
 
     def clear(self) -> list[InferRequest]:
-        """Forgets everything and returns it: the model is going away."""
+        """Empties the queue and returns its requests: the model is being unloaded."""
         left = [entry.request for entries in self._levels for entry in entries] + list(self._delayed)
         for entries, arrivals in zip(self._levels, self._arrivals, strict=True):
             entries.clear()
@@ -292,21 +288,21 @@ class BatchQueue:
         return self.requests + len(self._delayed)
 
     def estimated_wait(self, now: int) -> int:
-        """ns until a request pushed now would start: for load reports."""
+        """ns until a request pushed now would start, for load reports."""
         maximum = self._rules.max_rows
         wait = max(0, min(self._busy_until) - now)
         return wait + self.rows // len(self._busy_until) // maximum * self._curve.estimate(maximum)
 
     def estimated_run(self) -> int:
-        """ns that the batch of a request pushed now would take, those it would join included; 0: not known."""
+        """ns that the batch of a request pushed now would take; 0: not known."""
         maximum = self._rules.max_rows
         return self._curve.estimate(self.rows // len(self._busy_until) % maximum + 1)
 
-    def _going_order(self, now: int) -> Iterable[Entry]:
-        """Everybody in the order they go: classes, deadlines inside a class, and the aged before all."""
+    def _run_order(self, now: int) -> Iterable[Entry]:
+        """All entries in the order in which they run: aged entries, then by level and deadline."""
         rules = self._rules
         highest = next(level for level, entries in enumerate(self._levels) if entries)
-        # A class is worth a fixed head start, so "aged" is a fixed number per request: arrival plus class times ageing.
+        # A level is worth a fixed time, so the age of a request compares as its arrival plus level times ageing.
         aged: list[tuple[int, Entry]] = []
         for level in range(highest, rules.levels + 1):
             start = (level - highest + 1) * rules.ageing_ns
@@ -339,20 +335,20 @@ class BatchQueue:
     def _drop(self, entry: Entry, now: int) -> None:
         request = entry.request
         if request.cancelled:
-            self.refused.append((request, Cancelled("the caller has gone")))
+            self.rejected.append((request, Cancelled("the caller has gone")))
         elif self._rules.policies[entry.level - 1].delay_expired and entry.expires <= now < request.deadline:
             self._delayed.append(request)
         else:
-            self.refused.append((request, _expired(request)))
+            self.rejected.append((request, _expired(request)))
 
     def _oldest_arrival(self) -> int:
         return min(next(iter(arrivals.values())).request.enqueued for arrivals in self._arrivals if arrivals)
 
     def _preferred_rows(self, at: int) -> int:
-        """Rows of the batch that starts before the delay is over; 0: none, the requests wait.
+        """Rows of the batch that starts before the delay has passed; 0: none, the requests wait.
 
-        As Triton: the first requests, whole, that add up to a preferred size exactly, as many as possible; or those
-        behind which the next one would exceed every preferred size, so that waiting cannot reach one.
+        As in Triton: the most requests from the front that add up to a preferred size exactly, or those after which the
+        next request would exceed every preferred size.
         """
         preferred = self._rules.preferred
         if self.rows == self.requests:
@@ -360,7 +356,7 @@ class BatchQueue:
             limit = min(self.rows, preferred[-1])
             return max((size for size in preferred if size <= limit), default=0)
         best = rows = 0
-        for entry in self._going_order(at):
+        for entry in self._run_order(at):
             size = entry.request.plan.batch_size
             if rows and rows + size > preferred[-1]:
                 return best or rows
@@ -371,7 +367,7 @@ class BatchQueue:
 
 
 def would_miss(request: InferRequest, nanoseconds: int) -> DeadlineExceeded:
-    """For a request refused on arrival: what its caller is promised to be told."""
+    """The error of a request that is rejected on arrival."""
     return DeadlineExceeded(
         f"Request timeout expired: model '{request.plan.model_name}' would miss the deadline by"
         f" {nanoseconds / 1e6:.2f} ms"

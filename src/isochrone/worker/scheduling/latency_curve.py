@@ -1,27 +1,27 @@
-"""How long a batch of each size takes, kept live: the one measure scheduling decisions stand on.
+"""The measured time of a batch by its size, which every scheduling decision uses. Pure.
 
-Pure. Fed with every run (warm-up first), asked for estimates. An estimate is cautious: the running mean plus twice the
-running mean deviation, as TCP does for its timeouts (RFC 6298), interpolated between measured sizes. Caution costs
-goodput (a batch planned 20 % too long is 20 % too small), so it is kept to what was seen: one stall of a shared machine
-has bounded weight, and a size that has hardly run takes over the scatter and the drift of the others.
+Every run updates it, beginning with warm-up. An estimate is cautious: the running mean plus twice the running mean
+deviation, as in TCP's timeouts (RFC 6298), interpolated between measured sizes. Caution costs goodput (a batch planned
+20 % too long is 20 % too small), so it is limited to what was observed: one stall of a shared machine has bounded
+weight, and a size with few runs adopts the scatter and the drift of the others.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 
-#: Runs between two looks at the whole curve; a run that surprises is waited for less long.
+#: Runs between two rebuilds of the estimates; fewer after an unexpected time.
 _REBUILD_EVERY = 32
-_REBUILD_SURPRISED = 8
-#: Weight of one run in mean and deviation, once there are enough for it.
+_REBUILD_UNEXPECTED = 8
+#: Weight of one run in mean and deviation, once there were enough runs.
 _GAIN = 1 / 8
-#: Relative deviation assumed before anything was measured, and how many runs that assumption is worth.
+#: Relative deviation assumed before any measurement, and its weight in runs.
 _ASSUMED_SCATTER = 1 / 16
 _ASSUMED_RUNS = 8
 
 
 class RunningTime:
-    """One duration, kept as the curve keeps its own: running mean and deviation."""
+    """Running mean and deviation of one duration."""
 
     __slots__ = ("_deviation", "_mean")
 
@@ -32,19 +32,19 @@ class RunningTime:
         if not self._mean:
             self._mean = float(nanoseconds)
             return
-        # Bounded as the curve's own: one stall must not shut the door.
+        # Bounded, as in the curve: one stall must not cause rejections.
         error = min(nanoseconds - self._mean, 4 * self._deviation + self._mean / 4)
         self._mean += error * _GAIN
         self._deviation += (abs(error) - self._deviation) * _GAIN
 
     def relax(self) -> None:
-        """As ``LatencyCurve.relax``: forgets a part, for when nothing runs that could correct it."""
+        """Lowers the estimate, as ``LatencyCurve.relax``."""
         self._mean *= 0.7
         self._deviation *= 0.7
 
     @property
     def cautious(self) -> int:
-        """The mean plus twice the deviation; 0 before anything was seen."""
+        """The mean plus twice the deviation; 0 before any measurement."""
         return int(self._mean + 2 * self._deviation)
 
 
@@ -64,11 +64,11 @@ class LatencyCurve:
         #: Mean deviation relative to the mean, over all sizes.
         self._scatter = _ASSUMED_SCATTER
         self._since = 0
-        #: estimates[rows] in ns; 0: nothing is known yet. Read directly on the hot path.
+        #: estimates[rows] in ns; 0: nothing is measured yet. Read directly on the hot path.
         self.estimates = [0] * (self.max_rows + 1)
 
     def observe(self, rows: int, nanoseconds: int) -> None:
-        """One run of ``rows`` took this long."""
+        """Adds the time of one run of ``rows``."""
         if not 0 < rows <= self.max_rows or nanoseconds <= 0:
             return
         runs = self._runs[rows] = self._runs[rows] + 1
@@ -79,8 +79,8 @@ class LatencyCurve:
             self._rebuild()
             return
         mean, deviation = self._mean[rows], self._cautious_deviation(rows)
-        # One stall of a shared machine must not shut the door for the next hundred requests: its weight is bounded.
-        # A lasting change grows the deviation, and with it the bound, so it is followed within some ten runs.
+        # The weight of a run is bounded: one stall of a shared machine must not cause the rejection of the next hundred
+        # requests. A lasting change grows the deviation and so the bound: the mean follows within about ten runs.
         bound = 4 * deviation + mean / 32
         error = min(max(nanoseconds - mean, -bound), bound)
         gain = max(_GAIN, 1 / runs)
@@ -92,14 +92,14 @@ class LatencyCurve:
         if not runs & 3:
             self._drift(rows, error / mean)
         self._since += 1
-        if self._since >= _REBUILD_EVERY or (self._since >= _REBUILD_SURPRISED and abs(error) > 2 * deviation):
+        if self._since >= _REBUILD_EVERY or (self._since >= _REBUILD_UNEXPECTED and abs(error) > 2 * deviation):
             self._rebuild()
 
     def relax(self) -> None:
-        """Goes a step back towards the best that was seen.
+        """Lowers the estimates a step towards the best times that were measured.
 
-        For when requests are refused by these estimates and nothing runs that could correct them: figures from a bad
-        moment would otherwise shut the door for good.
+        Called when these estimates cause rejections and no run corrects them: times from a bad moment would otherwise
+        reject requests forever.
         """
         for rows in self._known:
             self._mean[rows] = max(self._best[rows], self._mean[rows] * 0.7)
@@ -109,7 +109,7 @@ class LatencyCurve:
             self._rebuild()
 
     def _drift(self, rows: int, relative_error: float) -> None:
-        """Neighbours follow a little: a size that is never chosen must not keep its figure from an idle machine."""
+        """Moves the neighbouring sizes a little: a size that is never chosen must not keep an outdated time."""
         known = self._known
         position = bisect_left(known, rows)
         change = 1 + relative_error * _GAIN
@@ -124,7 +124,7 @@ class LatencyCurve:
         return (runs * self._deviation[rows] + _ASSUMED_RUNS * assumed) / (runs + _ASSUMED_RUNS)
 
     def estimate(self, rows: int) -> int:
-        """Expected ns for a batch of ``rows``; beyond the largest size, in proportion; 0 when nothing is known."""
+        """Expected ns for a batch of ``rows``; beyond the largest size, in proportion; 0 before any measurement."""
         if rows <= self.max_rows:
             return self.estimates[rows]
         return self.estimates[self.max_rows] * rows // self.max_rows
@@ -133,21 +133,6 @@ class LatencyCurve:
         """The running mean of one size, without caution; 0 when that size was never run."""
         return self._mean[min(rows, self.max_rows)]
 
-    def largest_within(self, nanoseconds: int, limit: int) -> int:
-        """The most rows, up to ``limit``, whose estimate is within the time; 0: not even one."""
-        estimates = self.estimates
-        rows = min(limit, self.max_rows)
-        if estimates[rows] <= nanoseconds:
-            return rows
-        low = 0
-        while low < rows:
-            middle = (low + rows + 1) >> 1
-            if estimates[middle] <= nanoseconds:
-                low = middle
-            else:
-                rows = middle - 1
-        return low
-
     def _rebuild(self) -> None:
         self._since = 0
         estimates = self.estimates
@@ -155,9 +140,9 @@ class LatencyCurve:
         before, value = 0, 0.0
         for rows in self._known:
             following = self._mean[rows] + 2 * self._cautious_deviation(rows)
-            # A larger batch is never expected to be faster: noise must not say so.
+            # A larger batch is never expected to be faster.
             following = max(following, floor)
-            # Below the smallest size measured, that one's figure; between two, a straight line.
+            # Below the smallest measured size, its time; between two sizes, a straight line.
             slope = (following - value) / (rows - before) if before else 0.0
             for between in range(before + 1, rows):
                 estimates[between] = max(1, int(value + slope * (between - before) if before else following))

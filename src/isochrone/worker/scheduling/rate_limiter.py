@@ -1,8 +1,8 @@
-"""Which instance may run, when instances of all models share resources: Triton's rate limiter, pure.
+"""Triton's rate limiter: which instance may run when the instances of all models share resources. Pure.
 
-An instance holds what its ``instance_group.rate_limiter`` asks for while it runs. ``acquire`` takes it or leaves the
-instance waiting; ``release`` gives it back and says who of those waiting should try, best first: as in Triton, the one
-with the lowest number of runs times its priority. All devices of this server are one, the host.
+An instance holds the resources of its ``instance_group.rate_limiter`` while it runs. ``acquire`` takes them, or makes
+the instance wait. ``release`` returns them and the waiting instances that should try, best first: as in Triton, the
+lowest number of runs times priority. All devices of this server count as one, the host.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass, field
 
 from isochrone.errors import InvalidArgument
 
-#: Resource, in lower case (Triton ignores its case) → how much.
+#: Resource, in lower case (Triton ignores the case) → amount.
 Resources = Mapping[str, int]
 
 
 @dataclass(slots=True)
 class _Share:
-    """One instance's part."""
+    """The resources and the priority of one instance."""
 
     needs: Resources
-    #: At least 1; 2 gets half the turns of 1.
+    #: At least 1; an instance with 2 gets half the turns of one with 1.
     priority: int
     runs: int = 0
     holds: bool = False
@@ -33,8 +33,7 @@ class _Share:
 
 @dataclass(slots=True)
 class RateLimiter:
-    """``limits`` are the resources that were given on the command line; of others there is as much as the most that
-    one instance asks for."""
+    """``limits`` come from the command line. Of other resources, the largest need of one instance is available."""
 
     limits: Resources = field(default_factory=dict)
     _shares: dict[Hashable, _Share] = field(default_factory=dict)
@@ -56,14 +55,14 @@ class RateLimiter:
         self._shares[instance] = _Share(needs, max(1, priority))
 
     def leave(self, instance: Hashable) -> list[Hashable]:
-        """The instance is gone; who should try now, as after ``release``."""
+        """Removes an instance; returns the waiting instances, as ``release``."""
         freed = self.release(instance)
         self._waiting.pop(instance, None)
         self._shares.pop(instance, None)
         return [other for other in freed if other != instance]
 
     def acquire(self, instance: Hashable) -> bool:
-        """Whether the instance may run now; if not, it waits and ``release`` will name it."""
+        """Whether the instance may run now; if not, it waits and ``release`` will return it."""
         share = self._shares[instance]
         used = self._used
         if any(used.get(name, 0) + count > self._available(name) for name, count in share.needs.items()):
@@ -77,7 +76,7 @@ class RateLimiter:
         return True
 
     def release(self, instance: Hashable) -> list[Hashable]:
-        """Gives back what an instance holds, if it does. Those that wait, best first, each to call ``acquire``."""
+        """Frees the resources that an instance holds. Returns the waiting instances, which should ``acquire``."""
         share = self._shares.get(instance)
         if share is None or not share.holds:
             return []
@@ -87,11 +86,11 @@ class RateLimiter:
         return sorted(self._waiting, key=lambda waiting: self._shares[waiting].turn)
 
     def wait(self, instance: Hashable) -> None:
-        """The instance has something to run as soon as there is room."""
+        """The instance waits for its resources."""
         self._waiting[instance] = None
 
     def withdraw(self, instance: Hashable) -> None:
-        """The instance has nothing to run any more."""
+        """The instance has nothing to run and does not wait."""
         self._waiting.pop(instance, None)
 
     def _available(self, name: str) -> int:

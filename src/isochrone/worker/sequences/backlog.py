@@ -1,7 +1,7 @@
-"""Sequences of requests, and the line in which they wait when every slot is taken.
+"""Sequences of requests, and the backlog of those that wait for a slot. Pure.
 
-Part of the decision in ``sequences``: first come, first served, and whoever can no longer be served in time
-is refused at once rather than when a slot frees. Like all of it, pure: no clock, no waiting.
+Part of the decision in ``batcher``. Sequences get slots in order of arrival. A sequence that can no longer be served
+within its deadline is rejected immediately, not when a slot becomes free.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ if TYPE_CHECKING:
     from isochrone.worker.sequences.tensors import States
 
     SequenceId = int | str
-    #: A request that will not run, and what to tell its caller.
-    Refusal = tuple[InferRequest, IsochroneError]
+    #: A request that will not run, and its error.
+    Rejection = tuple[InferRequest, IsochroneError]
 
 
 class Sequence:
-    """Everything known under one correlation id."""
+    """The requests and the state of one correlation id."""
 
     __slots__ = ("ended", "id", "idle_since", "place", "queue", "states")
 
     def __init__(self, sequence_id: SequenceId) -> None:
         self.id = sequence_id
-        #: Requests not yet taken, with the number that tells which came first of all sequences.
+        #: Requests not yet taken, each with its number in the order of arrival over all sequences.
         self.queue: deque[tuple[int, InferRequest]] = deque()
         #: (slot, instance); None: waiting for one.
         self.place: tuple[int, int] | None = None
@@ -38,7 +38,7 @@ class Sequence:
         self.idle_since = 0
 
     def take_whole(self) -> list[InferRequest]:
-        """Takes what is queued of the sequence under way; a START behind it is the next one's, which stays."""
+        """Takes the queued requests of the current sequence; a START behind them begins the next, which stays."""
         taken = [self.queue.popleft()[1]]
         while self.queue and not self.queue[0][1].plan.sequence_start:
             taken.append(self.queue.popleft()[1])
@@ -50,60 +50,60 @@ class Sequence:
     def earliest_deadline(self) -> int:
         return min((request.deadline for _, request in self.queue), default=NEVER)
 
-    def refusals(self, model: str) -> list[Refusal]:
-        """Its requests, each with the reason why the whole sequence is refused."""
-        waited = f"sequence {self.id} of model '{model}'"
+    def rejections(self, model: str) -> list[Rejection]:
+        """All its requests, with the error of the whole sequence."""
+        sequence = f"sequence {self.id} of model '{model}'"
         error: IsochroneError
         if any(request.cancelled for _, request in self.queue):
-            error = Cancelled(f"{waited} was cancelled while it waited for a slot")
+            error = Cancelled(f"{sequence} was cancelled while it waited for a slot")
         else:
-            error = DeadlineExceeded(f"Request timeout expired: {waited} still waited for a slot")
+            error = DeadlineExceeded(f"Request timeout expired: {sequence} still waited for a slot")
         return [(request, error) for _, request in self.queue]
 
 
 class Backlog:
-    """Sequences without a slot, first come first served."""
+    """Sequences without a slot, in order of arrival."""
 
-    __slots__ = ("_line", "deadline", "requests")
+    __slots__ = ("_sequences", "deadline", "requests")
 
     def __init__(self) -> None:
-        self._line: deque[Sequence] = deque()
+        self._sequences: deque[Sequence] = deque()
         #: Requests of all waiting sequences together.
         self.requests = 0
-        #: No waiting request has an earlier deadline. Only a bound, so that leaving the line costs no search.
+        #: No waiting request has an earlier deadline. A bound only: a sequence that leaves does not update it.
         self.deadline = NEVER
 
     def join(self, sequence: Sequence) -> None:
-        """Puts a sequence, with what it has queued, at the end."""
-        self._line.append(sequence)
+        """Appends a sequence with its queued requests."""
+        self._sequences.append(sequence)
         self.requests += len(sequence.queue)
         self.deadline = min(self.deadline, sequence.earliest_deadline())
 
     def grow(self, request: InferRequest) -> None:
-        """A request has been queued in a sequence that is waiting already."""
+        """Counts a request that was queued in a waiting sequence."""
         self.requests += 1
         self.deadline = min(self.deadline, request.deadline)
 
     def next(self) -> Sequence | None:
-        """Takes the first sequence out of the line."""
-        if not self._line:
+        """Removes and returns the first sequence."""
+        if not self._sequences:
             return None
-        sequence = self._line.popleft()
+        sequence = self._sequences.popleft()
         self.requests -= len(sequence.queue)
-        if not self._line:
+        if not self._sequences:
             self.deadline = NEVER
         return sequence
 
     def sweep(self, now: int) -> list[Sequence]:
-        """Takes out, from anywhere in the line, the sequences with an expired or cancelled request."""
-        stale = [sequence for sequence in self._line if sequence.is_stale(now)]
+        """Removes and returns the sequences with an expired or cancelled request."""
+        stale = [sequence for sequence in self._sequences if sequence.is_stale(now)]
         if stale:
-            self._line = deque(sequence for sequence in self._line if not sequence.is_stale(now))
+            self._sequences = deque(sequence for sequence in self._sequences if not sequence.is_stale(now))
             self.requests -= sum(len(sequence.queue) for sequence in stale)
-        self.deadline = min((sequence.earliest_deadline() for sequence in self._line), default=NEVER)
+        self.deadline = min((sequence.earliest_deadline() for sequence in self._sequences), default=NEVER)
         return stale
 
     def clear(self) -> None:
-        self._line.clear()
+        self._sequences.clear()
         self.requests = 0
         self.deadline = NEVER

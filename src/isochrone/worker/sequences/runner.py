@@ -1,7 +1,7 @@
-"""The shell around sequence batching: asks the pure batcher for batches, puts them on the instances they belong to.
+"""The runner of sequence models: it takes batches from ``batcher`` and runs them on their instances.
 
-A run over ``execution_timeout_ms`` is given up with its instance, and with the state of every sequence there: the next
-request of such a sequence is told to start anew. All on the loop's thread but for ``_run``.
+A run that exceeds ``execution_timeout_ms`` is abandoned with its instance, and every sequence there ends: its next
+request must carry START. Runs on the loop's thread, except ``_run``.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class SequenceRunner:
         curve: LatencyCurve,
         batched: bool,
         statistics: ModelStatistics,
-        over: Callable[[], None],
+        request_ended: Callable[[], None],
         *,
         execution_timeout_ns: int = 0,
     ) -> None:
@@ -46,20 +46,20 @@ class SequenceRunner:
         self._curve = curve
         self._batched = batched
         self._statistics = statistics
-        self._over = over
+        self._request_ended = request_ended
         self._loop = asyncio.get_running_loop()
-        self._alarm = Alarm(self._loop, self._ring)
+        self._alarm = Alarm(self._loop, self._alarm_rang)
         self._failures = FailureLog(name, statistics.model_version)
         self._busy: list[SequenceBatch | None] = []
         #: When the run under way on each instance began.
         self._since: list[int] = []
-        #: Numbers of instances that were given up and have no successor yet.
+        #: Numbers of abandoned instances that have not been replaced yet.
         self._lost: set[int] = set()
         #: 0: none.
         self._execution_timeout_ns = execution_timeout_ns
         self._replacements: Replacements
-        #: Why no request is taken: the version is going away, or none of its instances is left.
-        self._refusal: IsochroneError | None = None
+        #: The error of every request once the version is being unloaded, or has no instance left.
+        self._rejection: IsochroneError | None = None
 
     def start(self, instances: list[Instance], replacement: MakeInstance) -> None:
         self.instances = instances
@@ -84,19 +84,19 @@ class SequenceRunner:
         return self._curve.estimate(1)
 
     def submit(self, request: InferRequest) -> None:
-        if self._refusal is not None:
-            raise self._refusal
+        if self._rejection is not None:
+            raise self._rejection
         now = now_ns()
         request.enqueued = now
         instance = self._batcher.push(request, now)
         if instance is not None and self._busy[instance] is None:
             self._start(instance, now)
-        self._refuse(self._batcher.expire(now))
+        self._reject(self._batcher.expire(now))
         self._set_alarm()
 
-    def _ring(self) -> None:
+    def _alarm_rang(self) -> None:
         now = now_ns()
-        self._refuse(self._batcher.drop_cancelled(now))
+        self._reject(self._batcher.drop_cancelled(now))
         self._start_all(now)
 
     def _start_all(self, now: int) -> None:
@@ -107,7 +107,7 @@ class SequenceRunner:
 
     def _set_alarm(self) -> None:
         wake = self._batcher.wake_at()
-        if wake is not None and self._refusal is None:
+        if wake is not None and self._rejection is None:
             self._alarm.set(max(wake, 1))
 
     def _start(self, index: int, now: int) -> None:
@@ -147,7 +147,7 @@ class SequenceRunner:
         marks: list[int],
     ) -> None:
         if instance.abandoned:
-            # Its requests have been answered.
+            # Its requests were answered when it was abandoned.
             self._replacements.ended(instance)
             return
         self._busy[batch.instance] = None
@@ -159,7 +159,7 @@ class SequenceRunner:
                 self._batcher.finished(batch, outputs, now)
         except ModelFailed as failure:
             error = failure
-        self._refuse(self._batcher.expire(now))
+        self._reject(self._batcher.expire(now))
         self._start_all(now)
         self._settle(batch, outputs or {}, error, marks)
 
@@ -183,38 +183,38 @@ class SequenceRunner:
                 if (name in wanted if wanted is not None else name not in hidden)
             }
             self._statistics.record_success(request, marks[3], 1)
-            self._over()
+            self._request_ended()
             if request.cancelled:
                 request.dropped()
             else:
                 complete(request, outputs_of_row)
 
-    def _refuse(self, refusals: list[tuple[InferRequest, IsochroneError]]) -> None:
-        for request, error in refusals:
+    def _reject(self, rejections: list[tuple[InferRequest, IsochroneError]]) -> None:
+        for request, error in rejections:
             self._fail(request, error)
 
     def _fail(self, request: InferRequest, error: IsochroneError) -> None:
         self._failures.request_failed(error)
         self._statistics.record_failure(error.code, now_ns() - request.arrived)
-        self._over()
+        self._request_ended()
         if request.cancelled:
             request.dropped()
         else:
             request.fail(error)
 
     def check_stuck(self, now: int) -> None:
-        """Called about ten times a second: gives up on runs over their limit."""
+        """Abandons runs that exceed their limit. Called about ten times a second."""
         limit_ns = self._execution_timeout_ns
         if not limit_ns:
             return
         for index, batch in enumerate(self._busy):
             if batch is not None and now - self._since[index] >= limit_ns:
-                self._give_up(index, batch)
+                self._abandon(index, batch)
 
-    def _give_up(self, index: int, batch: SequenceBatch) -> None:
+    def _abandon(self, index: int, batch: SequenceBatch) -> None:
         error = ModelFailed(
             f"model '{self._name}': a run took over execution_timeout_ms"
-            f" ({self._execution_timeout_ns // MILLISECOND}); the instance was given up and is replaced, and its"
+            f" ({self._execution_timeout_ns // MILLISECOND}); the instance was abandoned and is replaced, and its"
             " sequences have ended"
         )
         self._busy[index] = None
@@ -222,26 +222,26 @@ class SequenceRunner:
         queued = self._batcher.lose(index)
         for request in (*batch.requests, *queued):
             self._fail(request, error)
-        self._replacements.give_up(self.instances[index], lambda made: self._replaced(index, made))
+        self._replacements.abandon(self.instances[index], lambda made: self._replaced(index, made))
 
     def _replaced(self, index: int, made: Instance | IsochroneError) -> None:
-        """A new instance is there, or there will be none."""
+        """The instance was replaced, or cannot be."""
         if isinstance(made, IsochroneError):
-            if len(self._lost) == len(self.instances) and self._refusal is None:
+            if len(self._lost) == len(self.instances) and self._rejection is None:
                 self.fail_all(made)
             return
-        if self._refusal is not None:
+        if self._rejection is not None:
             discard(made)
             return
         self.instances[index] = made
         self._lost.discard(index)
         now = now_ns()
         self._batcher.restore(index, now)
-        self._refuse(self._batcher.expire(now))
+        self._reject(self._batcher.expire(now))
         self._start_all(now)
 
     def fail_all(self, error: IsochroneError | None = None) -> None:
-        error = self._refusal = error or Unavailable(f"model '{self._name}' is being unloaded")
+        error = self._rejection = error or Unavailable(f"model '{self._name}' is being unloaded")
         for request in self._batcher.clear():
             self._fail(request, error)
         for index, batch in enumerate(self._busy):
@@ -251,11 +251,11 @@ class SequenceRunner:
                     self._fail(request, error)
 
     def release(self) -> None:
-        self._refusal = self._refusal or Unavailable(f"model '{self._name}' is being unloaded")
+        self._rejection = self._rejection or Unavailable(f"model '{self._name}' is being unloaded")
         self._alarm.close()
 
     def close(self) -> None:
         for index, instance in enumerate(self.instances):
-            # One that was given up is closed when its run ends.
+            # An abandoned instance is closed when its run ends.
             if index not in self._lost:
                 instance.close()

@@ -1,24 +1,25 @@
-"""The tensors a batch of sequence requests has beside its callers' inputs: control signals, implicit state.
+"""Control tensors and implicit state of a sequence model.
 
-``sequences`` decides which requests run together and in which rows; this module turns that decision into
-arrays, and the model's state outputs back into one state per sequence. Configuration is read and refused
-here, once, at load. It must never change an array it was given: callers, other batches and a running model may
-be reading it.
+``batcher`` decides which requests run together and in which rows. This module builds the model's inputs from that
+decision, and splits the model's state outputs into one state per sequence. The configuration has passed
+``models.configuration.validation``. Nothing here changes an array that it receives: callers, other batches and a
+running model may be reading it.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
+from isochrone.models.signature import OIP_NAME_BY_DATA_TYPE
+from isochrone.protocol.tensors.binary import from_binary
+from isochrone.protocol.tensors.datatypes import numpy_of
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensor, Tensors
@@ -32,35 +33,17 @@ END: int = _Control.CONTROL_SEQUENCE_END
 READY: int = _Control.CONTROL_SEQUENCE_READY
 CORRELATION_ID: int = _Control.CONTROL_SEQUENCE_CORRID
 
-#: By ``model_config_pb2.DataType``. BYTES tensors are arrays of ``bytes`` objects.
-_NUMPY_TYPES: dict[int, np.dtype[Any]] = {
-    model_config_pb2.TYPE_BOOL: np.dtype(np.bool_),
-    model_config_pb2.TYPE_UINT8: np.dtype("<u1"),
-    model_config_pb2.TYPE_UINT16: np.dtype("<u2"),
-    model_config_pb2.TYPE_UINT32: np.dtype("<u4"),
-    model_config_pb2.TYPE_UINT64: np.dtype("<u8"),
-    model_config_pb2.TYPE_INT8: np.dtype("<i1"),
-    model_config_pb2.TYPE_INT16: np.dtype("<i2"),
-    model_config_pb2.TYPE_INT32: np.dtype("<i4"),
-    model_config_pb2.TYPE_INT64: np.dtype("<i8"),
-    model_config_pb2.TYPE_FP16: np.dtype("<f2"),
-    model_config_pb2.TYPE_FP32: np.dtype("<f4"),
-    model_config_pb2.TYPE_FP64: np.dtype("<f8"),
-    model_config_pb2.TYPE_BF16: np.dtype(ml_dtypes.bfloat16),
-    model_config_pb2.TYPE_STRING: np.dtype(object),
-}
-_CORRELATION_ID_TYPES = {
-    model_config_pb2.TYPE_UINT64,
-    model_config_pb2.TYPE_INT64,
-    model_config_pb2.TYPE_UINT32,
-    model_config_pb2.TYPE_INT32,
-    model_config_pb2.TYPE_STRING,
+#: Fields of a control that hold its values for false and for true → the type of its tensor.
+_FLAG_TYPES = {
+    "int32_false_true": np.dtype("<i4"),
+    "fp32_false_true": np.dtype("<f4"),
+    "bool_false_true": np.dtype("?"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class ControlTensor:
-    """One input through which the model is told where in its sequence each row stands."""
+    """An input that carries START, END, READY or the correlation id of each row."""
 
     name: str
     kind: int
@@ -72,29 +55,29 @@ class ControlTensor:
 
 @dataclass(frozen=True, slots=True)
 class StateTensor:
-    """One implicit state: what the model wrote to ``output_name``, it next reads from ``input_name``."""
+    """One implicit state: the model reads from ``input_name`` the tensor that it last wrote to ``output_name``."""
 
     input_name: str
     output_name: str
     dtype: np.dtype[Any]
     #: Without the batch dimension; -1: any size.
     dims: tuple[int, ...]
-    #: What a sequence's first request reads, shaped as one row of a batch.
+    #: The state of a new sequence, shaped as one row of a batch.
     initial: Tensor
 
 
 class SequenceTensors:
-    """Builds and takes apart the batches of one model. Immutable, so any thread may use it."""
+    """Builds the inputs and splits the states of one model's batches. Immutable, so any thread may use it."""
 
     __slots__ = ("_correlation_id", "_model", "batched", "controls", "initial", "states", "variable")
 
     def __init__(self, config: Any, directory: Path | None) -> None:
-        """``directory`` is the model's own: a state's ``data_file`` lies in its ``initial_state`` folder."""
+        """``directory`` is the model's; it holds the ``data_file`` of a state in ``initial_state/``."""
         self._model: str = config.name
         #: Whether arrays carry a leading batch dimension.
         self.batched: bool = config.max_batch_size > 0
+        self.controls = _controls(config.sequence_batching)
         where = f"{config.name}/config.pbtxt"
-        self.controls = _controls(config.sequence_batching, where)
         self.states = _states(config.sequence_batching, where, directory, self.batched)
         self.initial: States = tuple(state.initial for state in self.states)
         #: Whether two sequences' states may differ in shape, so that they cannot share a batch.
@@ -102,7 +85,7 @@ class SequenceTensors:
         self._correlation_id = next((c for c in self.controls if c.kind == CORRELATION_ID), None)
 
     def check_sequence_id(self, sequence_id: int | str) -> None:
-        """Refuses an id that the model's correlation input cannot carry: a truncated one may be another's."""
+        """Rejects an id that the correlation input cannot hold: truncated, it could equal another id."""
         control = self._correlation_id
         if control is None or control.dtype.kind == "O":
             return
@@ -147,7 +130,7 @@ class SequenceTensors:
         return values.reshape(rows, 1) if self.batched else values
 
     def scatter(self, outputs: Tensors | None, positions: Sequence[int], rows: int) -> list[States]:
-        """Each request's new state out of the model's outputs, which may hold others too."""
+        """The new state of each request, from the model's outputs."""
         columns: list[list[Tensor]] = []
         for state in self.states:
             tensor = None if outputs is None else outputs.get(state.output_name)
@@ -158,7 +141,7 @@ class SequenceTensors:
                     f"state output '{state.output_name}' of model '{self._model}': expected {state.dtype}"
                     f" {list(expected)}, given {given}"
                 )
-            # A view would keep the whole batch's array alive for as long as its longest sequence.
+            # Copies: a view would keep the whole batch in memory for as long as its longest sequence lives.
             columns.append(
                 [tensor]
                 if rows == 1 or not self.batched
@@ -187,7 +170,7 @@ def _correlation_value(sequence_id: int | str, dtype: np.dtype[Any]) -> int | by
     if dtype.kind == "O":
         return str(sequence_id).encode()
     value = int(sequence_id)
-    # Ids are unsigned on the wire: a signed input gets the same bits, which keeps distinct ids distinct.
+    # Ids are unsigned in the protocol: a signed input gets the same bits, so distinct ids stay distinct.
     if dtype.kind == "i" and value >> (8 * dtype.itemsize - 1):
         value -= 1 << 8 * dtype.itemsize
     return value
@@ -197,135 +180,51 @@ def _fits(shape: tuple[int, ...], dims: tuple[int, ...]) -> bool:
     return len(shape) == len(dims) and all(expected in (-1, size) for size, expected in zip(shape, dims, strict=True))
 
 
-def _controls(batching: Any, where: str) -> tuple[ControlTensor, ...]:
-    controls: dict[int, ControlTensor] = {}
-    for number, entry in enumerate(batching.control_input):
-        key = f"sequence_batching.control_input[{number}]"
-        if not entry.name:
-            raise ConfigError(where, f"{key}.name", "the name of a model input", "nothing")
-        if len(entry.control) != 1:
-            raise ConfigError(where, f"{key}.control", "one control per input", str(len(entry.control)))
-        control = _control_tensor(entry.name, entry.control[0], where, f"{key}.control[0]")
-        if control.kind in controls:
-            kind = _Control.Kind.Name(control.kind)
-            other = controls[control.kind].name
-            raise ConfigError(where, f"{key}.control[0].kind", f"{kind} on one input only", f"also on '{other}'")
-        controls[control.kind] = control
-    return tuple(controls.values())
+def _controls(batching: Any) -> tuple[ControlTensor, ...]:
+    return tuple(_control_tensor(entry.name, entry.control[0]) for entry in batching.control_input)
 
 
-def _control_tensor(name: str, control: Any, where: str, key: str) -> ControlTensor:
+def _control_tensor(name: str, control: Any) -> ControlTensor:
     if control.kind == CORRELATION_ID:
-        if control.data_type not in _CORRELATION_ID_TYPES:
-            raise ConfigError(
-                where,
-                f"{key}.data_type",
-                "TYPE_UINT64, TYPE_INT64, TYPE_UINT32, TYPE_INT32 or TYPE_STRING",
-                model_config_pb2.DataType.Name(control.data_type),
-            )
-        dtype = _NUMPY_TYPES[control.data_type]
+        dtype = _dtype(control.data_type)
         return ControlTensor(name, control.kind, dtype, b"" if dtype.kind == "O" else 0, None)
-    given = {
-        field: list(getattr(control, field))
-        for field in ("int32_false_true", "fp32_false_true", "bool_false_true")
-        if getattr(control, field)
-    }
-    if len(given) != 1 or len(next(iter(given.values()))) != 2:
-        raise ConfigError(
-            where,
-            key,
-            "one of int32_false_true, fp32_false_true, bool_false_true, with two values",
-            ", ".join(f"{field}: {values}" for field, values in given.items()) or "none",
-        )
-    field, (false, true) = next(iter(given.items()))
-    dtypes = {"int32_false_true": "<i4", "fp32_false_true": "<f4", "bool_false_true": "?"}
-    return ControlTensor(name, control.kind, np.dtype(dtypes[field]), false, true)
+    for field, dtype in _FLAG_TYPES.items():
+        if values := getattr(control, field):
+            return ControlTensor(name, control.kind, dtype, *values)
+    raise AssertionError(f"control input '{name}' has no values: validation rejects it")
 
 
 def _states(batching: Any, where: str, directory: Path | None, batched: bool) -> tuple[StateTensor, ...]:
     states: list[StateTensor] = []
     for number, entry in enumerate(batching.state):
-        key = f"sequence_batching.state[{number}]"
-        for field in ("input_name", "output_name"):
-            name = getattr(entry, field)
-            if not name or name in {getattr(state, field) for state in states}:
-                raise ConfigError(where, f"{key}.{field}", "a tensor name used by no other state", repr(name))
-        if entry.data_type not in _NUMPY_TYPES:
-            raise ConfigError(
-                where, f"{key}.data_type", "a tensor type", model_config_pb2.DataType.Name(entry.data_type)
-            )
-        dims = tuple(entry.dims)
-        if any(size < -1 or size == 0 for size in dims):
-            raise ConfigError(where, f"{key}.dims", "sizes of at least 1, or -1", str(list(dims)))
-        row = _initial_state(entry, where, key, directory)
+        row = _initial_state(entry, where, f"sequence_batching.state[{number}].initial_state", directory)
         initial = row[np.newaxis] if batched else row
         initial.setflags(write=False)
-        states.append(StateTensor(entry.input_name, entry.output_name, row.dtype, dims, initial))
+        states.append(StateTensor(entry.input_name, entry.output_name, row.dtype, tuple(entry.dims), initial))
     return tuple(states)
 
 
 def _initial_state(entry: Any, where: str, key: str, directory: Path | None) -> Tensor:
-    """What a sequence starts from, without the batch dimension."""
-    dtype = _NUMPY_TYPES[entry.data_type]
+    """The state of a new sequence, without the batch dimension."""
     if not entry.initial_state:
-        # Triton leaves this memory uninitialised; zeros are the one deterministic choice. A free size is 1,
-        # as there.
-        return _zeros(tuple(1 if size == -1 else size for size in entry.dims), dtype)
-    key = f"{key}.initial_state"
-    if len(entry.initial_state) > 1:
-        raise ConfigError(where, key, "at most one", str(len(entry.initial_state)))
-    initial = entry.initial_state[0]
-    if initial.data_type != entry.data_type:
-        names = model_config_pb2.DataType.Name
-        raise ConfigError(where, f"{key}.data_type", names(entry.data_type), names(initial.data_type))
+        # Triton leaves this memory uninitialised; zeros are deterministic. As in Triton, a free size is 1.
+        return _zeros(tuple(1 if size == -1 else size for size in entry.dims), _dtype(entry.data_type))
+    (initial,) = entry.initial_state
     shape = tuple(initial.dims)
-    if not _fits(shape, tuple(entry.dims)) or any(size < 1 for size in shape):
-        raise ConfigError(where, f"{key}.dims", f"sizes that fit {list(entry.dims)}", str(list(shape)))
-    source = initial.WhichOneof("state_data")
-    if source == "data_file":
-        return _read_state(initial.data_file, shape, dtype, where, f"{key}.data_file", directory)
-    if source is None or not initial.zero_data:
-        raise ConfigError(where, key, "zero_data: true, or data_file", "neither")
-    return _zeros(shape, dtype)
-
-
-def _read_state(
-    name: str, shape: tuple[int, ...], dtype: np.dtype[Any], where: str, key: str, directory: Path | None
-) -> Tensor:
-    # A plain name only: a configuration may come with a caller's load request, which must not read the disk.
-    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
-        raise ConfigError(where, key, "the plain name of a file in initial_state/", repr(name))
+    if not initial.data_file:
+        return _zeros(shape, _dtype(entry.data_type))
+    key = f"{key}.data_file"
     if directory is None:
-        raise ConfigError(where, key, "a model that lies in a directory", repr(name))
+        raise ConfigError(where, key, "a model that lies in a directory", repr(initial.data_file))
+    path = directory / "initial_state" / initial.data_file
     try:
-        data = (directory / "initial_state" / name).read_bytes()
-    except OSError as error:
-        raise ConfigError(where, key, "a readable file in initial_state/", f"{name!r}: {error.strerror}") from error
-    count = math.prod(shape)
-    if dtype.kind == "O":
-        return _read_strings(data, count, where, key).reshape(shape)
-    if len(data) != count * dtype.itemsize:
-        raise ConfigError(where, key, f"{count * dtype.itemsize} bytes", f"{name!r} with {len(data)}")
-    return np.frombuffer(data, dtype).reshape(shape)
-
-
-def _read_strings(data: bytes, count: int, where: str, key: str) -> Tensor:
-    """BYTES elements as the protocol lays them out: a little-endian uint32 length before each."""
-    elements: list[bytes] = []
-    offset = 0
-    while offset + 4 <= len(data):
-        end = offset + 4 + int.from_bytes(data[offset : offset + 4], "little")
-        if end > len(data):
-            break
-        elements.append(data[offset + 4 : end])
-        offset = end
-    if offset != len(data) or len(elements) != count:
+        return from_binary(entry.input_name, OIP_NAME_BY_DATA_TYPE[entry.data_type], shape, path.read_bytes())
+    except (OSError, InvalidArgument) as error:
+        given = getattr(error, "strerror", None) or str(error)
         raise ConfigError(
-            where,
-            key,
-            f"{count} length-prefixed elements",
-            f"{len(elements)} and {len(data) - offset} bytes more",
-        )
-    array = np.empty(count, dtype=object)
-    array[:] = elements
-    return array
+            where, key, f"a file in initial_state/ with a tensor of shape {list(shape)}", given
+        ) from error
+
+
+def _dtype(data_type: int) -> np.dtype[Any]:
+    return numpy_of(OIP_NAME_BY_DATA_TYPE[data_type])
