@@ -27,13 +27,13 @@ from bench.worker.peers import Peer, PeerUnavailable
 from bench.worker.scenarios import IDENTITY_64
 
 WORKERS = 4
-#: Policies that need a key (consistent_hash, maglev) are not for load without one.
+#: Without policies that need a key (consistent_hash, maglev): this load has none.
 POLICIES = (
     *("round_robin", "random", "least_connections", "power_of_two", "least_pending", "token_bucket"),
     *("latency_weighted", "peak_ewma", "prequal", "learned"),
 )
 ENVOY = "envoy"
-#: Enough that a proxy which holds on to the requests of a stopped worker does not run the generator dry.
+#: Enough connections that a proxy which keeps the requests of a stopped worker does not exhaust the generator.
 CONNECTIONS = 1024
 
 Start = Callable[[Sequence[Upstream]], AbstractContextManager[Peer]]
@@ -61,7 +61,7 @@ def measure(proxy: Peer, fleet: Fleet, given: argparse.Namespace, seed: int) -> 
     with ExitStack() as stack:
         generator = Generator(url, CONNECTIONS)
         stack.callback(generator.close)
-        # Connections to the workers are opened and latencies learnt before anything counts.
+        # Connections are opened and latencies learnt before measurements start.
         generator.open_loop(request, poisson_schedule(rate, given.warm_up, seed + 1))
         schedule = poisson_schedule(rate, given.phase_seconds * len(PHASES), seed)
         before, started = proxy.cpu_seconds(), time.monotonic()
@@ -93,7 +93,7 @@ def arguments() -> argparse.Namespace:
 
 
 def say(text: str) -> None:
-    """Progress, apart from the report."""
+    """Print progress, separate from the report."""
     print(text, file=sys.stderr, flush=True)
 
 

@@ -1,9 +1,9 @@
 """An Open Inference Protocol server that answers every infer with the same bytes: the upstream of a measured hop.
 
-`python -m bench.gateway.canned_upstream PORT` speaks HTTP/1.1 and gRPC on one port through our own wire layer, which is
-the cheapest server at hand: it decodes nothing. It names one model, `identity`, and hands back the tensor the bench
-sends, so that a stock client can check the answer. Asked for load reports, it gives them as our worker does, with
-every answer: a gateway that reads them pays for reading them. Must never do work per request beyond the answer.
+`python -m bench.gateway.canned_upstream PORT` serves HTTP/1.1 and gRPC on one port through our own wire layer, without
+decoding anything. It serves one model, `identity`, and returns the tensor that the bench sends, so that a stock client
+can check the answer. It sends load reports on request, as our worker does, so a gateway that reads them pays for that.
+It must do no work per request beyond the answer.
 """
 
 import asyncio
@@ -29,15 +29,15 @@ from isochrone.wire.listener import Listener
 MODEL = IDENTITY_64.model
 _SERVICE = "/inference.GRPCInferenceService/"
 _JSON: Headers = ((b"content-type", b"application/json"),)
-#: More than our wire layer remembers heads.
+#: More than the number of heads that our wire layer memoises.
 _REPORTS = 4099
 _encode = Encoder().encode
 
 
-class LoadWords:
-    """Load reports as our worker gives them, made once and gone through in turn: no two answers in a row are alike.
+class LoadReports:
+    """Load reports in the form of our worker's, generated once and used in rotation.
 
-    Real ones differ from answer to answer. So many that a reader which remembers what it has read gains nothing.
+    Real reports differ from answer to answer. There are so many that memoising them gains nothing.
     """
 
     def __init__(self) -> None:
@@ -65,9 +65,9 @@ def _trailers(report: dict[str, float]) -> bytes:
 
 
 class HttpInfer(Route):
-    """The canned answer over HTTP; with a load report when the head asks for one."""
+    """The constant answer over HTTP, with a load report if the head asks for one."""
 
-    def __init__(self, load: LoadWords, load_format: bytes | None) -> None:
+    def __init__(self, load: LoadReports, load_format: bytes | None) -> None:
         tensor = IDENTITY_64.tensor().tobytes()
         output = {
             "name": OUTPUT,
@@ -104,9 +104,9 @@ class HttpConstant(Route):
 
 
 class GrpcConstant(Route):
-    """A canned message; with a load report in the trailers when the call asks for one."""
+    """A constant message, with a load report in the trailers if the call asks for one."""
 
-    def __init__(self, message: bytes, load: LoadWords, wants_load: bool) -> None:
+    def __init__(self, message: bytes, load: LoadReports, wants_load: bool) -> None:
         self._framed = frame_message(message)
         self._words = load.trailers if wants_load else None
 
@@ -160,10 +160,10 @@ def _grpc_messages() -> dict[bytes, bytes]:
 
 
 class CannedApplication:
-    """Finds the constant a head asks for."""
+    """Chooses the constant answer by the head."""
 
     def __init__(self) -> None:
-        self._load = LoadWords()
+        self._load = LoadReports()
         self._documents = _http_documents()
         self._messages = _grpc_messages()
         self._infer = {f"/v2/models/{MODEL}{version}/infer".encode() for version in ("", "/versions/1")}
@@ -184,7 +184,7 @@ class CannedApplication:
 
 
 async def serve(port: int) -> None:
-    """Listens until the process is ended."""
+    """Listen until the process ends."""
     listener = Listener(CannedApplication())
     await listener.start("127.0.0.1", port)
     await asyncio.Event().wait()

@@ -1,9 +1,9 @@
 """Real workers for the gateway's benches: `isochrone serve`, each with a model that sleeps instead of computing.
 
-Four workers, a proxy and a generator share a machine of two cores. A model that burned CPU would measure the kernel's
-scheduler; one that sleeps for its service time, a few milliseconds on a fixed number of instances, leaves the cores
-idle and lets queueing alone decide, which is what a policy can do something about. Must never end a worker it did not
-start.
+Four workers, a proxy and a generator share a machine of two cores. With a model that used CPU, the bench would measure
+the kernel's scheduler. A model that sleeps for its service time, a few milliseconds on a fixed number of instances,
+leaves the cores idle, and queueing alone decides, which a policy can influence. Only workers that were started here are
+ended here.
 """
 
 import os
@@ -41,7 +41,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Service:
-    """What one worker can do: so many at once, each for about so long. `spread` of 0.5: from half to one and a half."""
+    """The capacity of a worker: instances, and mean service time. A `spread` of 0.5 means from 0.5 to 1.5 times it."""
 
     service_ms: float = 5.0
     spread: float = 0.5
@@ -61,12 +61,12 @@ class Worker:
     upstream: Upstream
 
     def signal(self, number: signal.Signals) -> None:
-        """Stops, continues or kills it."""
+        """Stop, continue or kill it."""
         os.kill(self.peer.pid, number)
 
 
 def write_model(directory: Path, service: Service) -> Path:
-    """Writes the repository; returns the directory."""
+    """Write the repository; returns its directory."""
     version = directory / MODEL / "1"
     version.mkdir(parents=True)
     (version / "model.py").write_text(_SOURCE)
@@ -103,12 +103,12 @@ def worker(service: Service) -> Iterator[Worker]:
                 yield started
             finally:
                 if peer.alive():
-                    # A stopped process would not hear that it is to end.
+                    # A stopped process does not receive SIGTERM.
                     started.signal(signal.SIGCONT)
 
 
 class Fleet:
-    """Some workers; one that died is replaced on demand, the others keep running."""
+    """Several workers. One that died is replaced on demand."""
 
     def __init__(self, count: int, service: Service) -> None:
         self.service = service
@@ -129,7 +129,7 @@ class Fleet:
             stack.close()
 
     def replace_dead(self) -> None:
-        """A new worker for each that has died."""
+        """Replace the workers that have died."""
         for index, one in enumerate(self.workers):
             if not one.peer.alive():
                 self._stacks[index].close()
@@ -141,7 +141,7 @@ class Fleet:
 
     @property
     def requests_per_second(self) -> float:
-        """What they can do together at best."""
+        """The highest possible rate of all workers together."""
         return self.service.requests_per_second * len(self.workers)
 
     def cpu_seconds(self) -> float:

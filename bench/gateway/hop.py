@@ -20,7 +20,7 @@ from bench.worker.scenarios import IDENTITY_64, TRANSPORTS
 
 
 def starters(policy: str) -> dict[str, Start]:
-    """Name → how it is started. Ours first: every ratio is to it."""
+    """Name → start function. Ours is first: every ratio is to it."""
     return {
         OURS: lambda upstreams: isochrone_gateway.start(upstreams, policy, model=IDENTITY_64.model),
         "envoy": envoy.start,
@@ -56,7 +56,7 @@ def arguments() -> argparse.Namespace:
 
 
 def say(text: str) -> None:
-    """Progress, apart from the report."""
+    """Print progress, separate from the report."""
     print(text, file=sys.stderr, flush=True)
 
 

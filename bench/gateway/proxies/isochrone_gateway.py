@@ -1,6 +1,6 @@
 """Starts our own gateway, `isochrone gateway`, as one process in front of upstreams: one port for both protocols.
 
-Must never configure it beyond what the proxies beside it get.
+It gets no settings beyond those of the other proxies.
 """
 
 import sys
@@ -17,7 +17,7 @@ from bench.worker.peers.process import HOST, Peer, answers, free_ports, installe
 def start(
     upstreams: Sequence[Upstream], policy: str = "prequal", *, model: str = "", options: Sequence[str] = ()
 ) -> Iterator[Peer]:
-    """The gateway while the block runs; `model`, where given, must be ready through it before it counts as started."""
+    """The gateway while the block runs; `model`, if given, must be ready before it counts as started."""
     python = Path(sys.executable)
     (port,) = free_ports(1)
     url = f"http://{HOST}:{port}"

@@ -43,11 +43,11 @@ class QuotaRules:
     total_rate: Amount = 0.0
     #: Requests of all callers at once after an idle time.
     total_burst: Positive = 100
-    #: Share of the total burst that a priority class leaves for those above it, from class 1 (the highest) on. Classes
-    #: beyond the last, and requests without a class, are like the last.
+    #: Share of the total burst that a priority class leaves for the classes above it, from class 1 (the highest) on.
+    #: Classes beyond the last, and requests without a class, count as the last.
     reserve: tuple[Share, ...] = (0.0, 0.1, 0.3)
-    #: Callers known at once. Idle ones are forgotten without loss; with more busy ones than this, the one that sent
-    #: longest ago starts anew.
+    #: Limit of accounts. Idle ones are discarded without loss; if there are more busy ones than this, the least
+    #: recently used one is reset.
     max_tracked: Positive = 65_536
 
     @property
