@@ -87,7 +87,7 @@ def launch_of_state(root: Path) -> Launch:
         try:
             write_bundled(root)
         except OSError as error:
-            raise ConfigError("--state", "directory", "one that can be written to", str(error)) from None
+            raise ConfigError("--state", "directory", "a writable one", str(error)) from None
     launch = launch_of_file(path)
     return Launch(launch.fleet, launch.text, launch.directory, launch.where, launch.state, False)
 
@@ -106,7 +106,7 @@ def single_supervisor(state: Path) -> Iterator[None]:
         state.mkdir(parents=True, exist_ok=True)
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise ConfigError("--state", "directory", "one that can be written to", str(error)) from None
+        raise ConfigError("--state", "directory", "a writable one", str(error)) from None
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

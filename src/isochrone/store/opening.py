@@ -9,7 +9,7 @@ from isochrone.store.base import Store
 from isochrone.store.etcd.address import split_password
 from isochrone.store.sqlite.store import SqliteStore
 
-ACCEPTED = "sqlite:PATH, or etcd:http://HOST:2379 with several endpoints parted by commas"
+ACCEPTED = "sqlite:PATH, or etcd:http://HOST:2379 with several endpoints separated by commas"
 
 
 def open_store(url: str, directory: Path | None = None) -> Store:

@@ -224,7 +224,7 @@ def test_a_store_that_is_away_is_waited_for_and_told_of_once(path: Path) -> None
         await bench.until_there()
 
     told = run(path, scenario)
-    assert told == ["the store does not answer; the worker serves on", "registered", "the store answers again"]
+    assert told == ["the store does not answer; the worker keeps serving", "registered", "the store answers again"]
 
 
 def test_stopping_does_not_wait_for_a_store_that_is_away(path: Path) -> None:

@@ -329,7 +329,10 @@ def test_a_version_that_is_in_no_repository_is_refused_before_a_rollout_starts(t
             "did you mean 'detector'"
             in (await api.ask("POST", "/v1/rollouts", {"changes": {"detecto": "9"}}, 404))["error"]
         )
-        assert "a whole number" in (await api.ask("POST", "/v1/rollouts", {"changes": {"detector": "x"}}, 400))["error"]
+        assert (
+            "a positive integer"
+            in (await api.ask("POST", "/v1/rollouts", {"changes": {"detector": "x"}}, 400))["error"]
+        )
         # A repository that cannot be seen from here is the workers' to tell of.
         (api.directory / "models").rename(api.directory / "elsewhere")
         await api.ask("POST", "/v1/rollouts", {"changes": {"detector": "9"}}, 201)

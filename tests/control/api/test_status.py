@@ -77,7 +77,7 @@ def gateway(name: str, epoch: int = 7, unserved: str = "", worker: str = "") -> 
         ((gateway("a"), gateway("b")), "serving", ""),
         ((gateway("a", unserved=REASON), gateway("b", unserved=REASON)), "unserved", REASON),
         ((gateway("a", unserved=REASON), gateway("b")), "degraded", f"not by gateway a: {REASON}"),
-        ((gateway("a", epoch=0),), "unserved", "it does not know what is committed"),
+        ((gateway("a", epoch=0),), "unserved", "it has not read the epoch yet"),
     ],
 )
 def test_a_model_serves_when_gateways_say_so(gateways: tuple[GatewayRecord, ...], state: str, fault: str) -> None:
@@ -143,7 +143,7 @@ def test_where_the_epoch_is_lost_gateways_say_what_they_serve() -> None:
     assert (found.epoch, {"detector", "extra"} <= {model.name for model in found.models}) == (0, True)
     model = detector(records)
     assert (model.version, model.pools, model.state, model.according_to) == ("2", ("cpu",), "degraded", "a")
-    assert model.fault == "not by gateway b: it does not know what is committed"
+    assert model.fault == "not by gateway b: it has not read the epoch yet"
     others = [each for each in found.models if each.name not in offered]
     assert {(each.state, each.according_to) for each in others} == {("not served", "")}
     # It can be read again, before the offers are deleted.

@@ -36,14 +36,14 @@ def test_a_canary_says_which_gateways_do_not_count() -> None:
     record = RolloutRecord("r1", CHANGES, canary=CanaryRule())
     word = first_word(Decision(record, observes=True), lambda evaluator: evaluator.judged)
     assert word.kind == "wait"
-    assert word.reason.endswith("; no counts from gateway a, b, which answers on no metrics page")
+    assert word.reason.endswith("; no counts from gateway a, b, whose metrics page does not answer")
     assert "moved" not in word.reason, "one that only moves is not tried"
 
 
 def test_a_comparison_says_which_gateways_give_no_samples() -> None:
     record = RolloutRecord("r1", CHANGES, compare=CompareRule(samples=5))
     word = first_word(Decision(record, compares=True), lambda evaluator: evaluator.compared)
-    missing = "no samples from gateway a, b, which answers on no metrics page"
+    missing = "no samples from gateway a, b, whose metrics page does not answer"
     assert word == Verdict("wait", f"m: 0 of 5 requests gathered; {missing}")
 
 

@@ -82,8 +82,8 @@ def test_outside_servers_are_taken_at_their_word(directory: Path) -> None:
     assert catalog(read(text, directory), directory)["far"].version == "3"
     assert available_versions(read(text, directory), "far", directory) == []
     assert problems(text.replace("3", "latest"), directory) == [
-        "fleet.yaml:3: models.far.version: expected a number, since its servers' own repositories cannot be looked"
-        " into, given latest"
+        "fleet.yaml:3: models.far.version: expected a number, since its servers' own repositories cannot be read"
+        ", given latest"
     ]
 
 
@@ -141,7 +141,7 @@ def test_a_repository_without_a_model_is_told(directory: Path) -> None:
         "fleet.yaml:2: repository: expected a directory at DIR/file, given a file"
     ]
     assert problems("pools: {t: {addresses: ['h:1']}}", directory) == [
-        "fleet.yaml:1: models: expected at least one model, since its servers' own repositories cannot be looked into,"
+        "fleet.yaml:1: models: expected at least one model, since its servers' own repositories cannot be read,"
         " given none"
     ]
 

@@ -182,7 +182,7 @@ def test_processes_of_one_gateway_are_told_as_of_their_group() -> None:
         "  gw: {listen: '127.0.0.1:%d', processes: 2}\n"
     )
     step, retired = plan(parse(text % 7000), parse(text % 7001))
-    assert str(retired) == "retire gateway gw: nobody answers at 127.0.0.1:7000 any more"
+    assert str(retired) == "retire gateway gw: no gateway answers at 127.0.0.1:7000 any more"
     assert (step.action, step.kind, step.name, step.processes) == ("restart", "gateway", "gw", ("gw.1", "gw.2"))
     assert "listen" in step.detail
 

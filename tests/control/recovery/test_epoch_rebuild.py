@@ -104,7 +104,7 @@ def test_without_a_gateway_the_rollouts_tell() -> None:
     records.put(KEYS.seen_epoch("g1"), b"1 4")
     decision = restore_epoch(records.view, CONTEXT)
     assert decision.answer.source == "rollout r1, r2"
-    assert any("gateway g1 has served by epoch 4" in note for note in decision.answer.notes)
+    assert any("gateway g1 has served epoch 4" in note for note in decision.answer.notes)
     assert any("not known to be served: embedder" in note for note in decision.answer.notes)
     found = restored(records)
     assert found.epoch == 5

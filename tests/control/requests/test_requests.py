@@ -232,7 +232,7 @@ def test_scaling_asks_for_nothing_of_the_models() -> None:
         ("cpu", 0, InvalidArgument, "workers: expected 1 to 4, the pool's limits, given 0"),
         ("cpu", 5, InvalidArgument, "given 5"),
         ("cpus", 2, NotFound, "did you mean 'cpu'"),
-        ("outside", 2, Conflict, "servers that run already"),
+        ("outside", 2, Conflict, "outside servers"),
     ],
 )
 def test_scaling_past_what_can_be_is_refused(pool: str, workers: int, error: type[Exception], said: str) -> None:

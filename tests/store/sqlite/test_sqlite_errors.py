@@ -66,7 +66,7 @@ def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
         "foreign.db": "another program's",
         "newer.db": f"schema {SCHEMA_VERSION + 1}, this release knows {SCHEMA_VERSION}",
         "directory.db": "cannot be opened",
-        "text.db/fleet.db": "directory cannot be made",
+        "text.db/fleet.db": "directory cannot be created",
     }.items():
         with pytest.raises(StoreUnavailable, match=words):
             database_at(tmp_path / name).list("/")
@@ -92,7 +92,7 @@ def test_a_lock_that_is_held_for_too_long_is_told(tmp_path: Path, monkeypatch: p
     database.transact([], [Put("/a", b"1")])
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreUnavailable, match=r"locked for too long.*stopped or hangs"):
+        with pytest.raises(StoreUnavailable, match=r"lock for too long.*paused or hangs"):
             database.transact([], [Put("/a", b"2")])
         # Who reads does not wait for who writes.
         assert set(database.list("/").entries) == {"/a"}

@@ -81,7 +81,7 @@ class GatewayLink:
         await self._tasks.finish()
         self._tasks.start(self._registration.keep())
         self._tasks.start(self._check())
-        # An epoch that is there and cannot be read: nobody knows what to serve until it is written again.
+        # If the epoch is there and cannot be read, there is nothing to serve until it is written again.
         while self._keys.epoch in self.mirror.entries and not self._gateway.fleet.epoch:
             await self.mirror.changed(self.mirror.revision, 0.1)
 

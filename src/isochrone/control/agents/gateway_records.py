@@ -56,7 +56,7 @@ class RecordFaults:
         except (IsochroneError, msgspec.MsgspecError, ValueError) as error:
             reason = str(error)
             if self.reasons.get(key) != reason:
-                log.error("a record cannot be read; what was served stays", key=key, error=reason)
+                log.error("a record cannot be read; the gateway keeps its last state", key=key, error=reason)
             self.reasons[key] = reason
         else:
             self.reasons.pop(key, None)
@@ -95,7 +95,7 @@ class GatewayRecords:
         #: By key: the record of a worker that vanished, and until when it is kept.
         self._vanished: dict[str, tuple[WorkerRecord, float]] = {}
         #: Epochs in the order of the store, and the place of the one that is served: discovery takes a while, and an
-        #: earlier epoch must not replace a later one. Their numbers do not tell: a restored backup goes back.
+        #: earlier epoch must not replace a later one. Their numbers do not show it: a restored backup goes back.
         self._epochs_received = self._epoch_served = 0
         self._served: EpochRecord | None = None
 
@@ -204,7 +204,7 @@ class GatewayRecords:
             self._offer()
 
     def _offer(self) -> None:
-        """Offer the epoch that is served here while nobody can read the record, so that it can be restored."""
+        """Offer the epoch that is served here while the record cannot be read, so that it can be restored."""
         offered = offer(self._keys, self._mirror.entries, self._name, self._served)
         if offered is not None:
             compare, put = offered

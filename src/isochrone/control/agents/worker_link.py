@@ -125,10 +125,10 @@ class WorkerLink:
                 self._lease = None
             except StoreUnavailable as error:
                 if not self._away:
-                    log.warning("the store does not answer; the worker serves on", error=str(error))
+                    log.warning("the store does not answer; the worker keeps serving", error=str(error))
                 self._away = True
             except Exception:
-                log.exception("keeping the worker's record failed; the worker serves on")
+                log.exception("keeping the worker's record failed; the worker keeps serving")
             else:
                 if self._away:
                     log.info("the store answers again", store=self._store.url)

@@ -43,7 +43,7 @@ class Guard:
         host = headers.get("host", "")
         if not is_known_host(host, self._names):
             return PermissionDenied(
-                f"Host {host[:200]!r} is no name of this controller; use its address, or start it with --allow-host"
+                f"Host {host[:200]!r} is not a name of this controller; use its address, or start it with --allow-host"
             )
         origin = headers.get("origin")
         if origin is not None:

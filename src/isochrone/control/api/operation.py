@@ -63,7 +63,7 @@ async def body_of(request: Request, kind: type[Body]) -> Body:
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"the request's body: {error}") from None
     except msgspec.DecodeError as error:
-        raise MalformedRequest(f"the request's body is no JSON: {error}") from None
+        raise MalformedRequest(f"the request's body is not JSON: {error}") from None
 
 
 def flag(request: Request, name: str) -> bool:

@@ -58,7 +58,7 @@ async def _status(service: ControlService, request: Request) -> Response:
 async def _read_fleet(service: ControlService, request: Request) -> Response:
     record = service.view().fleet
     if record is None:
-        raise NotFound("no fleet.yaml has been applied yet; do it with 'isochrone apply FILE'")
+        raise NotFound("no fleet.yaml has been applied yet; run 'isochrone apply FILE'")
     return answer(record)
 
 

@@ -82,7 +82,7 @@ class ControlService:
             if outcome.succeeded:
                 await self._catch_up(outcome.revision)
                 return decision.answer
-        raise Unavailable(f"the fleet's records changed {_ATTEMPTS} times while this was decided; ask again")
+        raise Unavailable(f"the fleet's records changed {_ATTEMPTS} times while this was decided; try again")
 
     async def _catch_up(self, revision: int) -> None:
         """Wait for the mirror. The write stands whether or not the mirror shows it in time."""

@@ -126,7 +126,7 @@ def _model(
 def _answering(model: str, gateways: Mapping[str, GatewayRecord]) -> tuple[str, str]:
     """The state of a committed model, and why a request would not be answered now."""
     faults = {
-        name: record.unserved.get(model, "" if record.epoch else "it does not know what is committed").removesuffix(
+        name: record.unserved.get(model, "" if record.epoch else "it has not read the epoch yet").removesuffix(
             _SEE_STATUS
         )
         for name, record in gateways.items()

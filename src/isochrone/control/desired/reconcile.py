@@ -161,8 +161,7 @@ def _epoch_after(
 def without_aborted(record: RolloutRecord, reconciled: ReconciledRecord) -> ReconciledRecord | None:
     """The progress record after the abort of one of the file's rollouts; None: it does not change.
 
-    Nobody decided against the file then: applying it again asks for those versions again. Models that were to go after
-    it stay.
+    Applying the file again requests those versions again. Models that were to be retired after it stay.
     """
     if record.by != FILE:
         return None

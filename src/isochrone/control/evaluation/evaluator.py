@@ -199,7 +199,7 @@ def _without(unreachable: Sequence[str], what: str, verdict: Verdict) -> Verdict
     """The verdict with a note on gateways whose part is missing."""
     if not unreachable:
         return verdict
-    missing = f"no {what} from gateway {', '.join(sorted(unreachable))}, which answers on no metrics page"
+    missing = f"no {what} from gateway {', '.join(sorted(unreachable))}, whose metrics page does not answer"
     return Verdict(verdict.kind, f"{verdict.reason}; {missing}" if verdict.reason else missing)
 
 

@@ -167,7 +167,7 @@ def resolve_version(fleet: Fleet, model: str, directory: Path) -> str:
     at = ("models", model, "version") if model in fleet.models else ("defaults", "version")
     if wanted == "latest":
         if not versions:
-            expected = "a number, since its servers' own repositories cannot be looked into"
+            expected = "a number, since its servers' own repositories cannot be read"
             raise _Wrong(Problem(("models", model, "version"), expected, "latest"))
         return str(versions[-1])
     if versions and int(wanted) not in versions:
@@ -241,9 +241,7 @@ def _missing_repositories(fleet: Fleet, pool: str, directory: Path) -> Iterator[
 def _no_model(fleet: Fleet, directory: Path) -> Problem:
     paths = dict.fromkeys(path for pool in fleet.pools for path in _own_repositories(fleet, pool, directory))
     if not paths:
-        return Problem(
-            ("models",), "at least one model, since its servers' own repositories cannot be looked into", "none"
-        )
+        return Problem(("models",), "at least one model, since its servers' own repositories cannot be read", "none")
     return Problem(("repository",), f"at least one model in {', '.join(map(str, paths))}", "none")
 
 

@@ -115,7 +115,7 @@ def _unseen_gateways(fleet: FleetSections) -> Iterator[Problem]:
     for at, model in places:
         for word in ("canary", "compare"):
             if getattr(model.rollout, word) is not None:
-                expected = f"a port, since {dotted((*at, 'rollout', word))} reads what every gateway tells there"
+                expected = f"a port, since {dotted((*at, 'rollout', word))} reads the counts of every gateway there"
                 for group in fleet.gateways_without_metrics:
                     yield Problem(("gateways", group, "metrics_port"), expected, "-1")
                 # One report is enough.
@@ -144,7 +144,7 @@ def _same_name_twice(fleet: FleetSections) -> Iterator[Problem]:
     for path, names in names_of(fleet):
         for name in names:
             if name in seen:
-                expected = f"a name whose processes are called otherwise than those of {dotted(seen[name])}"
+                expected = f"a name whose processes have other names than those of {dotted(seen[name])}"
                 yield Problem(path, expected, f"a second '{name}'")
                 break
             seen[name] = path

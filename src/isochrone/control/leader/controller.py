@@ -96,7 +96,7 @@ class Controller:
                 busy = await self._step()
             except StoreUnavailable as error:
                 # The mirror has logged it, once.
-                log.debug("the store does not take what the leader writes", error=str(error))
+                log.debug("the store does not accept the leader's writes", error=str(error))
                 await asyncio.sleep(0.2)
             except Exception as error:
                 # One record that makes no sense must not end the control of all others.

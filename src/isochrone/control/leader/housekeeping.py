@@ -57,7 +57,7 @@ class Housekeeping:
         self._worker_faults = faults
 
     async def tidy(self, view: View) -> None:
-        """Delete what nobody needs any more, and keep the copy of the epoch current."""
+        """Delete records that are no longer needed, and keep the copy of the epoch current."""
         keys = self._keys
         operations: list[Put | Delete] = list(trimmed(keys, view.entries))
         over = [record for record in view.rollouts if record.is_over]

@@ -58,7 +58,7 @@ def restore_epoch(
     rebuilt = rebuild(view, context)
     found = {name: model.version for name, model in rebuilt.epoch.models.items()}
     if digest and digest != rebuilt.digest:
-        raise Conflict("what is known of the epoch has changed since the preview; look at it again")
+        raise Conflict("the sources of the epoch have changed since the preview; request another preview")
     value = encode(rebuilt.epoch)
     detail = f"from {rebuilt.source}: {', '.join(f'{name} {version}' for name, version in sorted(found.items()))}"
     record = EventRecord(context.at, context.who, "epoch restored", f"epoch {rebuilt.epoch.epoch}", detail)
@@ -107,7 +107,7 @@ def rebuild(view: View, context: RequestContext) -> Rebuilt:
         source = f"{source} and {since}" if source else since
     if not models:
         raise Conflict(
-            "no gateway has served by an epoch and no rollout was committed, so nothing is known of what was served; "
+            "no gateway has served an epoch and no rollout was committed, so the served versions are unknown; "
             "restore the store from a backup"
         )
     seen = _epochs_seen(view)
@@ -115,7 +115,7 @@ def rebuild(view: View, context: RequestContext) -> Rebuilt:
     switched = view.switch.epoch if view.switch is not None else 0
     number = max([known, switched, *seen.values()]) + 1
     notes = [
-        f"gateway {name} has served by epoch {epoch}, and what is known ends with epoch {known}"
+        f"gateway {name} has served epoch {epoch}, and the known records end with epoch {known}"
         for name, epoch in sorted(seen.items())
         if epoch > known
     ]

@@ -69,7 +69,7 @@ def find_repair(view: View, desired: Mapping[str, str], now: float) -> Repair | 
     if switch is not None:
         owner = view.rollout(switch.rollout)
         if owner is None or owner.is_over:
-            why = "is over" if owner is not None else "is not there, or cannot be read"
+            why = "is over" if owner is not None else "is absent or cannot be read"
             ended = EventRecord(now, LEADER, "switch ended", switch.identity, f"its rollout {why}")
             compares = (view.unchanged(keys.switch), view.unchanged(keys.rollout(switch.rollout)))
             return Repair(compares, (Delete(keys.switch),), ended)

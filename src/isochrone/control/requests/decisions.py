@@ -46,7 +46,7 @@ class Decision(Generic[Answer]):
 def applied_fleet(view: View) -> tuple[FleetRecord, Fleet]:
     record = view.fleet
     if record is None:
-        raise Conflict("no fleet.yaml has been applied yet; do it with 'isochrone apply FILE'")
+        raise Conflict("no fleet.yaml has been applied yet; run 'isochrone apply FILE'")
     return record, fleet_of(record.spec)
 
 

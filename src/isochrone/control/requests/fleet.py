@@ -153,7 +153,7 @@ def scale(view: View, pool: str, workers: int, context: RequestContext, agreed: 
     one_of(pool, sorted(fleet.pools), "pool")
     settings = fleet.pools[pool]
     if settings.addresses:
-        raise Conflict(f"pool {pool} is of servers that run already (addresses in fleet.yaml): none can be started")
+        raise Conflict(f"pool {pool} consists of outside servers (addresses in fleet.yaml): no worker can be started")
     most = settings.max if settings.max is not None else _MOST_WORKERS
     if not settings.min <= workers <= most:
         raise InvalidArgument(f"workers: expected {settings.min} to {most}, the pool's limits, given {workers}")

@@ -43,7 +43,7 @@ def switch(record: RolloutRecord, observed: ObservedState) -> Decision:
     if late:
         if observed.switch is not None and observed.switch.rollout == record.identity:
             # The gateway joined while requests wait: they must not wait for its discovery.
-            return _again(record, observed, f"gateway {', '.join(late)} has yet to see the last epoch")
+            return _again(record, observed, f"gateway {', '.join(late)} has not seen the last epoch")
         return _wait_for_gateways(record, observed, late)
     if record.cutover != STRICT or not _changes_anything(record, observed):
         if observed.switch is not None:

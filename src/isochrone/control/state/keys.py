@@ -22,7 +22,7 @@ class Keys:
         self.gateway_set = f"{self.prefix}gateway-set"
         #: The name of the leading controller, under its lease.
         self.leader = f"{self.prefix}leader"
-        #: How far the leader has reconciled the fleet record. The key's name is older than that word.
+        #: How far the leader has reconciled the fleet record. The key keeps its earlier name.
         self.reconciled = f"{self.prefix}converged"
         #: Counts rollouts.
         self.rollout_number = f"{self.prefix}rollout-number"

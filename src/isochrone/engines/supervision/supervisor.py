@@ -223,7 +223,7 @@ class Supervisor:
             self._desired = desired
         except Exception as error:
             # The running processes were right before.
-            self._notify(f"the applied fleet makes no sense to this release; everything stays as it is: {error}")
+            self._notify(f"this release cannot read the applied fleet; all processes keep running: {error}")
 
     async def _is_up(self) -> bool:
         epoch = self.view.epoch

@@ -14,7 +14,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from isochrone.errors import ConfigError
 
-EXPECTED = "etcd:http://HOST:2379, several endpoints parted by commas, options ca, cert and key after a ?"
+EXPECTED = "etcd:http://HOST:2379, several endpoints separated by commas, options ca, cert and key after a ?"
 _OPTIONS = ("ca", "cert", "key")
 #: The variable with the password, for a URL that names only a user.
 PASSWORD_VARIABLE = "ISOCHRONE_STORE_PASSWORD"

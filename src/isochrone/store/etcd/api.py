@@ -179,7 +179,7 @@ class EtcdApi:
         # A streaming call wraps its answer.
         result = answer.get("result", answer)
         if not isinstance(result, dict) or "header" not in result:
-            raise EndpointFailed(endpoint, "this is no etcd: its answer has no header", unprocessed=False)
+            raise EndpointFailed(endpoint, "not an etcd: its answer has no header", unprocessed=False)
         return result
 
     def _headers(self) -> dict[str, str]:
@@ -215,8 +215,9 @@ class EtcdApi:
         return context
 
     def _away(self, failures: list[EndpointFailed]) -> StoreUnavailable:
+        reasons = "; ".join(map(str, failures))
         return StoreUnavailable(
-            f"store {self.shown}: no member of etcd can do it now ({'; '.join(str(failure) for failure in failures)}); "
+            f"store {self.shown}: no etcd member can process the call ({reasons}); "
             "a majority of its members must run and reach each other"
         )
 

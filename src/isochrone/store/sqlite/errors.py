@@ -12,13 +12,13 @@ _SENTENCES = {
     "SQLITE_READONLY": "the file or its directory is read-only; make both writable for this user",
     "SQLITE_PERM": "this user may not open the file; make it and its directory writable for this user",
     "SQLITE_CANTOPEN": "the file cannot be opened; its directory must exist and be writable for this user",
-    "SQLITE_BUSY": "another process has held it locked for too long; look for one that is stopped or hangs",
-    "SQLITE_LOCKED": "another process has held it locked for too long; look for one that is stopped or hangs",
-    "SQLITE_IOERR": "the disk does not read or write; look at its free space and at the kernel's log",
+    "SQLITE_BUSY": "another process has held its lock for too long; look for a process that is paused or hangs",
+    "SQLITE_LOCKED": "another process has held its lock for too long; look for a process that is paused or hangs",
+    "SQLITE_IOERR": "the disk failed to read or write; check its free space and the kernel's log",
     "SQLITE_CORRUPT": "the file is damaged; stop the fleet, move the file away, and put a backup there or apply "
     "fleet.yaml to a new one",
     "SQLITE_NOTADB": "the file is not an SQLite database; give another path, or move the file away",
-    "SQLITE_PROTOCOL": "its locks do not work; the file must lie on a local file system",
+    "SQLITE_PROTOCOL": "its locks do not work; the file must be on a local file system",
 }
 
 #: After these errors the connection itself may be broken: it is closed, and opened again on the next use.

@@ -57,7 +57,7 @@ class SqliteFile:
             try:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise StoreUnavailable(f"store {self._url}: its directory cannot be made: {error}") from None
+                raise StoreUnavailable(f"store {self._url}: its directory cannot be created: {error}") from None
             self._make_private()
         connection = sqlite3.connect(self._path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
         try:
@@ -113,7 +113,7 @@ class SqliteFile:
         if mode != "wal":
             raise StoreUnavailable(
                 f"store {self._url}: SQLite's write-ahead log does not work there (journal mode {mode}); "
-                "the file must lie on a local file system"
+                "the file must be on a local file system"
             )
         connection.execute("PRAGMA synchronous = FULL")
         if connection.execute("PRAGMA user_version").fetchone()[0] != SCHEMA_VERSION:

@@ -86,7 +86,7 @@ def lost_addresses(before: Fleet, was_in: Path, after: Fleet, directory: Path) -
         if key[-1] == "listen" and f"{host}:{port}" not in there:
             groups.setdefault(str(key[1]), []).append(f"{host}:{port}")
     for group, addresses in groups.items():
-        yield Step(RETIRE, "gateway", group, f"nobody answers at {listed(addresses)} any more")
+        yield Step(RETIRE, "gateway", group, f"no gateway answers at {listed(addresses)} any more")
     new = processes(after, directory)
     interrupted: dict[str, list[str]] = {}
     for name, spec in processes(before, was_in).items():

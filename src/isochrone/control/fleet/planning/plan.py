@@ -189,10 +189,10 @@ def _pool_steps(before: Fleet, after: Fleet, kept: Mapping[str, KeptPool]) -> It
             found = new.get(server) or old[server]
             if found.pool in retired:
                 continue
-            word = "use the server" if action == START else "no longer use the server"
+            verb = "use the server" if action == START else "no longer use the server"
             if server in in_use:
-                word = "keep the server"
-            yield Step(CHANGE, "pool", found.pool, f"{word} at {found.upstream.address}")
+                verb = "keep the server"
+            yield Step(CHANGE, "pool", found.pool, f"{verb} at {found.upstream.address}")
 
 
 # Models.
