@@ -61,7 +61,7 @@ def start_rollout(
     for model, version in changes.items():
         one_of(model, sorted({*fleet.models, *assignments}), "model")
         if version_number(version) is None:
-            raise InvalidArgument(f"changes.{model}: expected a positive integer, given '{version}'")
+            raise InvalidArgument(f"changes.{model}: expected a version, a positive integer, given '{version}'")
         if model in assignments and assignments[model].version == version:
             raise Conflict(f"model {model} serves version {version} already")
     filled = {model: _change(view, fleet, model, version) for model, version in changes.items()}
