@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 
 from isochrone.clock import MICROSECOND
 from isochrone.errors import ModelFailed
-from isochrone.worker.request_wrappers import LoggedRequest, LoggedStream, StandIn
+from isochrone.worker.request_wrappers import LoggedRequest, LoggedStream, RequestWrapper
 
 
 class Version:
@@ -28,13 +28,13 @@ def caller() -> Caller:
     return Caller(plan_of(2), {"x": rows_of(1, 2)}, arrived=5 * MICROSECOND, request_id="abc")
 
 
-def ran(stand_in: StandIn) -> None:
+def ran(wrapper: RequestWrapper) -> None:
     """What a version and its runner leave on a request."""
-    stand_in.plan = plan_of(2)
-    stand_in.served_by = Version()
-    stand_in.enqueued, stand_in.dispatched = 10 * MICROSECOND, 40 * MICROSECOND
-    stand_in.compute_start = stand_in.infer_start = 50 * MICROSECOND
-    stand_in.infer_end = stand_in.compute_end = 120 * MICROSECOND
+    wrapper.plan = plan_of(2)
+    wrapper.served_by = Version()
+    wrapper.enqueued, wrapper.dispatched = 10 * MICROSECOND, 40 * MICROSECOND
+    wrapper.compute_start = wrapper.infer_start = 50 * MICROSECOND
+    wrapper.infer_end = wrapper.compute_end = 120 * MICROSECOND
 
 
 def line_of(lines: list[Any]) -> Any:

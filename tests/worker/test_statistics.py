@@ -102,7 +102,7 @@ def test_the_pending_list_stays_short() -> None:
     for _ in range(5_000):
         counted.record_success(request, now, 1)
         counted.record_cache_hit(request, now, 1)
-        longest = max(longest, len(counted._pending_marks), len(counted._pending_hits))
+        longest = max(longest, len(counted._pending_times), len(counted._pending_hits))
     assert longest < 512 * 9
 
 

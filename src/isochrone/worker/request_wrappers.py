@@ -1,7 +1,4 @@
-"""Requests that stand in for another one inside the worker: they pass its answer on, and do something with it.
-
-Between a service, which makes one, and the transport's own request, which writes the bytes.
-"""
+"""Requests that wrap another request inside the worker, and pass its answer on to the transport."""
 
 from __future__ import annotations
 
@@ -20,11 +17,11 @@ if TYPE_CHECKING:
     from isochrone.worker.statistics import ModelStatistics
 
 
-log = structlog.get_logger()
+_log = structlog.get_logger()
 
 
-class StandIn(InferRequest):
-    """Runs in place of a request and hands over what it learns."""
+class RequestWrapper(InferRequest):
+    """Runs in place of a request and copies its timestamps to it."""
 
     __slots__ = ("_original",)
 
@@ -33,14 +30,14 @@ class StandIn(InferRequest):
         self.served_by = original.served_by
         self._original = original
 
-    # The transport marks the original; the scheduler looks here.
+    # The transport sets it on the original; the scheduler reads it here.
     @property
     def cancelled(self) -> bool:
         return self._original.cancelled
 
     @cancelled.setter
     def cancelled(self, value: bool) -> None:
-        # InferRequest.__init__ runs before there is an original.
+        # InferRequest.__init__ sets it before the original is known.
         original: Any = getattr(self, "_original", None)
         if original is not None:
             original.cancelled = value
@@ -53,17 +50,17 @@ class StandIn(InferRequest):
         return self._original.endpoint()
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
-        self._hand_over()
+        self._copy_timestamps()
         self._original.complete(outputs, parameters)
 
     def fail(self, error: IsochroneError) -> None:
-        self._hand_over()
+        self._copy_timestamps()
         self._original.fail(error)
 
     def dropped(self) -> None:
         self._original.dropped()
 
-    def _hand_over(self) -> None:
+    def _copy_timestamps(self) -> None:
         original = self._original
         original.plan, original.served_by = self.plan, self.served_by
         original.enqueued, original.dispatched = self.enqueued, self.dispatched
@@ -71,8 +68,8 @@ class StandIn(InferRequest):
         original.infer_start, original.infer_end = self.infer_start, self.infer_end
 
 
-class CachingRequest(StandIn):
-    """Puts a request's answer into the response cache on its way out."""
+class CachingRequest(RequestWrapper):
+    """Stores the answer in the response cache."""
 
     __slots__ = ("_cache", "_key", "_lookup_ns", "_statistics")
 
@@ -99,8 +96,8 @@ class CachingRequest(StandIn):
         super().complete(outputs, parameters)
 
 
-class LoggedRequest(StandIn):
-    """Has a line in the log when it is over; for verbose level 2."""
+class LoggedRequest(RequestWrapper):
+    """Logs a line when the request ends; for verbose level 2."""
 
     __slots__ = ("_responses",)
 
@@ -110,25 +107,25 @@ class LoggedRequest(StandIn):
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         super().complete(outputs, parameters)
-        self.tell("answered")
+        self.log("answered")
 
     def fail(self, error: IsochroneError) -> None:
         super().fail(error)
-        self.tell(error.code, error=str(error))
+        self.log(error.code, error=str(error))
 
     def dropped(self) -> None:
         super().dropped()
-        self.tell("cancelled")
+        self.log("cancelled")
 
     def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
-        self._hand_over()
+        self._copy_timestamps()
         self._responses += 1
         self._original.emit(outputs, parameters)
 
     def finish(self) -> None:
-        self._hand_over()
+        self._copy_timestamps()
         self._original.finish()
-        self.tell("answered", responses=self._responses)
+        self.log("answered", responses=self._responses)
 
     @property
     def is_congested(self) -> bool:
@@ -137,9 +134,9 @@ class LoggedRequest(StandIn):
     def when_writable(self, callback: Callable[[], None]) -> None:
         self._original.when_writable(callback)
 
-    def tell(self, outcome: str, **more: Any) -> None:
+    def log(self, outcome: str, **more: Any) -> None:
         plan = self.plan
-        log.debug(
+        _log.debug(
             "request",
             verbosity=2,
             model=plan.model_name,
@@ -155,7 +152,7 @@ class LoggedRequest(StandIn):
 
 
 class LoggedStream(LoggedRequest):
-    """The same, for a caller that takes any number of responses."""
+    """The same, for a caller that accepts any number of responses."""
 
     __slots__ = ()
 

@@ -1,9 +1,8 @@
-"""Whole responses, kept for requests that ask the same again.
+"""The response cache: whole responses for repeated requests.
 
-Looked into before a request is queued, filled after it was computed, for models whose configuration asks for
-it. A key stands for everything that can change an answer, the version's digest among it, and for nothing
-else: never the request's id. Models with state (sequences) must not use it. Arrays handed out are shared and
-read-only. Event loop's thread only.
+It is read before a request is queued and filled after it was computed, for models whose configuration enables it. A key
+covers everything that can change an answer, such as the version's digest, and nothing else: never the request's id.
+Stateful models must not use it. Returned arrays are shared and read-only. Only for the loop's thread.
 """
 
 from __future__ import annotations
@@ -19,18 +18,18 @@ from isochrone.observe.snapshot import CacheSnapshot
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensor, Tensors
 
-#: Parameters that say how an answer travels, not what it is.
+#: Parameters that change the transport of an answer, not its content.
 _TRANSPORT_PARAMETERS: Final = frozenset({"binary_data_output", "triton_enable_empty_final_response"})
-#: Bytes an entry costs beside its data (key, dictionaries, list links) and each array object in it. Counted,
-#: because a cache of scalars would otherwise hold many times its limit.
+#: Bytes of an entry beside its data (key, dictionaries, list links), and of each array object in it. Without them, a
+#: cache of scalars would use many times its limit.
 _ENTRY_OVERHEAD: Final = 512
 _ARRAY_OVERHEAD: Final = 128
-#: A ``bytes`` object beside its data, and the pointer to it in the array is in ``nbytes``.
+#: A ``bytes`` object beside its data; ``nbytes`` includes the pointer to it.
 _ELEMENT_OVERHEAD: Final = 33
 
 
 class ResponseKey(NamedTuple):
-    """Names a response. The model stands in clear, so that its entries can be found when it is unloaded."""
+    """The key of a response. The model is in plain text, so that an unload can find its entries."""
 
     model_name: str
     model_version: str
@@ -38,14 +37,13 @@ class ResponseKey(NamedTuple):
 
 
 def response_key(request: InferRequest, model_name: str, model_version: str, digest: str) -> ResponseKey:
-    """The key of a request to the version that will serve it (the request may say "" for it)."""
+    """The key of a request, for the version that serves it."""
     plan = request.plan
     declared = sorted(plan.inputs)
     parameters = sorted(item for item in plan.parameters.items() if item[0] not in _TRANSPORT_PARAMETERS)
-    # repr of nested tuples of str, int, float and bool is one-to-one: it quotes, and it tells 1 from True and
-    # "1".
+    # repr of nested tuples of str, int, float and bool is unambiguous: 1, True and "1" differ.
     head = repr((model_name, model_version, digest, declared, plan.outputs, parameters))
-    # 256 bits: two requests sharing a fingerprint would hand one caller another's answer.
+    # 256 bits: a collision would give one caller another's answer.
     fingerprint = blake2b(digest_size=32)
     _update_prefixed(fingerprint, head.encode("utf-8", "surrogatepass"))
     for name, _, _ in declared:
@@ -69,12 +67,12 @@ def _element_bytes(element: Any) -> bytes:
         return element
     if isinstance(element, str):
         return element.encode("utf-8", "surrogatepass")
-    # Through a view: bytes() of a number would be that many zeros.
+    # Through a view: bytes() of a number returns that many zeros.
     return bytes(memoryview(element))
 
 
 def accounted_bytes(tensors: Tensors) -> int:
-    """What keeping these tensors costs, elements of BYTES and the objects around them included."""
+    """The memory of these tensors, including elements of BYTES and object overheads."""
     total = _ENTRY_OVERHEAD
     for name, tensor in tensors.items():
         total += _ARRAY_OVERHEAD + len(name) + tensor.nbytes
@@ -95,7 +93,7 @@ def _frozen_copy(tensor: Tensor) -> Tensor:
 
 
 class ResponseCache:
-    """Least recently used goes first; what is kept never counts more than ``limit_bytes``."""
+    """Evicts the least recently used responses; the accounted size never exceeds ``limit_bytes``."""
 
     __slots__ = (
         "_entries",
@@ -113,11 +111,11 @@ class ResponseCache:
         self.limit_bytes = limit_bytes
         self.bytes_used = 0
         self.evictions = self.hits = self.misses = 0
-        #: What finding and keeping took in all; added up by the callers, who look at the clock anyway.
+        #: Total time of look-ups and insertions, added by the callers, who read the clock anyway.
         self.lookup_ns = self.insertion_ns = 0
-        #: Oldest use first.
+        #: Least recently used first.
         self._entries: OrderedDict[ResponseKey, tuple[Tensors, int]] = OrderedDict()
-        #: The keys of each (model, version), so that unloading one need not walk the whole cache on the loop.
+        #: (model, version) → keys, so that an unload need not search the whole cache.
         self._of_model: dict[tuple[str, str], set[ResponseKey]] = {}
 
     def __len__(self) -> int:
@@ -130,11 +128,11 @@ class ResponseCache:
             return None
         self.hits += 1
         self._entries.move_to_end(key)
-        # A dictionary of the caller's own; the arrays in it are shared, and read-only.
+        # The dictionary is a copy; its arrays are shared and read-only.
         return dict(entry[0])
 
     def insert(self, key: ResponseKey, tensors: Tensors) -> bool:
-        """Keeps a copy; False if it is larger than the whole cache may be."""
+        """Stores a copy; False: it is larger than the whole cache."""
         size = accounted_bytes(tensors)
         if size > self.limit_bytes:
             return False
@@ -149,7 +147,7 @@ class ResponseCache:
         return True
 
     def forget(self, model_name: str, model_version: str) -> int:
-        """Drops every response of a version that is going away; returns how many."""
+        """Removes every response of a version that is being unloaded; returns their number."""
         keys = list(self._of_model.get((model_name, model_version), ()))
         for key in keys:
             self._remove(key)

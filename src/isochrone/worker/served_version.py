@@ -1,7 +1,6 @@
-"""A model version that is being served: checks requests against its signature, counts them, passes them to its runner.
+"""A model version that is served: it checks requests against its signature, counts them and passes them to its runner.
 
-Everything that changes here changes on the loop's thread. In-flight requests are counted so that an unload can wait for
-the last one.
+Its state changes only on the loop's thread. The count of in-flight requests lets an unload wait for the last one.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RequestRunner(Protocol):
-    """What runs the requests of a version: batches, sequences, or the steps of an ensemble."""
+    """The interface of the runners of a version: of batches, streams, sequences, or ensembles."""
 
     @property
     def pending(self) -> int: ...
@@ -35,15 +34,15 @@ class RequestRunner(Protocol):
         ...
 
     def estimated_run(self) -> int:
-        """ns its run would take, with those it would join; 0: not known."""
+        """ns that the run of a new request would take, in the batch that it would join; 0: not known."""
         ...
 
     def least_run(self) -> int:
-        """ns its run would take alone: the least there can be; 0: not known."""
+        """ns that the run of a request takes alone, the minimum; 0: not known."""
         ...
 
     def steps_digest(self, stages: Mapping[str, str] | None) -> str:
-        """Digests of the versions a request with these stages would run through in an ensemble; "" for a model."""
+        """Digests of the versions that an ensemble would run for a request with these stages; "" for a model."""
         ...
 
     def check_stuck(self, now: int) -> None: ...
@@ -67,7 +66,7 @@ class ServedVersion:
         self.statistics = statistics
         self.signature = description.signature
         self.batched = description.signature.max_batch_size > 0
-        #: No output is BYTES: the shapes decide an answer's size, so transports memoise what stands around the data.
+        #: No output is BYTES: the size of an answer depends on shapes alone, so transports memoise the bytes around it.
         self.fixed_size = all(spec.datatype != "BYTES" for spec in description.signature.outputs)
         self.decoupled: bool = description.config.model_transaction_policy.decoupled
         self.runner: RequestRunner
@@ -79,7 +78,7 @@ class ServedVersion:
         self._drained: asyncio.Event | None = None
 
     def submit(self, request: InferRequest) -> None:
-        """Takes a request; raises if it is not one for this model, or cannot be queued."""
+        """Runs a request, or raises: it does not fit the model, or cannot be queued."""
         plan = request.plan
         if plan.checked_by is not self:
             plan = request.plan = self._own(plan)
@@ -100,7 +99,7 @@ class ServedVersion:
 
     @staticmethod
     def _own(plan: Plan) -> Plan:
-        """The plan itself, or a copy while requests of another version may still be computing by what it says."""
+        """The plan itself, or a copy while requests of another version may still use it."""
         other = plan.checked_by
         return copy(plan) if isinstance(other, ServedVersion) and other.in_flight else plan
 
@@ -115,7 +114,7 @@ class ServedVersion:
         self.in_flight += 1
 
     def cache_digest(self, stages: Mapping[str, str] | None = None) -> str:
-        """What decides an answer beside the request: this version, and for an ensemble those its steps run."""
+        """The digest of everything beside the request that decides an answer: this version, and those of its steps."""
         return self.digest + self.runner.steps_digest(stages)
 
     def request_ended(self) -> None:
@@ -125,7 +124,7 @@ class ServedVersion:
             self._drained.set()
 
     async def drain(self, seconds: float) -> bool:
-        """Waits until no request is in flight; False if that took too long."""
+        """Waits until no request is in flight; False: the time has passed."""
         if not self.in_flight:
             return True
         self._drained = asyncio.Event()
@@ -136,7 +135,7 @@ class ServedVersion:
             return False
         return True
 
-    def refuse_unary(self, endpoint: str) -> None:
+    def reject_unary(self, endpoint: str) -> None:
         if self.decoupled:
             raise Unsupported(
                 f"{endpoint} doesn't support models with decoupled transaction policy: '{self.model_name}'; "
@@ -144,7 +143,7 @@ class ServedVersion:
             )
 
     def _look_up(self, request: InferRequest, cache: ResponseCache) -> InferRequest | None:
-        """Answers from the cache; otherwise the request to run instead, which puts its answer there."""
+        """Answers from the cache. On a miss, returns a request to run instead, which stores its answer."""
         started = now_ns()
         key = response_key(request, self.model_name, self.model_version, self.cache_digest(request.stages))
         outputs = cache.lookup(key)
@@ -152,7 +151,7 @@ class ServedVersion:
         cache.lookup_ns += now - started
         if outputs is None:
             return CachingRequest(request, cache, key, self.statistics, now - started)
-        # As Triton: a hit's time in the queue ends where the look-up begins.
+        # As in Triton: the queue time of a hit ends where the look-up begins.
         request.dispatched = started
         request.compute_start = request.infer_start = now
         request.infer_end = request.compute_end = now

@@ -1,7 +1,8 @@
-"""The worker process: listeners, models, signals, and an orderly end.
+"""The worker process: listeners, models, signals.
 
-Start: listen (live, not ready), load and warm the models, be ready, start the companions. SIGTERM: stop the companions,
-say not ready, stop accepting, finish what is in flight within the grace period, free the models, exit 0.
+Start: listen (live, not ready), load and warm the models, become ready, start the companions. SIGTERM: stop the
+companions, report not ready, stop accepting, finish in-flight requests within the grace period, free the models, exit
+0.
 """
 
 from __future__ import annotations
@@ -38,14 +39,14 @@ from isochrone.worker.service import WorkerService
 
 log = structlog.get_logger()
 
-#: Compute threads wait this long for the interpreter at most; the default of 5 ms would add that to a tail.
+#: The longest time that a thread waits for the interpreter; the default of 5 ms would add to tail latency.
 _SWITCH_INTERVAL = 0.0001
 _TICK = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """What ``isochrone serve`` was told. Names follow Triton's flags where it has them."""
+    """Settings of ``isochrone serve``, named after Triton's flags where it has them."""
 
     repositories: tuple[Path, ...]
     host: str = "0.0.0.0"
@@ -53,56 +54,56 @@ class ServeSettings:
     http_port: int | None = 8000
     grpc_port: int | None = 8001
     metrics_port: int | None = 8002
-    #: "none": load all at start; "explicit": what ``load_models`` names, then on request; "poll": follow the files.
+    #: "none": load all models at start; "explicit": load ``load_models``, then on request; "poll": load changed files.
     control_mode: str = "none"
     load_models: tuple[str, ...] = ()
-    #: Seconds between looks at the repository in poll mode.
+    #: Seconds between two scans of the repository in poll mode.
     poll_seconds: float = 15.0
-    #: Seconds in-flight requests get when stopping (Triton's exit-timeout-secs).
+    #: Seconds for in-flight requests when the server stops (Triton's exit-timeout-secs).
     exit_timeout: float = 30.0
-    #: A model that fails to load ends the server (Triton's exit-on-error).
+    #: The server exits if a model fails to load at start (Triton's exit-on-error).
     exit_on_error: bool = True
     strict_readiness: bool = True
     server_name: str = "isochrone"
     allow_shared_memory: bool = False
-    #: Load requests may bring files along (Triton's ``file:`` parameters): whoever may load may then run code.
+    #: Load requests may carry files (Triton's ``file:`` parameters): anyone who may load can then run code.
     allow_file_overrides: bool = False
-    #: Origins of pages that may use the server from a browser, beside its own.
+    #: Origins, beside its own, of web pages that may call the server.
     allow_origins: tuple[str, ...] = ()
-    #: Of a fleet's worker: what calls that change it must carry; "": any call may.
+    #: In a fleet: the token that calls which change the worker must carry; "": none.
     control_token: str = field(default="", repr=False)
     #: Bytes of the response cache; 0: none.
     cache_bytes: int = 0
-    #: Services whose port other processes may listen on too (SO_REUSEPORT).
+    #: Services whose port other processes may share (SO_REUSEPORT).
     shared_ports: frozenset[str] = frozenset()
-    #: Service → its address, where it is another than ``host``.
+    #: Service → its address, if it differs from ``host``.
     hosts: Mapping[str, str] = field(default_factory=dict)
     tls: ssl.SSLContext | None = None
     #: For the gRPC port alone; ``tls`` covers it otherwise.
     grpc_tls: ssl.SSLContext | None = None
-    #: Headers that APIs need, and headers that become parameters.
+    #: Headers that APIs require, and headers that become parameters.
     rules: HeaderRules = field(default_factory=HeaderRules)
     #: Trace settings at start, by the names of the trace API.
     trace: Mapping[str, list[str]] = field(default_factory=dict)
     loading: LoadSettings = field(default_factory=LoadSettings)
-    #: Whether /metrics shows the machine's processors and memory.
+    #: Whether /metrics has the machine's processors and memory.
     cpu_metrics: bool = True
     limits: WireLimits = field(default_factory=WireLimits)
 
 
 class StartFailed(Exception):
-    """The server cannot start; the message says what to change."""
+    """The server cannot start; the message names the remedy."""
 
 
 class Companion(Protocol):
-    """Something that runs beside a worker while it takes requests: tells others of it, for one."""
+    """A task beside the worker while it accepts requests, such as its registration with a fleet."""
 
     async def start(self, ports: Mapping[str, int]) -> None:
-        """The worker is ready, on these ports by service."""
+        """The worker is ready; ``ports`` are by service."""
         ...
 
     async def stop(self) -> None:
-        """The worker is about to stop; it takes requests until this returns."""
+        """The worker is about to stop; it accepts requests until this returns."""
         ...
 
 
@@ -140,14 +141,14 @@ class Worker:
         self._background: list[asyncio.Task[None]] = []
 
     async def run(self) -> int:
-        """Serves until told to stop; the process's exit status."""
+        """Serves until a stop signal; returns the exit status of the process."""
         loop = asyncio.get_running_loop()
         for number in stop_signals():
             loop.add_signal_handler(number, self._stop.set)
         starting = asyncio.ensure_future(self.start())
         stopping = asyncio.ensure_future(self._stop.wait())
         try:
-            # A model that takes long to load, or hangs in it, must not keep the process from ending.
+            # A model that hangs while it loads must not prevent the process from stopping.
             await asyncio.wait((starting, stopping), return_when=asyncio.FIRST_COMPLETED)
             if starting.done():
                 await starting
@@ -156,7 +157,7 @@ class Worker:
             for task in (starting, stopping):
                 task.cancel()
             ended, _ = await asyncio.gather(starting, stopping, return_exceptions=True)
-            # The reason follows on the terminal; that a server which never served has stopped is no news.
+            # The caller prints the reason; a server that never served need not log that it stops.
             await self.stop(quiet=isinstance(ended, StartFailed))
         return 0
 
@@ -165,14 +166,14 @@ class Worker:
         _raise_file_limit()
         if self.settings.shared_ports and self.settings.control_mode == "explicit":
             log.warning(
-                "a load, an unload or a shared-memory region reaches one of the workers that share a port, whichever"
-                " accepts the connection; give each a port of its own behind a gateway to reach them all",
+                "a load, an unload or a shared-memory region reaches only one of the workers that share a port; give"
+                " each worker a port of its own behind a gateway to reach them all",
                 shared=sorted(self.settings.shared_ports),
             )
         self.catalog.watchdog.start()
         await self._listen()
         await self._load_models()
-        # What start-up made lives as long as the process: a full collection need not walk it again (some 10 ms here).
+        # Objects of the start-up live as long as the process: full collections skip them (some 10 ms).
         gc.collect()
         gc.freeze()
         self.service.accepting = True
@@ -226,12 +227,12 @@ class Worker:
             if problem is not None:
                 self.catalog.note_failure(name, (), problem)
                 failed.append(name)
-        wanted = {name: LoadParameters() for name in names if problems.get(name) is None}
-        for name, reason in (await self.catalog.load_all(wanted)).items():
+        requested = {name: LoadParameters() for name in names if problems.get(name) is None}
+        for name, reason in (await self.catalog.load_all(requested)).items():
             if isinstance(reason, NotFound):
-                # The index does not list what is not there, so the catalog has kept it to itself.
+                # The catalog does not log a missing model, which the index does not list.
                 log.error("model failed to load", model=name, error=str(reason))
-            if name in wanted:
+            if name in requested:
                 failed.append(name)
         if failed and settings.exit_on_error:
             raise StartFailed(
@@ -243,7 +244,7 @@ class Worker:
         return self.service.snapshot(self._listeners.snapshot())
 
     async def _tick(self) -> None:
-        """Ten times a second: looks after stuck runs."""
+        """Checks for stuck runs ten times a second."""
         while True:
             await asyncio.sleep(_TICK)
             self.catalog.check_stuck()
@@ -254,12 +255,12 @@ class Worker:
             await self.catalog.poll()
 
     async def stop(self, *, quiet: bool = False) -> None:
-        """Finishes in-flight work within the grace period; what is left after it is cut. ``quiet``: without a log."""
+        """Finishes in-flight requests within the grace period, then closes connections. ``quiet``: no log lines."""
         if self.service.stopping:
             return
         for problem in await asyncio.gather(*(each.stop() for each in self._companions), return_exceptions=True):
             if problem is not None:
-                log.error("a companion of the worker did not stop well", error=str(problem))
+                log.error("a companion of the worker failed to stop", error=str(problem))
         self.service.stopping = True
         if not quiet:
             log.info("stopping", in_flight=self.service.in_flight, grace_seconds=self.settings.exit_timeout)
@@ -269,7 +270,7 @@ class Worker:
         started = now_ns()
         cut = await self._listeners.stop(self.settings.exit_timeout)
         if cut:
-            log.warning("connections were cut after the grace period", connections=cut)
+            log.warning("connections were closed after the grace period", connections=cut)
         left = max(1.0, self.settings.exit_timeout - (now_ns() - started) / 1e9)
         await self.catalog.close(left)
         self.catalog.watchdog.stop()
@@ -278,7 +279,7 @@ class Worker:
 
 
 def _raise_file_limit() -> None:
-    """Every connection is a file; the usual soft limit of 1,024 is for interactive programs."""
+    """Raises the soft limit of open files, usually 1,024, to the hard limit: every connection is a file."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

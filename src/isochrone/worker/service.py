@@ -1,4 +1,4 @@
-"""The worker's answer to every call of the protocol, for both transports."""
+"""The worker's implementation of every call of the protocol, for both transports."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class WorkerService(InferenceService):
         self._served = catalog.served
         self._report: dict[str, float] = {}
         self._report_at = 0
-        self._follow_verbosity()
+        self._apply_verbosity()
 
     # The hot path.
 
@@ -85,26 +85,26 @@ class WorkerService(InferenceService):
         if served is None:
             served = self._find(plan.model_name, plan.model_version)
         if served.decoupled and not request.takes_many:
-            served.refuse_unary(request.endpoint())
+            served.reject_unary(request.endpoint())
         served.submit(request)
 
     def _infer_and_log(self, request: InferRequest) -> None:
-        """What ``infer`` is at verbose level 2 and above."""
+        """Replaces ``infer`` at verbose level 2 and above."""
         logged = (LoggedStream if request.takes_many else LoggedRequest)(request)
         try:
             type(self).infer(self, logged)
         except IsochroneError as error:
-            logged.tell(error.code, error=str(error))
+            logged.log(error.code, error=str(error))
             raise
 
-    def _follow_verbosity(self) -> None:
-        # Over the method, so that those who do not ask for lines do not pay for the question.
+    def _apply_verbosity(self) -> None:
+        # Replaces the method, so that the level costs nothing per request.
         if int(self._log_settings.current()["log_verbose_level"]) >= REQUEST_LINES:
             self.__dict__["infer"] = self._infer_and_log
         else:
             self.__dict__.pop("infer", None)
 
-    # What models say of themselves.
+    # Metadata of models.
 
     def is_decoupled(self, model_name: str, model_version: str) -> bool:
         return self._find(model_name, model_version).decoupled
@@ -155,10 +155,10 @@ class WorkerService(InferenceService):
     def is_ready(self) -> bool:
         if not self.accepting or self.stopping:
             return False
-        return not self._strict_readiness or not any(row[2] == "UNAVAILABLE" for row in self._wanted())
+        return not self._strict_readiness or not any(row[2] == "UNAVAILABLE" for row in self._requested())
 
-    def _wanted(self) -> list[tuple[str, str, str, str]]:
-        """Rows of the index for models that ought to be served: unloaded on request is not a failure."""
+    def _requested(self) -> list[tuple[str, str, str, str]]:
+        """Rows of the index, without models that were unloaded on request."""
         return [row for row in self.catalog.index() if row[2] and not is_unloaded(row[3])]
 
     def is_model_ready(self, model_name: str, model_version: str) -> bool:
@@ -182,7 +182,7 @@ class WorkerService(InferenceService):
         self._check_control()
         if not self._allow_file_overrides and any(name.startswith(FILE_PREFIX) for name in parameters):
             raise PermissionDenied(
-                f"model '{model_name}': a load request may not bring files along, since they may hold code; "
+                f"model '{model_name}': a load request may not carry files, since they may contain code; "
                 "start the server with --allow-file-overrides to allow it"
             )
         await self.catalog.load(model_name, parameters)
@@ -210,13 +210,13 @@ class WorkerService(InferenceService):
 
     def log_settings(self, changes: Mapping[str, bool | int | str]) -> dict[str, bool | int | str]:
         settings = self._log_settings.apply(changes)
-        self._follow_verbosity()
+        self._apply_verbosity()
         return settings
 
     # Load and metrics.
 
     def load_report(self, model_name: str = "", model_version: str = "") -> Mapping[str, float]:
-        """At most a millisecond old, but for the model's own figures: it goes with every answer that asks for it."""
+        """At most a millisecond old, except for the model's own figures: many answers carry it."""
         now = now_ns()
         if now - self._report_at > 1_000_000:
             self._report_at = now
@@ -258,7 +258,7 @@ class WorkerService(InferenceService):
 
 
 def _memory() -> tuple[float, int]:
-    """The machine's memory in use, 0 to 1, and the bytes available."""
+    """The share of the machine's memory in use, and the available bytes."""
     try:
         with open("/proc/meminfo", "rb") as file:
             lines = dict(line.split(b":") for line in file.read(400).splitlines() if b":" in line)

@@ -1,9 +1,8 @@
-"""What is counted of a model version: every request, every batch, every failure.
+"""Statistics of a model version: requests, batches, failures, and a histogram per stage.
 
-The last thing that happens to a request. ``record_success`` stands on the hot path of some 50,000 requests a
-second in one thread, so it only extends a list of plain ints; the sums and histograms are made from it in
-numpy, 512 requests at a time or when somebody reads. All calls come on the event loop's thread: nothing here
-locks, and nothing here waits.
+``record_success`` is on the hot path of some 50,000 requests a second in one thread, so it only extends a list of plain
+ints. numpy folds the list into sums and histograms, 512 requests at a time or when the statistics are read. All calls
+come on the loop's thread: nothing here locks or waits.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, Histogram, Mode
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
 
-#: Ints kept of one request: eight marks and its rows.
+#: Ints per request: eight timestamps and its rows.
 _WIDTH: Final = 9
-#: Requests between two foldings. One folding of 512 stalls the loop for some 0.2 ms; its fixed cost, about 20
-#: µs of numpy calls, is what keeps the number from being smaller.
+#: Requests between two folds. A fold of 512 stalls the loop for some 0.2 ms; its fixed cost, about 20 µs of numpy
+#: calls, speaks against a smaller number.
 _FOLD_EVERY: Final = 512
 _FOLD_AT: Final = _FOLD_EVERY * _WIDTH
 
 _BOUNDS: Final = np.array(BUCKET_BOUNDS_NS, dtype=np.int64)
 _BUCKETS: Final = len(BUCKET_BOUNDS_NS) + 1
-#: Moves each stage's bucket numbers to a range of their own, so that one bincount serves all five.
+#: Gives the buckets of each stage a range of their own, so that one bincount serves all five.
 _STAGE_OFFSETS: Final = np.arange(len(STAGES), dtype=np.int64)[:, None] * _BUCKETS
 
-# Columns of the marks, in the order record_success writes them. A stage is the difference of two of them.
+# Columns of the timestamps, in the order of record_success. A stage is the difference of two of them.
 _ARRIVED, _ENQUEUED, _DISPATCHED, _COMPUTE_START = range(4)
 _INFER_START, _INFER_END, _COMPUTE_END, _NOW, _ROWS = range(4, _WIDTH)
 _STAGE_ENDS: Final = np.array([_NOW, _DISPATCHED, _INFER_START, _INFER_END, _COMPUTE_END])
@@ -42,7 +41,7 @@ _STAGE_STARTS: Final = np.array([_ARRIVED, _ENQUEUED, _COMPUTE_START, _INFER_STA
 
 
 class ModelStatistics:
-    """Counts of one model version, in Triton's terms, and a histogram per stage, which Triton has not."""
+    """Counts of one model version, in Triton's terms, and a histogram per stage, which Triton lacks."""
 
     __slots__ = (
         "_batches",
@@ -57,7 +56,7 @@ class ModelStatistics:
         "_inference_count",
         "_last_inference_ms",
         "_pending_hits",
-        "_pending_marks",
+        "_pending_times",
         "_rejections",
         "_sums",
         "_wall_clock_ns",
@@ -68,12 +67,12 @@ class ModelStatistics:
     def __init__(self, model_name: str, model_version: str, wall_clock_ns: Callable[[], int] = time.time_ns) -> None:
         self.model_name = model_name
         self.model_version = model_version
-        #: The protocol's ``last_inference`` is an instant of the calendar: the wall clock's one use here.
+        #: Only for the protocol's ``last_inference``, which is a wall-clock time.
         self._wall_clock_ns = wall_clock_ns
-        self._pending_marks: list[int] = []
-        #: Of cache hits: whole and queued ns.
+        self._pending_times: list[int] = []
+        #: Total and queue ns of cache hits.
         self._pending_hits: list[int] = []
-        #: Requests answered by computing; cache hits are counted apart.
+        #: Requests answered by computing, without cache hits.
         self._computed = 0
         self._inference_count = 0
         self._counts: npt.NDArray[np.int64] = np.zeros((len(STAGES), _BUCKETS), dtype=np.int64)
@@ -88,11 +87,10 @@ class ModelStatistics:
         self._cache_misses = self._cache_miss_ns = 0
 
     def record_success(self, request: InferRequest, now: int, rows: int) -> None:
-        """Counts an answered request. A stage that left no mark counts as zero long."""
-        marks = self._pending_marks
-        # One flat list: numpy reads it back twice as fast as a list of tuples, and no tuple outlives the call
-        # for the garbage collector to visit.
-        marks += (
+        """Counts an answered request. A stage without a timestamp counts as zero."""
+        times = self._pending_times
+        # One flat list: numpy reads it twice as fast as a list of tuples, and the garbage collector visits no tuples.
+        times += (
             request.arrived,
             request.enqueued,
             request.dispatched,
@@ -103,21 +101,21 @@ class ModelStatistics:
             now,
             rows,
         )
-        if len(marks) >= _FOLD_AT:
+        if len(times) >= _FOLD_AT:
             self.fold()
 
     def record_single(self, request: InferRequest, now: int, rows: int) -> None:
-        """Counts an answered request that ran alone and at once: ``record_success`` and ``record_batch`` in one."""
+        """Counts an answered request that ran alone: ``record_success`` and ``record_batch`` in one."""
         batch = self._batches.get(rows)
         if batch is None:
             batch = self._batches[rows] = [0, 0, 0, 0]
         batch[0] += 1
         started, ended = request.infer_start, request.infer_end
         batch[2] += ended - started
-        marks = self._pending_marks
+        times = self._pending_times
         arrived = request.arrived
-        marks += (arrived, arrived, arrived, started, started, ended, ended, now, rows)
-        if len(marks) >= _FOLD_AT:
+        times += (arrived, arrived, arrived, started, started, ended, ended, now, rows)
+        if len(times) >= _FOLD_AT:
             self.fold()
 
     def record_batch(self, rows: int, input_ns: int, infer_ns: int, output_ns: int) -> None:
@@ -132,16 +130,16 @@ class ModelStatistics:
         self._last_inference_ms = self._wall_clock_ns() // 1_000_000
 
     def record_failure(self, reason: str, duration_ns: int) -> None:
-        """Counts a request that was taken and then failed; ``reason`` is the error's code."""
+        """Counts an accepted request that failed; ``reason`` is the error's code."""
         self._failures[reason] = self._failures.get(reason, 0) + 1
         self._fail_ns += duration_ns
 
     def record_rejected(self, reason: str) -> None:
-        """Counts a request turned away before it was taken; like Triton's, ``fail`` includes it."""
+        """Counts a request that was rejected on arrival; as in Triton, ``fail`` includes it."""
         self._rejections[reason] = self._rejections.get(reason, 0) + 1
 
     def record_cache_hit(self, request: InferRequest, now: int, lookup_ns: int) -> None:
-        """Counts an answer from the cache: a success with a queue time, but no inference and no compute."""
+        """Counts an answer from the cache: a success with a queue time, but without inference."""
         self._cache_hits += 1
         self._cache_hit_ns += lookup_ns
         waits = self._pending_hits
@@ -150,32 +148,32 @@ class ModelStatistics:
             self.fold()
 
     def record_cache_miss(self, lookup_ns: int, insert_ns: int) -> None:
-        """Counts a miss, beside the success of the computed answer."""
+        """Counts a miss, in addition to the success of the computed answer."""
         self._cache_misses += 1
         self._cache_miss_ns += lookup_ns + insert_ns
 
     def fold(self) -> None:
-        """Brings what was recorded into the sums. Reading does this too; a loop may when it is idle."""
-        marks, waits = self._pending_marks, self._pending_hits
-        if marks:
-            # Single runs leave the wall clock alone: when the last one ended follows from its monotonic mark.
-            ended = self._wall_clock_ns() - (now_ns() - marks[_NOW - _WIDTH])
+        """Adds the recorded timestamps to sums and histograms."""
+        times, waits = self._pending_times, self._pending_hits
+        if times:
+            # Single runs do not read the wall clock: the end of the last one follows from its monotonic timestamp.
+            ended = self._wall_clock_ns() - (now_ns() - times[_NOW - _WIDTH])
             self._last_inference_ms = max(self._last_inference_ms, ended // 1_000_000)
-            table = np.fromiter(marks, np.int64, len(marks)).reshape(-1, _WIDTH).T
-            marks.clear()
+            table = np.fromiter(times, np.int64, len(times)).reshape(-1, _WIDTH).T
+            times.clear()
             self._add_durations(table[_STAGE_ENDS] - table[_STAGE_STARTS])
             self._computed += table.shape[1]
             self._inference_count += int(table[_ROWS].sum())
         if waits:
-            # Two columns: a hit has the first two stages, request and queue.
+            # A hit has the first two stages, request and queue.
             durations = np.fromiter(waits, np.int64, len(waits)).reshape(-1, 2).T.copy()
             waits.clear()
             self._add_durations(durations)
 
     def _add_durations(self, durations: npt.NDArray[np.int64]) -> None:
-        """Adds one row per stage, of the first so many stages."""
+        """``durations`` has one row per stage, from the first stage on."""
         stages = len(durations)
-        # A mark never left is 0, and the difference to it far below zero.
+        # A missing timestamp is 0, and the difference far below zero.
         np.maximum(durations, 0, out=durations)
         buckets = _BOUNDS.searchsorted(durations)
         buckets += _STAGE_OFFSETS[:stages]
@@ -200,18 +198,18 @@ class ModelStatistics:
             inference_count=self._inference_count,
             execution_count=self.execution_count,
         )
-        told = message.inference_stats
+        stats = message.inference_stats
         for duration, count, total_ns in (
-            (told.success, self._computed + self._cache_hits, request_ns),
-            (told.fail, failed, self._fail_ns),
-            (told.queue, self._computed + self._cache_hits, queue_ns),
-            (told.compute_input, self._computed, compute_ns[0]),
-            (told.compute_infer, self._computed, compute_ns[1]),
-            (told.compute_output, self._computed, compute_ns[2]),
-            (told.cache_hit, self._cache_hits, self._cache_hit_ns),
-            (told.cache_miss, self._cache_misses, self._cache_miss_ns),
+            (stats.success, self._computed + self._cache_hits, request_ns),
+            (stats.fail, failed, self._fail_ns),
+            (stats.queue, self._computed + self._cache_hits, queue_ns),
+            (stats.compute_input, self._computed, compute_ns[0]),
+            (stats.compute_infer, self._computed, compute_ns[1]),
+            (stats.compute_output, self._computed, compute_ns[2]),
+            (stats.cache_hit, self._cache_hits, self._cache_hit_ns),
+            (stats.cache_miss, self._cache_misses, self._cache_miss_ns),
         ):
-            # Set even when both are 0: perf_analyzer insists that each is there.
+            # Present even when both are 0: perf_analyzer requires it.
             duration.SetInParent()
             duration.count = count
             duration.ns = total_ns
@@ -227,7 +225,7 @@ class ModelStatistics:
         return message
 
     def snapshot(self, digest: str = "", pending: int = 0) -> ModelSnapshot:
-        """A frozen copy for metrics; the caller knows the version's digest and how many wait in its queue."""
+        """A frozen copy for metrics, with the version's digest and the number of its queued requests."""
         self.fold()
         counts = self._counts.copy()
         counts.setflags(write=False)

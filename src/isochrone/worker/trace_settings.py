@@ -1,7 +1,7 @@
-"""Triton's trace settings: kept, checked and shown, per model over global, as the trace extension describes.
+"""Triton's trace settings: validated, stored and returned, per model and global, as the trace extension describes.
 
-A model's settings are those given for it and the global ones for the rest; clearing one of them makes it the global one
-again, and clearing a global one makes it the command line's. Nothing is traced yet: the settings are kept for clients.
+A model inherits the global settings that it does not override. Clearing a model's setting restores the global one;
+clearing a global one restores that of the command line. Nothing is traced yet: the settings exist for clients.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Settings = dict[str, list[str]]
 
 class TraceSettings:
     def __init__(self, initial: Mapping[str, list[str]] | None = None) -> None:
-        """``initial`` is the command line's: what a reset of the global settings goes back to."""
+        """``initial`` are the settings of the command line, which a reset of the global settings restores."""
         self._initial = {**_DEFAULTS, **(initial or {})}
         for key, value in self._initial.items():
             if key not in ("trace_file", "trace_mode"):
@@ -40,7 +40,7 @@ class TraceSettings:
         self._models: dict[str, Settings] = {}
 
     def apply(self, model_name: str, changes: Mapping[str, list[str] | None]) -> Settings:
-        """Applies changes (None clears a key) and returns the settings in force; all of them, or an error."""
+        """Applies changes (None clears a key) and returns the effective settings. Raises without changing anything."""
         given = {key: self._read(key, value) for key, value in changes.items()}
         own = dict(self._models.get(model_name, {}) if model_name else self._global)
         for key, value in given.items():
@@ -68,7 +68,7 @@ class TraceSettings:
         if key not in _DEFAULTS:
             raise InvalidArgument(f"trace setting '{key[:50]}': expected one of {', '.join(_DEFAULTS)}")
         if key == "trace_file":
-            # A path from the network is not a place to write to.
+            # A caller on the network must not choose the file.
             raise Unsupported("trace file location can not be updated through network protocol")
         if key == "trace_mode" and value not in (None, self._initial[key]):
             raise InvalidArgument(f"trace setting '{key}' cannot be changed while the server runs")

@@ -343,7 +343,7 @@ def test_a_process_that_dies_and_comes_back_is_told_in_the_log(tmp_path: Path, m
         executable.close()
     assert [(line["event"], line["log_level"], line["not_shown"]) for line in lines] == [
         ("the process of a model was lost", "warning", 0),
-        ("the process of a model was started again", "warning", 0),
+        ("the process of a model was restarted", "warning", 0),
     ]
     assert (lines[0]["model"], lines[0]["version"]) == ("m", "1")
     assert lines[0]["how"] == "infer: its process exited with code 7"

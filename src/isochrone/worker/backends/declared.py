@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def declared_outputs(context: LoadContext) -> dict[str, str]:
-    """Name and datatype of every output an execution gives: the declared ones, then a sequence's implicit state.
+    """Name and datatype of every output of an execution: the declared outputs, then a sequence's implicit state.
 
-    The scheduler keeps the state between the requests of a sequence; to a backend it is an output like any other.
+    The sequence batcher keeps the state between requests; to a backend it is an ordinary output.
     """
     outputs = {spec.name: spec.datatype for spec in context.signature.outputs}
     for state in context.config.sequence_batching.state:
@@ -25,6 +25,6 @@ def declared_outputs(context: LoadContext) -> dict[str, str]:
 
 
 def scheduler_inputs(context: LoadContext) -> set[str]:
-    """Names of the inputs no request carries: control tensors and implicit state of a sequence model."""
+    """Names of the inputs that no request carries: control tensors and implicit state of a sequence model."""
     sequences = context.config.sequence_batching
     return {control.name for control in sequences.control_input} | {state.input_name for state in sequences.state}

@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LoadContext:
-    """What a backend is told when it makes one instance."""
+    """The model, version and instance to load."""
 
     model_name: str
     model_version: str
-    #: The version's own directory: where model.onnx, model.py, … lie.
+    #: The directory of the version, with model.onnx, model.py, …
     directory: Path
     #: The completed ``ModelConfig`` message.
     config: Any
     signature: Signature
-    #: 0-based number of this instance among the model's.
+    #: Number of this instance, from 0.
     instance: int
-    #: CPUs this instance is pinned to; empty: not pinned. The worker pins the thread; a backend that starts threads
-    #: or processes of its own pins those.
+    #: CPUs of this instance; empty: any. The worker pins the thread; a backend pins the threads and processes that it
+    #: starts.
     cpus: tuple[int, ...]
     #: The configuration's ``parameters`` as plain strings.
     parameters: Mapping[str, str]
@@ -40,29 +40,29 @@ class LoadContext:
 class Executable(abc.ABC):
     """One loaded instance of a model version."""
 
-    #: A decoupled executable answers through ``stream``; an ordinary one through ``execute``.
+    #: The worker calls ``stream`` of a decoupled executable and ``execute`` of an ordinary one.
     decoupled: bool = False
-    #: A decoupled executable whose ``stream`` is asynchronous: many requests run on one instance at once.
+    #: ``stream`` returns an asynchronous iterator: many requests run on one instance at the same time.
     is_async: bool = False
-    #: Whether a measured-fast run may happen on the event loop's own thread. False where the runtime wants one thread
-    #: of its own (CUDA contexts, thread-local state) or may block.
+    #: Whether a run that measurements show to be fast may happen on the event loop's thread. False if the runtime needs
+    #: one thread of its own (CUDA contexts, thread-local state) or may block.
     inline_allowed: bool = True
-    #: Whether returned arrays never share memory with the inputs: then input buffers are reused from batch to batch.
+    #: Whether returned arrays never share memory with the inputs, so that input buffers can be reused.
     fresh_outputs: bool = False
 
     @abc.abstractmethod
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
-        """Runs one batch. ``inputs`` are C-contiguous and read-only by contract; returned arrays belong to the caller.
+        """Runs one batch. ``inputs`` are C-contiguous and must not be written; returned arrays belong to the caller.
 
-        Anything raised is reported to each caller of the batch as ``ModelFailed``.
+        ``outputs`` are the names to return; None: all. An exception becomes the ``ModelFailed`` of each request.
         """
 
     def stream(
         self, inputs: Tensors, parameters: Parameters
     ) -> Iterator[Tensors] | AsyncIterator[Tensors]:  # pragma: no cover - overridden where decoupled
-        """Runs one request of a decoupled model: 0..N responses."""
+        """Runs one request of a decoupled model, with any number of responses."""
         return iter((self.execute(inputs, None),))
 
     @abc.abstractmethod
     def close(self) -> None:
-        """Frees what the instance holds, memory included. Called once, when nothing runs on it."""
+        """Frees the instance, including its memory. Called once, when nothing runs on it."""

@@ -1,7 +1,7 @@
-"""The ``parameters`` of a model's configuration, read as the type a backend wants.
+"""Typed access to the ``parameters`` of a model's configuration.
 
-Backends call these while loading. Every refusal names the file, the key, what was expected and what was given. Keys
-are looked up as written and in capitals, because Triton's backends use both spellings.
+Backends call these functions while loading. Errors name the file, the key, the expected and the given value. Keys are
+looked up as written and in capitals, because Triton's backends use both.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ def where(context: LoadContext) -> str:
 
 
 def text(context: LoadContext, key: str) -> str | None:
-    """The parameter's value without surrounding space, or None when it is absent or empty."""
+    """The value of a parameter without surrounding space; None if it is absent or empty."""
     value = context.parameters.get(key, context.parameters.get(key.upper(), "")).strip()
     return value or None
 
 
-def refuse(context: LoadContext, key: str, expected: str, given: str) -> NoReturn:
+def reject(context: LoadContext, key: str, expected: str, given: str) -> NoReturn:
     raise ConfigError(where(context), f'parameters["{key}"]', expected, repr(given))
 
 
@@ -38,9 +38,9 @@ def integer(context: LoadContext, key: str, default: int, *, minimum: int = 0) -
     try:
         number = int(value)
     except ValueError:
-        refuse(context, key, f"an integer >= {minimum}", value)
+        reject(context, key, f"an integer >= {minimum}", value)
     if number < minimum:
-        refuse(context, key, f"an integer >= {minimum}", value)
+        reject(context, key, f"an integer >= {minimum}", value)
     return number
 
 
@@ -51,7 +51,7 @@ def boolean(context: LoadContext, key: str, default: bool) -> bool:
     if value.lower() in _TRUE:
         return True
     if value.lower() not in _FALSE:
-        refuse(context, key, "a boolean (1, 0, true or false)", value)
+        reject(context, key, "a boolean (1, 0, true or false)", value)
     return False
 
 
@@ -60,5 +60,5 @@ def choice(context: LoadContext, key: str, default: str, allowed: tuple[str, ...
     if value is None:
         return default
     if value.lower() not in allowed:
-        refuse(context, key, "one of " + ", ".join(allowed), value)
+        reject(context, key, "one of " + ", ".join(allowed), value)
     return value.lower()

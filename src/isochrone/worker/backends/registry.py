@@ -1,8 +1,7 @@
-"""From the name in a model's configuration to the function that loads it.
+"""The backends by name.
 
-The lifecycle asks here once per instance. A backend's runtime (onnxruntime, torch) is imported the first time a model
-needs it, so a server without torch models never pays torch's import. Ensembles are not here: they run other models,
-not a runtime.
+A backend's module, and with it its runtime (onnxruntime, torch), is imported when the first model needs it: a server
+without torch models never imports torch. Ensembles are not backends: they run other models.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from isochrone.worker.backends.interface import Executable, LoadContext
 
 Load = Callable[[LoadContext], Executable]
 
-#: By the names that ``models.config`` brings every spelling of a backend down to.
+#: By the short names of ``isochrone.models.configuration.backends``.
 MODULE_BY_BACKEND = {
     "onnx": "isochrone.worker.backends.onnx.backend",
     "python": "isochrone.worker.backends.python.backend",
@@ -25,7 +24,7 @@ MODULE_BY_BACKEND = {
 
 
 def loader(backend: str, where: str = "config.pbtxt") -> Load:
-    """The load function of a backend; ``where`` names the file that asked for it, for the refusal."""
+    """The load function of a backend; ``where`` is the configuration's file, for the error."""
     module = MODULE_BY_BACKEND.get(backend)
     if module is None:
         raise ConfigError(where, "backend", "one of " + ", ".join(MODULE_BY_BACKEND), repr(backend))

@@ -1,12 +1,12 @@
 """PyTorch models on the CPU: programs saved by ``torch.export`` (``model.pt2``) and TorchScript (``model.pt``).
 
-``load`` reads the file for one instance; the worker then calls ``execute`` with whole batches. Inputs are matched as
-Triton's pytorch backend does it: names that end in ``__0``, ``__1``, … are positions, names that are all arguments of
-``forward`` are those arguments, and anything else is taken in the configuration's order. Outputs are matched in the
-configuration's order, or by key where the model returns a dict.
+``load`` reads the file for one instance; the worker then calls ``execute`` with whole batches. Inputs are matched as in
+Triton's pytorch backend: names that end in ``__0``, ``__1``, … are positions; names that are all arguments of
+``forward`` are those arguments; other names follow the configuration's order. Outputs are matched in the
+configuration's order, or by key if the model returns a dict.
 
-torch is an extra and takes a second to import, so it is imported when the first such model loads. Its thread settings
-are of the whole process: ``intra_op_thread_count`` of the model loaded last holds for every torch model.
+torch is an extra and takes a second to import, so ``load`` imports it. Its thread settings apply to the whole process:
+``intra_op_thread_count`` of the model loaded last applies to every torch model.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from isochrone.worker.backends.interface import Executable, LoadContext
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
 
-# An error travels in a gRPC trailer, and clients refuse headers beyond 8 KiB.
+# gRPC sends errors in a trailer, and clients reject headers beyond 8 KiB.
 _LONGEST_MESSAGE = 2000
 
 _POSITION = re.compile(r"__(\d+)$")
 
 
 class TorchExecutable(Executable):
-    """One module, called with tensors that share the batch's memory."""
+    """One module, called with tensors that share the memory of the batch."""
 
-    # Torch keeps per-thread state (grad mode, allocator caches, its own pool of threads) and its dispatcher alone
-    # costs tens of microseconds: it stays on the instance's thread.
+    # Torch keeps state per thread (grad mode, allocator caches, its thread pool), and its dispatcher alone costs tens
+    # of microseconds.
     inline_allowed = False
 
     def __init__(
@@ -66,13 +66,13 @@ class TorchExecutable(Executable):
                 positional = [self._to_torch(inputs[name]) for name in self._positional]
                 keywords = {name: self._to_torch(inputs[name]) for name in self._keywords}
                 results = self._matched(self._module(*positional, **keywords))
-                wanted = self._outputs if outputs is None else [o for o in self._outputs if o[0] in outputs]
-                return {name: self._to_numpy(name, dtype, results[name]) for name, dtype in wanted}
+                requested = self._outputs if outputs is None else [o for o in self._outputs if o[0] in outputs]
+                return {name: self._to_numpy(name, dtype, results[name]) for name, dtype in requested}
         except IsochroneError:
             raise
         except Exception as error:
             said = str(error).strip()
-            # TorchScript puts a listing of the program before what went wrong; the last line says that.
+            # TorchScript puts a listing of the program before the message, which is the last line.
             said = said.rpartition("\n")[2] if "TorchScript interpreter" in said else said
             raise ModelFailed(f"{self._label}: torch: {said[:_LONGEST_MESSAGE]}") from error
 
@@ -80,7 +80,7 @@ class TorchExecutable(Executable):
         self._module = None
 
     def _matched(self, results: Any) -> dict[str, Any]:
-        """What the module returned, by output name."""
+        """The results of the module by output name."""
         names = [name for name, _ in self._outputs]
         if isinstance(results, dict):
             missing = [name for name in names if name not in results]
@@ -95,10 +95,10 @@ class TorchExecutable(Executable):
 
     def _to_torch(self, array: Tensor) -> Any:
         brain = array.dtype == ml_dtypes.bfloat16
-        if brain:  # numpy's and torch's bfloat16 do not know each other; two-byte integers stand in between
+        if brain:  # numpy and torch cannot convert each other's bfloat16; two-byte integers can pass
             array = array.view(np.int16)
         if not array.flags.writeable:
-            # Torch has no read-only tensors and warns; models must not write to inputs, so share the memory anyway.
+            # Torch has no read-only tensors and would warn; models must not write to inputs, so sharing is safe.
             array = np.asarray(_WritableView(array))
         tensor = self._torch.from_numpy(array)
         return tensor.view(self._torch.bfloat16) if brain else tensor
@@ -119,7 +119,7 @@ class TorchExecutable(Executable):
 
 
 class _WritableView:
-    """Presents a read-only array's memory as writable; numpy keeps this object, and so the array, alive."""
+    """Presents the memory of a read-only array as writable, and keeps the array alive."""
 
     def __init__(self, array: Tensor) -> None:
         self._array = array
@@ -177,7 +177,7 @@ def _exported(torch: Any, path: Path) -> tuple[Callable[..., Any], tuple[list[st
 
 def _scripted(torch: Any, path: Path) -> tuple[Callable[..., Any], tuple[list[str], list[str]]]:
     with warnings.catch_warnings():
-        # TorchScript is deprecated upstream; whoever serves such a file knows, and cannot change it here.
+        # TorchScript is deprecated; an operator who serves such a file cannot change that here.
         warnings.simplefilter("ignore", DeprecationWarning)
         module = torch.jit.load(str(path), map_location="cpu").eval()
     return module, ([argument.name for argument in module.forward.schema.arguments[1:]], [])
@@ -186,7 +186,7 @@ def _scripted(torch: Any, path: Path) -> tuple[Callable[..., Any], tuple[list[st
 def _arguments(
     context: LoadContext, names: list[str], forward: tuple[list[str], list[str]]
 ) -> tuple[list[str], list[str]]:
-    """Which input goes where: the names of the positional arguments in order, and those of the keyword ones."""
+    """The names of the inputs that become positional arguments, in order, and keyword arguments."""
     positional, keywords = forward
     if set(names) <= {*positional, *keywords}:
         ordered = [name for name in positional if name in names]

@@ -131,7 +131,7 @@ def _last(batch: PlannedBatch) -> tuple[int, int]:
 class BatchPlan:
     """The batches that a queue is expected to form. Updated by each arrival, rebuilt when a batch deviates from it."""
 
-    __slots__ = ("_curve", "_free", "_max_rows", "batches", "late", "margin")
+    __slots__ = ("_curve", "_free", "_max_rows", "batches", "margin")
 
     def __init__(self, max_rows: int, margin: int, curve: LatencyCurve) -> None:
         self._max_rows = max_rows
@@ -141,8 +141,6 @@ class BatchPlan:
         #: When each instance is free, without the last batch; a heap whose first element is the instance of that batch.
         self._free: list[int] = [0]
         self.batches: list[PlannedBatch] = []
-        #: Number of requests that will be late in any case.
-        self.late = 0
 
     def make(self, entries: Sequence[Entry], now: int, busy_until: Sequence[int]) -> None:
         """Builds the plan from the queue."""
@@ -150,12 +148,10 @@ class BatchPlan:
         heapify(free)
         curve, maximum = self._curve, self._max_rows
         self.batches = []
-        self.late = 0
         left: Sequence[Entry] = entries[:_PLANNED_ENTRIES]
         while left:
             start = self._next_start()
             choice = choose(left, start, maximum, self.margin, curve)
-            self.late += len(choice.late)
             examined = len(choice.taken) + len(choice.late) + len(choice.passed)
             if choice.taken:
                 last = choice.taken[-1]

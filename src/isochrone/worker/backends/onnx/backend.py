@@ -1,20 +1,20 @@
 """Models in ONNX files, run by onnxruntime.
 
-``load`` opens a session for one instance; the worker then calls ``execute`` with whole batches. onnxruntime lets go of
-the GIL while it computes. Contiguous inputs are handed over without a copy, unless copying is the cheaper way.
+``load`` opens a session for one instance; the worker then calls ``execute`` with whole batches. onnxruntime releases
+the GIL while it computes. Contiguous inputs are passed without a copy, unless a copy is cheaper.
 
-What a call costs, 16 → 16 → 16 MLP, one row, one thread (µs):
+Cost of a call in µs, 16 → 16 → 16 MLP, one row, one thread:
 
-    session.run                                       15.4   the public call; hands outputs over without a copy
+    session.run                                       15.4   the public call; returns outputs without a copy
     session._sess.run                                 13.2   the same without its checks, but not public
-    run_with_iobinding, bound anew each call          23.1   binding costs more than it saves
+    run_with_iobinding, bound at each call            23.1   binding costs more than it saves
     run_with_iobinding, output freshly allocated      21.2
     run_with_iobinding, bound once per shape          12.4   with the copy into and out of the bound buffers
     OnnxExecutable.execute, bound / not bound  14.0 / 18.0
 
-So a batch of a shape seen before, whose tensors are small, goes through buffers bound once for that shape: two copies
-of a few hundred bytes are cheaper than making tensors out of arrays. From 16 KiB on the copies eat the gain, and at
-1 MiB ``run`` (74) is as fast as any binding (68 with an output buffer that nobody may keep, 153 bound anew).
+So a small batch of a known shape uses buffers that are bound once for that shape: two copies of a few hundred bytes are
+cheaper than making tensors from arrays. From 16 KiB on the copies cost the gain, and at 1 MiB ``run`` (74) is as fast
+as any binding (68 with an output buffer that the caller may not keep, 153 bound at each call).
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from isochrone.worker.backends.onnx.shapes import check_dims
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensor, Tensors
 
-# An error travels in a gRPC trailer, and clients refuse headers beyond 8 KiB.
+# gRPC sends errors in a trailer, and clients reject headers beyond 8 KiB.
 _LONGEST_MESSAGE = 2000
 
 _ONNX_BFLOAT16 = 16  # TensorProto.BFLOAT16; the onnx package is not needed for one number
 
 _BOUND_BYTES = 16 * 1024
 _BOUND_SHAPES = 64
-# A run this long does not notice the microseconds a binding saves, but would notice being run twice to prove it.
+# A longer run gains nothing from a binding, and the check of the binding would run it twice.
 _BOUND_RUN_NS = 1_000_000
 
 
@@ -67,9 +67,9 @@ class _Binding:
 
 
 class OnnxExecutable(Executable):
-    """A session whose tensors are all numbers numpy knows."""
+    """A session whose tensors all have numpy's number types."""
 
-    # Even a graph that hands its input back does so as a copy.
+    # onnxruntime copies even an input that the graph returns.
     fresh_outputs = True
 
     def __init__(self, context: LoadContext, session: Any) -> None:
@@ -77,7 +77,7 @@ class OnnxExecutable(Executable):
         self._session = session
         self._input_names = [node.name for node in session.get_inputs()]
         self._output_names = list(declared_outputs(context))
-        #: By outputs wanted and input shapes; None: this shape is better run unbound.
+        #: By requested outputs and input shapes; None: this shape is faster unbound.
         self._bindings: dict[Any, _Binding | None] = {}
         on_cpu = session.get_providers() == [onnx_options.CPU_PROVIDER]
         self._binding_allowed = on_cpu and parameters.boolean(context, "io_binding", True)
@@ -95,7 +95,7 @@ class OnnxExecutable(Executable):
             try:
                 self._session.run_with_iobinding(binding.io)
             except Exception:
-                return self._run_after_refusal(inputs, outputs)
+                return self._run_after_failure(inputs, outputs)
             return {name: buffer.copy() for name, buffer in binding.outputs}
         except IsochroneError:
             raise
@@ -107,25 +107,25 @@ class OnnxExecutable(Executable):
         return dict(zip(names, self._session.run(names, inputs), strict=True))
 
     def _run_unbound(self, key: Any, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
-        """Runs a batch as it is, and binds buffers for the next one of its shape where that pays."""
+        """Runs a batch unbound, and binds buffers for its shape if that is worthwhile."""
         if key in self._bindings:
             return self._run(inputs, outputs)
         begun = perf_counter_ns()
         results = self._run(inputs, outputs)
-        # Slow once may be the machine's fault, so a slow run is not held against the shape for ever.
+        # A slow run may be a stall of the machine, so the shape may be bound later.
         if perf_counter_ns() - begun > _BOUND_RUN_NS or len(self._bindings) >= _BOUND_SHAPES:
             return results
         self._bindings[key] = None
         if sum(array.nbytes for tensors in (inputs, results) for array in tensors.values()) <= _BOUND_BYTES:
             binding = _Binding(self._session, inputs, results)
             self._session.run_with_iobinding(binding.io)
-            # A graph that hands back its input or a constant, or draws random numbers, must not be bound on trust.
+            # Verified: a graph that returns its input or a constant, or draws random numbers, must not be bound.
             if all(buffer.tobytes() == results[name].tobytes() for name, buffer in binding.outputs):
                 self._bindings[key] = binding
         return results
 
-    def _run_after_refusal(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
-        """A bound run failed: either the batch is bad, and fails again here, or output shapes depend on the data."""
+    def _run_after_failure(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
+        """A bound run failed: the batch is bad and fails again, or output shapes depend on the data."""
         results = self._run(inputs, outputs)
         self._binding_allowed = False
         self._bindings.clear()
@@ -137,12 +137,12 @@ class OnnxExecutable(Executable):
 
 
 class ConvertingExecutable(OnnxExecutable):
-    """A session with tensors that onnxruntime and numpy know under different types: strings and bfloat16."""
+    """A session with tensors of types that onnxruntime and numpy represent differently: strings and bfloat16."""
 
     def __init__(self, context: LoadContext, session: Any) -> None:
         super().__init__(context, session)
         self._binding_allowed = False
-        # onnxruntime takes strings only as arrays, and gives bfloat16 only as OrtValues: see ``load`` for both at once.
+        # onnxruntime accepts strings only as arrays and returns bfloat16 only as OrtValues; ``load`` rejects both.
         self._gives_bfloat16 = "BF16" in declared_outputs(context).values()
 
     def _run(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
@@ -164,7 +164,7 @@ def _to_onnxruntime(name: str, array: Tensor) -> Any:
 
 
 def _decoded(name: str, array: Tensor) -> Tensor:
-    """onnxruntime's strings are UTF-8, and it would take the ``repr`` of a ``bytes`` without a word."""
+    """Decodes UTF-8: onnxruntime would silently use the ``repr`` of a ``bytes``."""
     strings = np.empty(array.shape, np.object_)
     flat = strings.reshape(-1)
     for position, element in enumerate(array.reshape(-1)):
@@ -179,7 +179,7 @@ def _decoded(name: str, array: Tensor) -> Tensor:
 
 def _from_ortvalue(value: Any) -> Tensor:
     if value.data_type() == "tensor(bfloat16)":
-        # numpy() has no type for bfloat16; the bytes are in host memory and are copied before ``value`` goes.
+        # numpy() has no type for bfloat16; the bytes are in host memory and are copied while ``value`` is alive.
         size = value.tensor_size_in_bytes()
         raw = ctypes.string_at(value.data_ptr(), size) if size else b""
         return np.frombuffer(bytearray(raw), ml_dtypes.bfloat16).reshape(value.shape())
@@ -197,7 +197,7 @@ def load(context: LoadContext) -> Executable:
     options = onnx_options.session_options(context)
     providers = onnx_options.execution_providers(context)
     try:
-        # Without enable_fallback=0 a failing provider is replaced by the CPU with nothing but a printed line.
+        # Without enable_fallback=0, onnxruntime replaces a failing provider by the CPU and only prints a line.
         session = onnxruntime.InferenceSession(str(path), options, providers=providers, enable_fallback=0)
     except Exception as error:
         raise InvalidArgument(f"{path}: onnxruntime cannot load this file: {error}") from error
@@ -210,7 +210,7 @@ def load(context: LoadContext) -> Executable:
 
 def _model_file(context: LoadContext) -> Path:
     path = context.directory / (context.config.default_model_filename or "model.onnx")
-    if path.is_dir():  # a model with external data lies in a directory of that name
+    if path.is_dir():  # a model with external data is a directory of that name
         path = path / "model.onnx"
     if not path.is_file():
         raise ConfigError(str(path), "model file", "an onnx file", "no such file")
@@ -221,7 +221,7 @@ def _check_shapes(context: LoadContext, session: Any) -> None:
     signature = context.signature
     batched = signature.max_batch_size > 0
     for specs, nodes in ((signature.inputs, session.get_inputs()), (signature.outputs, session.get_outputs())):
-        # A free size has a name in the file, or none.
+        # A free size is a name or None.
         shapes = {node.name: tuple(size if isinstance(size, int) else -1 for size in node.shape) for node in nodes}
         for spec in specs:
             dims, output = spec.dims if spec.reshape is None else spec.reshape, specs is signature.outputs
@@ -229,7 +229,7 @@ def _check_shapes(context: LoadContext, session: Any) -> None:
 
 
 def _check_tensors(context: LoadContext, session: Any, path: Path) -> set[str]:
-    """Refuses a configuration that the file contradicts; returns every datatype the two exchange."""
+    """Rejects a configuration that contradicts the file; returns every datatype that they exchange."""
     given_inputs = {node.name: node.type for node in session.get_inputs()}
     given_outputs = {node.name: node.type for node in session.get_outputs()}
     declared_inputs = {spec.name: spec.datatype for spec in context.signature.inputs}

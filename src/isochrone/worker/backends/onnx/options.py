@@ -1,8 +1,7 @@
-"""From a model's configuration to onnxruntime's session options and execution providers.
+"""Session options and execution providers of onnxruntime, from a model's configuration.
 
-Runs while a model loads, before ``onnx`` opens the file. It reads ``optimization`` and ``parameters``, under the names
-Triton's onnxruntime backend uses where it has them, and refuses what this build of onnxruntime cannot do instead of
-falling back to something slower in silence.
+``optimization`` and ``parameters`` have the names of Triton's onnxruntime backend where it has them. Options that this
+build of onnxruntime cannot satisfy are rejected: a silent fall-back would be slower.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from isochrone.errors import ConfigError
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.interface import LoadContext
 
-# Triton's numbering, in its documentation of ModelOptimizationPolicy.Graph.
+# As Triton documents ModelOptimizationPolicy.Graph.
 _GRAPH_LEVELS = {
     -1: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC,
     0: onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
@@ -31,7 +30,7 @@ _PROVIDER_BY_ACCELERATOR = {
     "xnnpack": "XnnpackExecutionProvider",
 }
 
-# Triton's names of TensorRT settings, where onnxruntime's differ.
+# Triton's names of TensorRT options that onnxruntime names differently.
 _TENSORRT_OPTION = {
     "max_workspace_size_bytes": "trt_max_workspace_size",
     "max_cached_engines": "trt_max_cached_engines",
@@ -45,8 +44,8 @@ def session_options(context: LoadContext) -> Any:
     """Threads, graph level, memory and logging of one session."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = _graph_level(context)
-    # One thread per instance: instances and batches scale better than threads inside a small graph, where waking a
-    # pool costs more than the work, and on a 2-core machine the other core belongs to the event loop.
+    # One thread per instance: for a small graph, waking a pool costs more than the work, so instances and batches
+    # scale better. On a 2-core machine the event loop needs the other core.
     threads = parameters.integer(context, "intra_op_thread_count", 1, minimum=1)
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = parameters.integer(context, "inter_op_thread_count", 1, minimum=1)
@@ -55,39 +54,39 @@ def session_options(context: LoadContext) -> Any:
         options.execution_mode = onnxruntime.ExecutionMode.ORT_PARALLEL
     options.enable_cpu_mem_arena = parameters.boolean(context, "enable_mem_arena", True)
     options.enable_mem_pattern = parameters.boolean(context, "memory.enable_memory_pattern", True)
-    # A spinning pool burns a core between batches, and that core is the one the event loop wants.
+    # A spinning pool occupies a core between batches, which the event loop needs.
     spinning = "1" if parameters.boolean(context, "allow_spinning", False) else "0"
     options.add_session_config_entry("session.intra_op.allow_spinning", spinning)
     options.add_session_config_entry("session.inter_op.allow_spinning", spinning)
     if threads > 1 and context.cpus:
         options.add_session_config_entry("session.intra_op_thread_affinities", _affinities(context.cpus, threads))
-    # Whatever onnxruntime would log as an error it also raises, and a caller's bad input must not fill the log.
+    # onnxruntime also raises every error that it logs, and a caller's bad input must not fill the log.
     options.log_severity_level = 4
     return options
 
 
 def execution_providers(context: LoadContext) -> list[tuple[str, dict[str, str]]]:
-    """Providers in order of preference with their options; the CPU last, for the nodes the others do not take.
+    """Providers with their options, preferred first; the CPU last, for nodes that the others do not support.
 
-    ``parameters`` win over ``optimization.execution_accelerators``.
+    ``parameters`` take precedence over ``optimization.execution_accelerators``.
     """
     listed = parameters.text(context, "providers")
     if listed is not None:
-        wanted = [(name.strip(), dict[str, str]()) for name in listed.split(",") if name.strip()]
+        providers = [(name.strip(), dict[str, str]()) for name in listed.split(",") if name.strip()]
         key = 'parameters["providers"]'
     else:
-        wanted = _accelerators(context)
+        providers = _accelerators(context)
         key = "optimization.execution_accelerators"
     available = onnxruntime.get_available_providers()
-    for name, _ in wanted:
+    for name, _ in providers:
         if name not in available:
             expected = "an execution provider of this onnxruntime (" + ", ".join(available) + ")"
             raise ConfigError(parameters.where(context), key, expected, repr(name))
-    if CPU_PROVIDER not in [name for name, _ in wanted]:
-        wanted.append((CPU_PROVIDER, {}))
-    for name, options in _provider_options(context, [name for name, _ in wanted]).items():
-        next(given for wanted_name, given in wanted if wanted_name == name).update(options)
-    return wanted
+    if CPU_PROVIDER not in [name for name, _ in providers]:
+        providers.append((CPU_PROVIDER, {}))
+    for name, options in _provider_options(context, [name for name, _ in providers]).items():
+        next(given for provider, given in providers if provider == name).update(options)
+    return providers
 
 
 def _graph_level(context: LoadContext) -> Any:
@@ -99,10 +98,7 @@ def _graph_level(context: LoadContext) -> Any:
 
 
 def _affinities(cpus: tuple[int, ...], threads: int) -> str:
-    """One CPU for each pool thread; the calling thread is the first of ``threads`` and is pinned by the worker.
-
-    onnxruntime counts CPUs from 1.
-    """
+    """One CPU per thread of the pool, counted from 1. The worker pins the calling thread, the first of ``threads``."""
     return ";".join(str(cpus[position % len(cpus)] + 1) for position in range(1, threads))
 
 
@@ -138,10 +134,10 @@ def _provider_options(context: LoadContext, providers: list[str]) -> dict[str, d
     try:
         parsed = json.loads(value)
     except ValueError:
-        parameters.refuse(context, "provider_options", expected, value)
+        parameters.reject(context, "provider_options", expected, value)
     if not isinstance(parsed, dict):
-        parameters.refuse(context, "provider_options", expected, value)
+        parameters.reject(context, "provider_options", expected, value)
     for name, options in parsed.items():
         if name not in providers or not isinstance(options, dict):
-            parameters.refuse(context, "provider_options", expected, value)
+            parameters.reject(context, "provider_options", expected, value)
     return {name: {key: str(option) for key, option in options.items()} for name, options in parsed.items()}

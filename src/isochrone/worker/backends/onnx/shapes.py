@@ -1,4 +1,4 @@
-"""Whether the dimensions that a configuration declares fit those of an onnx file. Pure; the words are Triton's."""
+"""Whether the dimensions that a configuration declares fit those of an ONNX file. Pure; the messages are Triton's."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from isochrone.errors import InvalidArgument
 def check_dims(
     model: str, tensor: str, file: tuple[int, ...], dims: tuple[int, ...], *, batched: bool, output: bool
 ) -> None:
-    """Refuses ``dims`` that contradict the shape in the ``file``, where -1 is a size that the file leaves free.
+    """Rejects ``dims`` that contradict the shape in the ``file``, where -1 is a free size.
 
-    Sizes of inputs that the file states must be declared as they are: a request of another size would fail in every
-    run. An output may be declared with a free size: callers then get what the file says.
+    Fixed sizes of inputs must be declared as they are: a request of another size would always fail. An output may be
+    declared with a free size.
     """
     if not file:
         if any(size != 1 for size in dims):

@@ -1,7 +1,7 @@
 """Models written in Python: a ``model.py`` with a plain class named ``Model``.
 
     class Model:
-        def load(self, context): ...        # optional; context is a python_model.ModelContext
+        def load(self, context): ...        # optional; context is a model.ModelContext
         def infer(self, inputs):            # dict of name to array, whole batches
             return {"y": inputs["x"] * 2}
         def close(self): ...                # optional
@@ -10,12 +10,12 @@ With ``model_transaction_policy { decoupled: true }``, ``infer(self, inputs)`` o
 a generator or an async generator of such dicts. Inputs must not be written to, and an array that was returned must not
 be changed afterwards: the server may still be sending it.
 
-By default the model runs inside the server, on a thread of the worker's choosing (``isolation: "thread"``): a call
-costs 0.6 µs over the model's own time, but a model that calls ``os._exit``, crashes or hangs takes the server with
-it. With ``parameters { key: "isolation" value { string_value: "process" } }`` it runs in a process of its own
-(``python_isolated``), which costs two orders of magnitude more per call (150 µs; 320 µs with 1 MiB each way) and
-protects the server from all three; there, inputs are views of shared memory that end with the call, and a model that
-keeps one must copy it. A call that outlasts ``execution_timeout_ms`` is ended with its process.
+By default the model runs inside the server (``isolation: "thread"``): a call costs 0.6 µs beside the model's own time,
+but a model that calls ``os._exit``, crashes or hangs harms the server. With
+``parameters { key: "isolation" value { string_value: "process" } }`` it runs in a process of its own (``isolation``),
+which costs two orders of magnitude more per call (150 µs; 320 µs with 1 MiB each way) and protects the server from all
+three. There, inputs are views of shared memory that are valid during the call, and a model that keeps one must copy it.
+A call that exceeds ``execution_timeout_ms`` is ended by killing the process.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class PythonExecutable(Executable):
-    """A model inside the server's own process."""
+    """A model inside the server's process."""
 
     def __init__(self, model: UserModel) -> None:
         self._model = model
@@ -61,7 +61,7 @@ class PythonExecutable(Executable):
 
 
 class DecoupledExecutable(Executable):
-    """A decoupled model inside the server's own process."""
+    """A decoupled model inside the server's process."""
 
     decoupled = True
 

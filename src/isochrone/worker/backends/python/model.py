@@ -1,7 +1,7 @@
-"""The user's ``Model`` class: found, made, called, closed, and every way it can misbehave turned into one error.
+"""The user's ``Model`` class: import, construct, call and close it; every exception becomes a ``ModelFailed``.
 
-``python`` uses it inside the server, ``python_process`` inside a child process; neither calls user code otherwise. It
-must stay light to import, since every child starts with it.
+``backend`` uses it inside the server, ``isolation.child_main`` inside a child process; nothing else calls user code. It
+must stay light to import, since every child process imports it.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from isochrone.worker.backends.python.results import ResultCheck, WrongResult
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Parameters, Tensors
 
-# An error travels in a gRPC trailer, and clients refuse headers beyond 8 KiB.
+# gRPC sends errors in a trailer, and clients reject headers beyond 8 KiB.
 _LONGEST_MESSAGE = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class ModelContext:
-    """What a model is told about itself: the argument of its ``load``."""
+    """The argument of a model's ``load``."""
 
     model_name: str
     model_version: str
-    #: The version's own directory: weights and vocabularies lie here.
+    #: The directory of the version, with weights and vocabularies.
     directory: Path
-    #: The whole completed configuration, as config.pbtxt names its fields.
+    #: The completed configuration, with the field names of config.pbtxt.
     config: Mapping[str, Any]
     #: The configuration's ``parameters`` as plain strings.
     parameters: Mapping[str, str]
-    #: 0-based number of this instance among the model's.
+    #: Number of this instance, from 0.
     instance: int
 
 
 def _may_leave_out(config: Mapping[str, Any]) -> bool:
-    """Whether a response may lack an output: only of a model with optional inputs, and never a sequence's state."""
+    """Whether a response may lack an output: only if the model has optional inputs and no sequence state."""
     optional = any(each.get("optional") for each in config.get("input", ()))
     return optional and not config.get("sequence_batching", {}).get("state")
 
 
 class UserModel:
-    """One object of the user's class."""
+    """One instance of the user's class."""
 
     def __init__(self, context: ModelContext, filename: str, outputs: dict[str, str], decoupled: bool) -> None:
         self._directory = context.directory
         self._label = f"model '{context.model_name}' version {context.model_version}"
-        #: Checks what ``infer`` returned. Callers wrap ``WrongResult`` with ``wrong``.
+        #: Checks the results of ``infer``. Callers convert ``WrongResult`` with ``wrong``.
         self.check = ResultCheck(outputs, complete=not _may_leave_out(context.config)).check
         path = context.directory / filename
         if not path.is_file() or path.suffix != ".py":
@@ -60,9 +60,9 @@ class UserModel:
         self._modules = VersionModules(context.model_name, context.model_version, context.directory)
         try:
             self._model = self._make(path, context)
-            #: The user's bound method. Callers wrap what it raises with ``failure``.
+            #: The user's bound method. Callers convert its exceptions with ``failure``.
             self.infer: Callable[..., Any] = self._model.infer
-            #: Whether responses come asynchronously, so that one object may serve many requests at once.
+            #: Whether ``infer`` is an async generator, so that one object can serve many requests at the same time.
             self.is_async = inspect.isasyncgenfunction(self.infer)
             self._takes_parameters = self._check_infer(path, decoupled)
         except BaseException:
@@ -91,7 +91,7 @@ class UserModel:
         return model
 
     def _check_infer(self, path: Path, decoupled: bool) -> bool:
-        """Refuses an ``infer`` that can never work; tells whether it takes the request's parameters."""
+        """Rejects an ``infer`` that cannot work; returns whether it accepts the request's parameters."""
         lazy = inspect.isgeneratorfunction(self.infer) or self.is_async
         if inspect.iscoroutinefunction(self.infer):
             expected = "an async generator (it has no yield)" if decoupled else "a plain method"
@@ -106,10 +106,10 @@ class UserModel:
         positional = [p for p in taken if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         return len(positional) > 1 or any(p.kind is p.VAR_POSITIONAL for p in taken)
 
-    def results(self, results: Any, wanted: tuple[str, ...] | None) -> Tensors:
-        """The wanted outputs of what ``infer`` returned, checked."""
+    def results(self, results: Any, requested: tuple[str, ...] | None) -> Tensors:
+        """The requested outputs among the results of ``infer``, checked."""
         try:
-            return self.check(results, wanted)
+            return self.check(results, requested)
         except WrongResult as wrong:
             raise self.wrong(wrong) from None
 
@@ -117,7 +117,7 @@ class UserModel:
         return ModelFailed(f"{self._label}: infer returned a wrong result: {wrong}")
 
     def stream(self, inputs: Tensors, parameters: Parameters) -> Iterator[Tensors] | AsyncIterator[Tensors]:
-        """The responses of a decoupled model, each checked. An async model gives an async iterator."""
+        """The responses of a decoupled model, each checked; an async iterator if the model is async."""
         try:
             responses = self.infer(inputs, parameters) if self._takes_parameters else self.infer(inputs)
         except BaseException as error:
@@ -139,7 +139,7 @@ class UserModel:
         except BaseException as error:
             raise self.failure("infer", error) from error
         finally:
-            # Also when the caller has gone: the user's ``finally`` blocks run now, not when memory is next swept.
+            # Also after a disconnect: the user's ``finally`` blocks run now, not at the next garbage collection.
             if hasattr(responses, "close"):
                 try:
                     responses.close()
@@ -162,19 +162,19 @@ class UserModel:
                     raise self.failure("infer, while being closed,", error) from error
 
     def close(self) -> None:
-        """Runs the user's ``close`` and forgets the module, whatever the former does."""
+        """Runs the user's ``close`` and removes its modules, even if it raises."""
         try:
             if hasattr(self._model, "close"):
                 self._model.close()
         except BaseException as error:
             raise self.failure("close", error) from error
         finally:
-            # The object goes before its modules do, so that its __del__ still finds them.
+            # The object is deleted before its modules, so that its __del__ can use them.
             del self._model, self.infer
             self._modules.remove()
 
     def failure(self, step: str, error: BaseException) -> ModelFailed:
-        """The error for anything user code raised, SystemExit and KeyboardInterrupt included."""
+        """The error for an exception of user code, including SystemExit and KeyboardInterrupt."""
         try:
             said = str(error)
         except Exception:
@@ -185,7 +185,7 @@ class UserModel:
         return ModelFailed(f"{self._label}: {step} raised {raised}{self._line(error)}")
 
     def _line(self, error: BaseException) -> str:
-        """Where in the user's own files it happened; nothing where it happened elsewhere."""
+        """The innermost line in the user's files; "" if there is none."""
         if isinstance(error, SyntaxError) and error.filename and error.lineno:
             places = [(error.filename, error.lineno)]
         else:

@@ -1,11 +1,11 @@
-"""Imports a model version's ``model.py`` and the modules beside it, apart from every other version's.
+"""Imports ``model.py`` of a model version and the modules beside it, isolated from other versions.
 
-Two versions of one model each have a ``model.py`` and perhaps a ``features.py``: under their plain names the second
-would be given the first's. So a version's directory becomes a package with a name of its own, and the modules in it
-get an ``import`` that looks there first: ``import features`` in version 2 is version 2's, at load and later, in any
-thread. ``sys.path`` is never touched, and ``remove`` leaves nothing in ``sys.modules``.
+Two versions of a model each have a ``model.py`` and perhaps a ``features.py``: under plain names, the second version
+would get the modules of the first. So the directory of a version becomes a package with a unique name, and its modules
+get an ``import`` that searches this package first: ``import features`` in version 2 finds version 2's file, at any time
+and in any thread. ``sys.path`` is never changed, and ``remove`` leaves nothing in ``sys.modules``.
 
-Used by ``python_model`` while a model loads and closes; never per request.
+``model`` uses it while a model loads and closes, never per request.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from types import CodeType, ModuleType
 from typing import Any
 
 _serials = itertools.count(1)
-#: Models load on threads of their own, and invalidate_caches deletes what another call may have deleted (KeyError).
+#: Models load on several threads, and concurrent calls of invalidate_caches raise KeyError.
 _listings = threading.Lock()
 
 
 class VersionModules(MetaPathFinder):
-    """The package that stands for one version's directory, and the finder of its modules."""
+    """The package of one version's directory, and the finder of its modules."""
 
     def __init__(self, model_name: str, model_version: str, directory: Path) -> None:
         self.directory = directory
         readable = re.sub(r"\W", "_", f"{model_name}_{model_version}")
-        # The serial keeps apart instances, reloads, and names that differ only where \W was replaced.
+        # The serial distinguishes instances, reloads, and names that differ only in replaced characters.
         self.package = f"isochrone_model_{readable}_{next(_serials)}"
         self._builtins = {**vars(builtins), "__import__": self._import}
         package = ModuleType(self.package)
@@ -46,7 +46,7 @@ class VersionModules(MetaPathFinder):
 
     def import_module(self, name: str) -> ModuleType:
         with _listings:
-            importlib.invalidate_caches()  # the files may be younger than the finder's listing of the directory
+            importlib.invalidate_caches()  # the files may be newer than the finder's listing of the directory
         return importlib.import_module(f"{self.package}.{name}")
 
     def find_spec(
@@ -67,7 +67,7 @@ class VersionModules(MetaPathFinder):
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> ModuleType:
-        """What ``import`` means inside the version's modules."""
+        """The ``import`` of the version's modules."""
         top = name.partition(".")[0]
         if level or not self._holds(top):
             return builtins.__import__(name, globals, locals, fromlist or (), level)
@@ -81,20 +81,23 @@ class VersionModules(MetaPathFinder):
         return directory.with_name(f"{name}.py").is_file() or (directory / "__init__.py").is_file()
 
     def remove(self) -> None:
-        """Forgets every module of the version and lets go of what they hold."""
+        """Removes every module of the version and frees its objects."""
         sys.meta_path.remove(self)
-        # A copy of the names: other models import and go on their own threads meanwhile.
+        # A copy of the names: other threads import and remove modules meanwhile.
         names = [name for name in list(sys.modules) if name == self.package or name.startswith(f"{self.package}.")]
         for name in names:
             module = sys.modules.pop(name)
-            # A module and its functions refer to each other: without this, weights in a module's globals would
-            # stay until the next full collection, which a server must not force.
+            # A module and its functions refer to each other: without this, weights in its globals would stay until the
+            # next full collection.
             vars(module).clear()
 
 
 class _VersionLoader(SourceFileLoader):
-    """Compiles from source each time: a ``__pycache__`` in a model repository would change what is watched there,
-    and a cached file is taken for current when an edit kept size and second."""
+    """Compiles from source each time.
+
+    A ``__pycache__`` would change the watched repository, and Python considers a cached file current if an edit kept
+    the size and the second.
+    """
 
     def __init__(self, fullname: str, path: str, module_builtins: dict[str, Any]) -> None:
         super().__init__(fullname, path)

@@ -1,8 +1,8 @@
-"""What a python model returned, made into what it declared, or refused.
+"""The results of a Python model, checked against its declared outputs.
 
-Called after every run of user code, so the well-behaved case (a dict of arrays of the declared types) costs a few
-hundred nanoseconds. Arrays of another type are refused, not cast: a float64 array where FP32 was declared is a mistake
-worth a message, and a silent copy of every answer. Lists and scalars have no type yet, so they get the declared one.
+It runs after every call of user code, so the common case (a dict of arrays of the declared types) costs a few hundred
+nanoseconds. Arrays of another type are rejected, not cast: a float64 array where FP32 was declared is a mistake, and a
+cast would silently copy every answer. Lists and scalars have no type and get the declared one.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ _OBJECT = np.dtype(np.object_)
 
 
 class WrongResult(Exception):
-    """The sentence says what was expected and what was given; the caller adds which model."""
+    """The message has the expected and the given value; the caller adds the model."""
 
 
 class ResultCheck:
-    """Checks results against a model's declared outputs (name to datatype).
+    """Checks results against the declared outputs (name to datatype) of a model.
 
-    ``complete``: every output that is wanted must be there. A model with optional inputs may leave out what it has
-    nothing to say about.
+    ``complete``: every requested output must be present. A model with optional inputs may leave outputs out.
     """
 
     def __init__(self, outputs: dict[str, str], *, complete: bool = True) -> None:
@@ -39,11 +38,11 @@ class ResultCheck:
         self._numbers_only = _OBJECT not in self._dtypes.values()
         self._all = tuple(outputs)
 
-    def check(self, results: Any, wanted: tuple[str, ...] | None) -> Tensors:
-        """The wanted outputs (None: all), each a C-contiguous array of the declared type."""
-        # What a well-behaved model returns is looked at once and handed on as it is: 0.6 µs for one output.
+    def check(self, results: Any, requested: tuple[str, ...] | None) -> Tensors:
+        """The requested outputs (None: all), each a C-contiguous array of the declared type."""
+        # The common case is checked once and returned as it is: 0.6 µs for one output.
         if (
-            (wanted is None or wanted == self._all)
+            (requested is None or requested == self._all)
             and self._numbers_only
             and type(results) is dict
             and len(results) == len(self._declared)
@@ -54,16 +53,16 @@ class ResultCheck:
                     break
             else:
                 return results
-        return self._mended(results, wanted)
+        return self._converted_results(results, requested)
 
-    def _mended(self, results: Any, wanted: tuple[str, ...] | None) -> Tensors:
+    def _converted_results(self, results: Any, requested: tuple[str, ...] | None) -> Tensors:
         if not isinstance(results, dict):
             raise WrongResult(f"expected a dict of output name to array, given {_kind(results)}")
         for name in results:
             if name not in self._dtypes:
                 declared = ", ".join(f"'{known}'" for known in self._dtypes)
                 raise WrongResult(f"output {name!r}: expected one of {declared}")
-        expected = list(self._dtypes if wanted is None else wanted)
+        expected = list(self._dtypes if requested is None else requested)
         missing = [name for name in expected if name not in results]
         if missing and self._complete:
             raise WrongResult(f"output '{missing[0]}': expected an array, given no such key")
@@ -80,7 +79,7 @@ def _converted(name: str, value: Any, dtype: np.dtype[Any]) -> Tensor:
         return _strings(name, value)
     if value is None:
         raise WrongResult(f"output '{name}': expected {datatype_of(dtype)}, given None")
-    # np.float64 is a float to isinstance, but has a type of its own.
+    # np.float64 is an instance of float, but has a type.
     untyped = isinstance(value, list | tuple | int | float) and not isinstance(value, np.generic)
     try:
         array = np.asarray(value)

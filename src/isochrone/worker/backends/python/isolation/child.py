@@ -1,7 +1,7 @@
-"""The server's hold on the process of one isolated model: start it, ask it, end it.
+"""The child process of an isolated model, as the server sees it: start it, send questions, kill it.
 
-``python_isolated`` decides when; this does it. A child ends with ``end`` at the latest, and with the server whatever
-happens to that. Nothing here may wait for a child without watching for its death.
+A child ends when ``end`` is called, or when the server dies. Nothing here waits for a child without watching for its
+death.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from isochrone.worker.backends.python.isolation import messages
 from isochrone.worker.backends.python.isolation.messages import Answer, Question
 from isochrone.worker.backends.python.isolation.shared_block import SharedBlock
 
-# Time for a model's own close(); a child that takes longer is killed.
+# Time for a model's close(); a child that takes longer is killed.
 _CLOSE_MILLISECONDS = 5000
 _MESSAGE_SECONDS = 5
 
 
 class ChildGone(Exception):
-    """The child ended, or was ended here because it made no sense; the sentence says how."""
+    """The child exited, or was killed because its messages were invalid; the message says which."""
 
 
 class ChildTimedOut(Exception):
@@ -34,10 +34,10 @@ class ChildTimedOut(Exception):
 
 
 class Spawner:
-    """A thread that does nothing but start children.
+    """A thread that starts children.
 
-    The kernel's "die with your parent" is tied to the *thread* that started the process, not to its process: started
-    by a passing loader thread, a child would be killed as soon as that thread ends.
+    The kernel's parent-death signal depends on the *thread* that started the process: a child of a loader thread would
+    be killed as soon as that thread ends.
     """
 
     def __init__(self, name: str) -> None:
@@ -54,7 +54,7 @@ class Spawner:
         return result
 
     def close(self) -> None:
-        """Ends the thread, and with it any child still alive."""
+        """Ends the thread, which kills any child that is still alive."""
         self._orders.put(None)
         self._thread.join()
 
@@ -62,8 +62,8 @@ class Spawner:
         while (order := self._orders.get()) is not None:
             command, descriptors = order
             try:
-                # A group of its own: Ctrl-C at a terminal is for the server alone, and what the model itself
-                # starts can be ended together with it.
+                # A process group of its own: Ctrl-C reaches the server alone, and the processes of the model can be
+                # killed with it.
                 process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=descriptors, process_group=0)
             except OSError as error:
                 self._results.put(error)
@@ -77,8 +77,8 @@ class Child:
     def __init__(self, spawner: Spawner, request: SharedBlock, responses: list[SharedBlock]) -> None:
         self._link, other = socket.socketpair()
         descriptors = [other.fileno(), request.descriptor, *(block.descriptor for block in responses)]
-        # -P: the directory the server was started in must not come before installed packages.
-        # -u: what a model printed before it crashed is not lost in a buffer.
+        # -P: the working directory must not come before installed packages.
+        # -u: the output of a model that crashes is not lost in a buffer.
         command = [sys.executable, "-P", "-u", "-m", "isochrone.worker.backends.python.isolation.child_main"]
         command += [str(os.getpid()), *map(str, descriptors)]
         try:
@@ -88,10 +88,10 @@ class Child:
             raise
         finally:
             other.close()
-        # A child that stops in the middle of a message, or stops reading, is not waited for without end.
+        # A child that stops in the middle of a message, or stops reading, must not block the server.
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self._link.setsockopt(socket.SOL_SOCKET, option, struct.pack("@ll", _MESSAGE_SECONDS, 0))
-        # The socket's end alone does not tell a death: a process forked by the model may hold its other side.
+        # The end of the socket does not show a death: a process that the model forked may hold the other side.
         self._death = os.pidfd_open(self._process.pid)
         self._answer_or_death = _poll(self._link.fileno(), self._death)
         self._death_only = _poll(self._death)
@@ -101,14 +101,14 @@ class Child:
         return self._process.pid
 
     def alive(self) -> bool:
-        """Whether the child waits for a question; one that speaks without being asked has closed its socket or is mad.
+        """Whether the child waits for a question; a child that sends without a question is broken.
 
-        Not Popen.poll, which reaps: until ``end`` has killed the child's group, nobody else may be given its id.
+        Not Popen.poll, which reaps: the process id must stay reserved until ``end`` has killed the child's group.
         """
         return not self._answer_or_death.poll(0)
 
     def ask(self, question: Question, timeout_ms: int | None) -> Answer:
-        """The child's answer. When it gives none, it is dead by the time this raises."""
+        """The child's answer. If there is none, the child is dead when this raises."""
         try:
             messages.send(self._link, question)
             ready = [descriptor for descriptor, _ in self._answer_or_death.poll(timeout_ms)]
@@ -119,20 +119,20 @@ class Child:
                 raise messages.Disconnected("it has ended")
             return messages.receive_answer(self._link)
         except messages.Disconnected as error:
-            raise ChildGone(self._last_words(str(error))) from None
+            raise ChildGone(self._cause_of_death(str(error))) from None
 
-    def _last_words(self, otherwise: str) -> str:
-        # The socket closes a moment before the process is gone.
+    def _cause_of_death(self, reason: str) -> str:
+        # The socket closes a moment before the process ends.
         died = bool(self._death_only.poll(1000))
         code = self.end()
         if not died:
-            return f"its process was killed: {otherwise}"
+            return f"its process was killed: {reason}"
         if code < 0:
             return f"its process was killed by {signal.Signals(-code).name}"
         return f"its process exited with code {code}"
 
     def close(self) -> None:
-        """Lets the model close itself, then ends the child."""
+        """Lets the model close, then ends the child."""
         try:
             messages.send(self._link, messages.Close())
             self._death_only.poll(_CLOSE_MILLISECONDS)
@@ -141,10 +141,7 @@ class Child:
         self.end()
 
     def end(self) -> int:
-        """Kills the child and what it started, gives back what it held, and returns its exit code.
-
-        May be called again.
-        """
+        """Kills the child and its process group and returns its exit code. May be called again."""
         if self._link.fileno() >= 0:
             try:
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -1,8 +1,7 @@
-"""The process of an isolated python model: ``python -m isochrone.worker.backends.python.isolation.child_main``.
+"""The process of an isolated Python model: ``python -m isochrone.worker.backends.python.isolation.child_main``.
 
-Started by ``python_child`` and never by hand. It loads one model, answers one question at a time over the socket it
-was given, and reads and writes tensors in the shared blocks. Whatever happens here (an exit, a crash, a hang) must
-harm this process alone, and it must never outlive the server.
+``child`` starts it. It loads one model, answers one question at a time over its socket, and reads and writes tensors in
+shared blocks. An exit, a crash or a hang must affect this process alone, and it must never outlive the server.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ if TYPE_CHECKING:
 _PR_SET_PDEATHSIG = 1
 
 
-# Characters of a traceback that go over.
+# Limit of the characters of a traceback.
 _LONGEST_TRACEBACK = 8000
 
 
@@ -68,7 +67,7 @@ class Session:
             return Done()
         except IsochroneError as error:
             return Failed(str(error), traceback=_traceback(error))
-        except BaseException as error:  # outside user code: a shared block that cannot grow, for one
+        except BaseException as error:  # outside user code, for example a shared block that cannot grow
             return Failed(str(self._model.failure("answering", error)))
 
     def _infer(self, question: Infer) -> Answer:
@@ -114,7 +113,7 @@ class Session:
 
 
 def _driven(responses: AsyncIterator[Tensors]) -> Iterator[Tensors]:
-    """Runs an async model on a loop of its own: here, nothing else needs one."""
+    """Runs an async model on an event loop of its own."""
     with asyncio.Runner() as runner:
         try:
             while True:
@@ -132,19 +131,19 @@ async def _following(responses: AsyncIterator[Tensors]) -> Tensors:
 
 def _die_with_parent(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it went before the line above took effect
+    if os.getppid() != parent:  # the parent died before the line above took effect
         os._exit(1)
 
 
 def _traceback(error: BaseException) -> str:
-    """Where the user's code raised; the end of it, which is what matters, where it is long."""
+    """The traceback of the user's code, shortened at its beginning."""
     return "".join(traceback.format_exception(error.__cause__ or error))[-_LONGEST_TRACEBACK:].rstrip()
 
 
 def _load(start: Start) -> UserModel:
     if start.cpus:
         os.sched_setaffinity(0, start.cpus)
-    # A process of its own can afford it, and pickled objects that name modules beside model.py then load.
+    # In a process of its own this is safe, and pickled objects can name modules beside model.py.
     sys.path.insert(0, start.directory)
     context = ModelContext(
         model_name=start.model_name,

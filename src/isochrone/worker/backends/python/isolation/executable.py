@@ -1,9 +1,9 @@
-"""A python model in a process of its own, as the worker sees it.
+"""The executable of a Python model in a process of its own.
 
-``python.load`` makes one where the configuration says ``isolation: "process"``. Tensors go over in shared memory, each
-copied once each way: inputs into a block the child reads in place, outputs by the child into one of a few blocks that
-the server then sends from in place. A child that dies or is killed for its time takes only its own call with it: the
-next call starts another, at once after the first death, then after a growing pause.
+``backend.load`` makes it if the configuration has ``isolation: "process"``. Tensors are exchanged in shared memory,
+with one copy each way: the server copies inputs into a block that the child reads in place, and the child copies
+outputs into one of a few blocks that the server sends from in place. A child that dies or is killed fails only its own
+call: the next call starts a new one, immediately after the first death, then after a growing pause.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# Responses that callers may still be reading when the next call begins; beyond, and below _COPIED_BYTES, the server
-# copies: a small answer must not keep a large block from being used.
+# Responses that may still be sent when the next call begins. Beyond, and below _COPIED_BYTES, the server copies: a
+# small answer must not occupy a large block.
 _BLOCKS_LENT = 3
 _COPIED_BYTES = 64 * 1024
 
@@ -81,14 +81,14 @@ class IsolatedExecutable(Executable):
         #: Deaths since the last answer, and the instant before which no child is started again.
         self._deaths = 0
         self._not_before = 0
-        self._last_words = ""
-        #: The first start is the load's, which tells its failures itself.
+        self._last_loss = ""
+        #: False during the load, which reports its failures itself.
         self._has_served = False
         self._lost_lines, self._restart_lines = Sparing(), Sparing()
-        #: Number of the stream the child has open; an older generator must not ask for its responses.
+        #: Number of the open stream; an older generator must not request its responses.
         self._stream_number = 0
         self._request = SharedBlock.create("isochrone-request")
-        #: The last is the one whose content is always copied out.
+        #: The content of the last block is always copied.
         self._responses = [SharedBlock.create(f"isochrone-response-{n}") for n in range(_BLOCKS_LENT + 1)]
         self._spawner = Spawner(context.model_name)
         try:
@@ -100,7 +100,7 @@ class IsolatedExecutable(Executable):
 
     @property
     def pid(self) -> int | None:
-        """The child's process id; None while it is dead."""
+        """The process id of the child; None if there is none."""
         return self._child.pid if self._child is not None else None
 
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
@@ -122,7 +122,7 @@ class IsolatedExecutable(Executable):
         try:
             while number == self._stream_number:
                 response = self._free_response()
-                over = True  # unless a response comes: after a failure the child has nothing open
+                over = True  # unless a response arrives: after a failure the child has no open stream
                 answer = self._ask(Next(response))
                 if isinstance(answer, Done):
                     return
@@ -148,7 +148,7 @@ class IsolatedExecutable(Executable):
         wait = self._not_before - clock.now_ns()
         if wait > 0:
             raise Unavailable(
-                f"{self._label}: {self._last_words}, {self._deaths} times in a row;"
+                f"{self._label}: {self._last_loss}, {self._deaths} times in a row;"
                 f" it is started again in {wait / clock.SECOND:.1f} s"
             )
         self._start()
@@ -156,7 +156,7 @@ class IsolatedExecutable(Executable):
         if not_shown is not None:
             start = self._start_message
             log.warning(
-                "the process of a model was started again",
+                "the process of a model was restarted",
                 model=start.model_name,
                 version=start.model_version,
                 pid=self.pid,
@@ -178,7 +178,7 @@ class IsolatedExecutable(Executable):
 
     def _ask(self, question: Question) -> Answer:
         if self._child is None:
-            raise ModelFailed(f"{self._label}: {self._last_words}")
+            raise ModelFailed(f"{self._label}: {self._last_loss}")
         try:
             answer = self._child.ask(question, self._timeout_ms)
         except ChildGone as gone:
@@ -196,11 +196,11 @@ class IsolatedExecutable(Executable):
         return answer
 
     def _lost(self, how: str) -> ModelFailed:
-        """Notes that there is no child any more, and when the next may start."""
+        """Records the loss of the child and when the next may start."""
         if self._child is not None:
             self._child.end()
             self._child = None
-        self._last_words = how
+        self._last_loss = how
         if self._deaths:
             pause = min(_FIRST_PAUSE_NS << min(self._deaths - 1, 16), _LONGEST_PAUSE_NS)
             self._not_before = clock.now_ns() + pause
@@ -230,4 +230,4 @@ class IsolatedExecutable(Executable):
         try:
             return self._responses[response].read(answer.tensors, answer.size, copy=copy)
         except BadPlace as error:
-            raise self._lost(f"infer: its process answered nonsense and was killed: {error}") from None
+            raise self._lost(f"infer: its process sent an invalid answer and was killed: {error}") from None

@@ -1,8 +1,7 @@
-"""What the server and the process of an isolated model say to each other, and how it is framed.
+"""Messages between the server and the process of an isolated model, and their framing.
 
-One question, one answer, over a socket pair: a length (4 bytes, little-endian) and a MessagePack body. Tensors never
-travel here: they lie in shared blocks, and a message tells their places. No pickle: a model's process can say nothing
-that makes the server run code.
+One question, one answer, over a socket pair: a length (4 bytes, little-endian) and a MessagePack body. Tensors are in
+shared blocks; a message holds their places. No pickle: a model's process cannot make the server run code.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import msgspec
 
 from isochrone.worker.backends.python.isolation.shared_block import Place
 
-# The largest thing said is a configuration; a length beyond this is not one of ours.
+# The largest message holds a configuration; a greater length is invalid.
 _LONGEST_FRAME = 64 * 1024 * 1024
 
 
@@ -57,7 +56,7 @@ class Next(msgspec.Struct, tag=True):
 
 
 class Stop(msgspec.Struct, tag=True):
-    """Nobody wants further responses of the open request."""
+    """Close the open request; no further response is needed."""
 
 
 class Close(msgspec.Struct, tag=True):
@@ -76,7 +75,7 @@ class Result(msgspec.Struct, tag=True):
 
 
 class Failed(msgspec.Struct, tag=True):
-    """The model's own failure, told; ``config`` has the four parts of a ConfigError."""
+    """The model failed; ``config`` has the four parts of a ConfigError."""
 
     message: str
     config: list[str] = []
@@ -93,7 +92,7 @@ _answers = msgspec.msgpack.Decoder(Answer)
 
 
 class Disconnected(Exception):
-    """The other side has gone, or speaks nonsense."""
+    """The other side has disconnected, or sent an invalid message."""
 
 
 def send(link: socket.socket, message: Question | Answer) -> None:
@@ -122,7 +121,7 @@ def _decoded(decoder: Any, body: memoryview) -> Any:
 
 
 def _receive(link: socket.socket) -> memoryview:
-    # Neither side speaks twice in a row, so whatever is there belongs to one frame, and one read mostly has it all.
+    # Neither side sends twice in a row, so received bytes belong to one frame, and one read usually has it all.
     received = bytearray()
     length = 4
     while len(received) < length:
@@ -131,7 +130,7 @@ def _receive(link: socket.socket) -> memoryview:
         except OSError as error:
             raise Disconnected(str(error)) from error
         if not data:
-            raise Disconnected("the other side has gone")
+            raise Disconnected("the other side has disconnected")
         received += data
         if length == 4 and len(received) >= 4:
             length = 4 + int.from_bytes(received[:4], "little")

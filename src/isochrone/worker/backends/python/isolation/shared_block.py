@@ -1,8 +1,8 @@
-"""Memory that the server and the process of an isolated model both see, and tensors laid out in it.
+"""Memory shared by the server and the process of an isolated model, and the tensors in it.
 
-A block is an anonymous file (memfd): it has no name in /dev/shm to leak, and goes with its last descriptor. Whoever
-writes a block grows it; the other side maps it again when it is told of a larger size. The server seals it against
-shrinking, because touching a page that the other side cut off would kill the server with SIGBUS.
+A block is an anonymous file (memfd): it has no name in /dev/shm that could leak, and is freed with its last descriptor.
+The writer of a block grows it; the reader maps it again when a message has a larger size. The server seals it against
+shrinking, because access to a removed page would kill the server with SIGBUS.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Place(msgspec.Struct, frozen=True, array_like=True):
 
 
 class BadPlace(Exception):
-    """The other side told of a tensor that does not lie in its block."""
+    """The other side described a tensor that is not inside its block."""
 
 
 class SharedBlock:
@@ -57,16 +57,16 @@ class SharedBlock:
         return cls(descriptor)
 
     def close(self) -> None:
-        """Gives the descriptor back; the memory itself goes when no array looks at it any more."""
+        """Closes the descriptor; the memory is freed with the last array that uses it."""
         os.close(self.descriptor)
         self._bytes = np.empty(0, np.uint8)
 
     def in_use(self) -> bool:
-        """Whether any array still looks at the block: every view counts as a reference to the whole."""
+        """Whether any array still uses the block: every view is a reference to the whole."""
         return sys.getrefcount(self._bytes) > 2
 
     def write(self, tensors: Tensors) -> tuple[list[Place], int]:
-        """Copies tensors into the block; returns their places and the size the reader must see."""
+        """Copies tensors into the block; returns their places and the size that the reader must map."""
         encoded = {name: encode_bytes(array) if array.dtype == np.object_ else b"" for name, array in tensors.items()}
         places = []
         size = 0
@@ -84,8 +84,8 @@ class SharedBlock:
         return places, size
 
     def read(self, places: Iterable[Place], size: int, *, copy: bool) -> Tensors:
-        """The tensors at ``places``; without ``copy`` they are views that end with the next write."""
-        self._see(size)
+        """The tensors at ``places``; without ``copy`` they are views that are valid until the next write."""
+        self._map(size)
         tensors: Tensors = {}
         for place in places:
             dtype = NUMPY_BY_NAME.get(place.datatype)
@@ -107,11 +107,11 @@ class SharedBlock:
 
     def _grow(self, size: int) -> None:
         if size > self._bytes.nbytes and size > os.fstat(self.descriptor).st_size:
-            # To the next power of two, so that batches of slowly growing size do not map anew each time.
+            # To the next power of two, so that slowly growing batches do not remap each time.
             os.ftruncate(self.descriptor, max(_SMALLEST, 1 << (size - 1).bit_length()))
-        self._see(size)
+        self._map(size)
 
-    def _see(self, size: int) -> None:
+    def _map(self, size: int) -> None:
         if size > self._bytes.nbytes:
             present = os.fstat(self.descriptor).st_size
             if size > present:
