@@ -1,7 +1,7 @@
 """Time, as the whole product counts it: monotonic nanoseconds in an int.
 
 Deadlines are absolute instants on this clock, made once on arrival. Wall-clock time appears only in logs.
-Decision code takes ``now`` as an argument and never imports this module, so that a simulator can run it.
+Decision code takes ``now`` as an argument and never calls ``now_ns``, so that the simulator can run it.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isochrone.clock import MILLISECOND
-from isochrone.gateway.policies.base import NEVER
+from isochrone.clock import MILLISECOND, NEVER
 from isochrone.simulate.engine import START_NS, Engine
 from isochrone.simulate.processes.calls import ANSWERED, Call
 from isochrone.simulate.results.tally import Tally

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from isochrone.gateway.policies.base import NEVER, Demand
+from isochrone.clock import NEVER
+from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import NEWS_NS, Replica
 from isochrone.settings.ranges import Amount, Duration, Positive
 

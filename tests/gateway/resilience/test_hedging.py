@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.gateway.policies.base import NEVER
+from isochrone.clock import NEVER
 from isochrone.gateway.replicas import Endpoint, LoadReport, Replica
 from isochrone.gateway.resilience.hedging import HedgeRules, Hedging
 from isochrone.gateway.resilience.latency_quantile import LatencyQuantile
@@ -68,7 +68,7 @@ def test_the_delay_is_the_p95() -> None:
     assert 95 * MS <= delay <= 95 * MS * 1.125
 
 
-@pytest.mark.parametrize("kind", [Kind.SEQUENCE, Kind.STREAM, Kind.CONTROL])
+@pytest.mark.parametrize("kind", [Kind.SEQUENCE, Kind.STREAM])
 def test_never_for_what_must_run_once(kind: Kind) -> None:
     assert warm().delay_ns(kind, NEVER, SECOND) is None
 

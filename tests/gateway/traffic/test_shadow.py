@@ -19,7 +19,7 @@ def test_the_share_is_accurate() -> None:
     assert shadow.copied == shadow.in_flight == copied
 
 
-@pytest.mark.parametrize("kind", [Kind.SEQUENCE, Kind.STREAM, Kind.CONTROL])
+@pytest.mark.parametrize("kind", [Kind.SEQUENCE, Kind.STREAM])
 def test_what_has_effects_is_never_copied(kind: Kind) -> None:
     shadow = Shadow(ShadowRules(share=1, version="2"), Random(3))
     assert not any(shadow.take(kind, 1) for _ in range(100))

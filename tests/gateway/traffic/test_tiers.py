@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.gateway.policies.base import NEVER
+from isochrone.clock import NEVER
 from isochrone.gateway.traffic.tiers import NOBODY, UNKNOWN, TierRules, Tiers
 
 MS = 1_000_000

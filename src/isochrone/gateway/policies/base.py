@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from random import Random
 from typing import ClassVar
 
+from isochrone.clock import NEVER
 from isochrone.gateway.replicas import Replica
-
-NEVER = 1 << 62
 
 
 class Demand:

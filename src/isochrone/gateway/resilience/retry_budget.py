@@ -22,8 +22,6 @@ class Kind(Enum):
     SEQUENCE = "sequence"
     #: A call with several answers, some of which may have been delivered.
     STREAM = "stream"
-    #: Load, unload, trace and log settings, shared memory.
-    CONTROL = "control"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from isochrone.gateway.policies.base import NEVER
+from isochrone.clock import NEVER
 from isochrone.settings.ranges import Duration, Range
 
 #: Instead of an expected latency: no worker serves the model there; or no worker there has a fresh load report.

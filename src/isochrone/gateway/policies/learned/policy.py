@@ -22,7 +22,8 @@ from math import log
 from pathlib import Path
 from random import Random
 
-from isochrone.gateway.policies.base import NEVER, Demand
+from isochrone.clock import NEVER
+from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.policies.learned.features import View, seen
 from isochrone.gateway.policies.learned.model import SHIPPED, UNKNOWN, Draw, Model, Weights, read
 from isochrone.gateway.policies.learned.shadow import ShadowChoice, ShadowLog

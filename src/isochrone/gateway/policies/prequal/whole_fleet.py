@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from isochrone.clock import NEVER
 from isochrone.gateway.replicas import NEWS_NS, Replica
 
-_NEVER = 1 << 62
 #: All figures are recomputed this often: a load report expires without an event.
 _REFRESH_NS = NEWS_NS // 2
 #: A passed-over worker gets a trial request after this time and this many choices, which keeps trials out of the p99.
@@ -55,7 +55,7 @@ class WholeFleet:
         #: When its silence exceeds the expected latency; never, while it is idle.
         self._late: list[float] = []
         #: A lower bound of ``_late``.
-        self._first_late = float(_NEVER)
+        self._first_late = float(NEVER)
         #: Requests of other gateways on it as reported, and when. A mean: the worker's count and ours are of different
         #: instants, so their difference alone would jump.
         self._others: list[float] = []
@@ -70,7 +70,7 @@ class WholeFleet:
         #: Slots whose figures changed since the last choice. An answer causes two events and one update.
         self._changed: set[int] = set()
         self._turn = 0
-        self._refreshed_at = -_NEVER
+        self._refreshed_at = -NEVER
         self._trial = -1
         #: The last choice was among all replicas: none was late, all were about as fast.
         self._all_safe = False
@@ -93,7 +93,7 @@ class WholeFleet:
         ]
         self._heard = carried(self._heard, 0)
         self._others = [self._others[slot] if slot >= 0 else 0.0 for slot in kept]
-        self._reported_at = carried(self._reported_at, -_NEVER)
+        self._reported_at = carried(self._reported_at, -NEVER)
         self._last_sent = carried(self._last_sent, 0)
         self._sent_at_turn = carried(self._sent_at_turn, self._turn)
         self._trial_ns = carried(self._trial_ns, _TRIAL_NS)
@@ -101,12 +101,12 @@ class WholeFleet:
         self._slots = {replica: slot for slot, replica in enumerate(replicas)}
         self._expected = [0.0] * len(replicas)
         self._rank = [0] * len(replicas)
-        self._late = [float(_NEVER)] * len(replicas)
-        self._first_late = float(_NEVER)
+        self._late = [float(NEVER)] * len(replicas)
+        self._first_late = float(NEVER)
         self._trial = -1
         self._tried.clear()
         self._changed.clear()
-        self._refreshed_at = -_NEVER
+        self._refreshed_at = -NEVER
 
     def choose(self, avoid: Sequence[Replica], now: int) -> Replica:
         """The replica for a request."""
@@ -221,7 +221,7 @@ class WholeFleet:
         if seen > expected:
             expected = seen
         self._expected[slot] = expected
-        late: float = _NEVER
+        late: float = NEVER
         if in_flight or slot in self._suspects:
             late = self._heard[slot] + expected + self._slack_ns
         self._late[slot] = late
@@ -262,7 +262,7 @@ class WholeFleet:
                 self._trial = -1
         if avoid and any(replica not in avoid for replica in self._replicas):
             expected = [
-                float(_NEVER) if replica in avoid else value
+                float(NEVER) if replica in avoid else value
                 for replica, value in zip(self._replicas, expected, strict=True)
             ]
         return self._least_loaded(expected, min(expected) * self._tolerance + self._slack_ns)
