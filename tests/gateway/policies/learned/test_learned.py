@@ -166,6 +166,8 @@ def test_shadow_changes_nothing_and_logs_with_propensities() -> None:
     assert ours.sent == theirs.sent
     log = shadow.shadow_log
     assert log.seen > 1000
+    assert (shadow.counts()["shadowed"], shadow.counts()["shadow_agreed"]) == (log.seen, log.agreed)
+    assert 0 < log.agreed < log.seen
     assert len(log.records) == min(log.seen, 1024), "bounded"
     for record in log.records:
         by_lot = 0.1 / record.candidates

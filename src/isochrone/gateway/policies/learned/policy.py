@@ -112,7 +112,10 @@ class Learned(Prequal):
         self._tag: int | Draw | ShadowChoice = NEITHER
 
     def counts(self) -> Mapping[str, int]:
-        return {**super().counts(), **{name: getattr(self, name) for name in _COUNTERS}}
+        counts = {**super().counts(), **{name: getattr(self, name) for name in _COUNTERS}}
+        if self._shadow:
+            counts |= {"shadowed": self.shadow_log.seen, "shadow_agreed": self.shadow_log.agreed}
+        return counts
 
     def replicas_changed(self, replicas: Sequence[Replica]) -> None:
         super().replicas_changed(replicas)
