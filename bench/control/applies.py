@@ -36,7 +36,7 @@ from isochrone.control.fleet.reading import parse_fleet
 
 _VERSIONS = 3
 _SETTLE_SECONDS = 90.0
-#: So long nothing may change before a file counts as carried out.
+#: Seconds without a change before a file counts as reconciled.
 _CALM_SECONDS = 1.0
 _FREE_PORTS = 5
 
@@ -48,19 +48,19 @@ def say(text: str) -> None:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One file and what became of it."""
+    """One file and its outcome."""
 
     kind: str
     taken: bool
     seconds: float
-    #: Of a refusal: its first words.
+    #: The start of a rejection's message.
     said: str = ""
-    #: What is not as it should be; "": nothing.
+    #: What is wrong afterwards; "": nothing.
     wrong: str = ""
 
 
 def make_places(directory: Path) -> Places:
-    """The repositories of a run: the served one, a copy of it, one without models, and one without what is served."""
+    """The repositories of a run: the served one, a copy of it, one without models, and one without the served versions."""
     repository = write_repository(directory / "models", _VERSIONS, Service(2.0, 0.25))
     write_corrupt_version(repository, SOLO, CORRUPT)
     write_failing_version(repository, SOLO, FAILING)
@@ -79,7 +79,7 @@ def make_places(directory: Path) -> Places:
 
 
 class Applying:
-    """Applies files to one fleet and sees each carried out."""
+    """Applies files to one fleet and waits until each is reconciled."""
 
     def __init__(self, fleet: SupervisedFleet, mutations: Mutations) -> None:
         self._fleet = fleet
@@ -100,7 +100,7 @@ class Applying:
         return Outcome(mutated.kind, taken, time.monotonic() - began, said, wrong)
 
     def _apply(self, mutated: Mutated) -> tuple[str, bool]:
-        """What the last refusal said, and whether the file was taken."""
+        """The message of the last rejection, and whether the file was applied."""
         api, directory = self._fleet.api, str(self._fleet.file.parent)
         try:
             api.apply(mutated.text, directory)
@@ -123,7 +123,7 @@ class Applying:
         return f"the refusal does not name {', '.join(missing)}: {said}" if missing else ""
 
     def _carried_out(self, mutated: Mutated, before: int) -> str:
-        """Waits until the fleet is as the file says, and calm; what is not as it should be. ``before``: rollouts."""
+        """Wait until the fleet matches the file and is quiet; return what is wrong. ``before``: rollouts."""
         ends = time.monotonic() + _SETTLE_SECONDS
         calm_since = time.monotonic()
         aborted: list[dict[str, Any]] = []
@@ -142,7 +142,7 @@ class Applying:
         return ""
 
     def _trouble(self, status: dict[str, Any], mutated: Mutated) -> str:
-        """What is still on its way; "": nothing."""
+        """What is not reconciled yet; "": nothing."""
         if status["rollouts"]:
             return f"rollout {status['rollouts'][0]['identity']} is {status['rollouts'][0]['state']}"
         workers = {worker["name"]: worker for worker in status["workers"]}
@@ -155,7 +155,7 @@ class Applying:
         if missing := wanted - workers.keys():
             return f"worker {min(missing)} is not there"
         leaving = [name for name, worker in workers.items() if worker["draining"]]
-        # A pool that serves what an aborted rollout was to move stays.
+        # A pool stays if the rollout that should have moved its models was aborted.
         surplus = [] if mutated.aborts else sorted(workers.keys() - wanted)
         if leaving or surplus:
             return f"worker {(leaving or surplus)[0]} is still there"
@@ -167,7 +167,7 @@ class Applying:
 
 
 def report(outcomes: Sequence[Outcome], history: Sequence[Answer]) -> list[str]:
-    """The lines of it: what became of each kind, and all that is wrong."""
+    """The lines of the report: the outcome of each kind, and everything that is wrong."""
     counts = Counter((outcome.kind, "taken" if outcome.taken else "refused") for outcome in outcomes)
     lines = [f"{count:4d}  {word:8}{kind}" for (kind, word), count in sorted(counts.items())]
     failed = [answer for answer in history if answer.outcome != OK]

@@ -47,7 +47,7 @@ def streams(rate: float, agents: int) -> list[Stream]:
 
 
 class Trials:
-    """The fleet's operator: writes versions, asks for their rollouts, keeps what became of them."""
+    """The fleet's operator: writes versions, starts their rollouts, and keeps the outcomes."""
 
     def __init__(self, fleet: SupervisedFleet, repository: Path, given: argparse.Namespace) -> None:
         self._api = fleet.api
@@ -177,7 +177,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--each", type=int, default=4, help="rollouts of each kind")
     parser.add_argument("--rate", type=float, default=250.0, help="requests a second, open loop")
     parser.add_argument("--agents", type=int, default=400)
-    # Long beside what ten processes on two cores add, or 30 % of it would not be 30 % of what callers wait.
+    # Long compared with what ten processes on two cores add, so that 30 % of it is 30 % of the callers' latency.
     parser.add_argument("--median-ms", type=float, default=50.0, help="of the service time")
     parser.add_argument("--sigma", type=float, default=0.5, help="of the logarithm of the service time")
     parser.add_argument("--slower", type=float, default=1.3, help="factor of the slower versions")

@@ -14,11 +14,11 @@ from bench.control.history import ERROR, OK, Answer
 from bench.control.trial_models import ON_PURPOSE
 
 EQUAL, SLOWER, FAILING = "equal", "slower", "failing"
-#: What each kind's rollout has to come to.
+#: The expected end of each kind's rollout.
 EXPECTED = {EQUAL: "done", SLOWER: "aborted", FAILING: "aborted"}
-#: A canary is rolled back, not merely given up, if its reason says so.
+#: A canary counts as rolled back if its reason says so.
 _WORSE = "is worse:"
-#: Gateways see a commit one after the other; which version an agent has is settled so long after.
+#: Gateways see a commit one after the other; an agent's version is settled after this long.
 _SETTLE_NS = 1_000_000_000
 
 
@@ -59,7 +59,7 @@ class Rollout:
 
 @dataclass(frozen=True)
 class Seen:
-    """What clients saw of one rollout's canary."""
+    """The clients' view of one rollout's canary."""
 
     requests: int
     new: int

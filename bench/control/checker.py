@@ -41,9 +41,9 @@ class Commit:
     epoch: int
     #: Of every model.
     versions: Mapping[str, str]
-    #: How the fleet went over to it.
+    #: The cutover to it.
     cutover: str = FAST
-    #: Versions a part of the traffic gets instead, all together.
+    #: Versions that a share of the traffic gets instead, all together.
     canary: Mapping[str, str] = field(default_factory=dict)
     #: It was not requested before this instant.
     asked_ns: int = 0
@@ -53,7 +53,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A promise that was broken, and the requests that prove it."""
+    """A broken guarantee, and the requests that prove it."""
 
     kind: str
     text: str
@@ -146,7 +146,7 @@ def check(
 
 
 def undecidable(commits: Sequence[Commit], pipelines: Mapping[str, Sequence[str]] | None = None) -> list[int]:
-    """Strict epochs that the checker cannot hold anybody to: their new version may as well be an older epoch's.
+    """Strict epochs that the checker cannot verify: their new version may as well be an older epoch's.
 
     It may not, once a strict commit between the two is known to be done. So runs go through versions in a long cycle.
     """

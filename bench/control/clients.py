@@ -23,13 +23,13 @@ from bench.control.flights import CONNECTION, Crew, Flight, Transport
 from bench.control.history import HistoryWriter
 from bench.control.models import CHAIN, SOLO
 
-#: A request without an answer for so long is lost. Far beyond any pause a switch or a recovery may make.
+#: A request without an answer for this long is lost: far longer than any pause of a switch or a recovery.
 LOST_SECONDS = 45.0
 _SWEEP_SECONDS = 1.0
 
 
 class Pilot:
-    """Decides when which request goes where."""
+    """Schedules the requests of one client."""
 
     def __init__(
         self, crew: Crew, gateways: list[str], models: list[str], seed: int, *, retry: bool, agents: int = 0
@@ -46,14 +46,14 @@ class Pilot:
         self._one_landed = asyncio.Event()
 
     def landed(self, flight: Flight, error: str) -> None:
-        """A flight is over: a client whose connection ended asks another gateway, once."""
+        """A request is over: a client whose connection ended retries at another gateway, once."""
         self._one_landed.set()
         if self._retry and not flight.is_retry and error.startswith(CONNECTION) and len(self._gateways) > 1:
             others = [gateway for gateway in self._gateways if gateway != flight.gateway]
             other = self._random.choice(others)
             self.transport.send(self._crew.begin(flight.model, other, flight.agent, is_retry=True))
         elif self._keep_full and not self.stopping.is_set():
-            # Not at once, or a gateway that refuses would be asked without a breath in between.
+            # After a pause, or a gateway that rejects requests would be flooded.
             asyncio.get_running_loop().call_later(0.01 if error else 0, self._one_more)
 
     async def open_loop(self, rate: float) -> None:
@@ -83,7 +83,7 @@ class Pilot:
                 self._one_landed.set()
 
     async def land(self) -> None:
-        """Until nothing is under way."""
+        """Until no request is in flight."""
         while self._crew.in_flight:
             self._one_landed.clear()
             await self._one_landed.wait()

@@ -23,7 +23,7 @@ _REQUEST_SECONDS = 5.0
 
 
 class Refused(Exception):
-    """A controller understood, and said no."""
+    """A controller rejected the request."""
 
     def __init__(self, status: int, said: str) -> None:
         super().__init__(f"{status} {said}")
@@ -67,7 +67,7 @@ class ControlApi:
         return found
 
     def apply(self, text: str, directory: str, *, retire: bool = False) -> None:
-        """``retire``: whatever the plan takes away may go."""
+        """``retire``: agree to everything that the plan takes away."""
         self._ask("PUT", "/v1/fleet", {"text": text, "directory": directory, "retire": retire})
 
     def start_rollout(
@@ -91,7 +91,7 @@ class ControlApi:
         self._ask("POST", f"/v1/rollouts/{identity}/abort", {"reason": reason})
 
     def promote(self, identity: str) -> None:
-        """Ends its canary well, whatever the figures."""
+        """Promote its canary, whatever the figures."""
         self._ask("POST", f"/v1/rollouts/{identity}/promote", None)
 
     def wait(
@@ -123,7 +123,7 @@ class ControlApi:
                 except httpx.TransportError:
                     pass
                 except Refused as refused:
-                    # It may be refused since it is there already: an answer before was lost.
+                    # It may be rejected because it exists already: an earlier answer was lost.
                     if refused.status < 500 and self._named(name) is None:
                         raise
                 if (found := self._named(name)) is not None:
@@ -137,7 +137,7 @@ class ControlApi:
         return self._ask("GET", path, None)
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> dict[str, Any]:
-        """For what may be asked twice."""
+        """For calls that may be repeated."""
         ends = time.monotonic() + self._patience
         while True:
             for address in self._in_turn():

@@ -114,7 +114,7 @@ class EtcdCluster:
             *("--heartbeat-interval", str(_HEARTBEAT_MS), "--election-timeout", str(_ELECTION_MS)),
             *member.arguments,
         ]
-        # etcd 3.4 wants to be asked twice there.
+        # etcd 3.4 needs the call twice.
         arm = {"ETCD_UNSUPPORTED_ARCH": "arm64"} if platform.machine() == "aarch64" else {}
         with (self._directory / f"{name}.log").open("ab") as log:
             self._processes[name] = subprocess.Popen(
@@ -134,7 +134,7 @@ class EtcdCluster:
         self._processes[name].wait()
 
     def stop(self, name: str) -> None:
-        """It keeps its connections and says nothing."""
+        """It keeps its connections and does not answer."""
         self._processes[name].send_signal(signal.SIGSTOP)
 
     def resume(self, name: str) -> None:
@@ -161,7 +161,7 @@ class EtcdCluster:
 
 
 def _asked(member: Member, path: str, body: dict[str, str]) -> dict[str, Any] | None:
-    """What a member says to a call of its JSON API; None: it does not, or not now."""
+    """The answer of a member's JSON API; None: it does not answer now."""
     try:
         response = httpx.post(f"{member.client_url}/v3/{path}", json=body, timeout=2.0, trust_env=False, verify=False)
     except httpx.TransportError:

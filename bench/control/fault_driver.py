@@ -37,7 +37,7 @@ class Struck:
     at_ns: int
     #: When it was undone; of a kill, the same.
     undone_ns: int = 0
-    #: When the process did its work again; None: it did not.
+    #: When the process worked again; None: it did not.
     back_ns: int | None = None
 
 
@@ -46,9 +46,9 @@ class Course:
     """Everything that happened in a run."""
 
     struck: list[Struck] = field(default_factory=list)
-    #: Rollout number → what became of it.
+    #: Rollout number → its outcome.
     rollouts: dict[int, Asked] = field(default_factory=dict)
-    #: Sentences about what did not come to an end.
+    #: What did not end in time.
     stuck: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
@@ -136,7 +136,7 @@ class FaultDriver:
                 self._fleet.join(name)
 
     def _watch(self, struck: Struck) -> None:
-        """Until the process does its work again."""
+        """Until the process works again."""
         began = time.monotonic()
         while not self._fleet.responds(struck.name):
             waited = time.monotonic() - began
@@ -152,7 +152,7 @@ class FaultDriver:
 
 
 def _has_come_to(asked: Asked, phase: str) -> bool:
-    """Whether a rollout is in a phase or beyond it; one that is being aborted will come to no other."""
+    """Whether a rollout is in a phase or beyond it. A rollout that is being aborted enters no other phase."""
     state = asked.state
     if state in PHASES:
         return PHASES.index(state) >= PHASES.index(phase)

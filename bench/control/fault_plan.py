@@ -15,7 +15,7 @@ from bench.control.checker import FAST, STRICT
 from bench.control.models import CHAIN, SOLO, STAGES
 
 KILL, STOP, CUT = "kill", "stop", "cut"
-#: In the order a rollout goes through them.
+#: In the order of a rollout.
 PHASES = ("pending", "preparing", "switching", "draining", "done")
 #: Versions in the cycle: far more than are served in quick succession, so that an answer identifies its epoch.
 VERSIONS = 12
@@ -31,13 +31,13 @@ _MOST_DELAY = 0.08
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that goes wrong once."""
+    """One fault."""
 
     kind: str
     role: str
-    #: Which of its role.
+    #: The process among those of its role.
     index: int
-    #: It strikes when the rollout has come so far, and a moment more.
+    #: It strikes when the rollout has reached the phase, after the delay.
     phase: str
     delay_seconds: float
     #: Of stop and cut.
@@ -49,7 +49,7 @@ class PlannedRollout:
     """One rollout and its faults."""
 
     number: int
-    #: "rollback": of the first of the models, to whatever was before.
+    #: "rollback": of the first of the models, to its previous version.
     kind: str
     models: tuple[str, ...]
     version: str

@@ -41,7 +41,7 @@ def say(text: str) -> None:
 
 @contextmanager
 def fleet_of(given: argparse.Namespace, directory: Path) -> Iterator[RunningFleet]:
-    """The fleet that was asked for, with its store."""
+    """The requested fleet, with its store."""
     repository = write_repository(directory / "models", VERSIONS, Service(given.service_ms, 0.5))
     shape = Shape(given.workers, given.gateways, given.controllers, lease_seconds=given.lease_seconds)
     with ExitStack() as stack:

@@ -20,11 +20,11 @@ Document = dict[str, Any]
 
 #: Versions of ``solo`` that cannot be: a file that broke off, and a model that fails its warm-up.
 CORRUPT, FAILING = 8, 9
-#: A model that no client asks for.
+#: A model that no client uses.
 SPARE = "spare"
-#: Gateways that no client asks.
+#: Gateways that no client uses.
 SIDE = "side"
-#: Free ports that they may have; one more is for a gateway that clients ask.
+#: Free ports for them; one more is for a gateway that clients use.
 _SIDE_PORTS = 4
 
 
@@ -34,7 +34,7 @@ class Mutated:
 
     kind: str
     text: str
-    #: What the refusal must name; "": it must be taken.
+    #: What the rejection must name; "": the file must be applied.
     refused: str = ""
     #: The user agrees to what the plan takes away.
     agrees: bool = False
@@ -79,7 +79,7 @@ class Mutations:
         yield from (self._another_version, self._another_pipeline, self._corrupt_version, self._failing_version)
         yield from (self._spare_model, self._side_gateway, self._rules, self._worker_memory, self._without_effect)
 
-    # Refused.
+    # Rejected.
 
     def _typo(self, file: Document) -> Mutated:
         section = self._random.choice([file["pools"][pool] for pool in file["pools"]] + [file["gateways"]["gw"]])
@@ -154,7 +154,7 @@ class Mutations:
         return _file("parted ensemble", file, refused=f"models.{CHAIN}.pools")
 
     def _nothing_served(self, file: Document) -> Mutated:
-        """Clients would lose a model: not agreed to."""
+        """Clients would lose a model, without agreement."""
         kind = self._random.choice(["model", "pools", "workers"])
         if kind == "model":
             del file["models"][SOLO]
@@ -175,7 +175,7 @@ class Mutations:
         return _file("another store", file, refused="store.url")
 
     def _moved_gateway(self, file: Document) -> Mutated:
-        """Clients would lose their address, or be interrupted: not agreed to."""
+        """Clients would lose their address, or be interrupted, without agreement."""
         if self._random.random() < 0.5:
             file["gateways"]["gw"]["listen"] = f"127.0.0.1:{self._places.free_port + _SIDE_PORTS}"
         else:
@@ -192,7 +192,7 @@ class Mutations:
         stage["rollout"] = {"canary": True}
         return _file("canary of a stage", file, refused=f"models.{STAGES[0]}.rollout.canary")
 
-    # Taken.
+    # Applied.
 
     def _renamed_pool(self, file: Document) -> Mutated:
         pools = file["pools"]

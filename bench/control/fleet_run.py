@@ -30,7 +30,7 @@ _STOP_SECONDS = 40.0
 
 @dataclass(frozen=True)
 class Shape:
-    """How large a fleet is, and what its file says beyond that."""
+    """The size of a fleet and further keys of its file."""
 
     workers: int = 4
     gateways: int = 2
@@ -166,7 +166,7 @@ class SupervisedFleet(RunningFleet):
         return known.pid
 
     def command_line(self, name: str) -> list[str]:
-        """Of the process as it runs now; none: it does not."""
+        """Of the present process; None: it does not run."""
         found = self._find(name)
         try:
             return [] if found is None else found.cmdline()
@@ -174,7 +174,7 @@ class SupervisedFleet(RunningFleet):
             return []
 
     def revive(self, name: str) -> None:
-        """The supervisor does it; an etcd member is not its own."""
+        """The supervisor restarts its processes; etcd members are not among them."""
         if self._etcd is not None and self.parts[name].role == ETCD and self._etcd.pid(name) is None:
             self._etcd.start(name)
 
@@ -222,5 +222,5 @@ def _is_named(process: psutil.Process, name: str) -> bool:
         words = process.cmdline()
     except (psutil.NoSuchProcess, psutil.ZombieProcess):
         return False
-    # While it is still the tether it is not yet the process: a signal then would hit only its start.
-    return ("--name", name) in itertools.pairwise(words) and not any("tether.py" in word for word in words)
+    # parent_death.py becomes the process: a signal before that would hit only its start.
+    return ("--name", name) in itertools.pairwise(words) and not any("parent_death.py" in word for word in words)

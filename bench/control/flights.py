@@ -19,12 +19,12 @@ from bench.control.trial_models import SCORE
 VERSION_OUTPUTS: Mapping[str, Mapping[str, str]] = {
     CHAIN: STAGE_OUTPUTS,
     **{model: {"VERSION": model} for model in (SOLO, *STAGES)},
-    # Versions of it are compared by their outputs, so none may tell its number there.
+    # Its versions are compared by their outputs, so the outputs must not contain the version.
     SCORE: {},
 }
-#: What a model makes of its input.
+#: The factor between a model's input and output.
 FACTORS = {CHAIN: 4.0, **dict.fromkeys((SOLO, *STAGES, SCORE), 2.0)}
-#: The start of every error that says nothing about the server but that it went away.
+#: The start of every error that only says that the server went away.
 CONNECTION = "connection"
 #: FP32 holds whole numbers exactly up to here.
 _NUMBERS = 1 << 22
@@ -32,12 +32,12 @@ _NUMBERS = 1 << 22
 
 @dataclass(slots=True)
 class Flight:
-    """One request under way."""
+    """One request in flight."""
 
     model: str
     gateway: str
     number: int
-    #: Whether it stands for one whose connection ended.
+    #: Whether it retries a request whose connection ended.
     is_retry: bool = False
     #: The agent in the request's header; "": none.
     agent: str = ""
@@ -85,7 +85,7 @@ class Crew:
         self._end(flight, time.monotonic_ns(), "", (), ERROR, error)
 
     def lost(self, before_ns: int) -> list[Flight]:
-        """Gives up all that started before an instant; which they are."""
+        """Abandon all that started before an instant; return them."""
         given_up = [flight for flight in self._flights.values() if flight.started_ns < before_ns]
         for flight in given_up:
             self._end(flight, time.monotonic_ns(), "", (), LOST, "no answer")

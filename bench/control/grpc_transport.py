@@ -67,7 +67,7 @@ class GrpcTransport(Transport):
             result = await self._channels[flight.gateway].infer(flight.model, [given], headers=headers)
         except InferenceServerException as error:
             said = f"{error.status() or ''} {error.message()}".strip()
-            # What a channel says of itself, when no server has said anything.
+            # Errors of the channel itself, without an answer of the server.
             silent = "UNAVAILABLE" in said and any(word in said for word in ("connect", "Socket", "reset", "GOAWAY"))
             error_text = f"{CONNECTION}: {said}" if silent else said
             self._crew.failed(flight, error_text)

@@ -24,7 +24,7 @@ class BrokenHistory(Exception):
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True):
-    """One request and what became of it."""
+    """One request and its outcome."""
 
     client: str
     gateway: str
@@ -62,7 +62,7 @@ class HistoryWriter:
         self._started = 0
 
     def begin(self) -> None:
-        """A request is about to be sent: a record of it has to follow."""
+        """A request is about to be sent: its record must follow."""
         self._started += 1
 
     def add(self, answer: Answer) -> None:
@@ -114,7 +114,7 @@ def read(directory: Path) -> list[Answer]:
 
 
 def between(history: Iterable[Answer], windows: Sequence[tuple[int, int]]) -> list[Answer]:
-    """The answers that were under way at some instant of some window; windows are in order and do not overlap."""
+    """The answers that were in progress in some window; windows are in order and do not overlap."""
     ends = [until for _, until in windows]
 
     def is_inside(answer: Answer) -> bool:

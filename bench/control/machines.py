@@ -84,7 +84,7 @@ class Network:
 
 
 def is_possible() -> bool:
-    """Whether namespaces can be made here at all."""
+    """Whether namespaces can be created here."""
     if os.geteuid() != 0:
         return False
     name = f"iso-try-{os.getpid()}"

@@ -16,7 +16,7 @@ from bench.control.control_api import COMMITTED, OVER
 
 @dataclass
 class Asked:
-    """One rollout, from the moment it was asked for."""
+    """One rollout, from its request on."""
 
     asked_ns: int
     identity: str = ""
@@ -49,14 +49,14 @@ class Asked:
 
 @dataclass
 class RolloutLog:
-    """All rollouts of a run, on top of what was served when it began."""
+    """All rollouts of a run, and the versions served when it began."""
 
     first_epoch: int
     first_versions: Mapping[str, str]
     asked: list[Asked] = field(default_factory=list)
 
     def ask(self, now_ns: int) -> Asked:
-        """A rollout is about to be asked for."""
+        """A rollout is about to be requested."""
         self.asked.append(Asked(now_ns))
         return self.asked[-1]
 

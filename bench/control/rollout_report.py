@@ -15,7 +15,7 @@ import numpy as np
 from bench.control.checker import FAST, STRICT, Violation
 from bench.control.history import OK, Answer, between
 
-#: Around a switch: gateways go over a moment after the commit, and answers under way end after it.
+#: Around a switch: gateways switch a moment after the commit, and answers in progress end after it.
 _BEFORE_NS, _AFTER_NS = 5_000_000, 30_000_000
 
 

@@ -61,7 +61,7 @@ class RunningFleet(ABC):
         """Of the process as it is now; None: it is not running."""
 
     def cut(self, name: str) -> None:
-        """Nothing reaches the process, and nothing of it gets out."""
+        """Cut the process off from the network, in both directions."""
         raise NotImplementedError(f"{type(self).__name__} has no network to cut off {name} from")
 
     def join(self, name: str) -> None:
@@ -69,10 +69,10 @@ class RunningFleet(ABC):
 
     @abstractmethod
     def revive(self, name: str) -> None:
-        """Sees to it that a process that was killed runs again."""
+        """Restart a process that was killed."""
 
     def signal(self, name: str, number: signal.Signals) -> int:
-        """Sends it; to which pid, 0 if there was none."""
+        """Send a signal; return the pid, 0 if there was none."""
         pid = self.pid(name)
         if pid is None:
             return 0
@@ -83,7 +83,7 @@ class RunningFleet(ABC):
         return pid
 
     def responds(self, name: str) -> bool:
-        """Whether the process does its work; of a worker, that its models are loaded."""
+        """Whether the process works; of a worker: whether its models are loaded."""
         part = self.parts[name]
         try:
             return self._client.get(f"http://{part.address}{PROBES[part.role]}").status_code == 200
@@ -91,7 +91,7 @@ class RunningFleet(ABC):
             return False
 
     def wait_serving(self, timeout_seconds: float = 60.0) -> None:
-        """Until every model is committed and every gateway gives it out."""
+        """Until every model is committed and every gateway serves it."""
         ends = time.monotonic() + timeout_seconds
         while not self._serves():
             if time.monotonic() > ends:

@@ -51,7 +51,7 @@ parameters {{ key: "auto_warmup" value: {{ string_value: "false" }} }}
 
 @dataclass(frozen=True)
 class Scoring:
-    """How a version of ``score`` is. The 95th percentile of its time is exp(1.645 sigma) times the median."""
+    """The behaviour of a version of ``score``. The 95th percentile of its time is exp(1.645 sigma) times the median."""
 
     median_ms: float = 50.0
     sigma: float = 0.5

@@ -213,9 +213,9 @@ def _runs(pid: int) -> bool:
 
 
 def test_one_whose_supervisor_is_gone_already_does_not_begin(tmp_path: Path) -> None:
-    tether = Path(__file__).parents[3] / "src/isochrone/engines/local/parent_death.py"
+    program = Path(__file__).parents[3] / "src/isochrone/engines/local/parent_death.py"
     sign = tmp_path / "sign"
-    words = [sys.executable, str(tether), "1", sys.executable, "-c", f"open({str(sign)!r}, 'w')"]
+    words = [sys.executable, str(program), "1", sys.executable, "-c", f"open({str(sign)!r}, 'w')"]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert ended.returncode == 1
     assert "the supervisor has ended" in ended.stderr
