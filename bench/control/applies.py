@@ -60,7 +60,7 @@ class Outcome:
 
 
 def make_places(directory: Path) -> Places:
-    """The repositories of a run: the served one, a copy of it, one without models, and one without the served versions."""
+    """The repositories of a run: the served one, a copy, one without models, one without the served versions."""
     repository = write_repository(directory / "models", _VERSIONS, Service(2.0, 0.25))
     write_corrupt_version(repository, SOLO, CORRUPT)
     write_failing_version(repository, SOLO, FAILING)
