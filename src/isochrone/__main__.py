@@ -1,4 +1,4 @@
-"""``python -m isochrone``: the command line where its script is not on the path."""
+"""``python -m isochrone``: the command line, for environments whose scripts are not on the path."""
 
 from isochrone.cli.main import app
 

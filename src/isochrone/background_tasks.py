@@ -1,6 +1,7 @@
-"""Tasks that nobody awaits: keeps them alive while they run, and ends them together.
+"""Background tasks: keeps tasks alive that no coroutine awaits, and ends them together.
 
-An event loop holds only weak references to its tasks, so a task that nothing else refers to can vanish while it waits.
+An event loop holds only weak references to its tasks, so a task without another reference can be garbage-collected
+while it waits.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class BackgroundTasks:
             task.cancel()
 
     async def finish(self) -> None:
-        """Return when no task runs any more; raise what one of them raised."""
+        """Return when no task is running; raise the exception of a failed task."""
         while self._running:
             await asyncio.gather(*self._running)
 
@@ -42,6 +43,6 @@ class BackgroundTasks:
         await asyncio.gather(*self._running, return_exceptions=True)
 
     async def wait(self, seconds: float | None = None) -> None:
-        """Return when the tasks that run now have ended, or after ``seconds``."""
+        """Return when the tasks that are running now have ended, or after ``seconds``."""
         if self._running:
             await asyncio.wait(set(self._running), timeout=seconds)

@@ -1,7 +1,7 @@
-"""Time, as the whole product counts it: monotonic nanoseconds in an int.
+"""The clock: monotonic nanoseconds as an int.
 
-Deadlines are absolute instants on this clock, made once on arrival. Wall-clock time appears only in logs.
-Decision code takes ``now`` as an argument and never calls ``now_ns``, so that the simulator can run it.
+Deadlines are absolute instants on this clock, computed once on arrival. Wall-clock time appears only in logs. Decision
+code takes ``now`` as an argument and never calls ``now_ns``, so that the simulator can run it.
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ MICROSECOND = 1_000
 MILLISECOND = 1_000_000
 SECOND = 1_000_000_000
 
-#: A deadline later than any request: "has none". An int, so that comparing needs no branch.
+#: The deadline of a request without one. An int, so that comparisons need no branch.
 NEVER = 1 << 62

@@ -1,34 +1,33 @@
-"""Every error a caller can see, as one tree.
+"""All errors that a caller can see, as one tree.
 
-Each class has a stable ``code`` (for logs and metrics), the HTTP status and the gRPC status it is answered with,
-and whether trying again can help. Nothing here knows a transport; the transports read these attributes.
+Each class has a stable ``code`` (for logs and metrics), the HTTP and gRPC statuses of the answer, and whether a retry
+can succeed. The transports read these attributes; this module knows no transport.
 
     IsochroneError
-    ├── InvalidArgument          400  INVALID_ARGUMENT     the request or a file says something that cannot be
+    ├── InvalidArgument          400  INVALID_ARGUMENT     an invalid request or file
     │   ├── ConfigError          400  INVALID_ARGUMENT     a configuration file: names file, key, expected, given
-    │   │   └── NoVersion        400  INVALID_ARGUMENT     a version policy that leaves nothing to serve
+    │   │   └── NoVersion        400  INVALID_ARGUMENT     a version policy that selects no version
     │   └── MalformedRequest     400  INVALID_ARGUMENT     bytes that do not parse
     ├── AlreadyExists            400  ALREADY_EXISTS
-    ├── Cancelled                400  CANCELLED            the caller went away
-    ├── PermissionDenied         403  PERMISSION_DENIED    this caller may not; the message says who may, and how
-    ├── Restricted               403  UNAVAILABLE          an API that needs a header, without it
+    ├── Cancelled                400  CANCELLED            the caller disconnected or cancelled
+    ├── PermissionDenied         403  PERMISSION_DENIED    not allowed for this caller
+    ├── Restricted               403  UNAVAILABLE          the header that an API requires is missing
     ├── NotFound                 404  NOT_FOUND
     ├── MethodNotAllowed         405  UNIMPLEMENTED
     ├── PayloadTooLarge          413  RESOURCE_EXHAUSTED   over a size limit; the message names the limit
-    ├── Quarantined              422  FAILED_PRECONDITION  such a request has cost two worker processes; do not retry
+    ├── Quarantined              422  FAILED_PRECONDITION  such requests ended two worker processes; do not retry
     ├── QueueFull                429  RESOURCE_EXHAUSTED   over a queue limit; retry elsewhere
-    ├── Internal                 500  INTERNAL             a fault of ours, or of a model
-    │   └── ModelFailed          500  INTERNAL             the model's own code or runtime raised
+    ├── Internal                 500  INTERNAL             a bug in the server, or a failed model
+    │   └── ModelFailed          500  INTERNAL             the model's code or runtime raised
     ├── Unsupported              501  UNIMPLEMENTED
-    ├── Unavailable              503  UNAVAILABLE          not now: loading, unloading, stopping
-    │   └── ConnectionLost       503  UNAVAILABLE          a server we called went away before its answer was whole
-    └── DeadlineExceeded         504  DEADLINE_EXCEEDED    passed, or known to be missed, before compute
+    ├── Unavailable              503  UNAVAILABLE          temporarily: loading, unloading, stopping
+    │   └── ConnectionLost       503  UNAVAILABLE          a server closed before its answer was complete
+    └── DeadlineExceeded         504  DEADLINE_EXCEEDED    the deadline has passed or cannot be met
 """
 
 from __future__ import annotations
 
-# gRPC status codes by number (https://grpc.github.io/grpc/core/md_doc_statuscodes.html); grpcio is not imported
-# for sixteen integers.
+# gRPC status codes (https://grpc.github.io/grpc/core/md_doc_statuscodes.html), without a dependency on grpcio.
 GRPC_CANCELLED = 1
 GRPC_INVALID_ARGUMENT = 3
 GRPC_DEADLINE_EXCEEDED = 4
@@ -41,12 +40,12 @@ GRPC_UNIMPLEMENTED = 12
 GRPC_INTERNAL = 13
 GRPC_UNAVAILABLE = 14
 
-#: Characters of a message that reach the caller. A model's traceback fits.
+#: Largest length of an error message in characters. A model's traceback fits.
 MAX_MESSAGE = 4096
 
 
 class IsochroneError(Exception):
-    """Base of every error that reaches a caller."""
+    """The base class of errors that reach a caller."""
 
     code: str = "internal"
     http_status: int = 500
@@ -55,12 +54,12 @@ class IsochroneError(Exception):
 
     @property
     def message(self) -> str:
-        """What the caller is told: errors quote what the caller sent, so it is bounded, whatever that was."""
+        """The message for the caller. Its length is bounded, since errors may quote the caller's input."""
         text = str(self)
         return text if len(text) <= MAX_MESSAGE else f"{text[:MAX_MESSAGE]}… ({len(text)} characters)"
 
     def within(self, context: str, separator: str = ": ") -> IsochroneError:
-        """The same error, its text led by what was being done."""
+        """The same error, its text prefixed by ``context``."""
         error = type(self).__new__(type(self))
         error.__dict__.update(self.__dict__)
         error.args = (f"{context}{separator}{self}",)
@@ -74,7 +73,7 @@ class InvalidArgument(IsochroneError):
 
 
 class ConfigError(InvalidArgument):
-    """A configuration problem, told so that it can be mended without a search.
+    """An error in a configuration: names the place, the key, the expected and the given value.
 
     ``where`` is a file or another source, ``key`` the dotted path inside it.
     """
@@ -87,7 +86,7 @@ class ConfigError(InvalidArgument):
 
 
 class NoVersion(ConfigError):
-    """Triton's words, which its clients see, before ours, which say what to change."""
+    """Triton's message, on which clients may rely, followed by the key to change."""
 
     def __init__(self, model: str, where: str, key: str, expected: str, given: str) -> None:
         super().__init__(where, key, expected, given)
@@ -111,7 +110,7 @@ class Cancelled(IsochroneError):
 
 
 class Restricted(IsochroneError):
-    """Statuses as Triton's."""
+    """The statuses are Triton's."""
 
     code = "restricted"
     http_status = 403
@@ -177,7 +176,7 @@ class Unavailable(IsochroneError):
 
 
 class ConnectionLost(Unavailable):
-    """``unprocessed``: the server says it never began the request, so that sending it elsewhere repeats nothing."""
+    """``unprocessed``: the server did not start the request, so it is safe to send it elsewhere."""
 
     code = "connection_lost"
 

@@ -1,14 +1,14 @@
-"""Buckets that grow with the value: each octave is divided into equally many, so that counts have a relative precision.
+"""Logarithmic histogram buckets with a fixed relative precision.
 
-With ``bits`` an octave has 2**bits buckets, and a bucket is at most 1/2**bits of its lowest value wide; values below
-2**(bits + 1) have a bucket each. Callers that count hundreds of thousands of values a second write ``bucket_of`` out.
+Each octave has 2**bits buckets, and the width of a bucket is at most 1/2**bits of its lowest value; each value below
+2**(bits + 1) has its own bucket. Callers that count hundreds of thousands of values per second inline ``bucket_of``.
 """
 
 from __future__ import annotations
 
 
 def bucket_of(value: int, bits: int) -> int:
-    """The bucket of a value; the lowest one for what is negative."""
+    """The bucket of a value; the lowest bucket for negative values."""
     shift = value.bit_length() - bits - 1
     if shift > 0:
         return (shift << bits) + (value >> shift)
@@ -16,7 +16,7 @@ def bucket_of(value: int, bits: int) -> int:
 
 
 def bucket_bounds(bucket: int, bits: int) -> tuple[int, int]:
-    """The lowest value of a bucket, and the lowest value of the next."""
+    """The lowest value of a bucket, and of the next bucket."""
     shift = (bucket >> bits) - 1
     if shift <= 0:
         return bucket, bucket + 1

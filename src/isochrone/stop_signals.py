@@ -1,4 +1,4 @@
-"""Which signals end a process in good order: every command that serves listens to the same ones."""
+"""The signals on which every serving command drains and stops."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import signal
 
 
 def stop_signals() -> tuple[signal.Signals, ...]:
-    """SIGTERM, SIGINT, and SIGHUP: a terminal that closes ends what runs in it, but not without draining.
+    """SIGTERM, SIGINT, and SIGHUP, which a closing terminal sends.
 
-    A process that was started with SIGHUP ignored (``nohup``) is meant to outlive its terminal, and stays deaf to it.
+    Without SIGHUP if the process was started with it ignored (``nohup``): it shall outlive its terminal.
     """
     if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
         return signal.SIGTERM, signal.SIGINT

@@ -126,7 +126,7 @@ class FlowMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.producing)
     @rule(which=st.integers(0, 100), amount=AMOUNTS)
-    def go_on(self, which: int, amount: int) -> None:
+    def resume(self, which: int, amount: int) -> None:
         self._produce(which % len(self.producing), amount)
 
     def _produce(self, index: int, amount: int) -> None:

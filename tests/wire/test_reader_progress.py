@@ -75,15 +75,15 @@ def test_bytes_in_the_kernel_are_on_their_way() -> None:
             pass
         transport.buffered = 1000
         progress.written += transport.buffered
-        progress.look(transport, 1)
+        progress.update(transport, 1)
         assert 0 < in_kernel(transport) < progress.written
-        assert not progress.look(transport, 5)
+        assert not progress.update(transport, 5)
         assert progress.at == 1
         # The peer reads what its own kernel holds and more, and the transport has passed on nothing yet.
         left = progress.passed + 1
         while left > 0:
             left -= len(theirs.recv(1 << 16))
-        while not progress.look(transport, 9):
+        while not progress.update(transport, 9):
             pass  # its kernel acknowledges when it likes
         assert progress.at == 9
     assert in_kernel(transport) == 0
@@ -91,9 +91,9 @@ def test_bytes_in_the_kernel_are_on_their_way() -> None:
 
 def test_nothing_waits() -> None:
     progress, transport = Progress(0), FakeTransport(Quiet())
-    assert not progress.look(transport, 7)
+    assert not progress.update(transport, 7)
     assert progress.at == 7
-    progress.rest(8)
+    progress.clear(8)
     assert progress.at == 8
 
 

@@ -1,1 +1,1 @@
-"""What a server tells of itself: metrics and logs. Knows the snapshot it is handed, not the server."""
+"""Metrics and logs of a server. Reads snapshots; knows no server."""

@@ -1,10 +1,10 @@
-"""Logs: one line per event, key=value for people, JSON for machines, times in UTC.
+"""Logs: one line per event, as key=value pairs or as JSON, with times in UTC.
 
-Set up once by the command line; every module then asks ``structlog.get_logger()``. What libraries send
-through the standard library's logging comes out the same way. Nothing on a request's ordinary way logs, unless
-verbose level 2 asks for it: writing to a terminal or a pipe can block the loop.
+The command line configures logging once; every module uses ``structlog.get_logger()``. Records of the standard
+library's logging have the same format. Successful requests are not logged below verbose level 2: writing to a terminal
+or a pipe can block the event loop.
 
-Debug lines are what ``--log-verbose`` shows: 1 for what happens to models, 2 (``verbosity=2``) for every request.
+``--log-verbose`` shows debug lines: level 1 for events of models, level 2 (``verbosity=2``) for every request.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from isochrone.errors import InvalidArgument, Unsupported
 
 Setting = bool | int | str
 
-#: The verbose level from which every request has its line.
+#: The verbose level at which every request is logged.
 REQUEST_LINES = 2
 
-#: How Triton names its two forms of timestamp; in ours both are ISO 8601 in UTC, to the microsecond or to the
-#: second.
+#: Triton's names of its two timestamp formats. Here both are ISO 8601 in UTC, with microseconds or seconds.
 _FORMATS = ("default", "ISO8601")
 
 
 def configure(verbose: int = 0, json: bool = False, log_file: str = "", stream: TextIO | None = None) -> Settings:
-    """Sets logging up for the process, to ``log_file`` or else ``stream`` (stderr); again replaces it."""
-    # Opened first: if it fails, the logs stay as they are.
+    """Configure logging for the process, to ``log_file`` or else ``stream`` (stderr). May be called again."""
+    # Opened first: on failure the configuration is unchanged.
     handler = logging.FileHandler(log_file) if log_file else logging.StreamHandler(stream or sys.stderr)
     root = logging.getLogger()
     for old in [handler for handler in root.handlers if isinstance(handler.formatter, _Formatter)]:
@@ -67,7 +66,7 @@ def configure(verbose: int = 0, json: bool = False, log_file: str = "", stream: 
     )
     root.addHandler(handler)
     for chatty in ("httpx", "httpcore"):
-        # A line per call at info: the control plane makes several a second.
+        # These log each call at info level, and the control plane makes several calls per second.
         logging.getLogger(chatty).setLevel(logging.WARNING)
     structlog.configure(
         processors=[
@@ -79,14 +78,14 @@ def configure(verbose: int = 0, json: bool = False, log_file: str = "", stream: 
         ],
         wrapper_class=structlog.stdlib.BoundLogger,
         logger_factory=structlog.stdlib.LoggerFactory(),
-        # Loggers must follow a later configure(); none is on a hot path.
+        # Loggers must use a later configuration; none is on a hot path.
         cache_logger_on_first_use=False,
     )
     return settings
 
 
 class Sparing:
-    """Lets one line through in a while and counts those it holds back: a model may fail at every request."""
+    """Limits the rate of a log line, and counts the suppressed lines: a model may fail at every request."""
 
     __slots__ = ("_every_ns", "_held_back", "_last")
 
@@ -96,7 +95,7 @@ class Sparing:
         self._last: int | None = None
 
     def lets_through(self, now: int) -> int | None:
-        """How many lines were held back since the last one, if another is due; None: it is held back too."""
+        """The number of lines suppressed since the last one, if a line is due; None: suppress this line."""
         if self._last is not None and now - self._last < self._every_ns:
             self._held_back += 1
             return None
@@ -106,11 +105,11 @@ class Sparing:
 
 
 class _Formatter(structlog.stdlib.ProcessorFormatter):
-    """Marks the one handler that is ours, so that setting up again replaces it and no other."""
+    """Marks our handler, so that ``configure`` replaces it and no other."""
 
 
 class Settings:
-    """Triton's log settings, live: what ``apply`` changes holds from the next line on."""
+    """Triton's log settings. Changes by ``apply`` take effect with the next line."""
 
     def __init__(self, handler: logging.Handler, verbose: int = 0, log_file: str = "") -> None:
         self._handler = handler
@@ -129,7 +128,7 @@ class Settings:
         return dict(self._values)
 
     def apply(self, changes: Mapping[str, Setting]) -> dict[str, Setting]:
-        """Changes what a client asks to change, all or nothing, and returns all settings."""
+        """Apply a client's changes, all or none, and return all settings."""
         for name, value in changes.items():
             self._check(name, value)
         self._values.update(changes)
@@ -138,8 +137,7 @@ class Settings:
 
     def _check(self, name: str, value: Setting) -> None:
         if name == "log_file":
-            # As Triton answers, word for word: else whoever reaches the port writes to any file the server
-            # may.
+            # Triton's message. Otherwise any client could write to any file that the server may write.
             raise Unsupported("log file location can not be updated through network protocol")
         if name in ("log_info", "log_warning", "log_error"):
             expected, is_valid = "a boolean", isinstance(value, bool)
@@ -166,7 +164,7 @@ class Settings:
             )
             if self._values[name]
         ]
-        # Loggers refuse below this before they build anything; the filter tells the levels above it apart.
+        # Loggers drop lower levels before they build a record; the filter distinguishes the levels above.
         logging.getLogger().setLevel(min(levels, default=logging.CRITICAL + 1))
 
     def _is_wanted(self, record: logging.LogRecord) -> bool:
@@ -179,14 +177,14 @@ class Settings:
         return bool(self._values["log_error"])
 
     def drop_too_verbose(self, _: WrappedLogger, method: str, event: EventDict) -> EventDict:
-        """Processor: a debug line may name the verbose level it needs (``verbosity=2``); without, it is 1."""
+        """Processor: drop debug lines whose verbose level (``verbosity=2``; default 1) is not enabled."""
         verbosity = event.pop("verbosity", 1)
         if method == "debug" and verbosity > self._values["log_verbose_level"]:
             raise structlog.DropEvent
         return event
 
     def add_timestamp(self, _: WrappedLogger, __: str, event: EventDict) -> EventDict:
-        """Processor: the instant, in UTC."""
+        """Processor: add the time in UTC."""
         precision = "microseconds" if self._values["log_format"] == "default" else "seconds"
         event["timestamp"] = datetime.now(UTC).isoformat(timespec=precision).replace("+00:00", "Z")
         return event

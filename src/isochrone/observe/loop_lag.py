@@ -1,7 +1,7 @@
-"""How late an event loop runs what is due: every request waits for that.
+"""Event loop lag: how late the loop runs callbacks that are due. Every request waits that long.
 
-A timer fires fifty times a second; how much later than due it ran goes into a histogram. One late timer stands for all
-that waited in the same stall.
+A timer fires fifty times per second; its delay goes into a histogram. One late timer represents all callbacks that
+waited in the same stall.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The machine under the server, as Linux tells it in /proc: processors and memory, under Triton's names.
+"""Metrics of the machine, from Linux's /proc: processors and memory, under Triton's names.
 
-Read at each scrape, never on the way of a request. Where /proc is missing or reads oddly, the metric is left
-out; a scrape must not fail for it.
+Read at each scrape, never on a request's path. If /proc is missing or cannot be parsed, the metric is omitted, and the
+scrape succeeds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from prometheus_client.registry import Collector
 
 
 class MachineCollector(Collector):
-    """Processor use since the last scrape (since it was made, for the first), and memory now."""
+    """Processor use since the last scrape (for the first, since construction), and current memory use."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._proc = proc
@@ -40,7 +40,7 @@ class MachineCollector(Collector):
             return None
         total = times[0] - self._last_times[0]
         busy = times[1] - self._last_times[1]
-        # Two scrapes within one tick (10 ms) have no difference to tell: the last figure stands.
+        # Two scrapes within one tick (10 ms) have no difference: repeat the last value.
         if total > 0:
             self._utilization = min(max(busy / total, 0.0), 1.0)
             self._last_times = times
@@ -57,7 +57,7 @@ class MachineCollector(Collector):
             return None
 
     def _memory(self) -> tuple[int, int] | None:
-        """(total, used) bytes; what the kernel could give back at once does not count as used."""
+        """(total, used) bytes; memory that the kernel can reclaim immediately does not count as used."""
         try:
             lines = (self._proc / "meminfo").read_text().splitlines()
             kilobytes = {name: int(rest.split()[0]) for name, rest in (line.split(":", 1) for line in lines)}

@@ -1,8 +1,8 @@
-"""Metrics as Prometheus reads them: Triton's names, so that dashboards keep working, and real histograms.
+"""The worker's metrics for Prometheus: Triton's names, so that dashboards work unchanged, and histograms.
 
-Answers ``/metrics``. The server's state is taken as one frozen snapshot, on the event loop's thread (16 µs a model);
-rendering it takes some 3 ms of processor time a model, nearly all of it histogram lines, and touches nothing else: it
-belongs on another thread.
+The server's state is taken as one immutable snapshot on the event loop's thread (16 µs per model). Rendering takes
+about 3 ms of processor time per model, nearly all of it for histogram lines, and needs only the snapshot: it belongs on
+another thread.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MODEL_LABELS: Final = ("model", "version")
 
 _LE: Final = (*(str(bound / 1e9) for bound in BUCKET_BOUNDS_NS), "+Inf")
 
-#: Triton's counters of one model: name, help, value. It adds up durations in whole microseconds.
+#: Triton's counters of one model: name, help, value. Durations are in whole microseconds.
 _TRITON_COUNTERS: Final[tuple[tuple[str, str, Callable[[ModelSnapshot], int]], ...]] = (
     (
         "nv_inference_request_success",
@@ -90,7 +90,7 @@ _TRITON_COUNTERS: Final[tuple[tuple[str, str, Callable[[ModelSnapshot], int]], .
     ),
 )
 
-#: Triton tells four reasons of failure apart. Our codes, finer, stand in isochrone_request_failures_total.
+#: Triton's four reasons of failure. isochrone_request_failures_total has our finer codes.
 _TRITON_REASONS: Final = ("REJECTED", "CANCELED", "BACKEND", "OTHER")
 _REASON_OF_CODE: Final = {
     "cancelled": "CANCELED",
@@ -99,14 +99,14 @@ _REASON_OF_CODE: Final = {
     "deadline_exceeded": "REJECTED",
 }
 
-#: Triton's counters do not end in _total, which OpenMetrics demands of a counter and prometheus_client adds
-#: to one. So they are made as of unknown type, which both formats leave their names, and the plain text says
-#: what they are. (Prometheus itself asks for OpenMetrics: a renamed series would empty the dashboards.)
+#: Triton's counters do not end in _total, which OpenMetrics requires of counters and prometheus_client appends. So they
+#: are created with unknown type, which preserves their names in both formats, and the plain text is corrected to
+#: counter. (Prometheus requests OpenMetrics: a renamed series would empty the dashboards.)
 _UNTYPED: Final = re.compile(rb"^(# TYPE nv_\w+) untyped$", re.MULTILINE)
 
 
 class Exposition:
-    """Renders scrapes. ``take`` gives the server's state, and is called on ``render``'s thread."""
+    """Renders scrapes. ``take`` returns the server's state, and is called on ``render``'s thread."""
 
     def __init__(self, take: Callable[[], ServerSnapshot], proc: Path = Path("/proc"), *, machine: bool = True) -> None:
         self.take = take
@@ -116,14 +116,14 @@ class Exposition:
             self._others = (MachineCollector(proc), self._process)
 
     def render(self, accept: str = "", snapshot: ServerSnapshot | None = None) -> tuple[bytes, str]:
-        """(body, content type) in the format the Accept header asks for: OpenMetrics, or plain text.
+        """(body, content type) in the format of the Accept header: OpenMetrics or plain text.
 
         To render off the event loop's thread, call ``take`` on it and pass the snapshot here.
         """
         try:
             encode, content_type = choose_encoder(accept)
         except (TypeError, ValueError):
-            # A version that is no version: prometheus_client compares it with numbers and raises.
+            # prometheus_client raises for a malformed version in the header.
             encode, content_type = choose_encoder("")
         families = _Families(self.take() if snapshot is None else snapshot, self._others)
         body = encode(families)
@@ -133,7 +133,7 @@ class Exposition:
 
 
 class _Families(Collector):
-    """One scrape's metric families, made as they are written."""
+    """The metric families of one scrape, generated while they are encoded."""
 
     def __init__(self, snapshot: ServerSnapshot, others: tuple[Collector, ...]) -> None:
         self._snapshot = snapshot
@@ -165,8 +165,7 @@ class _Families(Collector):
         )
         for model in self._snapshot.models:
             labels = (model.model_name, model.model_version)
-            # Every reason from the start: a rate over a series that appears with its first failure misses
-            # that one.
+            # Every reason from the start: the rate of a series that starts with its first failure misses that failure.
             reasons = dict.fromkeys(_TRITON_REASONS, 0)
             reasons["REJECTED"] += sum(model.rejections.values())
             for code, count in model.failures.items():
@@ -206,12 +205,12 @@ class _Families(Collector):
         )
         for model in self._snapshot.models:
             for stage in STAGES:
-                told = model.stages[stage]
-                # Python's ints and one pass: numpy scalars would each be converted again on the way out.
-                cumulative = accumulate(told.counts.tolist())
+                durations = model.stages[stage]
+                # Python's ints in one pass: numpy scalars would each be converted again.
+                cumulative = accumulate(durations.counts.tolist())
                 histogram.add_metric(
                     (model.model_name, model.model_version, stage),
                     buckets=list(zip(_LE, cumulative, strict=True)),
-                    sum_value=told.sum_ns / 1e9,
+                    sum_value=durations.sum_ns / 1e9,
                 )
         return histogram

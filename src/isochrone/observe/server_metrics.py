@@ -1,7 +1,4 @@
-"""What Triton's metrics page says of the server itself: its pool of pinned memory and its response cache.
-
-Part of ``metrics``; the machine's figures are in ``machine``.
-"""
+"""Triton's metrics of the server itself: its pool of pinned memory and its response cache."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from isochrone.observe.snapshot import CacheSnapshot
 
-#: Triton's figures of the response cache, all gauges there: name, help, value. Durations in whole microseconds.
+#: Triton's metrics of the response cache, all gauges: name, help, value. Durations are in whole microseconds.
 _CACHE_GAUGES: Final[tuple[tuple[str, str, Callable[[CacheSnapshot], float]], ...]] = (
     ("nv_cache_util", "Cache utilization [0.0 - 1.0]", lambda cache: cache.bytes_used / cache.limit_bytes),
     ("nv_cache_num_entries", "Number of responses stored in response cache", lambda cache: cache.entries),
@@ -34,9 +31,9 @@ _CACHE_GAUGES: Final[tuple[tuple[str, str, Callable[[CacheSnapshot], float]], ..
 
 
 def server_metrics(cache: CacheSnapshot | None) -> Iterator[Metric]:
-    """``cache`` is None where responses are not cached; then there are no figures of it, as in Triton."""
+    """``cache`` is None if responses are not cached; as in Triton, there are no cache metrics then."""
     for kind in ("total", "used"):
-        # There is no such pool; dashboards ask for it, and Triton without a GPU says the same.
+        # There is no such pool; dashboards query it, and Triton without a GPU reports the same.
         yield GaugeMetricFamily(
             f"nv_pinned_memory_pool_{kind}_bytes", f"Pinned memory pool {kind} memory size, in bytes", 0
         )

@@ -1,8 +1,7 @@
-"""What a server has counted, frozen at one instant, for whoever shows it.
+"""Snapshots of a server's counters.
 
-The worker fills these in on the event loop's thread; metrics (and later the console) read them, perhaps on
-another thread, so nothing here may change after it is made. This module must know nothing of the worker: the
-arrows point here.
+The worker creates them on the event loop's thread; metrics read them, perhaps on another thread, so they are immutable.
+This module must not import the worker.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-#: The stages a request's time is told in, in the order it passes them; ``request`` is the whole.
+#: The stages of a request, in order; ``request`` is the total.
 STAGES: Final = ("request", "queue", "compute_input", "compute_infer", "compute_output")
 
-#: Upper bounds of the buckets in ns, 50 µs to 10 s: six to a decade (steps of ×1.33 to ×1.67), on figures
-#: people read without a calculator. 50 µs because a small model's whole request takes about twice that.
+#: Upper bounds of the buckets in ns, 50 µs to 10 s: six per decade (steps of ×1.33 to ×1.67), at round numbers. From
+#: 50 µs, because a request to a small model takes about twice that.
 BUCKET_BOUNDS_NS: Final[tuple[int, ...]] = (
     50_000,
     75_000,
@@ -29,7 +28,7 @@ BUCKET_BOUNDS_NS: Final[tuple[int, ...]] = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Histogram:
-    """Durations of one stage. ``counts[i]`` is of bucket i alone; the last has no upper bound."""
+    """Durations of one stage. ``counts[i]`` is the count of bucket i, not cumulative; the last has no upper bound."""
 
     counts: npt.NDArray[np.int64]
     sum_ns: int
@@ -41,50 +40,50 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModelSnapshot:
-    """One version of one model. Counts are since it was loaded; durations are ns."""
+    """One version of one model. Counts start at its load; durations are in ns."""
 
     model_name: str
     model_version: str
-    #: SHA-256 of artifact and configuration; "" where none is known.
+    #: SHA-256 of artifact and configuration; "": unknown.
     digest: str
-    #: Waiting in the queue now.
+    #: Requests in the queue.
     pending: int
     success: int
-    #: Error code → requests that failed with it, once taken.
+    #: Error code → requests that failed after they were accepted.
     failures: Mapping[str, int]
-    #: Error code → requests turned away before they were taken (queue full, deadline out of reach).
+    #: Error code → requests that were rejected before they were queued (queue full, deadline out of reach).
     rejections: Mapping[str, int]
-    #: Rows computed, and batches they were computed in; cache hits are in neither.
+    #: Computed rows and batches; neither includes cache hits.
     inference_count: int
     execution_count: int
     cache_hits: int
     cache_hit_ns: int
     cache_misses: int
     cache_miss_ns: int
-    #: By name, every one of STAGES. Cache hits count in ``request`` and ``queue`` only.
+    #: By name, for all STAGES. Cache hits count in ``request`` and ``queue`` only.
     stages: Mapping[str, Histogram]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WireSnapshot:
-    """What the listeners of a process hold for their clients. Counts are since it started."""
+    """The connections and buffers of a process's listeners. Counts start with the process."""
 
-    #: Open connections of clients, and those that have taken nothing of what waits for them for several seconds.
+    #: Open client connections, and those whose client has read none of the unsent bytes for several seconds.
     connections: int
     stalled: int
-    #: Bytes of the memory budget that are in use, were at most, and may be.
+    #: Bytes of the memory budget: in use, the peak, and the limit.
     buffered: int
     buffered_peak: int
     buffered_limit: int
-    #: Requests refused because their connection held its share of the budget.
+    #: Requests rejected because their connection held its share of the budget.
     refused: int
-    #: How late the event loop ran what was due.
+    #: The event loop's lag.
     loop_lag: Histogram
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSnapshot:
-    """The response cache of a process. Counts are since it started, durations are ns."""
+    """The response cache of a process. Counts start with the process; durations are in ns."""
 
     entries: int
     bytes_used: int
@@ -98,10 +97,10 @@ class CacheSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class ServerSnapshot:
-    """Everything one scrape shows that only the server itself knows."""
+    """The server's own part of a scrape."""
 
     models: Sequence[ModelSnapshot] = field(default_factory=tuple)
-    #: None where no listener runs.
+    #: None: no listener is running.
     wire: WireSnapshot | None = None
-    #: None where responses are not cached.
+    #: None: responses are not cached.
     cache: CacheSnapshot | None = None

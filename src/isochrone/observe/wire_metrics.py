@@ -1,7 +1,4 @@
-"""What the wire tells of itself on a metrics page: connections, memory held for peers, lateness of the event loop.
-
-The worker's and the gateway's pages show the same names.
-"""
+"""Metrics of the wire: connections, memory buffered for clients, event loop lag. For workers and gateways."""
 
 from __future__ import annotations
 
@@ -13,21 +10,21 @@ from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, Histogram, WireSnapshot
 
 
 def wire_metrics(wire: WireSnapshot) -> Iterator[Metric]:
-    yield GaugeMetricFamily("isochrone_connections", "Open connections of clients", wire.connections)
+    yield GaugeMetricFamily("isochrone_connections", "Open client connections", wire.connections)
     yield GaugeMetricFamily(
         "isochrone_connections_stalled",
-        "Connections of clients that have taken none of the bytes that wait for them for several seconds",
+        "Connections whose client has read none of the unsent bytes for several seconds",
         wire.stalled,
     )
     yield GaugeMetricFamily(
-        "isochrone_buffered_bytes", "Bytes held for clients: large bodies not answered, answers not sent", wire.buffered
+        "isochrone_buffered_bytes", "Bytes buffered for clients: large bodies, and answers not sent", wire.buffered
     )
-    yield GaugeMetricFamily("isochrone_buffered_peak_bytes", "The most that was ever held", wire.buffered_peak)
+    yield GaugeMetricFamily("isochrone_buffered_peak_bytes", "Peak of isochrone_buffered_bytes", wire.buffered_peak)
     yield GaugeMetricFamily("isochrone_buffered_limit_bytes", "max_buffered_bytes", wire.buffered_limit)
     yield CounterMetricFamily(
-        "isochrone_refused_for_memory", "Requests refused because their connection held its share", wire.refused
+        "isochrone_refused_for_memory", "Requests rejected because their connection held its share", wire.refused
     )
-    lag = HistogramMetricFamily("isochrone_event_loop_lag_seconds", "How late the event loop ran what was due")
+    lag = HistogramMetricFamily("isochrone_event_loop_lag_seconds", "Delay of callbacks that were due")
     lag.add_metric((), _buckets(wire.loop_lag), wire.loop_lag.sum_ns / 1e9)
     yield lag
 

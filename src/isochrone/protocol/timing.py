@@ -22,7 +22,7 @@ SERVER_TIMING_HEADER: Final = b"server-timing"
 
 _MILLISECONDS: Final = 1e-6
 #: Steps of an ensemble that are reported.
-_MOST_STEPS: Final = 32
+_MAX_STEPS: Final = 32
 _STEP: Final = re.compile(r"step\d+\.(.+)")
 
 
@@ -84,7 +84,7 @@ def note_step(request: Any, model: str, nanoseconds: int) -> None:
         steps = request.steps
     except AttributeError:
         steps = request.steps = []
-    if len(steps) < _MOST_STEPS:
+    if len(steps) < _MAX_STEPS:
         steps.append((model, nanoseconds))
 
 

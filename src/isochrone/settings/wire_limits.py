@@ -1,4 +1,7 @@
-"""Limits of the wire, frozen and validated once. Every field states its unit, default and reason."""
+"""Limits of the wire, validated once and immutable. Every field documents its unit, default and reason.
+
+The worker's own settings are with the command that reads them. No setting comes from the environment.
+"""
 
 from __future__ import annotations
 
@@ -10,41 +13,41 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class WireLimits:
-    """The limits of one peer. The error for exceeding a limit names it."""
+    """Limits on the resources that one peer may use. Errors name the limit that was exceeded."""
 
     #: Bytes of one message head (request line and header fields; on HTTP/2 the encoded block). Larger: 431.
     max_head_bytes: int = 64 * KIB
-    #: Header fields in one message. Larger: 431.
+    #: Header fields in one message. More: 431.
     max_headers: int = 128
-    #: Bytes of one request body, before and after decompression. Larger: 413. Video frames fit; a bomb does not.
+    #: Bytes of one request body, before and after decompression. Larger: 413. Large enough for video frames.
     max_body_bytes: int = 256 * MIB
-    #: Connections one listener holds. The next one gets 503 and is closed.
+    #: Connections of one listener. Further connections are answered with 503 and closed.
     max_connections: int = 32_768
-    #: HTTP/2 streams open at once on one connection; the next one is refused (REFUSED_STREAM).
+    #: Concurrent HTTP/2 streams of one connection; further streams are rejected (REFUSED_STREAM).
     max_streams: int = 1024
-    #: HTTP/1.1 requests of one connection in progress at once (pipelining); past it, reading pauses.
+    #: Concurrent HTTP/1.1 requests of one connection (pipelining); at the limit, reading pauses.
     max_pipelined: int = 64
-    #: Seconds a connection may stay without a request. Fleets keep connections warm, so it is generous.
+    #: Seconds a connection may stay without a request. Fleets keep connections open, so it is long.
     idle_timeout: float = 3600.0
-    #: Seconds from a message's first byte to the end of its head: ends slow-drip clients.
+    #: Seconds from a message's first byte to the end of its head: ends clients that send very slowly.
     head_timeout: float = 10.0
-    #: Seconds in which a body that has begun must make progress: end, or bring 16 KiB more.
+    #: Seconds in which a body must make progress: end, or receive 16 KiB more.
     body_timeout: float = 120.0
-    #: Seconds a peer may take none of the bytes that wait for it before it is cut. A slow reader is not cut.
+    #: Seconds after which a peer that reads nothing is disconnected. A slow reader is not disconnected.
     write_timeout: float = 60.0
     #: HTTP/2 receive window of one stream; bodies up to this size arrive without a round trip.
     stream_window: int = 4 * MIB
     #: HTTP/2 receive window of one connection.
     connection_window: int = 64 * MIB
-    #: Largest HTTP/2 frame we accept. Fewer frames per tensor; 16 KiB is the protocol's minimum.
+    #: Largest HTTP/2 frame that we accept. Large, for fewer frames per tensor; 16 KiB is the protocol's minimum.
     max_frame_bytes: int = MIB
-    #: Bytes this process holds for all its peers: bodies received and not yet answered, answers not yet sent. A
-    #: connection over its fair share gets 503 (UNAVAILABLE) for further requests, and when hardly anything is left, for
-    #: those that have no answer yet. At least twice max_body_bytes.
+    #: Bytes that this process buffers for all its peers: bodies not yet answered, answers not yet sent. A connection
+    #: over its share gets 503 (UNAVAILABLE) for further requests, and when hardly any memory is left, for requests
+    #: without an answer. At least twice max_body_bytes.
     max_buffered_bytes: int = 2048 * MIB
-    #: RST_STREAM, PING, SETTINGS and empty frames of one connection in a second before it is closed
-    #: (CVE-2023-44487, CVE-2019-9512, -9515, -9518), beyond those that the requests it sends account for. A cancelled
-    #: stream costs some 20 µs, so this is 4 % of a core.
+    #: RST_STREAM, PING, SETTINGS and empty frames of one connection per second before it is closed (CVE-2023-44487,
+    #: CVE-2019-9512, -9515, -9518), in addition to a number proportional to its requests. A cancelled stream costs
+    #: about 20 µs, so this is 4 % of a core.
     max_control_frames_per_second: int = 2000
 
     def __post_init__(self) -> None:

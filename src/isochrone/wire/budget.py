@@ -1,36 +1,36 @@
-"""One process's memory for its peers: what it has received and not yet consumed, queued and not yet sent.
+"""The memory budget of a process for its peers: bytes received and not yet consumed, queued and not yet sent.
 
-Every connection of every listener has a ``Share`` of the same ``MemoryBudget``. A share may grow while it stays no
-larger than what would be left free (dynamic thresholds: A. Choudhury, E. Hahne, "Dynamic queue length thresholds for
-shared-memory packet switches", 1998). One busy connection can so hold half of the budget, two a third each, and a new
-one always finds some: nobody has to be evicted.
+Every connection of every listener has a ``Share`` of the same ``MemoryBudget``. A share may grow while it is not larger
+than the memory that stays free (dynamic thresholds: A. Choudhury, E. Hahne, "Dynamic queue length thresholds for
+shared-memory packet switches", 1998). So one busy connection can hold half of the budget, two a third each, and a new
+connection always finds some memory: no connection has to be evicted.
 
-Requests are refused, answers are not: a connection over its share takes no further request. What a request that was
-taken makes of it is known when it is answered; so when such answers use up the process's memory, requests that have
-none yet are refused as well. Pure bookkeeping; never touches a socket.
+Requests are rejected, answers are not: a connection over its share accepts no further request. The size of an answer is
+known only when it is written; when answers use up the process's memory, requests without an answer are rejected as
+well. This module only counts; it never touches a socket.
 """
 
 from __future__ import annotations
 
-#: Bodies and answers below this size are not counted: the number of streams bounds them, and the common request pays
+#: Bodies and answers below this size are not counted: the number of streams bounds them, and small requests pay
 #: nothing.
 SMALL = 16 * 1024
 
 
 class MemoryBudget:
-    """The bytes of one process."""
+    """The memory of one process."""
 
     __slots__ = ("free", "limit", "lowest", "refused", "scarce")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        #: With less than this free, connections whose answers use the memory up get none that is not begun.
+        #: With less than this free, requests without an answer are rejected on connections with many unsent answers.
         self.scarce = limit >> 4
-        #: Negative while answers that had to be kept exceed the limit.
+        #: Negative while answers exceed the limit.
         self.free = limit
         #: The least that was ever free.
         self.lowest = limit
-        #: Requests refused for want of memory.
+        #: Requests rejected because there was no memory.
         self.refused = 0
 
     @property
@@ -38,21 +38,20 @@ class MemoryBudget:
         return self.limit - self.free
 
     def is_overdrawn_by(self, unsent: int) -> bool:
-        """Whether one connection's ``unsent`` bytes of answers leave hardly anything to the process: its requests that
-        have no answer yet are refused.
+        """Whether memory is scarce and one connection's ``unsent`` bytes of answers exceed the free memory.
 
-        Bodies do not count: a connection has asked for their memory, and holds it within its share. A lone connection
-        that sends none holds 15/16 of the budget then, which only answers to requests that came before them reach.
+        The connection's requests without an answer are then rejected. Bodies do not count here: they were reserved
+        within the connection's share. A single connection without bodies reaches this at 15/16 of the budget.
         """
         return self.free < self.scarce and unsent > max(self.free, 0)
 
 
-#: For connections whose bytes somebody else accounts for: what a gateway sends to workers came from its callers.
+#: For client connections: the bytes that a gateway sends to workers are already counted for its callers.
 UNACCOUNTED = MemoryBudget(1 << 62)
 
 
 class Share:
-    """One connection's part of the budget."""
+    """One connection's share of the budget."""
 
     __slots__ = ("budget", "held")
 
@@ -62,14 +61,14 @@ class Share:
 
     @property
     def is_exceeded(self) -> bool:
-        """Whether the connection holds more than would be free for another: it takes no further request.
+        """Whether the connection holds more than the free memory: it accepts no further request.
 
-        One that holds nothing never does, however much others hold.
+        Never true for a connection that holds nothing.
         """
         return self.held > max(self.budget.free, 0)
 
     def reserve(self, size: int) -> bool:
-        """Takes ``size`` bytes for something received, unless that is more than the connection's fair part."""
+        """Reserve ``size`` bytes for received data; False: the connection would exceed its share."""
         budget = self.budget
         if self.held + size > budget.free - size:
             budget.refused += 1
@@ -78,7 +77,7 @@ class Share:
         return True
 
     def add(self, size: int) -> None:
-        """Takes ``size`` bytes that cannot be refused: an answer's."""
+        """Count ``size`` bytes that cannot be rejected: those of an answer."""
         self.held += size
         budget = self.budget
         budget.free -= size
@@ -90,6 +89,6 @@ class Share:
         self.budget.free += size
 
     def close(self) -> None:
-        """The connection is gone."""
+        """Release everything: the connection is closed."""
         self.budget.free += self.held
         self.held = 0

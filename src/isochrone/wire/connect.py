@@ -1,6 +1,6 @@
-"""Connects to a server: TCP without Nagle's delay, TLS with ALPN where asked for.
+"""Client connections: TCP without Nagle's delay, and TLS with ALPN.
 
-The client's counterpart of ``listener``. Whom to connect to, and when, is decided above; nothing is retried here.
+The client-side counterpart of ``listener``. Never retries.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from isochrone.wire.turn import Turn
 
 _Connection = TypeVar("_Connection", Http1ClientConnection, Http2ClientConnection)
 
-#: Seconds to wait for a server to accept.
+#: Seconds to wait for a connection to be accepted.
 CONNECT_TIMEOUT = 5.0
 
 
@@ -34,7 +34,7 @@ async def connect_http1(
     server_name: str | None = None,
     timeout: float = CONNECT_TIMEOUT,  # noqa: ASYNC109 (names the limit in the error)
 ) -> Http1ClientConnection:
-    """Raises ``Unavailable``. Connections that share ``heads`` share what they know of the server's answers."""
+    """Raises ``Unavailable``. Connections to the same servers may share ``heads``, the memoised response heads."""
     return await _connect(Http1ClientConnection(limits, heads, turn), host, port, tls, server_name, "http/1.1", timeout)
 
 
@@ -48,7 +48,7 @@ async def connect_http2(
     server_name: str | None = None,
     timeout: float = CONNECT_TIMEOUT,  # noqa: ASYNC109 (names the limit in the error)
 ) -> Http2ClientConnection:
-    """Without TLS by prior knowledge (RFC 9113 §3.3); with it the server must choose h2. Raises ``Unavailable``."""
+    """Without TLS by prior knowledge (RFC 9113 §3.3); with TLS the server must select h2. Raises ``Unavailable``."""
     return await _connect(Http2ClientConnection(limits, turn=turn), host, port, tls, server_name, "h2", timeout)
 
 

@@ -1,4 +1,4 @@
-"""The interface of a listener as the connections that it accepted see it."""
+"""The interface of a listener for the connections that it accepted."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from isochrone.wire.turn import Turn
 
 
 class ConnectionHost(Protocol):
-    """Shared by the connections of one listener."""
+    """State and services of a listener, shared by its connections."""
 
     application: Application
     limits: WireLimits
@@ -23,7 +23,7 @@ class ConnectionHost(Protocol):
     tick: int
 
     def forget(self, connection: Any) -> None:
-        """The connection is gone."""
+        """Remove a connection that is closed."""
 
     def error_body(self, message: str) -> tuple[bytes, Headers]:
         """The body and headers of an error that the wire itself answers with."""

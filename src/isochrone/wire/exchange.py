@@ -1,8 +1,8 @@
-"""One request and its answer, whatever carried it: what the wire hands up, and what it is handed back.
+"""The server-side interface of the wire: a request and its answer, over HTTP/1.1 or HTTP/2.
 
 The wire calls ``Application.route`` once per distinct message head, and ``Route.handle`` (or ``open``) per request.
 Heads repeat: an agent sends the same header bytes with every request. So a parsed ``Head`` is memoised by its bytes and
-shared by requests, and what upper layers derive from it alone hangs on ``Head.route``.
+shared by requests, and ``Head.route`` keeps everything that upper layers derive from the head alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Head:
-    """A parsed message head. Header names are lower case. Shared between requests: never changed after parsing."""
+    """A parsed message head. Header names are lower case. Shared between requests, so immutable after parsing."""
 
     __slots__ = (
         "authority",
@@ -38,7 +38,7 @@ class Head:
         self.method = method
         self.target = target
         self.headers = headers
-        #: HTTP/2's ``:authority``, which stands in for Host.
+        #: HTTP/2's ``:authority``, the equivalent of Host.
         self.authority = b""
         #: Announced length of the body; -1: not announced.
         self.content_length = -1
@@ -47,12 +47,12 @@ class Head:
         #: HTTP/1.0: an answer of unknown length ends with its connection.
         self.ends_by_closing = False
         self.expects_continue = False
-        #: What only HTTP/2 can carry (trailers, streams) may be asked for.
+        #: The request came over HTTP/2: trailers and streams are possible.
         self.is_http2 = False
-        #: A gRPC call: its refusals are statuses in trailers, and its body says its size in its first bytes.
+        #: A gRPC call: errors are statuses in trailers, and the first bytes of the body announce its size.
         self.is_grpc = False
         self.route: Route | None = None
-        #: Known to be routed, with a body of announced length and nothing out of the ordinary: the short way is open.
+        #: The head is routed, has a body of announced length and nothing unusual: the fast path applies.
         self.direct = False
 
     def get(self, name: bytes) -> bytes | None:
@@ -63,30 +63,31 @@ class Head:
 
 
 class Owner(Protocol):
-    """Whoever works on an exchange's answer, and wants to know when nobody waits for it any more."""
+    """The object that works on an exchange's answer."""
 
-    def abandoned(self) -> None: ...
+    def abandoned(self) -> None:
+        """The caller has disconnected: the answer is no longer needed."""
 
 
 class Memory(Protocol):
-    """A part of the process's memory budget that something may grow in; all of it is free again when that is over."""
+    """A part of the process's memory budget, for one request. All of it is released when the request ends."""
 
     def reserve(self, size: int) -> bool:
-        """Takes ``size`` bytes before they are used; False: there is no memory for them."""
+        """Reserve ``size`` bytes before they are used; False: there is no memory."""
         ...
 
     def give_back(self, size: int) -> None: ...
 
     def no_memory(self) -> str:
-        """Why there is none, and what to do."""
+        """The error message for a failed reservation."""
         ...
 
 
 class Exchange(Memory, Protocol):
-    """One request being answered; HTTP/1.1 and HTTP/2 each have their own kind.
+    """One request and its answer. HTTP/1.1 and HTTP/2 each implement it.
 
-    Answer with ``respond``, or with ``start``, any number of ``write``, and ``end``. Calls after the peer has gone
-    do nothing. All on the event loop's thread.
+    Answer with ``respond``, or with ``start``, any number of ``write``, and ``end``. Calls after the peer has
+    disconnected have no effect. For the event loop's thread only.
     """
 
     head: Head
@@ -95,18 +96,18 @@ class Exchange(Memory, Protocol):
     #: Monotonic ns when the last byte of the request was read.
     arrived: int
     owner: Owner | None
-    #: Called once when a congested exchange can take more bytes.
+    #: Called once, when a congested exchange can take more bytes.
     on_writable: Callable[[], None] | None
     #: Bytes of the memory budget held for the request, until it is answered.
     reserved: int
 
     @property
     def is_congested(self) -> bool:
-        """Whether the peer reads more slowly than it is written to: a producer should wait for ``on_writable``."""
+        """Whether the peer reads more slowly than the server writes: a producer should wait for ``on_writable``."""
         ...
 
     def respond(self, status: int, headers: Headers, body: Sequence[Buffer]) -> None:
-        """Answers whole. ``content-length`` is added here."""
+        """Send a complete answer. Adds ``content-length``."""
         ...
 
     def start(self, status: int, headers: Headers) -> None: ...
@@ -116,30 +117,30 @@ class Exchange(Memory, Protocol):
     def end(self) -> None: ...
 
     def abort(self) -> None:
-        """Breaks off an answer that was started and cannot be finished: the peer must not take it for whole."""
+        """Abort an answer that was started and cannot be finished, so that the peer does not accept it as complete."""
         ...
 
 
 class Consumer(Protocol):
-    """Receives a streamed request body as it comes."""
+    """Receives a streamed request body as it arrives."""
 
     def data_received(self, data: bytes) -> None: ...
 
     def ended(self) -> None: ...
 
     def shed(self) -> None:
-        """There is no memory for further answers: refuses requests that have none yet."""
+        """Reject requests that have no answer yet: there is no memory for further answers."""
         ...
 
     def stopping(self) -> None:
-        """The server stops. Ends the call as soon as nothing is under way; called again every second until then."""
+        """The server is stopping: end the call once no request is in progress. Called every second until then."""
         ...
 
 
 class Route:
-    """Where requests with one head go."""
+    """The handler of requests with one message head."""
 
-    #: True: ``open`` is called when the head has come; False: ``handle`` when the body has.
+    #: True: ``open`` is called after the head; False: ``handle`` is called after the body.
     streaming = False
 
     def handle(self, exchange: Exchange) -> None:
@@ -150,8 +151,8 @@ class Route:
 
 
 class Application(Protocol):
-    """What a listener serves."""
+    """The interface that a listener serves."""
 
     def route(self, head: Head) -> Route:
-        """Never raises: an unknown target gets a route that answers 404."""
+        """The route for a message head. Never raises: an unknown target gets a route that answers 404."""
         ...

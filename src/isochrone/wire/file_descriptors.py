@@ -1,7 +1,7 @@
-"""Notices that the process has no file descriptor left, for the log.
+"""Logs a message when the process has no file descriptors left.
 
-uvloop closes connections that it cannot accept for want of a descriptor without saying so, and clients see resets. So a
-listener's sweep, once a second, tries whether one is to be had. Never on the way of a request.
+Without a descriptor, uvloop closes new connections silently, and clients see resets. So a listener's sweep, once a
+second, tries to open one. Never called on a request's path.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from isochrone.observe.logs import Sparing
 
 log = structlog.get_logger()
 
-#: One line a minute for the whole process, however many listeners it has.
+#: One line per minute for the whole process.
 _sparing = Sparing()
 
 
@@ -29,7 +29,7 @@ def warn_if_exhausted() -> None:
             return
         if _sparing.lets_through(now_ns()) is not None:
             log.error(
-                "out of file descriptors: new connections are closed at once; raise the limit (ulimit -n) or lower"
+                "out of file descriptors: new connections are closed immediately; raise the limit (ulimit -n) or lower"
                 " --max-connections",
                 limit=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
                 reason=error.strerror,

@@ -1,6 +1,6 @@
-"""Memoises parsed message heads by their bytes, once the same bytes have come twice.
+"""Memoises parsed message heads by their bytes, from the second occurrence on.
 
-A head that holds a field of its own for each request (a trace id) never repeats, and must not evict those that do.
+A head with a field that differs for each request (a trace id) never repeats, and must not evict heads that do.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def remember_second(raw: bytes, head: T, memo: dict[bytes, T], seen: set[int], limit: int) -> None:
-    """Memoises what was parsed from ``raw`` if ``raw`` has come before; else only notes that it came."""
+    """Memoise ``head``, parsed from ``raw``, if ``raw`` has been seen before; otherwise record that it was seen."""
     mark = hash(raw)
     if mark in seen:
         if len(memo) >= limit:

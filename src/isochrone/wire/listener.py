@@ -1,7 +1,7 @@
-"""One listening socket that speaks HTTP/1.1 and HTTP/2: the first bytes tell which; over TLS, ALPN does too.
+"""A listening socket for HTTP/1.1 and HTTP/2, which are distinguished by the first bytes (over TLS also by ALPN).
 
-Owns its connections: counts them, refuses past the limit, sweeps for timeouts about once a second (one timer for ten
-thousand idle connections), and on stopping lets each finish what it has.
+The listener owns its connections: it limits their number, checks timeouts about once a second (one timer for ten
+thousand idle connections), and when it stops, lets requests in progress finish.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from isochrone.wire.turn import Turn
 
 #: Seconds between sweeps; also the unit of ``tick``.
 _SWEEP = 1.0
-#: Seconds without progress from which on a connection is shown as stalled.
+#: Seconds without progress after which a connection counts as stalled.
 _STALLED = 5.0
-#: Seconds a connection in use gets for one more request when the server stops.
+#: Seconds in which a recently used connection may send one more request when the server stops.
 _LAST_CHANCE = 0.25
 _JSON: Headers = ((b"content-type", b"application/json"),)
 
@@ -46,26 +46,28 @@ class Listener:
     ) -> None:
         self.application = application
         self.limits = limits or WireLimits()
-        #: Listeners of one process share theirs.
+        #: Shared by the listeners of a process.
         self.budget = budget or MemoryBudget(self.limits.max_buffered_bytes)
         self.tls = tls
         self.heads = RequestHeads(self.limits)
         self.loop = asyncio.get_running_loop()
         self.turn = Turn(self.loop)
-        #: Seconds since start, in steps of a sweep: connections stamp their activity with it for the price of a read.
+        #: Seconds since start, counted by sweeps: connections stamp their activity with it without reading a clock.
         self.tick = 0
         self.connections: set[Connection | _Sniffer] = set()
-        #: Connections that have taken nothing of what waits for them for ``_STALLED`` seconds.
+        #: Connections whose peer has read none of the unsent bytes for ``_STALLED`` seconds.
         self.stalled = 0
-        #: Connections refused for max_connections.
+        #: Connections rejected because of max_connections.
         self.refused = 0
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._empty: asyncio.Event | None = None
 
     async def start(self, host: str, port: int, *, reuse_port: bool = False, accepting: bool = True) -> int:
-        """Listens; returns the port (useful when 0 was asked for). Not ``accepting``: the port is only reserved, and
-        connections are refused until ``accept``."""
+        """Listen, and return the port (for port 0, the assigned one).
+
+        Without ``accepting`` the port is only reserved, and connections are refused until ``accept``.
+        """
         server = await self.loop.create_server(
             lambda: _Sniffer(self),
             host,
@@ -80,17 +82,17 @@ class Listener:
         return cast(int, server.sockets[0].getsockname()[1])
 
     async def accept(self) -> None:
-        """Takes connections from now on. Raises ``OSError`` if another process has come to listen on the port."""
+        """Start to accept connections. Raises ``OSError`` if another process already listens on the port."""
         if self._server is not None:
             await self._server.start_serving()
 
     def close(self) -> None:
-        """Stops accepting. Connections go on."""
+        """Stop accepting. Existing connections continue."""
         if self._server is not None:
             self._server.close()
 
     async def stop(self, grace: float) -> int:
-        """Stops accepting, lets connections finish within ``grace`` seconds, cuts the rest and counts them."""
+        """Stop accepting, let connections finish within ``grace`` seconds, and abort the rest; returns their number."""
         self.close()
         in_use = [
             connection
@@ -123,16 +125,16 @@ class Listener:
             self._empty.set()
 
     def error_body(self, message: str) -> tuple[bytes, Headers]:
-        """How a refusal of the wire's own looks: as the protocol's errors do."""
+        """The body and headers of an error that the wire itself answers with, in the protocol's format."""
         return msgspec.json.encode({"error": message}), _JSON
 
     def no_memory(self) -> str:
-        """What a request is refused with when its connection holds its share of memory."""
+        """The error message for a request whose connection holds its share of memory."""
         limit = self.limits.max_buffered_bytes
-        return f"this connection holds its share of max_buffered_bytes ({limit}): read what is answered, then retry"
+        return f"this connection holds its share of max_buffered_bytes ({limit}): read the answers, then retry"
 
     def _sweep(self) -> None:
-        # First, so that no connection's fault can end the sweeping.
+        # Scheduled first, so that an exception in a connection does not end the sweeps.
         self._sweeper = self.loop.call_later(_SWEEP, self._sweep)
         self.tick += 1
         stalled = 0
@@ -144,7 +146,7 @@ class Listener:
 
 
 class _Sniffer(asyncio.Protocol):
-    """Reads a connection's first bytes, then hands it to the protocol they belong to."""
+    """Reads a connection's first bytes, and replaces itself by the protocol that they belong to."""
 
     __slots__ = ("listener", "seen", "tick", "transport")
 
@@ -197,7 +199,7 @@ class _Sniffer(asyncio.Protocol):
 
     def check_timeouts(self, tick: int) -> None:
         limits = self.listener.limits
-        # A client may connect ahead of its first request; one that began to speak must finish its head.
+        # A client may connect before its first request; after the first byte, the head timeout applies.
         if tick - self.tick > (limits.head_timeout if self.seen else limits.idle_timeout):
             self.transport.abort()
 

@@ -1,4 +1,4 @@
-"""The listeners of one process: they share its memory budget, and stop together."""
+"""The listeners of one process: they share its memory budget and stop together."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from isochrone.wire.listener import Listener
 
 
 class Listeners:
-    """Measures how late the running loop is, from the first listener on until ``stop``."""
+    """All listeners of a process; also measures the event loop's lag, from the first listener until ``stop``."""
 
     def __init__(self, limits: WireLimits) -> None:
         self._limits = limits
@@ -23,7 +23,7 @@ class Listeners:
         self._listeners: list[Listener] = []
 
     def add(self, application: Application, tls: ssl.SSLContext | None) -> Listener:
-        """A listener that is yet to be started."""
+        """Create a listener, not yet started."""
         self._lag.start()
         listener = Listener(application, self._limits, tls, self._budget)
         self._listeners.append(listener)
@@ -42,7 +42,7 @@ class Listeners:
         )
 
     async def stop(self, grace: float) -> int:
-        """Stops accepting, lets connections finish within ``grace`` seconds, cuts the rest and counts them."""
+        """Stop accepting, let connections finish within ``grace`` seconds, and abort the rest; returns their number."""
         cut = sum(await asyncio.gather(*(listener.stop(grace) for listener in self._listeners)))
         self._lag.stop()
         return cut

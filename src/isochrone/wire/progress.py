@@ -1,8 +1,8 @@
-"""Whether a peer takes the bytes that wait for it: how many of those written to its connection have gone.
+"""Write progress: whether a peer reads the bytes that were written to its connection.
 
-Stands beside a connection, HTTP/1.1's or HTTP/2's, which says what it writes and asks about once a second. A slow
-reader must not be taken for a peer that reads nothing. So bytes in the kernel count as waiting, too: it takes more from
-the transport only when a third of its buffer is free, which is a megabyte and more, a minute's worth at 20 KB/s.
+A connection, HTTP/1.1 or HTTP/2, counts the bytes that it writes and checks about once a second. A slow reader must not
+be mistaken for a peer that reads nothing. So bytes in the kernel's buffer count as unread too: the kernel takes more
+from the transport only when a third of its buffer is free, which can be a megabyte: a minute at 20 KB/s.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ BODY_PROGRESS = 16 * 1024
 
 
 class Progress:
-    """One connection's bytes on their way out."""
+    """The write progress of one connection."""
 
     __slots__ = ("at", "passed", "waiting", "written")
 
     def __init__(self, tick: int) -> None:
-        #: Bytes handed to the transport.
+        #: Bytes written to the transport.
         self.written = 0
-        #: How many of them the peer's side had taken when it was last looked, and how many had still to go.
+        #: Bytes that the peer had acknowledged at the last check, and bytes that it had not.
         self.passed = 0
         self.waiting = 0
-        #: Tick at which that last changed, or nothing waited in the transport, as when the connection is made.
+        #: Tick of the last change, or of the last check with an empty transport buffer.
         self.at = tick
 
-    def look(self, transport: asyncio.Transport, tick: int) -> bool:
-        """Whether anything has gone of what waited the last time."""
+    def update(self, transport: asyncio.Transport, tick: int) -> bool:
+        """Check the progress; returns whether the peer has acknowledged any of the bytes unread at the last check."""
         buffered = transport.get_write_buffer_size()
         waited, self.waiting = self.waiting, buffered + in_kernel(transport)
         before, self.passed = self.passed, self.written - self.waiting
@@ -42,13 +42,13 @@ class Progress:
             self.at = tick
         return moved and waited > 0
 
-    def rest(self, tick: int) -> None:
-        """Nothing waits."""
+    def clear(self, tick: int) -> None:
+        """Record that no byte is unread."""
         self.at, self.waiting = tick, 0
 
 
 def in_kernel(transport: asyncio.Transport) -> int:
-    """Bytes that the kernel has taken and the peer's has not acknowledged; 0 where it does not say."""
+    """Bytes in the kernel's send buffer that the peer has not acknowledged; 0 if unknown."""
     socket = transport.get_extra_info("socket")
     if socket is None:
         return 0

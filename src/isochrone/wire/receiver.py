@@ -1,7 +1,7 @@
-"""What the client sides hand up: an answer piece by piece to a ``Receiver``, or whole as a ``Response``.
+"""The client-side interface of the wire: an answer piece by piece (``Receiver``) or complete (``Response``).
 
-Stands where ``exchange`` stands for the server sides. A forwarder implements ``Receiver`` and pays for no future and
-no task; a command that sends one request awaits a ``Response``.
+The counterpart of ``exchange``. The gateway implements ``Receiver`` and needs no future or task per request; a command
+that sends one request awaits a ``Response``.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from isochrone.wire.exchange import Buffer, Headers
 
 
 class Receiver(Protocol):
-    """Whoever waits for an answer. ``head``, any number of ``data``, then ``complete``; or ``failed`` at any point.
+    """Receives an answer: ``head``, any number of ``data``, then ``complete``; or ``failed`` at any point.
 
-    Called on the event loop's thread, and never again after ``complete``, ``failed`` or a cancel.
+    Called on the event loop's thread, and never after ``complete``, ``failed`` or a cancel.
     """
 
     def head(self, status: int, headers: Headers) -> None: ...
@@ -29,7 +29,7 @@ class Receiver(Protocol):
 
 
 def receive_whole(receiver: Receiver, status: int, headers: Headers, data: Buffer, trailers: Headers) -> None:
-    """An answer that came in one piece. A receiver may take it by one call, ``whole``, instead of three."""
+    """Deliver an answer that arrived in one piece: with one call if the receiver has ``whole``, else with three."""
     whole = getattr(receiver, "whole", None)
     if whole is not None:
         whole(status, headers, data, trailers)
@@ -40,7 +40,7 @@ def receive_whole(receiver: Receiver, status: int, headers: Headers, data: Buffe
 
 
 class Response(NamedTuple):
-    """A whole answer."""
+    """A complete answer."""
 
     status: int
     headers: Headers
@@ -48,7 +48,7 @@ class Response(NamedTuple):
     trailers: Headers
 
     def get(self, name: bytes) -> bytes | None:
-        """A header's first value; names are lower case."""
+        """The first value of a header; names are lower case."""
         for key, value in self.headers:
             if key == name:
                 return value
@@ -56,13 +56,13 @@ class Response(NamedTuple):
 
 
 class Gathering:
-    """A receiver that gathers a ``Response`` for somebody who awaits it."""
+    """A receiver that collects a ``Response`` for a coroutine that awaits it."""
 
     __slots__ = ("_headers", "_pieces", "_size", "_status", "future", "limit")
 
     def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
         self.future: asyncio.Future[Response] = loop.create_future()
-        #: Bytes the body may have.
+        #: Largest size of the body in bytes.
         self.limit = limit
         self._status = 0
         self._headers: Headers = ()

@@ -1,4 +1,4 @@
-"""TLS contexts with the ALPN names of what we speak."""
+"""TLS contexts with ALPN for HTTP/1.1 and HTTP/2."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from isochrone.errors import ConfigError
 
 
 def server_context(certificate: Path, key: Path, client_ca: Path | None = None) -> ssl.SSLContext:
-    """For a listener; with ``client_ca`` clients must show a certificate it signed."""
+    """For a listener; with ``client_ca``, clients must present a certificate that it signed."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

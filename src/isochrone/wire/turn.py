@@ -1,10 +1,10 @@
-"""One loop turn in three stages: read every connection, then work, then write.
+"""Staged loop turns: read all ready connections, then process, then write.
 
-Python that runs between two system calls runs cold: with a read and a write around every request of 32 connections, the
-same code took 40 µs a request instead of 15 (2-core Neoverse N1; 17–28 k requests/s against 39 k). So when several
-connections turn out to be ready at once, their bytes are only collected; they are worked on together at the end of the
-turn, and the answers go out together after that. A connection that is alone is served at once: staging would cost it
-6 µs of 51.
+Python code that runs between two system calls runs with cold caches: with a read and a write around every request of 32
+connections, the same code took 40 µs per request instead of 15 (2-core Neoverse N1; 17–28 k requests/s against 39 k).
+So if several connections are ready in one turn, their bytes are first collected, then processed together at the end of
+the turn, and the answers are written together after that. A connection that is alone is served immediately: staging
+would add 6 µs to 51 µs.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from isochrone.wire.exchange import Buffer
 
 log = structlog.get_logger()
 
-#: Another connection's bytes within this time of the last one's answer: several are ready in this turn.
+#: If another connection's bytes arrive within this time of the last answer, several connections are ready in this turn.
 _BURST_NS = 10_000
-#: Turns with one connection after which staging stops.
+#: Consecutive turns with one connection after which staging stops.
 _LONELY_TURNS = 4
 
 
 class TurnConnection(Protocol):
-    """What takes part in a turn."""
+    """A connection that takes part in turns."""
 
     closed: bool
     transport: asyncio.Transport
-    #: What ``flush`` would write.
+    #: Bytes that ``flush`` writes.
     out: list[Buffer]
 
     def receive(self, data: bytes) -> None: ...
@@ -39,7 +39,7 @@ class TurnConnection(Protocol):
 
 
 class Turn:
-    """Shared by the connections of one listener."""
+    """The turns of one listener's connections."""
 
     __slots__ = (
         "_burst_ns",
@@ -57,23 +57,23 @@ class Turn:
     def __init__(self, loop: asyncio.AbstractEventLoop, burst_ns: int = _BURST_NS) -> None:
         self._loop = loop
         self._burst_ns = burst_ns
-        #: (connection, bytes) read in this turn and not worked on yet.
+        #: (connection, bytes) read in this turn and not yet processed.
         self._ready: list[tuple[TurnConnection, bytes]] = []
-        #: Connections that have something to write from outside their own reading.
+        #: Connections with bytes to write that do not result from their own reads.
         self._dirty: list[TurnConnection] = []
-        #: Several connections were ready at once lately: what they read waits for the end of the turn.
+        #: Several connections were ready at once recently: bytes are processed at the end of the turn.
         self.staging = False
-        #: Connections worked on before what they want written is written; 0: all of a turn's. A forwarder sets it: who
-        #: is behind it then works beside it, instead of after it.
+        #: Connections to process before their answers are written; 0: all of a turn. A gateway sets it, so that workers
+        #: start on the first requests while it processes the others.
         self.flush_every = 0
-        #: Bytes are being worked on: what is to be written goes out when that is done.
+        #: Bytes are being processed; marked connections are flushed afterwards.
         self._working = False
         self._lonely = 0
         self._last: TurnConnection | None = None
         self._ended = 0
 
     def received(self, connection: TurnConnection, data: bytes) -> None:
-        """A connection has read something."""
+        """Process the bytes that a connection has read, now or at the end of the turn."""
         if not self.staging:
             if self._last is connection or now_ns() - self._ended > self._burst_ns:
                 self.alone(connection, data)
@@ -88,7 +88,7 @@ class Turn:
         self._ready.append((connection, data))
 
     def alone(self, connection: TurnConnection, data: bytes) -> None:
-        """A connection is worked on by itself, and what comes of it is written."""
+        """Process the bytes of one connection immediately, and write the answers."""
         self._working = True
         try:
             connection.receive(data)
@@ -100,7 +100,7 @@ class Turn:
             connection.flush()
 
     def mark(self, connection: TurnConnection) -> None:
-        """A connection has something to write: with everybody else's, when what runs now is done."""
+        """Flush the connection together with the others, after the current processing."""
         if not self._dirty and not self._working:
             self._loop.call_soon(self._write)
         self._dirty.append(connection)
@@ -129,7 +129,7 @@ class Turn:
             try:
                 connection.receive(data)
             except Exception as error:
-                # A fault of ours on one connection must not lose the bytes of the others.
+                # An exception on one connection must not lose the bytes of the others.
                 log.error("a connection failed unexpectedly", exc_info=error)
                 connection.transport.abort()
             if index - begun == self.flush_every:

@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from isochrone.errors import Cancelled, MalformedRequest, PayloadTooLarge, Unsupported
 from isochrone.protocol.compression.codec import (
-    AT_ONCE,
-    GROWN_BYTES,
-    GROWTH,
-    LEAST,
+    EXPANDED_BYTES,
+    EXPANSION,
+    INLINE_BYTES,
+    MIN_COMPRESSED,
     Inflation,
     StartInflation,
     choose,
     compress,
+    compresses_well,
     decompress,
-    is_worth_it,
 )
 
 
@@ -95,7 +95,7 @@ def test_choice(accept: bytes | None, chosen: bytes | None) -> None:
 
 
 @given(
-    size=st.sampled_from([0, 1, 1000, AT_ONCE - 1, AT_ONCE, AT_ONCE + 1, 300_000, 3 * 256 * 1024]),
+    size=st.sampled_from([0, 1, 1000, INLINE_BYTES - 1, INLINE_BYTES, INLINE_BYTES + 1, 300_000, 3 * 256 * 1024]),
     seed=st.integers(0, 255),
     encoding=st.sampled_from([b"gzip", b"deflate"]),
     room=st.sampled_from([0, 5]),
@@ -107,7 +107,7 @@ def test_a_small_body_is_given_at_once_and_any_body_in_the_end(
     packed = b"".join(compress(encoding, [body]))
     inflation = Inflation(encoding, packed, 1 << 20, room)
     at_once = inflation.begin()
-    assert (at_once is not None) == (size <= AT_ONCE)
+    assert (at_once is not None) == (size <= INLINE_BYTES)
     for given_body in (at_once, inflation.finish()):
         assert given_body is None or given_body == bytes(room) + body
 
@@ -145,11 +145,11 @@ def test_what_follows_a_large_body_is_counted() -> None:
 
 
 def test_a_body_may_not_grow_a_hundredfold_once_it_is_large() -> None:
-    bomb = gzip.compress(bytes(GROWN_BYTES + 1), 9)
-    assert len(bomb) * GROWTH < GROWN_BYTES
-    with pytest.raises(PayloadTooLarge, match=f"of {len(bomb)} bytes expands to more than {GROWN_BYTES} bytes"):
+    bomb = gzip.compress(bytes(EXPANDED_BYTES + 1), 9)
+    assert len(bomb) * EXPANSION < EXPANDED_BYTES
+    with pytest.raises(PayloadTooLarge, match=f"of {len(bomb)} bytes expands to more than {EXPANDED_BYTES} bytes"):
         decompress(b"gzip", bomb, 1 << 30)
-    assert len(decompress(b"gzip", gzip.compress(bytes(GROWN_BYTES), 9), 1 << 30)) == GROWN_BYTES
+    assert len(decompress(b"gzip", gzip.compress(bytes(EXPANDED_BYTES), 9), 1 << 30)) == EXPANDED_BYTES
 
 
 def test_nobody_waits_for_what_is_abandoned() -> None:
@@ -160,12 +160,12 @@ def test_nobody_waits_for_what_is_abandoned() -> None:
 
 
 def test_json_is_worth_compressing_and_noise_is_not() -> None:
-    json = b'{"outputs":[' + b"0.5,1.25," * LEAST
-    noise = random.Random(1).randbytes(LEAST)
-    assert is_worth_it([json])
-    assert not is_worth_it([noise])
+    json = b'{"outputs":[' + b"0.5,1.25," * MIN_COMPRESSED
+    noise = random.Random(1).randbytes(MIN_COMPRESSED)
+    assert compresses_well([json])
+    assert not compresses_well([noise])
     # The JSON part of an answer with binary tensors says nothing of them.
-    assert not is_worth_it([json[:200], noise])
+    assert not compresses_well([json[:200], noise])
 
 
 @pytest.mark.parametrize("wrapper", [zlib.MAX_WBITS, -zlib.MAX_WBITS])
@@ -175,7 +175,7 @@ def test_a_body_may_be_inflated_in_parts_of_any_size(most: int, wrapper: int) ->
     encoder = zlib.compressobj(1, zlib.DEFLATED, wrapper)
     inflation = Inflation(b"deflate", encoder.compress(content) + encoder.flush(), 1 << 26, room=5)
     parts, allowed = 0, most
-    while (whole := inflation.go_on(allowed)) is None:
+    while (whole := inflation.resume(allowed)) is None:
         parts, allowed = parts + 1, allowed + most
     assert whole[5:] == content
     assert len(content) // most <= parts + 1 <= len(content) // most + 2
@@ -207,7 +207,7 @@ def test_a_large_start_is_given_in_parts_of_any_size(most: int) -> None:
     start = _start(body, len(text))
     assert start.begin() is None
     given = most
-    while (found := start.go_on(given)) is None:
+    while (found := start.resume(given)) is None:
         given += most
     assert found == text
     # All of it, where it has less than is wanted.

@@ -14,8 +14,8 @@ import pytest
 
 from isochrone.errors import IsochroneError, PayloadTooLarge, Unavailable, Unsupported
 from isochrone.protocol.compression import inflating as module
-from isochrone.protocol.compression.codec import AT_ONCE, LEAST, decompress
-from isochrone.protocol.compression.deflating import deflated
+from isochrone.protocol.compression.codec import INLINE_BYTES, MIN_COMPRESSED, decompress
+from isochrone.protocol.compression.deflating import respond_compressed
 from isochrone.protocol.compression.inflating import inflating_messages
 from isochrone.protocol.rest.headers import inflating
 from isochrone.wire.budget import SMALL, MemoryBudget, Share
@@ -107,7 +107,7 @@ def test_a_call_without_a_body_is_handed_on_as_it_is() -> None:
 
 def test_the_loop_goes_on_while_a_large_body_is_decompressed() -> None:
     async def scenario() -> None:
-        content = bytes(8 * AT_ONCE)
+        content = bytes(8 * INLINE_BYTES)
         exchanges = [Answered(gzip.compress(content)) for _ in range(5)]
         route = inflating(Echo(), GZIP, LIMIT)
         for exchange in exchanges:
@@ -123,7 +123,7 @@ def test_the_loop_goes_on_while_a_large_body_is_decompressed() -> None:
 
 def test_a_message_of_grpc_gets_its_prefix_back() -> None:
     async def scenario() -> None:
-        for size in (10, 8 * AT_ONCE):
+        for size in (10, 8 * INLINE_BYTES):
             packed = gzip.compress(bytes(size))
             body = b"\1" + len(packed).to_bytes(4, "big") + packed
             exchange = Answered(body)
@@ -165,7 +165,10 @@ def test_identity_and_no_encoding_are_the_route_itself() -> None:
 
 def test_a_caller_that_has_gone_is_not_served() -> None:
     async def scenario() -> None:
-        gone, next_one = Answered(gzip.compress(bytes(8 * AT_ONCE))), Answered(gzip.compress(bytes(8 * AT_ONCE)))
+        gone, next_one = (
+            Answered(gzip.compress(bytes(8 * INLINE_BYTES))),
+            Answered(gzip.compress(bytes(8 * INLINE_BYTES))),
+        )
         route = inflating(Echo(), GZIP, LIMIT)
         route.handle(gone)
         gone.owner.abandoned()
@@ -251,17 +254,19 @@ def test_a_caller_that_goes_while_its_body_grows_leaves_nothing_held() -> None:
 # Answers.
 
 
-@pytest.mark.parametrize("size", [LEAST // 2, LEAST + 100, 20 * LEAST])
+@pytest.mark.parametrize("size", [MIN_COMPRESSED // 2, MIN_COMPRESSED + 100, 20 * MIN_COMPRESSED])
 def test_an_answer_is_compressed_where_it_pays(size: int) -> None:
     async def scenario() -> None:
         content = json.dumps([1.5] * size).encode()[:size]
         exchange = Answered()
-        deflated(exchange, b"gzip", ((b"content-type", b"application/json"),), [content], lambda: ((b"x", b"y"),))
+        respond_compressed(
+            exchange, b"gzip", ((b"content-type", b"application/json"),), [content], lambda: ((b"x", b"y"),)
+        )
         # A large one is compressed elsewhere.
-        assert exchange.is_set() == (size < 2 * LEAST)
+        assert exchange.is_set() == (size < 2 * MIN_COMPRESSED)
         await exchange.wait()
         assert exchange.headers[-1] == (b"x", b"y")
-        if size < LEAST:
+        if size < MIN_COMPRESSED:
             assert exchange.answer == content
             assert b"content-encoding" not in dict(exchange.headers)
         else:
@@ -272,8 +277,8 @@ def test_an_answer_is_compressed_where_it_pays(size: int) -> None:
 
 
 def test_tensors_of_noise_are_sent_as_they_are() -> None:
-    noise = random.Random(1).randbytes(20 * LEAST)
+    noise = random.Random(1).randbytes(20 * MIN_COMPRESSED)
     exchange = Answered()
-    deflated(exchange, b"gzip", (), [b'{"outputs": []}', noise], lambda: ())
+    respond_compressed(exchange, b"gzip", (), [b'{"outputs": []}', noise], lambda: ())
     assert exchange.answer == b'{"outputs": []}' + noise
     assert exchange.headers == ()

@@ -18,17 +18,17 @@ _GZIP_WINDOW = 16 + zlib.MAX_WBITS
 _IDENTITY = (b"", b"identity")
 
 #: Largest decompressed size (0.1 to 0.7 ms of work) and compressed size of a body that is inflated on the event loop.
-AT_ONCE = 128 * 1024
-_AT_ONCE_COMPRESSED = 64 * 1024
+INLINE_BYTES = 128 * 1024
+_INLINE_COMPRESSED = 64 * 1024
 #: Bytes of input and output of one step on a thread; between two steps other threads can take the GIL.
 _STEP_IN, _STEP_OUT = 64 * 1024, 256 * 1024
 #: A body may expand to this size or by this factor, whichever is larger. Tensors of zeros reach a factor of a thousand.
-GROWN_BYTES, GROWTH = 32 * 1024 * 1024, 100
+EXPANDED_BYTES, EXPANSION = 32 * 1024 * 1024, 100
 
 #: Answers below this size are not compressed: the event loop would spend more time than the network saves.
-LEAST = 16 * 1024
+MIN_COMPRESSED = 16 * 1024
 #: Larger answers are compressed on a thread: 32 KiB take 0.5 to 0.8 ms.
-_MOST_AT_ONCE = 32 * 1024
+_INLINE_COMPRESSION = 32 * 1024
 #: Size of the sample that decides whether an answer is compressed, and the ratio that the sample must reach.
 _SAMPLE, _WORTH = 4096, 0.9
 
@@ -67,7 +67,7 @@ class Inflation:
         self._body = memoryview(body)
         self._limit = limit
         #: Largest size after decompression.
-        self.allowed = min(limit, max(GROWN_BYTES, GROWTH * len(body)))
+        self.allowed = min(limit, max(EXPANDED_BYTES, EXPANSION * len(body)))
         self._room = room
         #: Set by another thread: the result is no longer needed.
         self.abandoned = False
@@ -84,15 +84,15 @@ class Inflation:
         return decoder
 
     def begin(self) -> bytearray | None:
-        """The body, if it takes less than a millisecond; None: call ``go_on`` on a thread."""
+        """The body, if it takes less than a millisecond; None: call ``resume`` on a thread."""
         try:
-            return self._at_once()
+            return self._inline()
         except MalformedRequest:
             if not self._without_wrapper():
                 raise
-            return self._at_once()
+            return self._inline()
 
-    def go_on(self, most: int) -> bytearray | None:
+    def resume(self, most: int) -> bytearray | None:
         """Continue until the body is complete; None: ``most`` bytes are done, and more follow."""
         try:
             return self._step_by_step(most)
@@ -104,7 +104,7 @@ class Inflation:
 
     def finish(self) -> bytearray:
         """The complete body."""
-        while (whole := self.go_on(self.allowed + 1)) is None:
+        while (whole := self.resume(self.allowed + 1)) is None:
             pass
         return whole
 
@@ -114,12 +114,12 @@ class Inflation:
         self._window = -zlib.MAX_WBITS if is_new else self._window
         return is_new
 
-    def _at_once(self) -> bytearray | None:
-        if len(self._body) > _AT_ONCE_COMPRESSED:
+    def _inline(self) -> bytearray | None:
+        if len(self._body) > _INLINE_COMPRESSED:
             return None
         decoder = zlib.decompressobj(self._window)
-        piece = self._step(decoder, self._body, AT_ONCE)
-        if not decoder.eof and (decoder.unconsumed_tail or len(piece) == AT_ONCE):
+        piece = self._step(decoder, self._body, INLINE_BYTES)
+        if not decoder.eof and (decoder.unconsumed_tail or len(piece) == INLINE_BYTES):
             return None
         self._check(decoder, len(piece), 0)
         whole = bytearray(self._room)
@@ -169,7 +169,7 @@ class Inflation:
         if given > self.allowed:
             raise PayloadTooLarge(
                 f"the {self._name} body of {len(self._body)} bytes expands to more than {self.allowed} bytes, over "
-                f"{GROWTH} times its size; send it uncompressed"
+                f"{EXPANSION} times its size; send it uncompressed"
             )
 
 
@@ -182,10 +182,10 @@ class StartInflation(Inflation):
         super().__init__(encoding, body, limit)
         self._wanted = self.allowed = min(wanted, self.allowed)
 
-    def _at_once(self) -> bytearray | None:
+    def _inline(self) -> bytearray | None:
         decoder = zlib.decompressobj(self._window)
         # Never the whole of a large body: the decoder copies its unused input.
-        piece = self._step(decoder, self._body[:_AT_ONCE_COMPRESSED], min(AT_ONCE, self._wanted) or 1)
+        piece = self._step(decoder, self._body[:_INLINE_COMPRESSED], min(INLINE_BYTES, self._wanted) or 1)
         return bytearray(piece) if decoder.eof or len(piece) >= self._wanted else None
 
     def _step_by_step(self, most: int) -> bytearray | None:
@@ -219,12 +219,12 @@ def compress(encoding: bytes, parts: Sequence[Buffer]) -> list[bytes]:
     return [*(encoder.compress(step) for step in steps), encoder.flush()]
 
 
-def takes_long(size: int) -> bool:
+def needs_thread(size: int) -> bool:
     """Whether to compress an answer of ``size`` bytes on a thread."""
-    return size > _MOST_AT_ONCE
+    return size > _INLINE_COMPRESSION
 
 
-def is_worth_it(parts: Sequence[Buffer]) -> bool:
+def compresses_well(parts: Sequence[Buffer]) -> bool:
     """Whether a sample of a large answer compresses well: tensors of measured or computed numbers do not."""
     largest = max(parts, key=len)
     # From the largest part: the JSON part at the start is not representative of the tensors.

@@ -16,16 +16,16 @@ from isochrone.wire.exchange import Buffer, Exchange, Headers
 _threads = ThreadPoolExecutor(2, thread_name_prefix="isochrone-deflate")
 
 
-def deflated(
+def respond_compressed(
     exchange: Exchange, encoding: bytes, headers: Headers, parts: Sequence[Buffer], extras: Callable[[], Headers]
 ) -> None:
     """Respond with status 200. ``extras`` returns further headers at the time of sending."""
     size = sum(len(part) for part in parts)
-    if size < codec.LEAST or not codec.is_worth_it(parts):
+    if size < codec.MIN_COMPRESSED or not codec.compresses_well(parts):
         exchange.respond(200, headers + extras(), parts)
         return
     encoded = (*headers, (b"content-encoding", encoding))
-    if not codec.takes_long(size):
+    if not codec.needs_thread(size):
         exchange.respond(200, encoded + extras(), codec.compress(encoding, parts))
         return
 

@@ -36,7 +36,7 @@ def inflate(inflation: Inflation, memory: Memory, done: Done) -> bytearray | Non
     """
     body = inflation.begin()
     if body is None:
-        _Slices(inflation, memory, done).go_on()
+        _Slices(inflation, memory, done).resume()
     elif len(body) > SMALL and not memory.reserve(len(body)):
         raise Unavailable(memory.no_memory())
     return body
@@ -53,7 +53,7 @@ class _Slices:
         self._done = done
         self._reserved = 0
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Inflate one more slice."""
         # One byte over the limit shows that the body is too large.
         most = min(self._reserved + _SLICE, self._inflation.allowed + 1)
@@ -61,7 +61,7 @@ class _Slices:
             raise Unavailable(self._memory.no_memory())
         self._reserved = most
         loop = asyncio.get_running_loop()
-        loop.run_in_executor(_threads, self._inflation.go_on, most).add_done_callback(self._worked)
+        loop.run_in_executor(_threads, self._inflation.resume, most).add_done_callback(self._worked)
 
     def _worked(self, future: asyncio.Future[bytearray | None]) -> None:
         error = future.exception()
@@ -71,7 +71,7 @@ class _Slices:
             return
         if error is None and body is None:
             try:
-                self.go_on()
+                self.resume()
                 return
             except Unavailable as unavailable:
                 error = unavailable

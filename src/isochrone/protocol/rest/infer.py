@@ -15,7 +15,7 @@ from isochrone.clock import NEVER, now_ns
 from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol import orca, timing
 from isochrone.protocol.compression import codec
-from isochrone.protocol.compression.deflating import deflated
+from isochrone.protocol.compression.deflating import respond_compressed
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, OutputChoice, Parameters
 from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpected
 from isochrone.protocol.rest.headers import header_length, timeout_header
@@ -279,7 +279,7 @@ class RestInferRequest(InferRequest):
         if route.accept_encoding is None:
             self.exchange.respond(200, headers + self._extras(), parts)
         else:
-            deflated(self.exchange, route.accept_encoding, headers, parts, self._extras)
+            respond_compressed(self.exchange, route.accept_encoding, headers, parts, self._extras)
 
     def _extras(self) -> Headers:
         """The response headers that the caller asked for: timing and load report."""

@@ -1,7 +1,7 @@
-"""A large body straight into a buffer of its announced size: 134 µs instead of 610 µs for 602 KB.
+"""Receives a large body directly into a buffer of its announced size: 134 µs instead of 610 µs for 602 KB.
 
-Stands in for an HTTP/1.1 connection, server's or client's, as the transport's protocol while one such body arrives.
-Never parses, and never holds a byte itself.
+Replaces an HTTP/1.1 connection, server or client, as the transport's protocol while such a body arrives. Never parses
+bytes or keeps any.
 """
 
 from __future__ import annotations
@@ -9,25 +9,21 @@ from __future__ import annotations
 import asyncio
 from typing import Protocol
 
-#: Bodies from this size on are received into their own buffer; below it, joining small reads is cheaper.
+#: Smallest body that is received into its own buffer; below this size, joining small reads is cheaper.
 LARGE_BODY = 64 * 1024
 
 
 class BodyOwner(Protocol):
-    """The connection whose body it is."""
+    """The connection that receives the body."""
 
     transport: asyncio.Transport
-    #: The buffer; None once the body is unwanted: what still comes of it is dropped.
+    #: The buffer; None: the body is no longer needed, and its remaining bytes are dropped.
     body: memoryview | None
     body_view: memoryview
     filled: int
 
     def body_received(self) -> None:
-        """The buffer is full, and the connection is the transport's protocol again."""
-        ...
-
-    def body_cut_off(self) -> bool:
-        """The peer ended its side before the body's end; what ``eof_received`` is to return."""
+        """The body is complete, and the connection is the transport's protocol again."""
         ...
 
     def writing_paused(self) -> None: ...
@@ -38,7 +34,7 @@ class BodyOwner(Protocol):
 
 
 class BodyReceiver(asyncio.BufferedProtocol):
-    """Takes over the transport when made, and gives it back with the body's last byte."""
+    """Takes over the transport on construction, and gives it back after the body's last byte."""
 
     __slots__ = ("_owner",)
 
@@ -62,11 +58,8 @@ class BodyReceiver(asyncio.BufferedProtocol):
             owner.body_received()
 
     def give_back(self) -> None:
-        """The owner is the transport's protocol again."""
+        """Make the owner the transport's protocol again."""
         _hand_over(self._owner.transport, self._owner)  # type: ignore[arg-type]
-
-    def eof_received(self) -> bool:
-        return self._owner.body_cut_off()
 
     def connection_lost(self, error: Exception | None) -> None:
         self._owner.connection_lost(error)
@@ -79,7 +72,7 @@ class BodyReceiver(asyncio.BufferedProtocol):
 
 
 def _hand_over(transport: asyncio.Transport, protocol: asyncio.BaseProtocol) -> None:
-    # uvloop picks its read callback when reading starts, so a change of protocol kind needs the pause.
+    # uvloop selects its read callback when reading starts, so a change between protocol kinds needs a pause.
     transport.pause_reading()
     transport.set_protocol(protocol)
     transport.resume_reading()

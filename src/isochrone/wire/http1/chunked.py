@@ -1,6 +1,6 @@
 """The chunked transfer coding (RFC 9112 §7.1), incremental and strict, for request and response bodies.
 
-Written by hand because httptools does not say where in a buffer a message ended, which pipelining needs.
+Not httptools, because it does not report where in a buffer a message ends, which pipelining needs.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ _SIZE, _DATA, _DATA_END, _TRAILER, _DONE = range(5)
 
 
 class ChunkedError(Exception):
-    """The bytes are not a chunked body."""
+    """The bytes are not a valid chunked body."""
 
 
 class ChunkedDecoder:
-    """Feed it bytes; it gathers the body and says when the message is over."""
+    """Collects a chunked body from the bytes that it is fed."""
 
     __slots__ = ("_body", "_left", "_partial", "_state", "_trailer_bytes", "total")
 
     def __init__(self) -> None:
-        # One buffer, not a list of pieces: a body of two-byte chunks would take twenty times its size.
+        # One buffer, not a list of pieces: with two-byte chunks a list would take twenty times the body's size.
         self._body = bytearray()
-        #: Body bytes gathered so far: the caller holds it against its limit.
+        #: Body bytes so far; the caller compares them with its limit.
         self.total = 0
         self._state = _SIZE
         self._left = 0
@@ -35,7 +35,7 @@ class ChunkedDecoder:
         return self._state == _DONE
 
     def feed(self, data: bytes, position: int = 0) -> int:
-        """Consumes from ``position``; returns the index after the last byte that belongs to this message."""
+        """Consume bytes from ``position``; returns the index after the last byte of this message."""
         end = len(data)
         while position < end and self._state != _DONE:
             if self._state == _DATA:
@@ -71,7 +71,7 @@ class ChunkedDecoder:
         return body
 
     def _line(self, data: bytes, position: int) -> tuple[bytes | None, int]:
-        """One line without its CRLF, or None when it is not whole yet."""
+        """One line without its CRLF, or None if it is not complete."""
         newline = data.find(b"\n", position)
         limit = _MAX_TRAILER_BYTES if self._state == _TRAILER else _MAX_SIZE_LINE
         if newline < 0:
@@ -83,7 +83,7 @@ class ChunkedDecoder:
         self._partial = b""
         if len(line) > limit + 2:
             raise ChunkedError("a chunk's size line is too long")
-        # A bare CR, too, is a line's end to some readers.
+        # Some parsers treat a bare CR as a line's end.
         if not line.endswith(b"\r\n") or line.count(b"\r") != 1:
             raise ChunkedError("a line of a chunked body must end with CRLF")
         return line[:-2], newline + 1
@@ -91,7 +91,7 @@ class ChunkedDecoder:
 
 def _parse_size(line: bytes) -> int:
     digits = line.partition(b";")[0].rstrip(b" \t")
-    # int() alone would let "+1", "0x1" and "1_0" through: request smuggling starts with such differences.
+    # int() alone would accept "+1", "0x1" and "1_0": such differences enable request smuggling.
     if not digits or len(digits) > 15 or digits.strip(b"0123456789abcdefABCDEF"):
         raise ChunkedError(f"chunk size {bytes(line[:32])!r} is not a hexadecimal number")
     return int(digits, 16)

@@ -1,8 +1,8 @@
-"""HTTP/1.1, client side: requests out, answers back to their receivers in order.
+"""HTTP/1.1, client side: sends requests, and delivers the answers to their receivers in order.
 
-What a gateway forwards with and a command asks with. Requests may be pipelined; answers come in the order asked for.
-A large body with an announced length arrives straight in its own buffer, a chunked one piece by piece as it comes.
-Callbacks only: ``request`` is a thin shell for those who would rather await. Never retries: it says what was lost.
+The gateway and commands use it. Requests may be pipelined. A large body with an announced length is received directly
+into its own buffer; a chunked body is delivered piece by piece. The interface is callbacks; ``request`` is a coroutine
+on top of them. Never retries: lost requests fail with ``ConnectionLost``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _JOIN_LIMIT = 32 * 1024
 
 
 def request_head(method: bytes, target: bytes, headers: Headers, length: int) -> bytes:
-    """A request's head for ``send``; ``headers`` must hold Host. Content-Length is added."""
+    """A request's head for ``send``; ``headers`` must contain Host. Adds Content-Length."""
     lines = [b"%s %s HTTP/1.1\r\n" % (method, target)]
     lines += [b"%s: %s\r\n" % header for header in headers]
     lines.append(b"content-length: %d\r\n\r\n" % length)
@@ -36,19 +36,19 @@ def request_head(method: bytes, target: bytes, headers: Headers, length: int) ->
 
 
 class Call:
-    """A request whose answer is awaited."""
+    """A request in progress."""
 
     __slots__ = ("connection", "receiver", "without_body")
 
     def __init__(self, connection: Http1ClientConnection, receiver: Receiver, without_body: bool) -> None:
         self.connection = connection
-        #: None: nobody waits any more.
+        #: None: the request was cancelled or has ended.
         self.receiver: Receiver | None = receiver
-        #: The answer has no body, whatever it announces: the request was HEAD.
+        #: The request was HEAD: the answer has no body, whatever it announces.
         self.without_body = without_body
 
     def cancel(self) -> None:
-        """Nobody waits any more; the receiver is not called again."""
+        """Cancel the request; the receiver is not called again."""
         if self.receiver is not None:
             self.receiver = None
             self.connection.abandoned()
@@ -87,17 +87,17 @@ class Http1ClientConnection(asyncio.Protocol):
         self.heads = heads or ResponseHeads(self.limits)
         self.transport = cast(asyncio.Transport, None)
         self.calls: deque[Call] = deque()
-        #: Where a forwarder's connections take turns: what was read and not worked on, and requests not yet written.
+        #: The gateway's staged turns; bytes read and not yet processed; requests not yet written.
         self.turn = turn
         self.staged: list[bytes] = []
         self.out: list[Buffer] = []
-        #: The server's last answer is coming: no further request.
+        #: The server closes after the current answer: no further request.
         self.closing = False
         self.closed = False
         self.write_paused = False
-        #: Called once when a congested connection takes more bytes.
+        #: Called once, when a congested connection takes more bytes.
         self.on_writable: Callable[[], None] | None = None
-        #: Called when the connection is of no further use; calls have been told before.
+        #: Called when the connection has ended, after the receivers of its calls.
         self.on_closed: Callable[[], None] | None = None
         # Per answer being received.
         self.unparsed = b""
@@ -107,7 +107,7 @@ class Http1ClientConnection(asyncio.Protocol):
         self.filled = 0
         self.chunked: ChunkedDecoder | None = None
 
-    # What callers use.
+    # Called by users of the connection.
 
     @property
     def is_reusable(self) -> bool:
@@ -118,7 +118,7 @@ class Http1ClientConnection(asyncio.Protocol):
         return self.write_paused
 
     def send(self, head: bytes, body: Sequence[Buffer], receiver: Receiver) -> Call:
-        """Sends a request. ``head`` is complete: its Content-Length is that of ``body``."""
+        """Send a request. ``head`` is complete: its Content-Length is that of ``body``."""
         call = Call(self, receiver, head.startswith(b"HEAD "))
         if self.closed or self.closing:
             call.receiver = None
@@ -141,7 +141,7 @@ class Http1ClientConnection(asyncio.Protocol):
         return call
 
     def flush(self) -> None:
-        """Writes what waits."""
+        """Write queued requests."""
         if self.out:
             out, self.out = self.out, []
             if not self.closed:
@@ -155,7 +155,7 @@ class Http1ClientConnection(asyncio.Protocol):
         body: Sequence[Buffer] = (),
         timeout: float | None = None,  # noqa: ASYNC109 (a caller's deadline, not a way to cancel)
     ) -> Response:
-        """Sends a request and waits for the whole answer. Raises ``ConnectionLost`` or ``DeadlineExceeded``."""
+        """Send a request and wait for the complete answer. Raises ``ConnectionLost`` or ``DeadlineExceeded``."""
         receiver = Gathering(asyncio.get_running_loop(), self.limits.max_body_bytes)
         call = self.send(request_head(method, target, headers, sum(len(part) for part in body)), body, receiver)
         try:
@@ -167,7 +167,7 @@ class Http1ClientConnection(asyncio.Protocol):
             call.cancel()
 
     def pause_reading(self) -> None:
-        """The receiver has enough for now."""
+        """Stop reading until ``resume_reading``."""
         if not self.closed:
             self.transport.pause_reading()
 
@@ -176,16 +176,16 @@ class Http1ClientConnection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def close(self) -> None:
-        """Gives up what is under way."""
+        """Close the connection; calls in progress fail."""
         self._end(ConnectionLost("the connection was closed by this side"))
 
     def abandoned(self) -> None:
-        """A call was cancelled. A lone one ends the connection, which is how the server learns of it; the answer
-        to one of several is read and dropped, for the sake of the others."""
+        """A call was cancelled. If it was the only one, close the connection, which tells the server; otherwise its
+        answer is read and dropped."""
         if not self.closed and all(call.receiver is None for call in self.calls):
             self._end(None)
 
-    # What the transport calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -198,7 +198,7 @@ class Http1ClientConnection(asyncio.Protocol):
                 turn.received(self, b"")
             return
         if not self.unparsed and self.head is None and len(self.calls) == 1:
-            # Most reads are one whole answer with a head that is known, to the one request there is.
+            # Most reads are one complete answer with a memoised head, to the only request in progress.
             stop = data.find(b"\r\n\r\n") + 4
             head = self.heads.get(data[:stop])
             if head is not None and head.direct and stop + head.content_length == len(data):
@@ -210,7 +210,7 @@ class Http1ClientConnection(asyncio.Protocol):
         self.receive(data)
 
     def receive(self, data: bytes) -> None:
-        """Works on what was read."""
+        """Process received bytes."""
         if self.staged:
             data = self.staged[0] if len(self.staged) == 1 else b"".join(self.staged)
             self.staged = []
@@ -229,13 +229,13 @@ class Http1ClientConnection(asyncio.Protocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.staged:
-            # The last answer and the connection's end may come in one turn.
+            # The last answer and the end of the connection may arrive in one turn.
             self.receive(b"")
         if self.closed:
             return
         head = self.head
         if head is not None and error is None and head.content_length < 0 and not head.chunked:
-            # The connection's end is this body's end (RFC 9112 §6.3).
+            # The end of the connection is the end of this body (RFC 9112 §6.3).
             self._complete(head)
         untouched = head is None and not self.unparsed
         reason = "the server closed the connection" if error is None else f"the connection broke: {error}"
@@ -259,7 +259,7 @@ class Http1ClientConnection(asyncio.Protocol):
             head = self.head
             if head is None:
                 if not self.calls:
-                    raise ConnectionLost("the server sent an answer to no request")
+                    raise ConnectionLost("the server sent an answer without a request")
                 stop = data.find(b"\r\n\r\n", position) + 4
                 if (end if stop < 4 else stop) - position > self.limits.max_head_bytes:
                     limit = self.limits.max_head_bytes
@@ -271,7 +271,7 @@ class Http1ClientConnection(asyncio.Protocol):
                 position = stop
                 head = self.heads.get(raw) or self.heads.parse(raw)
                 if head.status < 200:
-                    continue  # interim: the answer itself still comes
+                    continue  # an interim response; the answer follows
                 call = self.calls[0]
                 if call.receiver is not None:
                     call.receiver.head(head.status, head.headers)
@@ -306,7 +306,7 @@ class Http1ClientConnection(asyncio.Protocol):
                 return
 
     def _continue_body(self, head: ResponseHead, data: bytes, position: int) -> int:
-        """Takes body bytes; returns where the answer ended, or -1 when more must come."""
+        """Consume body bytes; returns the end of the answer, or -1 if it is not complete."""
         if self.body is not None:
             take = min(head.content_length - self.filled, len(data) - position)
             self.body_view[self.filled : self.filled + take] = memoryview(data)[position : position + take]
@@ -337,7 +337,7 @@ class Http1ClientConnection(asyncio.Protocol):
             self._complete(head)
         return position
 
-    # What a large body's receiver calls.
+    # Called by the receiver of a large body.
 
     def body_received(self) -> None:
         head, body = cast(ResponseHead, self.head), cast(memoryview, self.body)
@@ -348,16 +348,13 @@ class Http1ClientConnection(asyncio.Protocol):
         if not self.closed:
             self._complete(head)
 
-    def body_cut_off(self) -> bool:
-        return False
-
     def writing_paused(self) -> None:
         self.write_paused = True
 
     # Endings.
 
     def _complete(self, head: ResponseHead) -> None:
-        """The first call's answer is whole."""
+        """The answer of the first call is complete."""
         call = self.calls.popleft()
         self.head, self.chunked = None, None
         if not head.keep_alive or (head.content_length < 0 and not head.chunked and not call.without_body):
@@ -366,7 +363,7 @@ class Http1ClientConnection(asyncio.Protocol):
         if receiver is not None:
             receiver.complete(())
         if self.closing and not self.closed:
-            # RFC 9112 §9.6: a server that closes processes none of the requests behind this answer.
+            # RFC 9112 §9.6: a server that closes processes none of the requests after this answer.
             self._end(ConnectionLost("the server closed the connection before this request", unprocessed=True))
 
     def _end(self, error: IsochroneError | None) -> None:
@@ -379,7 +376,7 @@ class Http1ClientConnection(asyncio.Protocol):
         for call in calls:
             receiver, call.receiver = call.receiver, None
             if receiver is not None:
-                receiver.failed(error or ConnectionLost("the connection was given up"))
+                receiver.failed(error or ConnectionLost("the connection was abandoned"))
         callback, self.on_closed = self.on_closed, None
         if callback is not None:
             callback()

@@ -1,4 +1,4 @@
-"""One request on an HTTP/1.1 connection: its answer as bytes, sent in the order of requests."""
+"""One request on an HTTP/1.1 connection, and its answer. Answers are sent in the order of the requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ JOIN_LIMIT = 32 * 1024
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
-#: (status, headers) → the head's bytes up to content-length's value. Answers repeat as requests do.
+#: (status, headers) → the head's bytes without content-length. Answers repeat as requests do.
 _response_heads: dict[tuple[int, Headers], bytes] = {}
 
 
@@ -36,7 +36,7 @@ def response_head(status: int, headers: Headers) -> bytes:
 
 
 class ExchangeConnection(Protocol):
-    """As much of an HTTP/1.1 connection as its exchanges use."""
+    """The part of an HTTP/1.1 connection that its exchanges use."""
 
     closed: bool
     closing: bool
@@ -55,7 +55,7 @@ class ExchangeConnection(Protocol):
 
     def send(self, parts: list[Buffer], size: int) -> None: ...
 
-    def keep_waiting(self, size: int) -> None: ...
+    def count_waiting(self, size: int) -> None: ...
 
     def advance(self) -> None: ...
 
@@ -83,9 +83,9 @@ class Http1Exchange:
         self.arrived = 0
         self.owner: Owner | None = None
         self.on_writable: Callable[[], None] | None = None
-        #: Bytes of an answer that is ready before its turn came.
+        #: The bytes of an answer that waits for the answers of earlier requests.
         self.waiting: list[Buffer] | None = None
-        #: Memory held for its body.
+        #: Bytes reserved for its body.
         self.reserved = 0
         self.started = False
         self.finished = False
@@ -98,7 +98,7 @@ class Http1Exchange:
         return True
 
     def give_back(self, size: int) -> None:
-        # When the request is over, all of it has been given back already.
+        # After the request has ended, all of it has been given back already.
         size = 0 if self.connection.closed else min(size, self.reserved)
         self.reserved -= size
         self.connection.memory.share.give_back(size)
@@ -138,7 +138,7 @@ class Http1Exchange:
             and length <= JOIN_LIMIT
             and not connection.listener.turn.staging
         ):
-            # Nobody to share a write with.
+            # The common case: a small answer that can be written immediately.
             exchanges.clear()
             connection.tick = connection.listener.tick
             data = b"".join(parts)
@@ -147,13 +147,13 @@ class Http1Exchange:
             if self.reserved:
                 self.give_back(self.reserved)
             return
-        connection.memory.answered(length)
+        connection.memory.note_answer_size(length)
         if exchanges[0] is self:
             connection.send(parts, length)
             connection.advance()
         else:
             self.waiting = parts
-            connection.keep_waiting(length)
+            connection.count_waiting(length)
 
     def start(self, status: int, headers: Headers) -> None:
         if self.connection.closed:
@@ -162,7 +162,7 @@ class Http1Exchange:
         if self.head.ends_by_closing:
             self.connection.closing = True
         closing = b"" if self.head.keep_alive and not self.connection.closing else b"connection: close\r\n"
-        # RFC 9112 §6.1, §7.1: HTTP/1.0 knows no chunks; there the connection's end is the body's end.
+        # RFC 9112 §6.1, §7.1: HTTP/1.0 has no chunked coding; the end of the connection is the end of the body.
         coding = b"" if self.head.ends_by_closing else b"transfer-encoding: chunked\r\n"
         self._stream([b"%s%s%s\r\n" % (response_head(status, headers), coding, closing)], 0)
 
@@ -197,4 +197,4 @@ class Http1Exchange:
             self.waiting = parts
         else:
             self.waiting += parts
-        self.connection.keep_waiting(size)
+        self.connection.count_waiting(size)

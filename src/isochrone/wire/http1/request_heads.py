@@ -1,7 +1,7 @@
-"""HTTP/1.1 message heads: httptools parses each distinct one once; afterwards its bytes are the key.
+"""HTTP/1.1 request heads: parsed by httptools, and memoised by their bytes.
 
-An agent that keeps its connection sends the same head with every request of the same size, so a dictionary look-up
-(0.2 µs) stands in for a parse with its callbacks (4 to 6 µs).
+An agent that keeps its connection sends the same head with every request of the same size, so a dictionary lookup
+(0.2 µs) replaces a parse with its callbacks (4 to 6 µs).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_MEMOISED_HEADS = 2048
 
 
 class HeadRefused(Exception):
-    """A head that will not be served: the status and sentence to answer before closing."""
+    """The head is rejected: the HTTP status and message of the answer before the connection closes."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -25,7 +25,7 @@ class HeadRefused(Exception):
 
 
 class _Collector:
-    """httptools' callbacks, gathered."""
+    """Collects the callbacks of httptools."""
 
     __slots__ = ("complete", "headers", "target")
 
@@ -45,21 +45,20 @@ class _Collector:
 
 
 class RequestHeads:
-    """The heads one listener has seen."""
+    """The memoised heads of one listener."""
 
     __slots__ = ("_limits", "_memo", "_seen", "get")
 
     def __init__(self, limits: WireLimits) -> None:
         self._limits = limits
         self._memo: dict[bytes, Head] = {}
-        #: Hashes of heads seen once. A head with a field of its own for each call (a trace id) never comes again
-        #: and must not drive out those that do.
+        #: Hashes of heads seen once; see ``head_memo``.
         self._seen: set[int] = set()
-        #: The hot path's look-up, bound once.
+        #: The lookup of the hot path, bound once.
         self.get = self._memo.get
 
     def parse(self, raw: bytes) -> Head:
-        """Parses a head that is not memoised; raises ``HeadRefused``."""
+        """Parse a head that is not memoised; raises ``HeadRefused``."""
         head = _parse(raw, self._limits)
         if len(raw) <= _MAX_MEMOISED_BYTES and not head.expects_continue:
             remember_second(raw, head, self._memo, self._seen, _MAX_MEMOISED_HEADS)
@@ -67,7 +66,7 @@ class RequestHeads:
 
 
 def _origin_form(target: bytes) -> bytes:
-    """RFC 9112 §3.2.2: a server must take http://host/path as well, which clients send to proxies."""
+    """RFC 9112 §3.2.2: a server must also accept http://host/path, which clients send to proxies."""
     if target[:1] == b"/" or (target[:7].lower() != b"http://" and target[:8].lower() != b"https://"):
         return target
     slash = target.find(b"/", target.index(b"//") + 2)
@@ -95,19 +94,19 @@ def _parse(raw: bytes, limits: WireLimits) -> Head:
         raise HeadRefused(400, "malformed HTTP/1.1 request: the request line names no HTTP version")
     head = Head(parser.get_method(), _origin_form(collector.target), tuple(collector.headers))
     version = parser.get_http_version()
-    # HTTP/1.0's keep-alive was never standardised, and needs a header of its own in every answer: it is declined.
+    # HTTP/1.0's keep-alive is not standardised, and needs a header in every answer: not supported.
     head.keep_alive = version == "1.1"
     head.ends_by_closing = version == "1.0"
     hosts = 0
     for name, value in head.headers:
         if name == b"content-length":
-            # llhttp has checked the digits and refuses a second one and one beside chunked.
+            # llhttp has checked the digits, and rejects a second content-length and one together with chunked.
             head.content_length = int(value)
         elif name == b"transfer-encoding":
             if value.strip().lower() != b"chunked":
                 raise HeadRefused(501, f"transfer-encoding {value!r} is not supported; send chunked")
             if head.chunked or version == "1.0":
-                # RFC 9112 §6.1: such framing is read differently by different servers.
+                # RFC 9112 §6.1: servers read such framing differently.
                 raise HeadRefused(400, f"a second transfer-encoding, or one in HTTP/{version}")
             head.chunked = True
         elif name == b"expect":

@@ -1,6 +1,6 @@
-"""HTTP/1.1 answers' heads: httptools parses each distinct one; one that comes again is found by its bytes.
+"""HTTP/1.1 response heads: parsed by httptools, and memoised by their bytes.
 
-The client's counterpart of ``heads``: a server that answers the same question sends the same head bytes.
+The client-side counterpart of ``request_heads``: a server sends the same head bytes with similar answers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _MAX_MEMOISED_HEADS = 1024
 
 
 class ResponseHead:
-    """A parsed head. Shared between answers: never changed after parsing."""
+    """A parsed response head. Shared between answers, so immutable after parsing."""
 
     __slots__ = ("chunked", "content_length", "direct", "headers", "keep_alive", "status")
 
@@ -28,7 +28,7 @@ class ResponseHead:
         self.content_length = -1
         self.chunked = False
         self.keep_alive = True
-        #: A final answer with a body of announced length on a connection that stays: the short way is open.
+        #: A final answer with a body of announced length on a persistent connection: the fast path applies.
         self.direct = False
 
 
@@ -47,7 +47,7 @@ class _Collector:
 
 
 class ResponseHeads:
-    """The heads that came from one group of servers."""
+    """The memoised response heads of similar servers."""
 
     __slots__ = ("_limits", "_memo", "_seen", "get")
 
@@ -55,11 +55,11 @@ class ResponseHeads:
         self._limits = limits
         self._memo: dict[bytes, ResponseHead] = {}
         self._seen: set[int] = set()
-        #: The hot path's look-up, bound once.
+        #: The lookup of the hot path, bound once.
         self.get = self._memo.get
 
     def parse(self, raw: bytes) -> ResponseHead:
-        """Parses a head that is not memoised; raises ``ConnectionLost``, since nothing after it can be read."""
+        """Parse a head that is not memoised; raises ``ConnectionLost``, since the bytes after it cannot be parsed."""
         head = _parse(raw, self._limits)
         if len(raw) <= _MAX_MEMOISED_BYTES:
             remember_second(raw, head, self._memo, self._seen, _MAX_MEMOISED_HEADS)
@@ -72,7 +72,7 @@ def _parse(raw: bytes, limits: WireLimits) -> ResponseHead:
     try:
         parser.feed_data(raw)
     except httptools.HttpParserUpgrade:
-        raise ConnectionLost("the server switches protocols, which was not asked for") from None
+        raise ConnectionLost("the server switches protocols, which was not requested") from None
     except httptools.HttpParserError as error:
         raise ConnectionLost(f"malformed HTTP/1.1 answer: {error}") from None
     if not collector.complete:
@@ -82,7 +82,7 @@ def _parse(raw: bytes, limits: WireLimits) -> ResponseHead:
             f"the answer has {len(collector.headers)} header fields; max_headers is {limits.max_headers}"
         )
     head = ResponseHead(parser.get_status_code(), tuple(collector.headers))
-    # Not the parser's own opinion: it counts an answer to HEAD, whose length belongs to no body, as cut off.
+    # Not the parser's own result: it treats an answer to HEAD, which has a length and no body, as incomplete.
     head.keep_alive = parser.get_http_version() == "1.1"
     for name, value in head.headers:
         if name == b"content-length":
@@ -98,7 +98,7 @@ def _parse(raw: bytes, limits: WireLimits) -> ResponseHead:
             elif b"keep-alive" in options:
                 head.keep_alive = True
     if head.status < 200 or head.status in (204, 304):
-        # RFC 9112 §6.3: these have no body, whatever their head says.
+        # RFC 9112 §6.3: these have no body, whatever the head announces.
         head.content_length, head.chunked = 0, False
     elif head.chunked and head.content_length >= 0:
         raise ConnectionLost("an answer announces both content-length and transfer-encoding")

@@ -1,8 +1,8 @@
-"""HTTP/1.1, server side: bytes in, exchanges out, answers back in order.
+"""HTTP/1.1, server side: parses requests, routes them to the ``Application``, and writes answers in order.
 
-Stands between the listener and an ``Application``. Small messages come through ``data_received``; a large body is
-received straight into a buffer of its announced size (``BodyReceiver``). Pipelined requests run at once
-and are answered in order. Never blocks and never buffers without a limit.
+Small messages arrive through ``data_received``; a large body is received directly into a buffer of its announced size
+(``BodyReceiver``). Pipelined requests run concurrently and are answered in order. Never blocks, and never buffers
+without a limit.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from isochrone.wire.http1.memory import Http1Memory
 from isochrone.wire.http1.request_heads import HeadRefused, RequestHeads
 from isochrone.wire.progress import BODY_PROGRESS, Progress
 
-#: Seconds a refused client gets to read its refusal.
+#: Seconds for a client to read an error before its connection is aborted.
 _LINGER = 2
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
@@ -36,7 +36,7 @@ class Http1Host(ConnectionHost, Protocol):
 
 
 class Http1Connection(asyncio.Protocol):
-    """One client's connection. State is grouped by lifetime below."""
+    """One client's connection. State is grouped by lifetime."""
 
     __slots__ = (
         "body",
@@ -68,12 +68,12 @@ class Http1Connection(asyncio.Protocol):
         self.listener = listener
         self.transport = cast(asyncio.Transport, None)
         self.tick = listener.tick
-        #: No further request will be read: close when the last answer is out.
+        #: No further request is read; the connection closes after the last answer.
         self.closing = False
-        #: The server stops: one more request is answered.
+        #: The server is stopping: one more request is answered.
         self.last_chance = False
-        #: Refused: what still comes is read and dropped, since closing at once would reset the connection under the
-        #: refusal before the client has read it (RFC 9112 §9.6).
+        #: A request was rejected: further bytes are read and dropped, since closing immediately would reset the
+        #: connection before the client has read the error (RFC 9112 §9.6).
         self.lingering = False
         self.closed = False
         self.exchanges: deque[Http1Exchange] = deque()
@@ -89,13 +89,13 @@ class Http1Connection(asyncio.Protocol):
         self.body: memoryview | None = None
         self.body_view = memoryview(b"")
         self.filled = 0
-        #: What of the body had come when its time last began.
+        #: Bytes of the body received when its timeout last started.
         self.counted = 0
         self.chunked: ChunkedDecoder | None = None
-        #: Holds the transport while a large body arrives.
+        #: The transport's protocol while a large body arrives.
         self.receiver: BodyReceiver | None = None
 
-    # What the transport calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -104,7 +104,7 @@ class Http1Connection(asyncio.Protocol):
         self.listener.turn.received(self, data)
 
     def receive(self, data: bytes) -> None:
-        """Works on what was read; answers that are ready at once wait for ``flush``."""
+        """Process received bytes; answers that are ready immediately wait for ``flush``."""
         if (
             not self.exchanges
             and not self.last_chance
@@ -113,7 +113,7 @@ class Http1Connection(asyncio.Protocol):
             and not self.closing
             and not self.write_paused
         ):
-            # Most reads are one whole request with a head that is known, on a connection that waits for it.
+            # Most reads are one complete request with a memoised head, on an idle connection.
             stop = data.find(b"\r\n\r\n") + 4
             head = self.listener.heads.get(data[:stop])
             if head is not None and head.direct and stop + head.content_length == len(data):
@@ -130,7 +130,7 @@ class Http1Connection(asyncio.Protocol):
                 return
         if self.lingering:
             return
-        # An idle connection starts its head timeout with a new message's first byte.
+        # The head timeout starts with the first byte of a message.
         if not self.unparsed and self.head is None:
             self.tick = self.listener.tick
         self.in_callback = True
@@ -143,9 +143,9 @@ class Http1Connection(asyncio.Protocol):
             self.in_callback = False
 
     def eof_received(self) -> bool:
-        # The end of the client's bytes is how nearly every client goes away (a timeout, a cancelled task): what it
-        # still waits for is dropped before it costs compute. TCP cannot tell that from a half-close by a client that
-        # goes on reading, and stock clients do not half-close. Answers already written still go out.
+        # Nearly every client disconnects this way (a timeout, a cancelled task), so its requests are dropped before
+        # they cost compute. TCP does not distinguish this from a half-close by a client that continues to read, and
+        # stock clients do not half-close. Answers already written are still sent.
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -174,7 +174,7 @@ class Http1Connection(asyncio.Protocol):
                 callback()
         self._maybe_resume()
 
-    # What the listener calls.
+    # Called by the listener.
 
     @property
     def is_busy(self) -> bool:
@@ -185,13 +185,13 @@ class Http1Connection(asyncio.Protocol):
         limits = self.listener.limits
         age = tick - self.tick
         if self.write_paused:
-            self.progress.look(self.transport, tick)
+            self.progress.update(self.transport, tick)
         else:
-            self.progress.rest(tick)
+            self.progress.clear(tick)
         if self.write_paused or self.memory.is_held:
             self.memory.account(self.transport.get_write_buffer_size())
         if self.lingering:
-            # Answers to requests before the refused one still go out first, as fast as they are read.
+            # Answers to earlier requests are sent first, as fast as the client reads them.
             if self.write_paused:
                 if self.is_stalled(tick, limits.write_timeout):
                     self.transport.abort()
@@ -215,19 +215,19 @@ class Http1Connection(asyncio.Protocol):
             self.transport.close()
 
     def is_stalled(self, tick: int, seconds: float) -> bool:
-        """Whether the peer has taken none of what waits for it for so long."""
+        """Whether the peer has read none of the unsent bytes for ``seconds``."""
         return self.write_paused and tick - self.progress.at > seconds
 
     def shut_down(self) -> None:
-        """Finishes what is under way, then closes."""
+        """Finish the requests in progress, then close."""
         self.closing = True
         if not self.is_busy:
             self.transport.close()
 
     def offer_last_request(self) -> bool:
-        """Before ``shut_down``: whether the client may be sending its next request right now.
+        """Before ``shut_down``: whether the client may be sending its next request now.
 
-        Closing would reset that one. It is answered instead, and told that the connection ends there.
+        Closing would reset that request. It is answered instead, with ``connection: close``.
         """
         self.last_chance = not self.is_busy and self.listener.tick - self.tick <= 1
         return self.last_chance
@@ -297,26 +297,26 @@ class Http1Connection(asyncio.Protocol):
                 return
 
     def _begin_body(self, head: Head) -> bool:
-        """Makes room for a body; False: there is none, and the request is refused."""
+        """Reserve memory for a body; False: there is none, and the request is rejected."""
         if not self.memory.reserve(head.content_length):
             self._refuse_memory()
             return False
         self.head = head
-        # Each part of a message gets its own time.
+        # Head and body have separate timeouts.
         self.tick = self.listener.tick
         if head.expects_continue and not self.exchanges:
             self.send([_CONTINUE], 0)
         if head.chunked:
             self.chunked = ChunkedDecoder()
         else:
-            # Not a bytearray, whose zeros would cost memory by what a head announces: pages of this come as bytes do.
+            # Not a bytearray, which would use memory for the announced size: np.empty uses pages only as bytes arrive.
             self.body = np.empty(head.content_length, np.uint8).data
             self.body_view = self.body
         self.filled = self.counted = 0
         return True
 
     def _continue_body(self, head: Head, data: bytes, position: int) -> int:
-        """Takes body bytes; returns where the message ended, or -1 when more must come."""
+        """Consume body bytes; returns the end of the message, or -1 if it is not complete."""
         if self.chunked is not None:
             decoder = self.chunked
             try:
@@ -343,7 +343,7 @@ class Http1Connection(asyncio.Protocol):
                 self.receiver = BodyReceiver(self)
             return -1
         if self.receiver is not None:
-            # Its last bytes were read in the same turn as its first, before the receiver took over.
+            # The last bytes were read in the same turn as the first, before the receiver took over.
             self.receiver.give_back()
             self.receiver = None
         self.body_complete()
@@ -354,7 +354,7 @@ class Http1Connection(asyncio.Protocol):
         self.head, self.body, self.body_view = None, None, memoryview(b"")
         self._dispatch(head, body)
 
-    # What a large body's receiver calls.
+    # Called by the receiver of a large body.
 
     def body_received(self) -> None:
         self.receiver = None
@@ -365,11 +365,8 @@ class Http1Connection(asyncio.Protocol):
             self.in_callback = False
             self.flush()
 
-    def body_cut_off(self) -> bool:
-        return False
-
     def writing_paused(self) -> None:
-        # Unlike between messages, reading goes on: the buffer is there already.
+        # Unlike between messages, reading continues: the buffer is already allocated.
         self.write_paused = True
 
     def _dispatch(self, head: Head, body: Buffer) -> None:
@@ -384,13 +381,13 @@ class Http1Connection(asyncio.Protocol):
         route = head.route
         if route is None:
             route = head.route = self.listener.application.route(head)
-            # Larger ones take memory, which the short way does not ask for.
+            # Larger bodies need a reservation, which the fast path does not make.
             limit = min(self.listener.limits.max_body_bytes, SMALL)
             head.direct = (
                 0 < head.content_length <= limit and head.keep_alive and not head.chunked and not route.streaming
             )
         if route.streaming:
-            # HTTP/1.1 has no use for a half-open exchange here: the body is whole already.
+            # Over HTTP/1.1 the body is already complete.
             consumer = route.open(exchange)
             consumer.data_received(bytes(body))
             consumer.ended()
@@ -418,13 +415,13 @@ class Http1Connection(asyncio.Protocol):
                 self.progress.written += len(data)
                 self.transport.write(data)
 
-    def keep_waiting(self, size: int) -> None:
-        """An answer of ``size`` bytes, or a part of one, is ready before its turn."""
+    def count_waiting(self, size: int) -> None:
+        """Count ``size`` bytes of an answer that waits for the answers of earlier requests."""
         self.memory.waiting += size
         self.memory.account(self.transport.get_write_buffer_size())
 
     def advance(self) -> None:
-        """The first exchange is answered: send those behind it that are ready, then take up reading again."""
+        """The first exchange is answered: send the following answers that are ready, then resume reading."""
         exchanges = self.exchanges
         self._pop_answered()
         while exchanges:
@@ -459,7 +456,7 @@ class Http1Connection(asyncio.Protocol):
             exchange.give_back(exchange.reserved)
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answers a request that cannot be read, after those before it, and ends the connection."""
+        """Answer a request that cannot be read with an error, after earlier answers, and end the connection."""
         exchange = Http1Exchange(self, _REFUSED)
         self.head, self.chunked, self.body, self.unparsed = None, None, None, b""
         self.body_view = memoryview(b"")
@@ -497,11 +494,11 @@ class Http1Connection(asyncio.Protocol):
         ):
             return
         self.reading_paused = False
-        # The pause was ours: it is no part of the time the client has for its message.
+        # The server caused the pause, so it does not count against the client's timeout.
         self.tick = self.listener.tick
         self.transport.resume_reading()
         if self.unparsed and not self.in_callback:
-            # Requests that were read before the pause; data_received would wait for more bytes to come.
+            # Requests that were read before the pause; data_received is only called when more bytes arrive.
             self.listener.loop.call_soon(self._consume_unparsed)
 
     def _consume_unparsed(self) -> None:
@@ -510,6 +507,6 @@ class Http1Connection(asyncio.Protocol):
             self.flush()
 
 
-#: Stands in for the head of a request that was refused before it was read.
+#: The head of requests that are rejected before their head is parsed.
 _REFUSED = Head(b"", b"", ())
 _REFUSED.keep_alive = False

@@ -1,8 +1,8 @@
-"""HTTP/2, client side: opens streams on a connection to a server, and hands their answers to receivers.
+"""HTTP/2, client side: opens streams on a connection to a server, and delivers their answers to receivers.
 
-What a gateway forwards with and a command asks with, on the machinery both sides share. Keeps to the server's
-MAX_CONCURRENT_STREAMS (what is above it waits here) and windows. After GOAWAY the streams the server did not take are
-reported ``unprocessed``: sending them elsewhere repeats nothing. Never retries itself.
+The gateway and commands use it. Respects the server's windows and MAX_CONCURRENT_STREAMS (further streams wait). After
+GOAWAY, streams that the server did not accept fail as ``unprocessed``: it is safe to send them elsewhere. Never
+retries.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from isochrone.wire.http2.stream import Stream
 from isochrone.wire.receiver import Receiver, receive_whole, too_large
 from isochrone.wire.turn import Turn
 
-#: Streams opened before the server's SETTINGS say how many it takes (RFC 9113 §6.5.2 asks servers for at least 100).
+#: Limit on streams before the server's SETTINGS arrive (RFC 9113 §6.5.2 recommends at least 100 to servers).
 _STREAMS_BEFORE_SETTINGS = 100
 _LAST_STREAM = frames.MAX_STREAM_ID - 2
 _MAX_MEMOISED_BYTES = 512
@@ -36,19 +36,19 @@ encode = Encoder().encode
 
 
 def request_block(method: bytes, scheme: bytes, authority: bytes, path: bytes, headers: Headers) -> bytes:
-    """A header block for ``Http2ClientConnection.open``; good on any connection, so keep it when it recurs."""
+    """A header block for ``Http2ClientConnection.open``; valid on any connection, so it may be cached."""
     return encode([(b":method", method), (b":scheme", scheme), (b":path", path), (b":authority", authority), *headers])
 
 
 class ClientStream(Stream):
-    """A request whose answer is awaited. ``id`` is 0 while it waits for the server to take more streams."""
+    """A request in progress. ``id`` is 0 while it waits for the server to accept more streams."""
 
     __slots__ = ("expected", "on_writable", "received", "receiver", "status", "trailers", "without_body")
 
     connection: Http2ClientConnection
 
     def __init__(self, connection: Http2ClientConnection, receiver: Receiver, without_body: bool) -> None:
-        # Stream's own fields, set here rather than by a second call: this runs for every request.
+        # Stream's fields are set here, without a call to its __init__: this runs for every request.
         self.connection = connection
         self.id = 0
         self.send_window = connection.initial_send_window
@@ -62,21 +62,21 @@ class ClientStream(Stream):
         self.held = False
         self.progressed = 0
         self.reserved = 0
-        #: None: nobody waits any more.
+        #: None: the request was cancelled or has ended.
         self.receiver: Receiver | None = receiver
-        #: Called once when a congested stream takes more bytes.
+        #: Called once, when a congested stream takes more bytes.
         self.on_writable: Callable[[], None] | None = None
-        #: 0 until the answer's head has come.
+        #: 0 until the answer's head is received.
         self.status = 0
         self.trailers: Headers = ()
-        #: Announced length of the body, -1: not announced; and what came of it.
+        #: Announced length of the body (-1: not announced), and bytes received.
         self.expected = -1
         self.received = 0
         #: The request was HEAD.
         self.without_body = without_body
 
     def cancel(self) -> None:
-        """Nobody waits any more; the server is told, the receiver is not called again."""
+        """Cancel the request: reset the stream. The receiver is not called again."""
         if self.receiver is None:
             return
         self.receiver = None
@@ -86,12 +86,12 @@ class ClientStream(Stream):
             self.connection.forget_waiting(self)
             self.connection.drop(self, frames.CANCEL)
 
-    # What the connection calls.
+    # Called by the connection.
 
     def data(self, payload: bytes) -> None:
         self.received += len(payload)
         if not self.status or (self.expected >= 0 and self.received > self.expected):
-            # RFC 9113 §8.1, §8.1.1: DATA before the head, or more than announced.
+            # RFC 9113 §8.1, §8.1.1: DATA before the head, or more DATA than announced.
             self.connection.reset(self, frames.PROTOCOL_ERROR)
         elif self.receiver is not None:
             self.receiver.data(payload)
@@ -105,7 +105,7 @@ class ClientStream(Stream):
         if self.local_done:
             connection.streams.pop(self.id, None)
         else:
-            # The server answered without reading all of the request: the rest of it is not sent.
+            # The server answered before the end of the request: the rest is not sent.
             connection.reset(self, frames.NO_ERROR)
         if receiver is not None:
             receiver.complete(self.trailers)
@@ -133,25 +133,25 @@ class Http2ClientConnection(Http2Connection):
         turn: Turn | None = None,
     ) -> None:
         super().__init__(limits or WireLimits(), loop or asyncio.get_running_loop(), UNACCOUNTED)
-        #: Where a forwarder's connections take turns, and what was read and not worked on.
+        #: The gateway's staged turns, and bytes read and not yet processed.
         self.turn = turn
         self.staged: list[bytes] = []
         self.next_stream = 1
-        #: Streams above the server's limit; their frames wait in ``pending``.
+        #: Streams over the server's limit; their frames wait in ``pending``.
         self.waiting: deque[ClientStream] = deque()
         self.heads: dict[bytes, AnswerBlock] = {}
         self.blocks_seen: set[int] = set()
-        #: Why the connection ended or will, for those who ask afterwards.
+        #: The reason for the connection's end, for error messages.
         self.ended_because = "the connection was closed"
-        #: Streams above this one were not processed, as GOAWAY said.
+        #: The last stream in GOAWAY: later streams were not processed.
         self.last_processed = frames.MAX_STREAM_ID
         self.control_since = self.loop.time()
-        #: Called when no further stream can be opened; open ones may still be answered.
+        #: Called when no further stream can be opened; open streams may still be answered.
         self.on_going_away: Callable[[], None] | None = None
-        #: Called when the connection is gone; streams have been told before.
+        #: Called when the connection is closed, after the receivers of its streams.
         self.on_closed: Callable[[], None] | None = None
 
-    # What callers use.
+    # Called by users of the connection.
 
     @property
     def is_reusable(self) -> bool:
@@ -159,15 +159,15 @@ class Http2ClientConnection(Http2Connection):
 
     @property
     def has_room(self) -> bool:
-        """Whether the server takes one more stream now."""
+        """Whether the server accepts one more stream now."""
         return len(self.streams) < (self.peer_max_streams if self.settings_seen else _STREAMS_BEFORE_SETTINGS)
 
     def open(
         self, block: bytes, body: Sequence[Buffer], receiver: Receiver, *, end: bool = True, head: bool = False
     ) -> ClientStream:
-        """Sends a request; ``block`` comes from ``request_block``.
+        """Send a request; ``block`` comes from ``request_block``.
 
-        With ``end=False`` the body goes on in ``send_data`` of the returned stream. ``head``: the method is HEAD.
+        With ``end=False`` the body continues in ``send_data`` of the returned stream. ``head``: the method is HEAD.
         """
         # A peer counts empty frames as a flood.
         body = [part for part in body if len(part)]
@@ -187,7 +187,7 @@ class Http2ClientConnection(Http2Connection):
         return stream
 
     def open_whole(self, block: bytes, payload: Buffer, receiver: Receiver) -> ClientStream:
-        """``open`` for a request that is whole: head and body in one go where they fit the windows, as most do."""
+        """``open`` for a complete request: sends head and body together if they fit the windows, as most do."""
         length = len(payload)
         if (
             length > self.initial_send_window
@@ -232,13 +232,13 @@ class Http2ClientConnection(Http2Connection):
             stream.send_data(part, end and index == last)
 
     def close(self) -> None:
-        """Gives up what is under way."""
+        """Close the connection; streams in progress fail."""
         self.ended_because = "the connection was closed by this side"
         if not self.closed:
             self.fail(frames.NO_ERROR, "")
             self.connection_lost(None)
 
-    # What the transport calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -270,7 +270,7 @@ class Http2ClientConnection(Http2Connection):
         super().receive(data)
 
     def _receive(self, data: bytes) -> None:
-        # Most reads are whole answers with heads that are known; what is not goes the long way, from where it begins.
+        # Most reads are complete answers with memoised heads; the general path handles the rest.
         if not self.data_left and not self.unparsed and self.gathered is None and self.block is None:
             position = self._whole_answers(data)
             if position:
@@ -280,7 +280,7 @@ class Http2ClientConnection(Http2Connection):
         super()._receive(data)
 
     def _whole_answers(self, data: bytes) -> int:
-        """Takes answers of a head, one frame of body and perhaps trailers; returns where something else begins."""
+        """Process answers of a memoised head, one DATA frame and perhaps trailers; returns the position after them."""
         position, end = 0, len(data)
         limits, streams, heads = self.limits, self.streams, self.heads
         while end - position >= 18:
@@ -346,7 +346,7 @@ class Http2ClientConnection(Http2Connection):
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.staged and not self.closed:
-            # The last answers and the connection's end may come in one turn.
+            # The last answers and the end of the connection may arrive in one turn.
             self.receive(b"")
         if self.closed:
             return
@@ -364,7 +364,7 @@ class Http2ClientConnection(Http2Connection):
                 callback()
         self.on_going_away = self.on_closed = None
 
-    # What the shared machinery calls.
+    # Called by ``Http2Connection``.
 
     def idle_stream(self, stream_id: int) -> bool:
         return stream_id >= self.next_stream or stream_id % 2 == 0
@@ -402,7 +402,7 @@ class Http2ClientConnection(Http2Connection):
                 stream.remote_done = True
                 stream.ended()
         elif 100 <= status < 200 and not stream.status and not ends:
-            self.count_control()  # interim: the answer itself still comes
+            self.count_control()  # an interim response; the answer follows
         else:
             # RFC 9113 §8.1.1: a malformed answer is a stream error.
             self.reset(stream, frames.PROTOCOL_ERROR)
@@ -424,7 +424,7 @@ class Http2ClientConnection(Http2Connection):
 
     def goaway_received(self, last_stream: int, code: int, reason: bytes) -> None:
         text = reason.decode("utf-8", "replace")
-        self.ended_because = f"the server goes away (code {code}{': ' if text else ''}{text})"
+        self.ended_because = f"the server sent GOAWAY (code {code}{': ' if text else ''}{text})"
         self.going_away = True
         self.last_processed = min(self.last_processed, last_stream)
         for stream in [stream for stream in self.streams.values() if stream.id > last_stream]:
@@ -440,7 +440,7 @@ class Http2ClientConnection(Http2Connection):
         self.stream_over()
 
     def peer_may_push(self, value: int) -> bool:
-        # RFC 9113 §6.5.2: a server must not switch push on.
+        # RFC 9113 §6.5.2: a server must not enable push.
         return value == 0
 
     def fail(self, code: int, reason: str) -> None:
@@ -465,7 +465,7 @@ class Http2ClientConnection(Http2Connection):
         super().count_follow_up()
 
     def _forget_control(self) -> None:
-        # No listener sweeps this side.
+        # Client connections have no listener whose sweep resets the counters.
         now = self.loop.time()
         if now - self.control_since >= 1.0:
             self.control_since = now
@@ -474,7 +474,7 @@ class Http2ClientConnection(Http2Connection):
     # Streams.
 
     def stream_over(self) -> None:
-        """Room may have come for streams that wait; and the last one of a connection that goes away ends it."""
+        """A stream has ended: open waiting streams, or close a connection that is going away after its last stream."""
         while self.waiting and self.has_room and not self.going_away:
             self._launch(self.waiting.popleft())
         if self.going_away and not self.streams and not self.closed:
@@ -485,7 +485,7 @@ class Http2ClientConnection(Http2Connection):
         self.waiting.remove(stream)
 
     def loss(self, stream: ClientStream, code: int) -> IsochroneError:
-        """What a lost stream's receiver is told."""
+        """The error for the receiver of a lost stream."""
         if self.closed or stream.id > self.last_processed or stream.id == 0:
             unprocessed = stream.id > self.last_processed or stream.id == 0
             return ConnectionLost(self.ended_because, unprocessed=unprocessed)
@@ -503,12 +503,12 @@ class Http2ClientConnection(Http2Connection):
             self.going_away = True
 
     def _launch(self, stream: ClientStream) -> None:
-        """Opens a stream that waited."""
+        """Open a waiting stream."""
         pending, stream.pending = stream.pending, None
         if pending is None:
             return
         self._take(stream)
-        # At once, whatever waits: stream numbers must go up in the order HEADERS are sent (RFC 9113 §5.1.1).
+        # Immediately: stream numbers must increase in the order in which HEADERS are sent (RFC 9113 §5.1.1).
         _, block, end = pending.popleft()
         stream.send_headers(bytes(block), end)
         if pending:

@@ -1,8 +1,8 @@
-"""HTTP/2 (RFC 9113) as far as both ends share it: the receiving half of a connection.
+"""The receiving half of an HTTP/2 connection (RFC 9113): reads frames, assembles header blocks, accounts for windows.
 
-``Http2Connection`` is the asyncio protocol; the server and client sides subclass it and say what a HEADERS block means.
-As strict as the standard: anything it calls a connection error ends the connection with GOAWAY and a reason, and floods
-of cheap frames are counted and sent away. Push and priorities are not spoken.
+``Http2Connection`` is the asyncio protocol; the server and client sides subclass it and interpret HEADERS blocks. It is
+as strict as the standard: a connection error ends the connection with GOAWAY and a reason. Push and priorities are not
+supported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from isochrone.wire.http2.frames import ConnectionFault, frame_header
 from isochrone.wire.http2.hpack import Decoder, HpackError
 from isochrone.wire.http2.stream import Stream
 
-#: DATA of this size on a stream that is closed pays for itself.
+#: Smaller DATA frames on closed streams are counted as cheap frames.
 _SMALL_FRAME = 1024
 _END_STREAM = frames.END_STREAM
 _unpack_header = frame_header.unpack_from
@@ -33,29 +33,29 @@ class Http2Connection(ControlFrames):
         self.decoder = Decoder(4096, limits.max_head_bytes, limits.max_headers)
         # Receiving.
         self.unparsed = b""
-        #: A large frame that came in part, and its whole size.
+        #: A large frame that is being received, and its size.
         self.gathered: bytearray | None = None
         self.gathered_size = 0
-        #: A DATA frame whose payload has not all come: its stream, bytes left, whether it ends the stream.
+        #: A DATA frame that is being received: bytes left, its stream, whether it ends the stream.
         self.data_left = 0
         self.data_stream: Stream | None = None
         self.data_ends = False
-        #: A header block that CONTINUATION frames add to.
+        #: A header block that CONTINUATION frames continue.
         self.block: bytearray | None = None
         self.block_stream = 0
         self.block_ends = False
         self.block_frames = 0
         self.unacknowledged = 0
 
-    # What the sides say.
+    # Implemented by the sides.
 
     def headers_received(self, stream_id: int, block: bytes, ends: bool) -> None:
         raise NotImplementedError
 
     def connection_ended(self) -> None:
-        """The connection is gone; streams have been told."""
+        """The connection is closed, and its streams are notified."""
 
-    # What the transport calls.
+    # Called by the transport.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
@@ -65,7 +65,7 @@ class Http2Connection(ControlFrames):
         self.flush()
 
     def receive(self, data: bytes) -> None:
-        """Works on what was read; frames to send wait for ``flush``."""
+        """Process received bytes; frames to send wait for ``flush``."""
         self.in_callback = True
         try:
             self._receive(data)
@@ -138,7 +138,7 @@ class Http2Connection(ControlFrames):
                         return
                     self._padded_data(stream, data[start:position], flags)
                     continue
-                # The window is charged when the frame begins, whole.
+                # The window is charged for the whole frame at its start.
                 self.unacknowledged += length
                 if self.unacknowledged >= self.limits.connection_window >> 1:
                     self._return_window()
@@ -185,25 +185,25 @@ class Http2Connection(ControlFrames):
             self._hold(data, position)
 
     def _hold(self, data: bytes, position: int) -> None:
-        """Keeps the part of a frame that has come."""
+        """Keep the received part of a frame."""
         if len(data) - position >= 9:
             high, low = _unpack_header(data, position)[:2]
-            if high >= 16:  # from 4 KiB on; joining piece by piece would cost the square of its size
+            if high >= 16:  # from 4 KiB on; joining piece by piece would have quadratic cost
                 self.gathered = bytearray(data[position:])
                 self.gathered_size = 9 + (high << 8 | low)
                 return
         self.unparsed = data[position:]
 
     def _check_large(self, kind: int, length: int) -> None:
-        """Before a large frame other than DATA is gathered, let alone worked on."""
+        """Check the size of a large frame other than DATA before it is received."""
         if length > self.limits.max_frame_bytes:
             self._oversized(length)
-        # One a little too large is decoded, so that its stream alone is refused.
+        # A block that is slightly too large is decoded, so that only its stream is rejected.
         if kind in (frames.HEADERS, frames.CONTINUATION) and length > 2 * self.limits.max_head_bytes:
             self._head_too_large()
 
     def _head_too_large(self) -> None:
-        # The block would have to be decoded whole for the connection to go on (RFC 9113 §4.3).
+        # The connection could continue only if the whole block were decoded (RFC 9113 §4.3).
         raise ConnectionFault(
             frames.ENHANCE_YOUR_CALM, f"a header block over max_head_bytes ({self.limits.max_head_bytes})"
         )
@@ -232,7 +232,7 @@ class Http2Connection(ControlFrames):
         raise ConnectionFault(frames.FLOW_CONTROL_ERROR, f"stream {stream.id} sent more than its window")
 
     def _stream_data(self, stream: Stream, piece: bytes) -> None:
-        """A piece of a body that goes on: its window is given back once half is used."""
+        """Process a piece of a body; the stream's window is returned once half of it is used."""
         stream.unacknowledged += len(piece)
         if stream.unacknowledged > self.receive_window:
             self._window_exceeded(stream)
@@ -249,7 +249,7 @@ class Http2Connection(ControlFrames):
     def _data_on_closed(self, stream_id: int, length: int) -> None:
         if stream_id == 0 or self.idle_stream(stream_id):
             raise ConnectionFault(frames.PROTOCOL_ERROR, f"DATA on stream {stream_id}, which is not open")
-        # RFC 9113 §5.1: frames may be under way when we close a stream; they count for the connection's window.
+        # RFC 9113 §5.1: frames may be in flight when we close a stream; they count for the connection's window.
         self.unacknowledged += length
         if self.unacknowledged >= self.limits.connection_window >> 1:
             self._return_window()
@@ -278,7 +278,7 @@ class Http2Connection(ControlFrames):
             stream.ended()
 
     def _uncommon_headers(self, stream_id: int, payload: bytes, flags: int) -> None:
-        """HEADERS with padding, priority, or a block that goes on in CONTINUATION frames."""
+        """HEADERS with padding, priority, or a block that continues in CONTINUATION frames."""
         start, stop = 0, len(payload)
         if flags & frames.PADDED:
             if not payload or payload[0] >= stop:
@@ -316,7 +316,7 @@ class Http2Connection(ControlFrames):
             self.headers_received(stream_id, block, self.block_ends)
 
     def decode(self, block: bytes) -> tuple[tuple[bytes, bytes], ...]:
-        """Decodes a header block; raises ``HeaderListTooLarge`` for one that may be refused stream by stream."""
+        """Decode a header block; raises ``HeaderListTooLarge`` if only its stream has to be rejected."""
         if len(block) > frames.DEFAULT_FRAME >> 1 and not self.flood.head(len(block), self.highest_stream):
             self._flooded("header blocks of many kilobytes")
         try:

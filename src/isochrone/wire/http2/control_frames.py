@@ -1,7 +1,7 @@
 """HTTP/2 control frames: SETTINGS, WINDOW_UPDATE, PING, RST_STREAM, GOAWAY, PRIORITY (RFC 9113 §6).
 
-``connection.Http2Connection`` reads frames and hands over those that are neither DATA nor part of a header block. Cheap
-frames are counted; a flood of them ends the connection.
+``connection.Http2Connection`` reads frames, and passes those here that are neither DATA nor part of a header block.
+Cheap frames are counted; a flood of them ends the connection.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from isochrone.wire.http2.hpack import DEFAULT_TABLE_SIZE
 from isochrone.wire.http2.sending import FrameSender
 from isochrone.wire.http2.stream import Stream
 
-#: Bytes of one frame that we send, whatever the peer would take.
+#: Largest frame that we send, even if the peer accepts larger frames.
 _MAX_SENT_FRAME = 1024 * 1024
 
 
@@ -26,12 +26,12 @@ class ControlFrames(FrameSender):
     def __init__(self, limits: WireLimits, loop: asyncio.AbstractEventLoop, budget: MemoryBudget) -> None:
         super().__init__(limits, loop, budget)
         self.settings_seen = False
-        #: What a stream may send us: the protocol's default counts until the peer has acknowledged ours.
+        #: The receive window of a stream: the protocol's default applies until the peer has acknowledged our setting.
         self.receive_window = max(limits.stream_window, frames.DEFAULT_WINDOW)
-        #: Windows were opened by what is being read.
+        #: The frames being read have opened windows.
         self.pump_due = False
 
-    # What the sides say.
+    # Implemented by the sides.
 
     def idle_stream(self, stream_id: int) -> bool:
         """Whether this stream has never been opened (RFC 9113 §5.1: using it is a connection error)."""
@@ -59,7 +59,7 @@ class ControlFrames(FrameSender):
                 raise ConnectionFault(frames.PROTOCOL_ERROR, f"RST_STREAM on stream {stream_id}, which is not open")
             stream = self.streams.get(stream_id)
             if stream is None:
-                self.count_follow_up()  # it crossed our answer
+                self.count_follow_up()  # the reset crossed our answer
                 return
             if self.is_rapid(stream):
                 self.count_control()
@@ -119,7 +119,7 @@ class ControlFrames(FrameSender):
             if stream.pending is None:
                 return
             self.make_ready(stream)
-        # Once for all of them, when what was read has been worked on.
+        # Once for all updates, after all received frames are processed.
         self.pump_due = True
 
     def _settings(self, stream_id: int, flags: int, payload: bytes) -> None:
@@ -151,7 +151,7 @@ class ControlFrames(FrameSender):
             elif key == frames.SETTINGS_MAX_FRAME_SIZE:
                 if not frames.DEFAULT_FRAME <= value < 1 << 24:
                     raise ConnectionFault(frames.PROTOCOL_ERROR, f"MAX_FRAME_SIZE {value}")
-                # Frames of 16 MiB would be 16 MiB of each connection in its transport, which nobody counts.
+                # Frames of 16 MiB would put 16 MiB per connection into transports, which are not counted.
                 self.peer_max_frame = min(value, _MAX_SENT_FRAME)
             elif key == frames.SETTINGS_ENABLE_PUSH:
                 if not self.peer_may_push(value):
@@ -172,7 +172,7 @@ class ControlFrames(FrameSender):
         """The peer's settings were applied."""
 
     def is_rapid(self, stream: Stream) -> bool:
-        """Whether a reset of this stream came too soon to be a time-out."""
+        """Whether a reset of this stream came too soon to be a timeout."""
         return True
 
     @property

@@ -1,4 +1,4 @@
-"""Header fields of requests and responses, checked (RFC 9113 §8.2, §8.3)."""
+"""Validation of the header fields of requests and responses (RFC 9113 §8.2, §8.3)."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MALFORMED = AnswerBlock(-1, (), -1)
 
 
 def request_head(headers: Sequence[Header]) -> Head | None:
-    """Checks a request's fields (RFC 9113 §8.2, §8.3); None: malformed."""
+    """The head of a request with these fields; None: malformed."""
     pseudo: dict[bytes, bytes] = {}
     regular: list[Header] = []
     for name, value in headers:
@@ -41,7 +41,7 @@ def request_head(headers: Sequence[Header]) -> Head | None:
         return None
     if not path.startswith(b"/") and path != b"*":
         return None
-    # Neither may hold what would split a message when it is forwarded over HTTP/1.1.
+    # Bytes that would split a message if it were forwarded over HTTP/1.1 are not allowed.
     if not method.isalpha() or any(byte <= 0x20 or byte == 0x7F for byte in path):
         return None
     if any(byte <= 0x20 or byte == 0x7F for byte in pseudo.get(b":authority", b"")):
@@ -61,8 +61,8 @@ def request_head(headers: Sequence[Header]) -> Head | None:
 
 
 def malformed(name: bytes, value: bytes) -> bool:
-    """Fields no HTTP/2 message may carry: upper case, those of a connection, and bytes that split messages when they
-    are forwarded over HTTP/1.1."""
+    """Whether no HTTP/2 message may contain this field: upper case, a connection-specific field, or bytes that would
+    split a message if it were forwarded over HTTP/1.1."""
     return (
         not name
         or name in _CONNECTION_HEADERS
@@ -76,7 +76,7 @@ def malformed(name: bytes, value: bytes) -> bool:
 
 
 def answer_block(fields: Headers) -> AnswerBlock:
-    """Checks an answer's fields (RFC 9113 §8.2, §8.3.2)."""
+    """The status and headers of a response with these fields (RFC 9113 §8.3.2)."""
     status, length = 0, -1
     start = 0
     if fields and fields[0][0] == b":status":

@@ -1,4 +1,4 @@
-"""HTTP/2 frames (RFC 9113 §4, §6): numbers, and bytes for the ones we send."""
+"""HTTP/2 frames (RFC 9113 §4, §6): constants, and encoders of the frames that we send."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAX_STREAM_ID = (1 << 31) - 1
 DEFAULT_WINDOW = 65_535
 DEFAULT_FRAME = 16_384
 
-#: length (two high bytes, one low), type, flags, stream: the one layout every frame starts with.
+#: The header of every frame: length (two high bytes, one low), type, flags, stream.
 frame_header = Struct(">HBBBI")
 uint32 = Struct(">I")
 setting = Struct(">HI")
@@ -47,7 +47,7 @@ SETTINGS_ACK = frame_header.pack(0, 0, SETTINGS, ACK, 0)
 
 
 class ConnectionFault(Exception):
-    """The peer broke the protocol: GOAWAY with this code and reason, then close."""
+    """A connection error of the peer: answered by GOAWAY with this code and reason, then closed."""
 
     def __init__(self, code: int, reason: str) -> None:
         super().__init__(reason)

@@ -1,6 +1,6 @@
-"""A unary gRPC call over an HTTP/2 client connection, for those who await it: messages are bytes both ways.
+"""Unary gRPC calls over an HTTP/2 client connection, as a coroutine. Messages are bytes.
 
-A thin shell over ``Http2ClientConnection.open``. Failures come back as the error whose gRPC status the server sent.
+A failed call raises the error that corresponds to the gRPC status.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BY_STATUS: dict[int, type[IsochroneError]] = {
 
 
 def grpc_timeout(seconds: float) -> bytes:
-    """The ``grpc-timeout`` value: at most eight digits, in the finest unit they fit."""
+    """The ``grpc-timeout`` value: at most eight digits, in the finest possible unit."""
     for unit, scale in ((b"n", 1e9), (b"u", 1e6), (b"m", 1e3), (b"S", 1.0)):
         amount = max(1, int(seconds * scale))
         if amount < 100_000_000:
@@ -45,7 +45,7 @@ async def unary(
     headers: Headers = (),
     timeout: float | None = None,  # noqa: ASYNC109 (sent to the server as the call's deadline)
 ) -> tuple[bytes, Headers]:
-    """Calls ``path``; returns the answer's message and trailers, or raises the error the status stands for."""
+    """Call ``path``; returns the answer's message and trailers, or raises the error of its status."""
     scheme = b"https" if connection.transport.get_extra_info("ssl_object") is not None else b"http"
     fields: Headers = ((b"te", b"trailers"), (b"content-type", b"application/grpc"), *headers)
     if timeout is not None:
@@ -64,8 +64,8 @@ async def unary(
 
 
 def message_of_response(response: Response) -> tuple[bytes, Headers]:
-    """A unary answer's message and trailers; raises the error its status stands for."""
-    # A refusal may come as one block: its status is among the headers then ("trailers-only").
+    """A unary answer's message and trailers; raises the error of its status."""
+    # An error may arrive as one block, with its status among the headers ("trailers-only").
     trailers = response.trailers or response.headers
     fields = dict(trailers)
     status = fields.get(b"grpc-status", b"")
@@ -81,7 +81,7 @@ def message_of_response(response: Response) -> tuple[bytes, Headers]:
         raise Internal(f"the answer's message has {len(body)} bytes, expected at least 5")
     compressed, length = _frame_prefix.unpack_from(body)
     if compressed:
-        raise Unsupported("the answer's message is compressed, which was not offered")
+        raise Unsupported("the answer's message is compressed, which was not requested")
     if length != len(body) - 5:
         raise Internal(f"the answer's message announces {length} bytes, given {len(body) - 5}")
     return bytes(memoryview(body)[5:]), trailers

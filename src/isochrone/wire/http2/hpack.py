@@ -1,14 +1,12 @@
 """Header compression of HTTP/2 (RFC 7541): header blocks to header lists and back.
 
-Stands between the framing of an HTTP/2 connection and everything that reads headers. One ``Decoder`` per
-connection and direction; one ``Encoder`` may serve the whole process.
+One ``Decoder`` per connection and direction; one ``Encoder`` may serve the whole process. A stock gRPC client sends the
+same few bytes for every call, so a block that does not change the dynamic table is memoised until the table changes: a
+repeated block costs one lookup.
 
-A stock gRPC client sends the same few bytes for call after call, so a block that leaves the dynamic table
-alone is remembered with its result for as long as the table stays as it is: the next one costs one look-up.
-
-Must never: let a block through that the RFC calls a decoding error (two ends with different tables would read
-different headers from then on), or stop half way through a block because its result is unwanted. Whether the
-headers make a valid request (lower case, pseudo-headers, forbidden fields) is judged by the caller.
+A block that the RFC calls a decoding error must never be accepted, because the tables of the two ends would differ from
+then on. A block must always be decoded to its end, even if its result is not needed. The caller checks whether the
+headers are a valid request (lower case, pseudo-headers, forbidden fields).
 """
 
 from __future__ import annotations
@@ -31,11 +29,10 @@ __all__ = [
 ]
 
 DEFAULT_TABLE_SIZE = 4096  # both ends start from this (RFC 9113 section 6.5.2)
-ENTRY_OVERHEAD = 32  # what the RFCs count for an entry beside its octets
+ENTRY_OVERHEAD = 32  # counted by the RFCs for each entry in addition to its octets
 
-# What our side has to send once, at the start of its next block, after acknowledging a peer's
-# SETTINGS_HEADER_TABLE_SIZE below 4096 (section 4.2). The encoder keeps no table, so zero is always true and
-# never needs saying again.
+# Sent once, at the start of the next block, after the peer announces a SETTINGS_HEADER_TABLE_SIZE below 4096 (section
+# 4.2). The encoder keeps no table, so the size is always zero and is never sent again.
 EMPTY_TABLE_UPDATE = b"\x20"
 
 _INTEGER_LIMIT = 1 << 31
@@ -47,11 +44,11 @@ _MEMO_ENTRIES = 512
 
 
 class HpackError(Exception):
-    """The block cannot be decoded and the tables of the two ends differ from here on: COMPRESSION_ERROR."""
+    """The block cannot be decoded, and the tables of the two ends differ from here on: COMPRESSION_ERROR."""
 
 
 class HeaderListTooLarge(Exception):
-    """The block was decoded, the table is right, but the list is over a limit: refuse this stream alone."""
+    """The block was decoded and the table is valid, but the list exceeds a limit: only this stream is rejected."""
 
 
 def decode_huffman(coded: bytes) -> bytes:
@@ -66,8 +63,8 @@ def decode_huffman(coded: bytes) -> bytes:
     return b"".join(texts)
 
 
-# Names come from a small vocabulary whoever connects: a look-up instead of 0.8 µs for `traceparent`. Values
-# do not, and some are secrets that no other connection should find here.
+# All clients use a small set of names: a lookup instead of 0.8 µs for `traceparent`. Values are not shared between
+# connections: they vary, and some are secrets.
 _known_names: dict[bytes, bytes] = {}
 _KNOWN_NAMES_ENTRIES = 512
 _KNOWN_NAME_BYTES = 64
@@ -85,7 +82,7 @@ def _decode_huffman_name(coded: bytes) -> bytes:
 
 
 def _read_continuation(block: bytes, position: int, value: int) -> tuple[int, int]:
-    """The rest of an integer whose prefix was all ones (section 5.1): the integer, and where it ends."""
+    """The rest of an integer whose prefix was all ones (section 5.1): the integer and its end."""
     for shift in (0, 7, 14, 21, 28):
         byte = block[position]
         position += 1
@@ -98,7 +95,7 @@ def _read_continuation(block: bytes, position: int, value: int) -> tuple[int, in
 
 
 def _read_string(block: bytes, position: int, huffman: Callable[[bytes], bytes]) -> tuple[bytes, int]:
-    """A string literal (section 5.2), and where it ends."""
+    """A string literal (section 5.2) and its end."""
     marked = block[position]
     position += 1
     size = marked & 0x7F
@@ -112,13 +109,13 @@ def _read_string(block: bytes, position: int, huffman: Callable[[bytes], bytes])
 
 
 class Decoder:
-    """The reading end of one direction of one connection.
+    """The decoder of one direction of one connection.
 
-    ``max_table_size`` is what the peer's encoder may use from the first block on. A limit below 4096 that the
-    peer learns from SETTINGS is set with ``set_max_allowed_table_size`` when its acknowledgement arrives, not
-    here: until then the peer rightly uses 4096.
+    ``max_table_size`` is the limit for the peer's encoder from the first block on. A lower limit, announced in
+    SETTINGS, is set with ``set_max_allowed_table_size`` once the peer has acknowledged it: until then the peer may use
+    4096.
 
-    After an ``HpackError`` the decoder is of no further use. After ``HeaderListTooLarge`` it is intact.
+    After an ``HpackError`` the decoder is unusable. After ``HeaderListTooLarge`` it is intact.
     """
 
     __slots__ = (
@@ -142,17 +139,17 @@ class Decoder:
     ) -> None:
         self._max_header_list_size = max_header_list_size
         self._max_headers = max_headers
-        # Static and dynamic entries in one list, so that an index of the wire is an index of the list.
-        # Position 0 is never read; new entries are inserted at _FIRST_DYNAMIC and old ones leave at the end.
+        # Static and dynamic entries in one list, indexed as on the wire. Position 0 is never read; new entries are
+        # inserted at _FIRST_DYNAMIC, and old entries are removed at the end.
         self._table: list[Header] = [(b"", b""), *STATIC_TABLE]
         self._size = 0  # of the dynamic entries, as section 4.1 counts
         self._allowed = max_table_size
-        # A larger table starts when the encoder says so in a size update, never by itself.
+        # The table grows beyond the default only after a size update of the encoder.
         self._capacity = min(max_table_size, DEFAULT_TABLE_SIZE)
         self._field_bound = max(self._capacity, _LARGEST_STATIC)
-        self._shrink_to: int | None = None  # the size update the next block has to start with, or smaller
+        self._shrink_to: int | None = None  # the largest size update with which the next block must start
         self._memo: dict[bytes, tuple[Header, ...]] = {}
-        #: Goes up at every change of the table: what was derived from blocks holds while it stays the same.
+        #: Incremented at every change of the table: memoised results are valid while it stays the same.
         self.generation = 0
 
     def set_max_allowed_table_size(self, size: int) -> None:
@@ -161,10 +158,10 @@ class Decoder:
         if size < self._capacity and (self._shrink_to is None or size < self._shrink_to):
             # Section 4.2: of several changes between two blocks, the peer has to signal the smallest.
             self._shrink_to = size
-            self._table_changes()  # a remembered block must not slip past the update that is now due
+            self._table_changes()  # a memoised block must not bypass the update that is now due
 
     def decode(self, block: bytes) -> tuple[Header, ...]:
-        """The headers of one complete block. The same object again for a remembered block."""
+        """The headers of one complete block; the same object for a memoised block."""
         known = self._memo.get(block)
         if known is not None:
             return known
@@ -234,12 +231,12 @@ class Decoder:
         return decoded
 
     def _check_limits(self, headers: list[Header], block_length: int) -> None:
-        # Only now, with the block's table changes all made. Until here a hostile block costs one reference
-        # for each of its octets and 8/5 of its length in text, however large the entries are that it names.
+        # Checked after all of the block's table changes. Until here a hostile block costs one reference per octet and
+        # 8/5 of its length in text, however large the entries are that it refers to.
         count = len(headers)
         if count > self._max_headers:
             raise HeaderListTooLarge(f"{count} headers, at most {self._max_headers} accepted")
-        # A field is no larger than the table it refers to plus its own literals: that mostly settles it.
+        # A field is no larger than the table plus its own literals: this bound avoids most exact counts.
         if count * self._field_bound + 2 * block_length > self._max_header_list_size:
             size = sum([len(name) + len(value) for name, value in headers]) + ENTRY_OVERHEAD * count
             if size > self._max_header_list_size:
@@ -249,7 +246,7 @@ class Decoder:
         self._table_changes()
         size = len(header[0]) + len(header[1]) + ENTRY_OVERHEAD
         self._evict(self._capacity - size)
-        # Section 4.4: an entry larger than the table empties it and is no error.
+        # Section 4.4: an entry larger than the table empties it, and is not an error.
         if size <= self._capacity:
             self._table.insert(_FIRST_DYNAMIC, header)
             self._size += size
@@ -276,7 +273,7 @@ class Decoder:
 
 
 def encode_integer(value: int, prefix_bits: int, pattern: int = 0) -> bytes:
-    """An integer (section 5.1) whose first octet carries ``pattern`` above the prefix."""
+    """Encode an integer (section 5.1); its first octet carries ``pattern`` above the prefix."""
     limit = (1 << prefix_bits) - 1
     if value < limit:
         return bytes((pattern | value,))
@@ -291,23 +288,23 @@ def encode_integer(value: int, prefix_bits: int, pattern: int = 0) -> bytes:
 
 _SHORT_LENGTHS = tuple(bytes((length,)) for length in range(0x7F))
 _STATIC_FIELDS = {header: encode_integer(index, 7, 0x80) for index, header in enumerate(STATIC_TABLE, 1)}
-# Reversed, so that of several entries with one name the lowest index stays.
+# Reversed, so that the lowest index of several entries with one name remains.
 _STATIC_NAMES = {name: encode_integer(index, 4) for index, (name, _) in reversed(list(enumerate(STATIC_TABLE, 1)))}
 
 
 def _encode_string(text: bytes) -> bytes:
-    # Never Huffman-coded: a few octets saved would cost more time, at both ends, than they take on the wire.
+    # Never Huffman-coded: coding costs more time at both ends than the saved octets take on the wire.
     length = len(text)
     return (_SHORT_LENGTHS[length] if length < 0x7F else encode_integer(length, 7)) + text
 
 
 def encode_literal(name: bytes, value: bytes) -> bytes:
-    """A literal field without indexing (section 6.2.2), its name from the static table where that has it."""
+    """Encode a literal field without indexing (section 6.2.2); the name is an index if the static table has it."""
     return (_STATIC_NAMES.get(name) or b"\x00" + _encode_string(name)) + _encode_string(value)
 
 
 class Encoder:
-    """The writing end, without state: any block may be kept and sent again on any connection."""
+    """A stateless encoder: its blocks may be cached and sent on any connection."""
 
     __slots__ = ()
 

@@ -1,8 +1,8 @@
-"""A request's body as HTTP/2 brings it, frame by frame, into one buffer.
+"""Assembles the body of an HTTP/2 request from its frames.
 
-A body that says its size (``content-length``, or the length in a gRPC message's prefix) goes straight into a buffer of
-that size: joining 200 MB of pieces at the end would stop the event loop for a tenth of a second. Others are gathered as
-pieces. Memory is reserved before it is used.
+A body of announced size (``content-length``, or the length in a gRPC message's prefix) is received directly into a
+buffer of that size: joining 200 MB of pieces at the end would block the event loop for a tenth of a second. Other
+bodies are collected as pieces. Memory is reserved before it is used.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from isochrone.wire.budget import SMALL
 from isochrone.wire.exchange import Buffer
 from isochrone.wire.http2.stream import Stream
 
-#: Bytes up to which a piece of a body is gathered with its neighbours.
+#: Largest piece of a body that is joined with its neighbours.
 _SMALL_PIECE = 1024
 _GRPC_PREFIX = 5
 
@@ -32,16 +32,16 @@ class RequestBody:
         self._gathered = 0
 
     def expect(self, size: int, first: bytes) -> bool:
-        """The body has ``size`` bytes and begins with ``first``; False: there is no memory for it."""
+        """Start a body of ``size`` bytes that begins with ``first``; False: there is no memory."""
         if size > SMALL:
             if not self._stream.reserve(size):
                 return False
-            # Not a bytearray, whose zeros would cost memory by what is announced: pages of this come as bytes do.
+            # Not a bytearray, which would use memory for the announced size: np.empty uses pages only as bytes arrive.
             self._buffer = np.empty(size, np.uint8).data
         return self.add(first)
 
     def add(self, payload: bytes) -> bool:
-        """One more piece; False: there is no memory for it."""
+        """Add a piece; False: there is no memory."""
         buffer = self._buffer
         size = len(payload)
         if buffer is not None:
@@ -50,7 +50,7 @@ class RequestBody:
                 buffer[self._filled : end] = payload
                 self._filled = end
                 return True
-            # More than was announced: the protocol above says what is wrong with that.
+            # More than announced: the upper layer reports the error.
             self._buffer = None
             self._pieces = [bytes(buffer[: self._filled])]
             self._gathered = self._filled
@@ -61,7 +61,7 @@ class RequestBody:
         if size > _SMALL_PIECE:
             self._pieces.append(payload)
             return True
-        # Frames of a few bytes would cost ten times their size as pieces of their own.
+        # Frames of a few bytes would cost ten times their size as separate pieces.
         last = self._pieces[-1] if self._pieces else None
         if type(last) is bytearray:
             last += payload
@@ -77,7 +77,7 @@ class RequestBody:
 
 
 def announced_size(content_length: int, is_grpc: bool, first: bytes) -> int:
-    """The body's size as its head or its first bytes say; 0: they do not."""
+    """The body's size as announced by its head or its first bytes; 0: not announced."""
     if content_length >= 0:
         return content_length
     if is_grpc and len(first) >= _GRPC_PREFIX:

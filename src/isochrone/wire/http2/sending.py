@@ -1,12 +1,12 @@
-"""HTTP/2, the sending half of a connection: frames coalesced into few writes, within the peer's windows.
+"""The sending half of an HTTP/2 connection: frames, coalesced into few writes, within the peer's windows.
 
-``Stream`` queues what is to be sent; ``FrameSender`` sends it, or lets it wait for window stream by stream. The
-receiving half, ``connection.Http2Connection``, builds on it.
+``Stream`` queues frames; ``FrameSender`` sends them, or keeps them per stream until there is window. The receiving
+half, ``connection.Http2Connection``, builds on it.
 
-Reading never depends on writing: whatever waits here, frames are read on, since only a WINDOW_UPDATE may let it go.
-Memory is bounded by admission instead: a connection over its share of the budget gets no further stream, and when its
-answers leave hardly any memory, streams whose answers have not begun are refused. A peer that takes nothing for
-``write_timeout`` is cut; one that takes a little is not.
+Reading never depends on writing: frames are read even while others wait to be sent, since only a WINDOW_UPDATE may
+release those. Memory is bounded by admission instead: a connection over its share of the budget gets no further stream,
+and when its answers leave hardly any memory, streams whose answers have not begun are rejected. A peer that reads
+nothing for ``write_timeout`` is disconnected; a slow reader is not.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from isochrone.wire.http2.hpack import EMPTY_TABLE_UPDATE
 from isochrone.wire.http2.stream import Stream
 from isochrone.wire.progress import Progress
 
-#: Output up to this many bytes is joined into one write; larger goes out as a list of buffers.
+#: Output up to this many bytes is joined into one write; larger output is written as a list of buffers.
 _JOIN_LIMIT = 256 * 1024
-#: Buffers from this size on are written from where they lie. A megabyte in 16 KiB frames goes out twice as fast
-#: joined as through a vectored write of 128 small buffers.
+#: Smaller buffers are joined before a vectored write: a megabyte in 16 KiB frames is sent twice as fast joined as in a
+#: vectored write of 128 small buffers.
 _VECTOR_SIZE = 128 * 1024
 
-#: Bytes of frames without flow control that a peer may leave unread while it asks on.
+#: Bytes of frames without flow control that a peer may leave unread while it sends further frames.
 _MAX_UNREAD = 1024 * 1024
 
 _END_STREAM = frames.END_STREAM
@@ -40,7 +40,7 @@ _pack_header = frame_header.pack
 
 
 class FrameSender(asyncio.Protocol):
-    """What a connection needs to send. State is grouped by lifetime."""
+    """The sending state of a connection, grouped by lifetime."""
 
     def __init__(self, limits: WireLimits, loop: asyncio.AbstractEventLoop, budget: MemoryBudget) -> None:
         # Per process.
@@ -49,36 +49,35 @@ class FrameSender(asyncio.Protocol):
         # Per connection.
         self.transport = cast(asyncio.Transport, None)
         self.closed = False
-        #: GOAWAY sent or received: no new stream.
+        #: GOAWAY was sent or received: no new stream.
         self.going_away = False
         self.streams: dict[int, Any] = {}
         #: Highest stream the peer opened.
         self.last_stream = 0
-        #: What our first GOAWAY said; a later one must not say more (RFC 9113 §6.8).
+        #: The last stream in our first GOAWAY; a later one must not be higher (RFC 9113 §6.8).
         self.last_stream_announced: int | None = None
         self.send_window = frames.DEFAULT_WINDOW
         self.initial_send_window = frames.DEFAULT_WINDOW
         self.peer_max_frame = frames.DEFAULT_FRAME
         self.peer_max_streams = 1 << 31
-        #: The peer's header table is smaller than the default: our next block has to say that we use none.
+        #: The peer's header table is smaller than the default: our next block must start with a size update to zero.
         self.table_update_due = False
         self.table_update_sent = False
-        #: Streams whose own window lets them send, in turn; some may have been dropped since.
+        #: Streams with open windows, served in turn; some may have been dropped since.
         self.ready: deque[Stream] = deque()
-        #: ``pump`` runs.
+        #: ``pump`` is running.
         self.pumping = False
-        #: Bytes that wait in streams.
+        #: Unsent bytes of all streams.
         self.unsent = 0
-        #: This connection's part of the process's memory.
+        #: This connection's share of the process's memory.
         self.share = Share(budget)
         self.flood = FloodGuard(limits.max_control_frames_per_second)
-        #: What becomes of the bytes written.
+        #: Whether the peer reads the bytes that were written.
         self.progress = Progress(self.tick_now())
-        #: Tick at which something that waited last went out, or began to wait with nothing before it, and what was
-        #: written by then.
+        #: Tick at which queued bytes were last sent, or the first bytes were queued; and the bytes written by then.
         self.progressed = 0
         self.sent_until = 0
-        #: Bytes that no window governs, written since the transport has had enough.
+        #: Bytes of frames without flow control, written since the transport paused writing.
         self.unread = 0
         self.out: list[Buffer] = []
         self.out_size = 0
@@ -87,7 +86,7 @@ class FrameSender(asyncio.Protocol):
         self.write_paused = False
 
     def tick_now(self) -> int:
-        """The clock of timeouts, where the side has one."""
+        """The clock of timeouts; 0 on sides without one."""
         return 0
 
     def finished_early(self, stream: Stream) -> None:
@@ -102,24 +101,24 @@ class FrameSender(asyncio.Protocol):
         self.pump()
         for stream in list(self.streams.values()):
             if stream.pending is None:
-                # Its producer may have stopped for the connection's sake, with nothing of its own left to send.
+                # Its producer may wait for the connection, with no queued bytes of its own.
                 stream.writable()
         if self.out:
             self.flush()
 
     def acknowledge(self, stream: Stream) -> None:
-        """Lets the peer send on."""
+        """Return the stream's window to the peer."""
         self.put(frames.window_update(stream.id, stream.unacknowledged))
         stream.unacknowledged = 0
 
     # Sending.
 
     def put(self, data: bytes) -> None:
-        """Queues bytes; one write per loop turn and connection."""
+        """Queue bytes; a connection writes once per loop turn."""
         self.out.append(data)
         self.out_size += len(data)
         if self.write_paused:
-            # Heads, resets and acknowledgements need no window. A peer that reads keeps their number small.
+            # Heads, resets and acknowledgements need no window; while a peer reads, few of them are queued.
             self.unread += len(data)
             if self.unread > _MAX_UNREAD and not self.transport.is_closing():
                 self.cut_stalled()
@@ -128,7 +127,7 @@ class FrameSender(asyncio.Protocol):
 
     def put_data(self, stream_id: int, payload: Buffer, end: bool) -> None:
         length = len(payload)
-        # What readers send back goes by bytes: some return their window in steps of a few KiB.
+        # Counted with their size: some peers return their window in steps of a few KiB.
         self.flood.data_frames += 1 + (length >> 10)
         self.out.append(_pack_header(length >> 8, length & 0xFF, frames.DATA, 1 if end else 0, stream_id))
         self.out.append(payload)
@@ -139,7 +138,7 @@ class FrameSender(asyncio.Protocol):
     def put_headers(self, stream_id: int, block: bytes, end: bool) -> None:
         flags = _END_STREAM if end else 0
         if self.table_update_due:
-            # RFC 7541 §4.2. Once is enough: our encoder keeps its table empty for good.
+            # RFC 7541 §4.2. Once is enough: our encoder never uses the table.
             self.table_update_due, self.table_update_sent = False, True
             block = EMPTY_TABLE_UPDATE + block
         if len(block) <= self.peer_max_frame:
@@ -153,7 +152,7 @@ class FrameSender(asyncio.Protocol):
         self.put(frames.frame(frames.CONTINUATION, frames.END_HEADERS, stream_id, pieces[-1]))
 
     def plan_flush(self) -> None:
-        """Has ``flush`` called when what runs now is done."""
+        """Schedule ``flush`` for the end of the current loop turn."""
         self.flush_planned = True
         self.loop.call_soon(self.flush)
 
@@ -177,33 +176,33 @@ class FrameSender(asyncio.Protocol):
         self.going_away = True
         self.transport.abort()
 
-    def waits(self, stream: Stream, length: int) -> None:
-        """A stream has ``length`` bytes more to send than it may, or than fit its turn."""
+    def count_queued(self, stream: Stream, length: int) -> None:
+        """Count ``length`` bytes that a stream has queued."""
         if not self.unsent:
             self.progressed = self.tick_now()
         self.unsent += length
         self.share.add(length)
         self.make_ready(stream)
-        # A producer that is called back within the pump only queues: the pump goes on.
+        # A producer that the pump calls back only queues bytes: the pump continues.
         if not self.pumping:
             self.pump()
-        # What the pump has sent is no burden.
+        # After the pump, which may have sent the bytes.
         if self.share.budget.is_overdrawn_by(self.unsent):
             self.overdrawn()
 
     def overdrawn(self) -> None:
-        """What waits here leaves hardly any memory to the process."""
+        """Called when this connection's unsent bytes leave hardly any memory to the process."""
 
     def make_ready(self, stream: Stream) -> None:
-        """Gives a stream that has something to send its turn, if its own window is open."""
+        """Queue a stream with unsent bytes for its turn, if its window is open."""
         if stream.send_window > 0 and not stream.queued and stream.id:
             stream.queued = True
             self.ready.append(stream)
 
     def pump(self) -> None:
-        """Sends what waits for window, stream by stream in turn, one frame each.
+        """Send queued frames, one per stream in turn, within the windows.
 
-        Costs as much as it sends: streams with shut windows are not looked at.
+        The cost is proportional to the frames sent: streams with closed windows are not visited.
         """
         ready = self.ready
         self.pumping = True
@@ -214,17 +213,17 @@ class FrameSender(asyncio.Protocol):
                 if stream.pending is not None:
                     self._send_frame(stream)
                 if self.out_size > _JOIN_LIMIT:
-                    # Lets the transport say when it has had enough, before more is queued.
+                    # The transport may pause writing before more is queued.
                     self.flush()
         finally:
             self.pumping = False
 
     def _send_frame(self, stream: Stream) -> None:
-        """One DATA frame of a stream, and what is behind it that needs no window."""
+        """Send one DATA frame of a stream, and the following frames that need no window."""
         pending = cast("deque[tuple[int, Buffer, bool]]", stream.pending)
         room = min(stream.send_window, self.send_window, self.peer_max_frame)
         if room <= 0:
-            return  # its window was shut while it waited: an update opens it
+            return  # the window was closed while the stream waited; an update opens it
         _, payload, end = pending[0]
         length = len(payload)
         if length > room:
@@ -238,7 +237,7 @@ class FrameSender(asyncio.Protocol):
         self.send_windowless(stream, pending, end)
 
     def send_windowless(self, stream: Stream, pending: deque[tuple[int, Buffer, bool]], end: bool) -> None:
-        """Sends what is first in line and needs no window; ``end``: END_STREAM has gone out already."""
+        """Send the first queued frames that need no window; ``end``: END_STREAM was already sent."""
         while pending and not (pending[0][0] == frames.DATA and len(pending[0][1])):
             kind, payload, end = pending.popleft()
             if kind == frames.HEADERS:
@@ -268,41 +267,41 @@ class FrameSender(asyncio.Protocol):
         self.share.give_back(length)
 
     def note_progress(self, tick: int) -> None:
-        """Called about once a second: has the peer's side taken anything since?"""
+        """Record whether the peer has read bytes since the last call. Called about once a second."""
         if not self.unsent and not self.transport.get_write_buffer_size():
-            self.progress.rest(tick)
+            self.progress.clear(tick)
             return
         before = self.progress.passed
-        if not self.progress.look(self.transport, tick):
+        if not self.progress.update(self.transport, tick):
             return
         if before < self.sent_until or self.transport.get_write_buffer_size():
             self.progressed = tick
         for stream in self.streams.values():
-            # A window can be opened only for what has arrived: until then, what arrives is progress.
+            # The peer can open a window only for bytes that have arrived: until then, arriving bytes are progress.
             if stream.pending is not None and before < stream.sent_until:
                 stream.progressed = tick
 
     def is_stalled(self, tick: int, seconds: float) -> bool:
-        """Whether bytes wait here and none has gone for so long. ``note_progress`` comes first."""
+        """Whether bytes are unsent and none was sent for ``seconds``, as of the last ``note_progress``."""
         if self.transport.get_write_buffer_size():
             return tick - self.progress.at > seconds
         return self.unsent > 0 and tick - self.progressed > seconds
 
     def stalled_streams(self, tick: int, seconds: float) -> list[Stream]:
-        """Streams of which nothing has gone for so long, though the peer might have let it."""
+        """Streams with unsent bytes of which none was sent for ``seconds`` because of the peer."""
         return [
             stream
             for stream in self.streams.values()
             if stream.pending is not None
             and tick - stream.progressed > seconds
-            # One that waits for its turn is not to blame while others have theirs.
+            # A stream with an open window only waits for its turn while other streams make progress.
             and (stream.send_window <= 0 or tick - self.progressed > seconds)
         ]
 
     # Endings.
 
     def drop(self, stream: Stream, code: int) -> None:
-        """The stream is over before its time; whoever works on it is told."""
+        """End a stream early, and notify its owner."""
         self.streams.pop(stream.id, None)
         if stream.pending is not None:
             self._no_longer_unsent(stream, stream.unsent)
@@ -320,7 +319,7 @@ class FrameSender(asyncio.Protocol):
         self.drop(stream, code)
 
     def fail(self, code: int, reason: str) -> None:
-        """A connection error: says why, and closes."""
+        """Close the connection after a GOAWAY with the error code and reason."""
         if self.closed:
             return
         last_stream = self.last_stream if self.last_stream_announced is None else self.last_stream_announced
@@ -331,7 +330,7 @@ class FrameSender(asyncio.Protocol):
 
 
 def _coalesce(parts: Sequence[Buffer]) -> list[Buffer]:
-    """Joins runs of small buffers, so that a vectored write carries few and large ones."""
+    """Join runs of small buffers, so that a vectored write has few, large buffers."""
     result: list[Buffer] = []
     small: list[Buffer] = []
     for part in parts:

@@ -1,7 +1,7 @@
-"""HTTP/2, server side: a HEADERS block becomes a head, a finished body becomes a handled exchange.
+"""HTTP/2, server side: decodes heads, and routes complete requests to the ``Application``.
 
-Stands between the shared HTTP/2 machinery and an ``Application``. Stock gRPC clients send the same header block with
-every call, so heads are memoised by the block's bytes for as long as the connection's compression table stays as it is.
+Stock gRPC clients send the same header block with every call, so heads are memoised by the block's bytes until the
+connection's compression table changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from isochrone.wire.progress import BODY_PROGRESS
 
 _MAX_MEMOISED_BYTES = 512
 _MAX_MEMOISED_HEADS = 512
-#: Stands in for the head of a stream that was refused before it was read.
+#: The head of streams that are rejected before their head is decoded.
 _REFUSED = Head(b"", b"", ())
 
 _unpack_header = frames.frame_header.unpack_from
@@ -35,18 +35,17 @@ class Http2ServerConnection(AcceptedConnection):
     """One client's connection."""
 
     def __init__(self, listener: ConnectionHost) -> None:
-        # First: it has the clock.
+        # First: ``super().__init__`` reads the listener's clock.
         self.listener = listener
         super().__init__(listener.limits, listener.loop, listener.budget)
         self.tick = listener.tick
-        #: Tick at which it last had a stream: the time it may be idle begins there.
+        #: Tick at which the connection last had a stream: the idle timeout starts there.
         self.busy_at = listener.tick
         self.preface_left = frames.PREFACE
-        #: ``_shed`` will be called.
+        #: A call of ``_shed`` is scheduled.
         self.shed_planned = False
         self.heads: dict[bytes, Head] = {}
-        #: Hashes of blocks seen once. A block with a field of its own for each call (``traceparent``) never comes
-        #: again and must not drive out those that do.
+        #: Hashes of blocks seen once; see ``head_memo``.
         self.blocks_seen: set[int] = set()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -84,7 +83,7 @@ class Http2ServerConnection(AcceptedConnection):
         super().receive(data)
 
     def _receive(self, data: bytes) -> None:
-        # Most reads are whole unary calls; what is not goes the long way, from where it begins.
+        # Most reads are complete unary calls; the general path handles the rest.
         if not self.data_left and not self.unparsed and self.gathered is None and self.block is None:
             position = self._whole_calls(data)
             if position:
@@ -94,7 +93,7 @@ class Http2ServerConnection(AcceptedConnection):
         super()._receive(data)
 
     def _whole_calls(self, data: bytes) -> int:
-        """Takes requests whose head is known and whose body is one frame; returns where something else begins."""
+        """Process requests with a memoised head and a body of one frame; returns the position after them."""
         position, end = 0, len(data)
         limits, streams, share = self.limits, self.streams, self.share
         while end - position >= 18:
@@ -191,7 +190,7 @@ class Http2ServerConnection(AcceptedConnection):
             stream.ended()
 
     def _new_head(self, stream_id: int, block: bytes, ends: bool) -> Head | None:
-        """Decodes and checks a block that is not memoised; None when the stream was refused."""
+        """Decode and check a block that is not memoised; None: the stream was rejected."""
         if not self.settings_seen:
             self.settings_missing()
         decoder = self.decoder
@@ -219,7 +218,7 @@ class Http2ServerConnection(AcceptedConnection):
         return head
 
     def _trailers(self, stream_id: int, block: bytes, ends: bool) -> None:
-        """A second header block on a stream: trailers, which gRPC clients do not send but may."""
+        """A second header block on a stream: trailers, which gRPC clients may send but do not."""
         if not stream_id & 1:
             raise ConnectionFault(frames.PROTOCOL_ERROR, f"HEADERS on stream {stream_id}, which no client can open")
         before = self.decoder.generation
@@ -232,13 +231,13 @@ class Http2ServerConnection(AcceptedConnection):
             self.heads.clear()
         stream = self.streams.get(stream_id)
         if stream is None:
-            # Closed, perhaps by us a moment ago (RFC 9113 §5.1).
+            # The stream is closed, perhaps by us (RFC 9113 §5.1).
             self.count_control()
         elif stream.remote_done:
             self.count_control()
             self.reset(stream, frames.STREAM_CLOSED)
         elif not ends or any(name.startswith(b":") or malformed(name, value) for name, value in trailers):
-            # RFC 9113 §8.1: trailers end the stream and hold no pseudo-header.
+            # RFC 9113 §8.1: trailers end the stream and contain no pseudo-header.
             self.count_control()
             self.reset(stream, frames.PROTOCOL_ERROR)
         else:
@@ -246,15 +245,14 @@ class Http2ServerConnection(AcceptedConnection):
             stream.ended()
 
     def overdrawn(self) -> None:
-        """Answers of this connection leave hardly any memory to the process."""
         if not self.shed_planned:
-            # Not here: the answer that was too much may be one of a batch, and its neighbours are being answered.
+            # Later: the current answer may be one of a batch whose other requests are being answered.
             self.shed_planned = True
             self.loop.call_soon(self._shed)
 
     def _shed(self) -> None:
         self.shed_planned = False
-        # Looked at again: some may have been read since.
+        # Checked again: the peer may have read answers since.
         if self.closed or not self.share.budget.is_overdrawn_by(self.unsent):
             return
         for stream in list(self.streams.values()):
@@ -269,14 +267,14 @@ class Http2ServerConnection(AcceptedConnection):
         self.put(frames.rst_stream(stream.id, frames.NO_ERROR))
         self.streams.pop(stream.id, None)
 
-    # What the listener calls.
+    # Called by the listener.
 
     @property
     def is_busy(self) -> bool:
         return bool(self.streams)
 
     def check_timeouts(self, tick: int) -> None:
-        """Called about once a second; also lets the flood counters forget."""
+        """Called about once a second; also resets the flood counters."""
         limits = self.limits
         self.flood.forget(self.last_stream)
         self.note_progress(tick)
@@ -304,7 +302,7 @@ class Http2ServerConnection(AcceptedConnection):
                 self.end_idle_streams()
 
     def _check_bodies(self, tick: int) -> None:
-        """Refuses requests whose body does not come on."""
+        """Reject requests whose body makes no progress."""
         limits = self.limits
         for stream in list(self.streams.values()):
             if stream.remote_done or stream.begun or stream.consumer is not None:
@@ -315,13 +313,13 @@ class Http2ServerConnection(AcceptedConnection):
                 stream.refuse(408, f"the body did not arrive within body_timeout ({limits.body_timeout:g} s)")
 
     def end_idle_streams(self) -> None:
-        """The server stops: calls that only wait for more to be asked are ended, others finish first."""
+        """End streaming calls without requests in progress: the server is stopping."""
         for stream in list(self.streams.values()):
             if stream.consumer is not None:
                 stream.consumer.stopping()
 
     def shut_down(self) -> None:
-        """No new stream; closes when the last one is answered."""
+        """Accept no new stream, and close after the last answer."""
         if self.closed or self.going_away:
             return
         self.going_away = True

@@ -1,4 +1,4 @@
-"""A request on an HTTP/2 connection: its body as it arrives, its answer within the windows."""
+"""One request on an HTTP/2 connection, and its answer."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from isochrone.wire.http2.hpack import Encoder
 from isochrone.wire.http2.request_body import RequestBody, announced_size
 from isochrone.wire.http2.stream import Stream
 
-#: The wire's own refusals as gRPC says them: DEADLINE_EXCEEDED for a body that did not come, RESOURCE_EXHAUSTED.
+#: HTTP status → gRPC status of errors that the wire itself answers with.
 _GRPC_REFUSALS = {408: b"4", 413: b"8", 431: b"8", 503: b"14"}
 
 _encode = Encoder().encode
-#: (status, headers) → encoded block; our encoder keeps no state, so a block is good on any connection.
+#: (status, headers) → encoded block. The encoder keeps no state, so a block is valid on any connection.
 _response_blocks: dict[tuple[int, Headers], bytes] = {}
 
 
@@ -34,7 +34,7 @@ def response_block(status: int, headers: Headers) -> bytes:
 
 
 class AcceptedConnection(Http2Connection):
-    """A connection that a listener accepted, as its streams see it."""
+    """The part of a server-side connection that its streams use."""
 
     listener: ConnectionHost
 
@@ -58,7 +58,7 @@ class ServerStream(Stream):
     connection: AcceptedConnection
 
     def __init__(self, connection: AcceptedConnection, stream_id: int, head: Head) -> None:
-        # Stream's own fields, set here rather than by a second call: this runs for every request.
+        # Stream's fields are set here, without a call to its __init__: this runs for every request.
         self.connection = connection
         self.id = stream_id
         self.send_window = connection.initial_send_window
@@ -77,7 +77,7 @@ class ServerStream(Stream):
         self.arrived = 0
         self.owner: Owner | None = None
         self.on_writable: Callable[[], None] | None = None
-        #: Tick at which it was opened, or its body last made progress; and what had come by then.
+        #: Tick at which the stream was opened or its body last made progress, and the bytes received by then.
         self.opened = connection.listener.tick
         self.counted = 0
         self.consumer: Consumer | None = None
@@ -91,7 +91,7 @@ class ServerStream(Stream):
             self.consumer.data_received(payload)
             return
         if self.begun:
-            return  # refused before it was whole
+            return  # rejected before the body was complete
         before = self.received
         self.received = received = before + len(payload)
         limits = self.connection.limits
@@ -193,7 +193,7 @@ class ServerStream(Stream):
             self.send_headers(block, True)
 
     def respond_unary(self, prefix: bytes, payload: Buffer, length: int, suffix: bytes) -> None:
-        """Headers, one DATA frame and trailers in one go: a gRPC answer that fits the windows.
+        """Send headers, one DATA frame and trailers together, if they fit the windows: a unary gRPC answer.
 
         ``prefix`` is an encoded header block, ``suffix`` a trailer block.
         """
@@ -235,10 +235,10 @@ class ServerStream(Stream):
             self.send_headers(suffix, True)
 
     def refuse(self, status: int, message: str) -> None:
-        """Answers before the request is whole; what still comes of it is dropped."""
+        """Answer with an error before the request is complete; its remaining bytes are dropped."""
         self.pieces = None
         if self.head.is_grpc:
-            # A gRPC client takes any status but 200 for a broken proxy; its own statuses come as trailers.
+            # gRPC clients treat any HTTP status but 200 as a proxy's error; gRPC statuses are trailers.
             code = _GRPC_REFUSALS.get(status, b"13")
             fields = [(b"grpc-status", code), (b"grpc-message", message.encode())]
             self.end_with_trailers(_encode([(b":status", b"200"), (b"content-type", b"application/grpc"), *fields]))
@@ -247,15 +247,15 @@ class ServerStream(Stream):
         self.respond(status, headers, [body])
 
     def refuse_memory(self) -> None:
-        """Answers a request that there is no memory for, before anything was done for it."""
+        """Reject a request for which there is no memory."""
         self.refuse(503, self.no_memory())
 
     def shed(self) -> None:
-        """There is no memory for an answer: refuses a request that has none yet, whatever is being done for it."""
+        """Reject a request that has no answer yet, although it may be running: there is no memory for an answer."""
         owner, self.owner = self.owner, None
         self.body = b""
         self.refuse_memory()
-        # The refusal may wait for window. An answer that comes all the same goes nowhere.
+        # The error may wait for window. A later answer is dropped.
         self.local_done = True
         if self.reserved:
             self.give_back(self.reserved)

@@ -1,6 +1,6 @@
-"""One HTTP/2 stream: its flow control in both directions, and what waits to be sent on it.
+"""One HTTP/2 stream: flow control in both directions, and frames that wait for window.
 
-The server and client sides subclass ``Stream``; ``sending.FrameSender`` sends what it queues.
+The server and client sides subclass ``Stream``; ``sending.FrameSender`` sends the queued frames.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from isochrone.wire.exchange import Buffer
 from isochrone.wire.http2 import frames
 from isochrone.wire.progress import Progress
 
-#: Unsent bytes of one stream above which a producer is asked to wait.
+#: Unsent bytes of one stream above which its producer should wait.
 _CONGESTED = 256 * 1024
-#: Bytes that one turn of the loop may gather for a connection's write before large frames wait for it.
+#: Queued bytes of a connection above which large frames wait for the next write.
 _MAX_OUT = 256 * 1024
 
 
 class StreamConnection(Protocol):
-    """As much of an HTTP/2 connection as its streams use; see ``sending.FrameSender``."""
+    """The part of an HTTP/2 connection that its streams use; see ``sending.FrameSender``."""
 
     initial_send_window: int
     out_size: int
@@ -41,11 +41,11 @@ class StreamConnection(Protocol):
 
     def tick_now(self) -> int: ...
 
-    def waits(self, stream: Stream, length: int) -> None: ...
+    def count_queued(self, stream: Stream, length: int) -> None: ...
 
 
 class Stream:
-    """One stream's flow control and what waits to be sent on it."""
+    """One stream's flow control and unsent frames."""
 
     __slots__ = (
         "begun",
@@ -67,44 +67,44 @@ class Stream:
     def __init__(self, connection: StreamConnection, stream_id: int) -> None:
         self.connection = connection
         self.id = stream_id
-        #: How much the peer lets us send on this stream.
+        #: Bytes that the peer allows us to send on this stream.
         self.send_window = connection.initial_send_window
-        #: Bytes received and not yet given back as window.
+        #: Bytes received and not yet returned as window.
         self.unacknowledged = 0
-        #: END_STREAM received; sent, or last of what waits.
+        #: END_STREAM was received; END_STREAM was sent or is queued.
         self.remote_done = False
         self.local_done = False
-        #: Our header block has gone out, or waits.
+        #: Our header block was sent or is queued.
         self.begun = False
         #: Frames that wait for window, in order: (kind, payload, end). The first is always DATA with a payload, since
         #: nothing else needs a window. None on the fast path.
         self.pending: deque[tuple[int, Buffer, bool]] | None = None
         #: Bytes of ``pending``.
         self.unsent = 0
-        #: It stands in the connection's ``ready`` queue.
+        #: The stream is in the connection's ``ready`` queue.
         self.queued = False
-        #: The receiver has enough: the peer gets no window back until it is released.
+        #: The receiver holds the window: the peer gets none back until it is released.
         self.held = False
-        #: Tick at which something of ``pending`` last went out, arrived, or began to wait.
+        #: Tick at which a part of ``pending`` was last sent, acknowledged, or queued.
         self.progressed = 0
-        #: What the connection had written by then; of no meaning without ``pending``.
+        #: Bytes that the connection had written by then; undefined without ``pending``.
         self.sent_until = 0
         #: Bytes of the memory budget held for what was received on this stream.
         self.reserved = 0
 
-    # What sides override.
+    # Overridden by the sides.
 
     def data(self, payload: bytes) -> None:
-        """A piece of the body. Pieces add up to the body; padding is gone."""
+        """A piece of the body was received, without padding."""
 
     def ended(self) -> None:
-        """END_STREAM came."""
+        """END_STREAM was received."""
 
     def lost(self, code: int) -> None:
-        """The stream was reset, or the connection went away, before it was over."""
+        """The stream was reset, or its connection was lost, before its end."""
 
     def writable(self) -> None:
-        """What waited to be sent has gone out."""
+        """All queued bytes were sent."""
 
     # Receiving.
 
@@ -118,14 +118,14 @@ class Stream:
                 self.connection.acknowledge(self)
 
     def reserve(self, size: int) -> bool:
-        """Takes memory for what arrives on this stream; given back when the stream is over, or by ``give_back``."""
+        """Reserve memory for received bytes; it is given back at the end of the stream, or by ``give_back``."""
         if self.local_done or not self.connection.share.reserve(size):
             return False
         self.reserved += size
         return True
 
     def give_back(self, size: int) -> None:
-        # When the stream is over, all of it has been given back already.
+        # After the end of the stream, all of it has been given back already.
         size = min(size, self.reserved)
         self.reserved -= size
         self.connection.share.give_back(size)
@@ -146,7 +146,7 @@ class Stream:
             self.sent_end()
 
     def send_data(self, payload: Buffer, end: bool = False) -> None:
-        """Sends as much as the windows allow; the rest waits its turn."""
+        """Send as much as the windows allow; the rest is queued."""
         connection = self.connection
         length = len(payload)
         if self.pending is None and (
@@ -155,7 +155,7 @@ class Stream:
                 length <= self.send_window
                 and length <= connection.send_window
                 and length <= connection.peer_max_frame
-                # What has not been offered to the transport waits where it is counted.
+                # Large frames that cannot be written now are queued in ``pending``, where they are counted.
                 and (length <= SMALL or connection.out_size <= _MAX_OUT)
                 and not connection.write_paused
             )
@@ -172,10 +172,10 @@ class Stream:
             self.sent_until = connection.progress.written + connection.out_size
         self.pending.append((frames.DATA, payload, end))
         self.unsent += length
-        connection.waits(self, length)
+        connection.count_queued(self, length)
 
     def sent_end(self) -> None:
-        """END_STREAM went out."""
+        """END_STREAM was sent."""
         self.local_done = True
         if self.remote_done:
             self.connection.streams.pop(self.id, None)
