@@ -1,7 +1,7 @@
 """The alternating run: every server's figure for a cell is taken within seconds of every other's, round after round.
 
-A shared machine's speed drifts; a figure taken an hour apart from the one beside it compares two machines. Must
-never measure a server while another one gets requests.
+The speed of a shared machine drifts: figures taken an hour apart would compare two machines. No server is measured
+while another one gets requests.
 """
 
 import time

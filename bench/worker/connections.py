@@ -1,7 +1,8 @@
-"""`python -m bench.worker.connections`: 10,000 idle connections and 1,000 busy ones on one worker at once.
+"""`python -m bench.worker.connections`: 10,000 idle and 1,000 busy connections to one worker.
 
-Half of the idle ones are HTTP/1.1 kept alive after one request, half HTTP/2 after SETTINGS; half of the busy ones
-speak HTTP, half gRPC. At the end every idle one is used, and must still answer. See bench/README.md.
+Half of the idle connections are HTTP/1.1, kept alive after one request, half HTTP/2 after SETTINGS; half of the busy
+connections use HTTP, half gRPC. At the end every idle connection sends a request and must get its answer. See
+bench/README.md.
 """
 
 import argparse
@@ -64,7 +65,7 @@ class Idle:
         return connection
 
     def open_http1(self, port: int, count: int) -> None:
-        """Each asks once and is answered: kept alive, not half-open."""
+        """Each sends one request and gets its answer: it is kept alive, not half-open."""
         for _ in range(0, count, AT_ONCE):
             batch = [self._open(port) for _ in range(min(AT_ONCE, count - len(self.http1)))]
             self.http1 += batch

@@ -1,7 +1,7 @@
 """The client's side of HTTP/1.1 and gRPC as plain objects: bytes in, bytes out, frames made once.
 
-Stands between a load generator's sockets and a server. One request at a time per conversation. Must never touch
-a socket or a clock, and never encode a message per request.
+Load generators use it between their sockets and a server. One request at a time per conversation. It never touches a
+socket or a clock, and never encodes a message per request.
 """
 
 import re

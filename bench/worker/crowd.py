@@ -1,7 +1,7 @@
-"""Many connections at once, HTTP/1.1 and gRPC mixed, each a closed loop of one; every answer is checked.
+"""Many connections at the same time, HTTP/1.1 and gRPC, each a closed loop of one; every answer is checked.
 
-Drives the connection and memory benches. For correctness and numbers of connections, not for speed: the generator is
-Python and takes a core before the worker does. Must never count a wrong answer as an answer.
+The connection and memory benches use it. It measures correctness and numbers of connections, not speed: the generator
+is Python and needs a core before the worker does. A wrong answer never counts as an answer.
 """
 
 import select
@@ -126,7 +126,7 @@ class _Member:
 
 
 class Crowd:
-    """Connections that all talk at once. `lifetime` answers later a connection is closed and reopened; 0: never."""
+    """Connections that send at the same time. Each is reopened after `lifetime` answers; 0: never."""
 
     def __init__(self, lifetime: int = 0, keep_latencies: bool = True) -> None:
         self._epoll = select.epoll()

@@ -6,7 +6,7 @@ import numpy as np
 
 from bench.worker.generator import Outcome
 
-#: Our worker's refusal on arrival says by how much it would miss; a 504 without it was admitted and dropped later.
+#: Our worker's rejection on arrival has these words; a request with another 504 was admitted and dropped later.
 REFUSED_ON_ARRIVAL = b"would miss"
 
 
@@ -22,9 +22,9 @@ class Point:
     offered_rate: float
     admitted: int
     refused: int
-    #: Admitted, then given up by the server because its time ran out; counts as not in time.
+    #: Admitted, then dropped by the server because its deadline passed; counts as not in time.
     dropped: int
-    #: No answer, or an answer that is neither a result nor a refusal; counts as admitted and not in time.
+    #: No answer, or an answer that is neither a result nor a rejection; counts as admitted and not in time.
     failed: int
     in_time: int
     #: None when nothing was admitted.
@@ -47,7 +47,7 @@ class Point:
 
 
 def summarise(server: str, percent: float, outcome: Outcome, deadline_ms: float, refusal_statuses: set[int]) -> Point:
-    """Counts one outcome. A status in `refusal_statuses` is a refusal; 504 is one if it says so on arrival."""
+    """Counts one outcome. A status in `refusal_statuses` is a rejection; so is a 504 on arrival."""
     scheduled, sent = np.array(outcome.scheduled), np.array(outcome.sent)
     answered, status = np.array(outcome.answered), np.array(outcome.status)
     refused = np.isin(status, list(refusal_statuses))

@@ -1,4 +1,4 @@
-"""Prints, writes and draws the deadline curve, the machine's stalls beside it. Must never compute a point itself."""
+"""Prints, writes and draws the deadline curve, the machine's stalls beside it. It computes no point."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -57,7 +57,7 @@ def print_report(run: Run) -> None:
     print(f"100 % of capacity is the server's own {meaning[run.capacity_kind]}")
     print("latencies in ms; they count from the scheduled instant; lateness is the generator's, stalls the machine's")
     heads = ("offered/s", "admitted", "dropped", "in time %", "from send %", "goodput %", "p50", "p99", "p99.9")
-    tail = ("refusal p50", "late p99/max", "stalls >1 ms", "missed in one")
+    tail = ("reject p50", "late p99/max", "stalls >1 ms", "missed in one")
     print(f"\n  {'':14}" + "".join(f"{head:>12}" for head in heads) + "".join(f"{head:>14}" for head in tail))
     for server in run.versions:
         print(f"  {server}")
@@ -110,9 +110,9 @@ def targets(run: Run) -> list[tuple[str, str, bool]]:
             goodput = point.goodput_rate / run.capacity(point.server)
             found.append(("at 200 %: goodput at or above 85 % of capacity", f"{goodput:.1%}", goodput >= 0.85))
             refusal = point.refusal_p50_ms
-            measured = "no refusals" if refusal is None else f"{refusal:.2f} ms"
+            measured = "no rejections" if refusal is None else f"{refusal:.2f} ms"
             found.append(
-                ("at 200 %: refusals under 2 ms at the median", measured, refusal is not None and refusal < 2.0)
+                ("at 200 %: rejections under 2 ms at the median", measured, refusal is not None and refusal < 2.0)
             )
     return found
 
@@ -148,10 +148,10 @@ def draw(run: Run, path: Path) -> None:
         _line(panels[1], in_time, "o-", label)
         _line(panels[2], tails, "o-", f"{server}, answered")
         refused = [(p.percent_of_capacity, p.refusal_p50_ms) for p in points if p.refusal_p50_ms is not None]
-        _line(panels[2], refused, "x--", f"{server}, refusals (median)")
+        _line(panels[2], refused, "x--", f"{server}, rejections (median)")
     panels[0].set_title("goodput: answers in time, % of capacity")
     panels[1].set_title("answered in time, % of admitted")
-    panels[2].set_title("p99 of answers and median of refusals, ms")
+    panels[2].set_title("p99 of answers and median of rejections, ms")
     panels[2].axhline(run.deadline_ms, color="grey", linestyle=":")
     panels[2].set_yscale("log")
     for panel in panels:

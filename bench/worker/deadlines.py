@@ -32,7 +32,7 @@ REFUSALS = {"isochrone": {429, 503}, "triton": {429, 503, 504}}
 class Contender:
     """A server with its generator and the request it gets.
 
-    Triton's queue timeout would refuse a part of the closed loop that measures its capacity (a batch of 32 takes
+    Triton's queue timeout would reject a part of the closed loop that measures its capacity (a batch of 32 takes
     longer than 10 ms): a second Triton without one, idle otherwise, is measured for that.
     """
 
@@ -103,7 +103,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--percents", default=",".join(map(str, PERCENTS)))
     parser.add_argument("--servers", default="isochrone,triton")
     parser.add_argument(
-        "--rounds", type=int, default=1, help="the curve is gone through so often; points are kept apart"
+        "--rounds", type=int, default=1, help="how often the curve is measured; the points of each round are kept"
     )
     parser.add_argument(
         "--capacity",

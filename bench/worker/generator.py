@@ -3,7 +3,7 @@
 Open loop: request i is due at a given instant whatever the server does, and its latency counts from that instant,
 so that a slow server cannot make its own load lighter (coordinated omission). An epoll loop of its own rather than
 asyncio: libuv's timers are whole milliseconds, too coarse beside a 10 ms deadline, and a request costs a third.
-Must never wait for anything but the next due instant or an answer.
+It waits only for the next due instant or an answer.
 """
 
 import ctypes
@@ -23,7 +23,7 @@ import numpy as np
 
 from bench.worker.conversations import ConversationFailed, HttpConversation
 
-#: An answer that has not come after this long is given up and its connection closed.
+#: A request without an answer after this long fails, and its connection is closed.
 GIVE_UP_NS = 5_000_000_000
 
 
@@ -53,7 +53,7 @@ class _Alarm:
             raise OSError(ctypes.get_errno(), "timerfd_create")
 
     def set(self, at_ns: int) -> None:
-        """Readable from that instant on; at once if it has passed."""
+        """Readable from that instant on; immediately if it has passed."""
         seconds, nanoseconds = divmod(at_ns, 1_000_000_000)
         self._libc.timerfd_settime(self.file, 1, struct.pack("llll", 0, 0, seconds, nanoseconds), None)
 

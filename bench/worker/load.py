@@ -1,7 +1,7 @@
-"""Drives wrk, h2load and the gRPC probe against one server and reads what they print.
+"""Drives wrk, h2load and the gRPC probe against one server and reads their output.
 
-Stands between the alternating run and a running server. Every figure comes with the server's CPU seconds over the
-same time. Must never call a run with failed requests a figure: it raises LoadFailed.
+Every figure includes the server's CPU seconds over the same time. A run with failed requests is not a figure: it raises
+LoadFailed.
 """
 
 import re
@@ -85,7 +85,7 @@ def grpc_load(peer: Peer, scenario: Scenario, in_flight: int, requests: int, dir
     succeeded = int(_group(r"(\d+) succeeded", output))
     if succeeded != requests:
         raise LoadFailed(f"h2load: {_group(r'(requests: .*)', output)}")
-    # A gRPC error is a 200 without a message: h2load counts it as success, its bytes of DATA tell it.
+    # A gRPC error is a 200 without a message: h2load counts it as success, but its bytes of DATA differ.
     received = int(_group(r"\((\d+)\) data", output))
     if received < requests * scenario.tensor_bytes:
         raise LoadFailed(

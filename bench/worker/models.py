@@ -1,7 +1,7 @@
 """The models every server in the bench serves, written from a seed so that all of them compute the same thing.
 
-Stands before the first request: the onnx files go to our worker and, through Triton's python backend, to
-Triton. Must never depend on a server's package, nor give two servers different weights.
+Our worker and, through Triton's python backend, Triton serve the same onnx files. This module depends on no server's
+package.
 """
 
 import shutil

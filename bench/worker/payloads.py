@@ -1,7 +1,6 @@
 """Requests as bytes, ready for wrk, h2load or a socket: built once, sent a million times.
 
-Stands between a bench and any server it drives. Must never be imported by a server, and never encode per
-request: a load generator that encodes measures itself.
+Nothing is encoded per request: a load generator that encodes measures itself. No server imports this module.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Prints the alternating run's table and summary, and writes its JSON file. Must never compute a figure itself."""
+"""Prints the alternating run's table and summary, and writes its JSON file. It computes no figure."""
 
 import json
 from dataclasses import asdict

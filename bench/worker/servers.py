@@ -1,7 +1,4 @@
-"""The servers that take part; only those that are idle-quiet keep running while another one is measured.
-
-Must never let a server that burns CPU while idle (Ray's daemons do) run beside a measurement of another.
-"""
+"""The servers of a run. A server that uses CPU while idle, as Ray's daemons do, stops while another one is measured."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -30,7 +27,7 @@ def starters(onnx_files: Mapping[str, Path]) -> dict[str, Start]:
 
 
 class Stage:
-    """The servers that run now. One that died is started again when it is next asked for."""
+    """The servers that run now. A server that died is restarted when it is needed next."""
 
     def __init__(self, start: Mapping[str, Start]) -> None:
         self._start = start

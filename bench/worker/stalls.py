@@ -1,8 +1,8 @@
-"""The machine's own stalls, measured beside a run: a process that sleeps 500 µs at a time and notes each late waking.
+"""The machine's own stalls, measured beside a run: a process that sleeps 500 µs at a time and records late wake-ups.
 
-A probe that spins would take one of two cores from what is being measured; this one uses about 2 % of one. Where it
-may, it runs at real-time priority, so that a late waking is the machine's doing (a hypervisor that took the core
-away), not the wait for a core our own load keeps busy; `realtime` says which of the two it was.
+A probe that spins would take one of two cores from what is being measured; this one uses about 2 % of one. If
+permitted, it runs at real-time priority, so that a late wake-up is a stall of the machine (a hypervisor that took the
+core), not the wait for a core that our own load uses; `realtime` records whether it did.
 """
 
 import json

@@ -23,7 +23,7 @@ class WrongAnswer(RuntimeError):
 
 
 def verify(peer: Peer, cells: list[Cell], onnx_files: Mapping[str, Path]) -> list[str]:
-    """Checks every model and transport the cells will ask this server for; returns what was checked."""
+    """Checks every model and transport that the cells use on this server; returns what was checked."""
     checked: list[str] = []
     for cell in cells:
         for scenario in variants(peer, cell):

@@ -1,4 +1,4 @@
-"""The wording of errors about an unknown word: the nearest known one, or the list of them."""
+"""Suggestions for an unknown word in an error: the nearest known word, or the list of known words."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 def suggestion(word: str, known: Sequence[str], kind: str = "key") -> str:
-    """``a known key (did you mean 'dims'?)``, or the list of them where nothing is near."""
+    """``a known key (did you mean 'dims'?)``, or the list of known words if none is near."""
     near = get_close_matches(word, known, n=1, cutoff=0.6)
     if near:
         return f"a known {kind} (did you mean '{near[0]}'?)"

@@ -1,6 +1,6 @@
 """Starts our own worker, `isochrone serve`, as one process: the same way the outside servers are started.
 
-Must never configure it beyond what the peers get: metrics are off for Triton and for us alike, the rest is default.
+It gets the same configuration as the peers: metrics are off for Triton and for us, the rest is default.
 """
 
 import sys

@@ -1,7 +1,6 @@
 """Starts an outside server as a process group of its own, waits until it is ready and leaves nothing behind.
 
-Every peer's launcher stands on this. Must never decide how a server is configured, and never signal a
-process that did not come from here.
+Every peer's launcher uses it. It does not configure servers, and signals only processes that it started.
 """
 
 import os
@@ -118,7 +117,7 @@ def running(
     environment: Mapping[str, str] | None = None,
     timeout_seconds: float = 60.0,
 ) -> Iterator[int]:
-    """Runs a server while the block runs; yields its pid once `ready` says so."""
+    """Runs a server while the block runs; yields its pid once `ready` returns true."""
     # A bench that is itself killed cannot clean up; the kernel then ends the server for it.
     setpriv = shutil.which("setpriv")
     guard = [setpriv, "--pdeathsig", "TERM", "--"] if setpriv else []
@@ -156,7 +155,7 @@ def _tail(log: Path) -> str:
 
 
 def _stop(process: subprocess.Popen[bytes], grace_seconds: float = 15.0) -> None:
-    # The tree is read before the first signal: once the parent is gone, a child that left the session
+    # The tree is read before the first signal: once the parent has exited, a child that left the session
     # (Ray's daemons do) can no longer be distinguished from other processes.
     members = _members(process.pid)
     if process.poll() is None:

@@ -30,7 +30,7 @@ def start() -> Iterator[Peer]:
         with running(
             "ray_serve",
             command,
-            # The proxy says it is healthy before the deployment has its route; the server says when it has.
+            # The proxy is healthy before the deployment has its route; the server reports when it has.
             lambda: (directory / "ready").exists() and answers(f"{url}/-/healthz"),
             log=log,
             environment={"RAY_USAGE_STATS_ENABLED": "0", "RAY_DEDUP_LOGS": "0"},

@@ -1,8 +1,8 @@
 """Starts NVIDIA's real Triton server: the binary inside nvidia-pytriton, driven directly.
 
 pytriton's own Python API would add a proxy process between Triton and the model; here the python backend
-loads the models itself, as in NVIDIA's container. Must never change Triton's own defaults in a way that
-slows it down.
+loads the models itself, as in NVIDIA's container. No default of Triton is changed in a way that slows
+it down.
 """
 
 import json

@@ -1,7 +1,6 @@
-"""Writes the model repository real Triton serves: the same names, shapes and weights as our worker's.
+"""Writes the model repository of real Triton, with the same names, shapes and weights as our worker's.
 
-Stands between bench/worker/models.py and the launcher in triton.py. The pip-installable Triton ships one
-backend, `python`; the perceptrons therefore run through onnxruntime inside it. Must never import Triton.
+The pip-installable Triton has one backend, `python`; the perceptrons therefore run through onnxruntime inside it.
 """
 
 import shutil

@@ -1,7 +1,7 @@
-"""What tells that a file was written, without reading it: size, times, inode.
+"""File stamps: size, times and inode, which show that a file was written without reading it.
 
-``digest`` and ``onnx_file`` go by it to read a large file once and not at every load of its model. A stamp is no proof
-while the file is fresh: then nothing may be remembered by it.
+``digest`` and ``onnx_file`` use them to read a large file once and not at every load. The stamp of a recently written
+file proves nothing and must not be used as a key.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import NamedTuple
 
 from isochrone.errors import ConfigError
 
-#: A file written less than this before it was looked at may be written again within one tick of its clock, and look the
-#: same: kernels stamp files by the tick (up to 10 ms), some file systems by 2 s (FAT).
+#: A younger file may be written again within one tick of the file system's clock and keep its stamp: kernels use ticks
+#: of up to 10 ms, some file systems 2 s (FAT).
 _SETTLED_NS = 2_000_000_000
 
 
 class FileStamp(NamedTuple):
     size: int
     modified_ns: int
-    #: Cannot be set by programs, as the other can: a copy that keeps times is seen too.
+    #: Programs cannot set it: it also reveals a copy that keeps ``modified_ns``.
     changed_ns: int
     inode: int
     device: int
 
     @property
     def is_settled(self) -> bool:
-        """Whether the file was left alone for long enough that a later write must show."""
+        """Whether the file is old enough that a later write changes its stamp."""
         return time.time_ns() - self.modified_ns > _SETTLED_NS
 
 
 def stamp(path: Path) -> FileStamp:
-    """Of the file itself, where ``path`` is a link to it."""
+    """The stamp of a file; links are followed."""
     try:
         status = os.stat(path)
     except OSError as error:

@@ -1,9 +1,8 @@
-"""What an .onnx file says about its own inputs and outputs.
+"""The inputs and outputs that an ONNX file declares.
 
-``completion`` asks this only when a configuration leaves tensors out. onnxruntime reads the file (it also
-infers shapes the file does not state); it is imported inside the one function that needs it, so that a server
-of Python models never pays for it. Nothing is ever computed here. A file that has not changed is not read again: that
-takes as long as a load.
+``completion`` uses it if a configuration leaves tensors out. onnxruntime reads the file, and infers shapes that it does
+not state; it is imported inside the one function that needs it, so that a server of Python models never imports it. An
+unchanged file is not read again: that takes as long as a load.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from pathlib import Path
 from isochrone.errors import ConfigError
 from isochrone.models.file_stamp import FileStamp, stamp
 
-#: Names of tensor types as onnxruntime spells them → datatypes of the protocol.
+#: onnxruntime's tensor types → datatypes of the protocol.
 DATATYPE_BY_ONNX_TYPE = {
     "tensor(bool)": "BOOL",
     "tensor(uint8)": "UINT8",
@@ -39,7 +38,7 @@ class OnnxTensor:
     name: str
     datatype: str
     shape: tuple[int, ...]
-    """The whole shape as the file has it; -1 where a dimension is free."""
+    """The whole shape in the file; -1 is a free size."""
 
 
 Declared = tuple[tuple[OnnxTensor, ...], tuple[OnnxTensor, ...]]
@@ -49,12 +48,12 @@ def read_onnx_tensors(path: Path) -> Declared:
     """Inputs and outputs that ``path`` declares."""
     if not path.is_file():
         raise ConfigError(str(path), "file", "an onnx model", "no such file")
-    looks = stamp(path)
-    return _remembered(path, looks) if looks.is_settled else _read(path)
+    current = stamp(path)
+    return _remembered(path, current) if current.is_settled else _read(path)
 
 
 @lru_cache(maxsize=256)
-def _remembered(path: Path, looks: FileStamp) -> Declared:
+def _remembered(path: Path, current: FileStamp) -> Declared:
     return _read(path)
 
 
@@ -62,7 +61,7 @@ def _read(path: Path) -> Declared:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    # Only the declarations are wanted: no optimised copy of the weights, no thread pool.
+    # Only declarations are needed: no optimised copy of the weights, no thread pool.
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1

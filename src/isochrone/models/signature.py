@@ -1,9 +1,8 @@
-"""What a model takes and gives, and whether a request fits it.
+"""The inputs and outputs of a model, and whether a request fits them.
 
-The protocol layer hands every request's tensor names, datatypes and shapes to ``Signature.check`` before the
-request may reach a queue: a request that fits here can be put into a batch with strangers without failing
-them. It must never look at tensor bytes, and it runs once per request, so everything that can be worked out
-ahead is.
+``Signature.check`` gets the tensor names, datatypes and shapes of every request before it is queued: a request that
+passes cannot fail the other requests of its batch. It never reads tensor bytes. Everything that can be computed once
+per model is.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import InvalidArgument
 
-# OIP says BYTES where ModelConfig says TYPE_STRING; every other name differs only by the prefix.
+# TYPE_STRING of ModelConfig is BYTES in the protocol; every other name differs only by the prefix.
 OIP_NAME_BY_DATA_TYPE: dict[int, str] = {
     number: "BYTES" if name == "TYPE_STRING" else name.removeprefix("TYPE_")
     for name, number in model_config_pb2.DataType.items()
@@ -38,10 +37,10 @@ class TensorSpec:
     datatype: str
     """The OIP name: ``FP32``, ``BYTES``, ..."""
     dims: tuple[int, ...]
-    """Without the batch dimension; -1 stands for any size."""
+    """Without the batch dimension; -1 is any size."""
     optional: bool = False
     reshape: tuple[int, ...] | None = None
-    """The shape the model itself is given or gives, where it differs from ``dims``; also without the batch."""
+    """The shape that the model itself uses, if it differs from ``dims``; also without the batch dimension."""
     labels: tuple[str, ...] | None = None
     """Class names of an output, by index, for the classification extension."""
 
@@ -67,10 +66,9 @@ class Signature:
         fill(self, "_required_count", sum(not spec.optional for spec in self.inputs))
 
     def check(self, inputs: Sequence[tuple[str, str, tuple[int, ...]]], outputs: Sequence[str] | None = None) -> int:
-        """Return the request's batch size (1 for a model that does not batch), or raise ``InvalidArgument``.
+        """Returns the batch size of a request (1 for a model without batching), or raises ``InvalidArgument``.
 
-        ``inputs`` holds name, OIP datatype and full shape of each tensor; ``outputs`` the names asked for, or
-        None for all of them.
+        ``inputs`` holds name, datatype and full shape of each tensor; ``outputs`` the requested names, or None for all.
         """
         for name in outputs or ():
             if name not in self.output_by_name:
@@ -168,10 +166,9 @@ def _quoted(names: Sequence[str] | Mapping[str, TensorSpec]) -> str:
 def signature_of(
     config: model_config_pb2.ModelConfig, labels: Mapping[str, tuple[str, ...]] | None = None
 ) -> Signature:
-    """The signature of a completed, validated configuration; ``labels`` are by output name.
+    """The signature of a validated configuration; ``labels`` are by output name.
 
-    Control inputs and implicit state of sequence models are the scheduler's to fill in: requests never carry
-    them.
+    It excludes control inputs and implicit state of sequence models, which requests never carry.
     """
     labels = labels or {}
     return Signature(

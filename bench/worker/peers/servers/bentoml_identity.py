@@ -1,4 +1,4 @@
-"""A BentoML service that hands 64 floats back; `bentoml serve bentoml_identity:Identity` finds it."""
+"""A BentoML service that returns 64 floats; `bentoml serve bentoml_identity:Identity` finds it."""
 
 import bentoml  # type: ignore[import-not-found]
 

@@ -1,4 +1,4 @@
-"""A grpc.aio server whose ModelInfer hands the raw input back: grpc_aio_identity.py PORT."""
+"""A grpc.aio server whose ModelInfer returns the raw input: grpc_aio_identity.py PORT."""
 
 import asyncio
 import sys

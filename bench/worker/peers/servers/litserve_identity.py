@@ -1,4 +1,4 @@
-"""A LitServe API that hands 64 floats back: litserve_identity.py PORT."""
+"""A LitServe API that returns 64 floats: litserve_identity.py PORT."""
 
 import sys
 
@@ -6,7 +6,7 @@ import litserve  # type: ignore[import-not-found]
 
 
 class Identity(litserve.LitAPI):  # type: ignore[misc]
-    """The three steps LitServe asks for, each as short as it can be."""
+    """The three steps that LitServe requires, each as short as possible."""
 
     def setup(self, device: str) -> None:
         pass

@@ -1,4 +1,4 @@
-"""An MLServer runtime that hands its input tensor back; model-settings.json names it."""
+"""An MLServer runtime that returns its input tensor; model-settings.json names it."""
 
 from mlserver import MLModel  # type: ignore[import-not-found]
 from mlserver.types import (  # type: ignore[import-not-found]

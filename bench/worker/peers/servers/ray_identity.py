@@ -1,4 +1,4 @@
-"""A Ray Serve application that hands 64 floats back: ray_identity.py PORT DIRECTORY."""
+"""A Ray Serve application that returns 64 floats: ray_identity.py PORT DIRECTORY."""
 
 import signal
 import sys

@@ -1,4 +1,4 @@
-"""Runs inside Triton's python backend: hands the array back and does nothing else."""
+"""Runs inside Triton's python backend: returns the array and does nothing else."""
 
 import triton_python_backend_utils as triton  # type: ignore[import-not-found]
 

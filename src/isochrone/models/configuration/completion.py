@@ -1,8 +1,7 @@
-"""Filling in what a configuration leaves out, from the names and contents of the model's files.
+"""Completes a configuration from the names and contents of the model's files.
 
-Runs after parsing and before validation, once per load. Whatever it decides it also says in a sentence, so
-that an operator can read in the log what was assumed on their behalf. It must never overrule a value the file
-states.
+It runs after parsing and before validation, once per load. It describes every assumption in a sentence for the log. It
+never overrides a value that the file states.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from isochrone.models.configuration.backends import BACKENDS, backend_name
 from isochrone.models.onnx_file import OnnxTensor, read_onnx_tensors
 from isochrone.models.signature import DATA_TYPE_BY_OIP_NAME
 
-# Large enough that onnxruntime on a CPU gains little from more rows, small enough not to blow up activations.
+# Large enough that onnxruntime on a CPU gains little from more rows, small enough to limit the memory of activations.
 ASSUMED_MAX_BATCH_SIZE = 32
 # Triton's default: an idle sequence loses its slot after a second.
 ASSUMED_SEQUENCE_IDLE_MICROSECONDS = 1_000_000
@@ -33,10 +32,10 @@ def complete(
     where: str | None = None,
     assumed_batch_sizes: Mapping[str, int] | None = None,
 ) -> tuple[model_config_pb2.ModelConfig, tuple[str, ...]]:
-    """A completed copy of ``config``, and the sentences that say what was assumed.
+    """A completed copy of ``config``, and the sentences that describe its assumptions.
 
-    ``directory`` is the model's own; ``versions`` are those to be served, with their directories. Tensors are
-    read from the newest of them. ``assumed_batch_sizes`` are the server's, by backend; "" holds for all.
+    ``directory`` is the model's; ``versions`` are those to be served, with their directories. Tensors are read from the
+    newest version. ``assumed_batch_sizes`` are the server's, by backend; "" applies to all.
     """
     where = where or str(directory / "config.pbtxt")
     completed = model_config_pb2.ModelConfig()
@@ -57,9 +56,9 @@ def complete(
 
 
 def model_file(config: model_config_pb2.ModelConfig, version_directory: Path) -> Path:
-    """The file of one version that a completed configuration's backend loads."""
+    """The file that the backend of a completed configuration loads."""
     path = version_directory / str(config.default_model_filename)
-    # Triton lets model.onnx be a directory that holds the file beside its external weights.
+    # In Triton, model.onnx may be a directory with the file and its external weights.
     return path / path.name if path.is_dir() else path
 
 
@@ -113,13 +112,12 @@ def _backend_from_files(
 def _complete_onnx(
     config: model_config_pb2.ModelConfig, path: Path, stated: bool, batch_size: int, where: str, assumed: list[str]
 ) -> None:
-    """Inputs, outputs and the batch size of an onnx model."""
+    """Completes inputs, outputs and the batch size of an ONNX model."""
     groups = (config.input, config.output)
     if all(group and all(tensor.data_type and tensor.dims for tensor in group) for group in groups):
         return
     sequence = config.sequence_batching
-    # The scheduler fills control inputs and state; requests never carry them, so they are not inputs or
-    # outputs.
+    # The sequence batcher fills control inputs and state; requests never carry them.
     internal_inputs = {control.name for control in sequence.control_input}
     internal_inputs.update(state.input_name for state in sequence.state)
     internal_outputs = {state.output_name for state in sequence.state}
@@ -196,8 +194,7 @@ def _fill_tensor(partial: Any, tensor: OnnxTensor, max_batch_size: int, key: str
     if shape:
         partial.dims.extend(shape)
     else:
-        # ModelConfig has no empty dims: Triton says it as one element that the model sees without its
-        # dimension.
+        # ModelConfig has no empty dims: as in Triton, one element that is reshaped to no dimension.
         partial.dims.append(1)
         partial.reshape.SetInParent()
 

@@ -1,4 +1,4 @@
-"""The values that a field of a protobuf message expects, in words, read from its descriptor.
+"""The values that a field of a protobuf message expects, described for errors from its descriptor.
 
 A new field in NVIDIA's messages needs no change here.
 """
@@ -20,7 +20,7 @@ _INTEGER_RANGES = {
 
 
 def integer_range(field: Any) -> tuple[int, int] | None:
-    """The values an integer field can hold; None when it is not one."""
+    """The range of an integer field; None for other fields."""
     return _INTEGER_RANGES.get(field.cpp_type)
 
 
@@ -29,7 +29,7 @@ def is_map(field: Any) -> bool:
 
 
 def expectation(field: Any) -> str:
-    """What a single value of ``field`` must look like, in words."""
+    """A description of a single value of ``field``."""
     if field.enum_type is not None:
         return "one of " + ", ".join(value.name for value in field.enum_type.values if value.name != "TYPE_INVALID")
     if field.message_type is not None:

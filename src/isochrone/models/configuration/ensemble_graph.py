@@ -1,8 +1,8 @@
-"""Whether the steps of an ensemble form a graph that can be run.
+"""Validation of an ensemble's steps as a graph.
 
-Called by ``validation``. Tensors are the edges: each is an input of the ensemble or made by exactly one step,
-each step's inputs exist, nothing waits for itself, every tensor is used, and every output of the ensemble is made. The
-models the steps name are not looked at: ``ensemble_steps`` does that when they are loaded.
+Tensors are the edges: each is an input of the ensemble or an output of exactly one step, the inputs of every step
+exist, there is no cycle, every tensor is used, and every output of the ensemble is produced. ``ensemble_steps`` checks
+the models of the steps when they are loaded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from isochrone.errors import ConfigError
 
 
 def step_names(config: model_config_pb2.ModelConfig) -> tuple[str, ...]:
-    """The models that an ensemble's steps run, each once; of any other model none."""
+    """The models of an ensemble's steps, each once; empty for any other model."""
     return tuple(dict.fromkeys(step.model_name for step in config.ensemble_scheduling.step))
 
 
@@ -25,7 +25,7 @@ def validate_ensemble(config: model_config_pb2.ModelConfig, where: str) -> None:
     if not steps:
         raise ConfigError(where, "ensemble_scheduling.step", "at least one step", "none")
     producers = {tensor.name: f"input[{index}]" for index, tensor in enumerate(config.input)}
-    made_by: dict[str, int] = {}
+    produced_by: dict[str, int] = {}
     for index, step in enumerate(steps):
         key = f"ensemble_scheduling.step[{index}]"
         _validate_step(step, config.name, key, where)
@@ -34,7 +34,7 @@ def validate_ensemble(config: model_config_pb2.ModelConfig, where: str) -> None:
                 expected = f"a tensor that is not already made by {producers[tensor]}"
                 raise ConfigError(where, f"{key}.output_map['{name}']", expected, f"'{tensor}'")
             producers[tensor] = key
-            made_by[tensor] = index
+            produced_by[tensor] = index
     used: set[str] = set()
     for index, step in enumerate(steps):
         for name, tensor in sorted(step.input_map.items()):
@@ -48,10 +48,10 @@ def validate_ensemble(config: model_config_pb2.ModelConfig, where: str) -> None:
             expected = "an input that some step's input_map uses"
             raise ConfigError(where, f"input[{index}].name", expected, f"'{tensor.name}'")
     for index, tensor in enumerate(config.output):
-        if tensor.name not in made_by:
-            expected = f"a tensor that some step's output_map makes ({', '.join(sorted(made_by))})"
+        if tensor.name not in produced_by:
+            expected = f"a tensor that some step's output_map makes ({', '.join(sorted(produced_by))})"
             raise ConfigError(where, f"output[{index}].name", expected, f"'{tensor.name}'")
-    _validate_acyclic(steps, made_by, where)
+    _validate_acyclic(steps, produced_by, where)
     used.update(tensor.name for tensor in config.output)
     for index, step in enumerate(steps):
         for name, tensor in sorted(step.output_map.items()):
@@ -80,9 +80,9 @@ def _validate_step(step: Any, ensemble: str, key: str, where: str) -> None:
                 raise ConfigError(where, f"{key}.{map_name}", expected, f"'{name}': '{tensor}'")
 
 
-def _validate_acyclic(steps: Any, made_by: dict[str, int], where: str) -> None:
+def _validate_acyclic(steps: Any, produced_by: dict[str, int], where: str) -> None:
     graph = {
-        index: {made_by[tensor] for tensor in step.input_map.values() if tensor in made_by}
+        index: {produced_by[tensor] for tensor in step.input_map.values() if tensor in produced_by}
         for index, step in enumerate(steps)
     }
     try:

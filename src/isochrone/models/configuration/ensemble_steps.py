@@ -1,9 +1,8 @@
-"""Whether the models of an ensemble's steps fit its tensors and each other.
+"""Whether the models of an ensemble's steps fit its tensors and each other. Pure.
 
-The catalog asks this when an ensemble is about to be served, and again when one of its steps changes: only then are the
-models' own configurations known. ``ensemble_graph`` has checked before that the steps form a graph. Pure: it sees
-configurations and nothing else. The rules and the sentences are Triton's, since its users read and match them; a shape
-may still turn out wrong at run time where sizes are free.
+The catalog checks this before it serves an ensemble, and again when a step changes: only then are the models'
+configurations known. ``ensemble_graph`` has validated the graph before. Rules and messages are Triton's, since its
+users match them. Where sizes are free, a shape may still be wrong at run time.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ _FREE = -1
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """An ensemble tensor, as the first that mentions it sees it."""
+    """An ensemble tensor, as the first model that uses it declares it."""
 
     model: str
     data_type: int
     dims: tuple[int, ...]
-    #: With the batch dimension, where the model has one.
+    #: With the batch dimension, if the model has one.
     full_dims: tuple[int, ...]
 
 
 def check_steps(
     config: model_config_pb2.ModelConfig, models: Sequence[model_config_pb2.ModelConfig]
 ) -> model_config_pb2.ModelConfig:
-    """The ensemble's configuration with what its steps decide: whether it is decoupled. Raises ``InvalidArgument``.
+    """The ensemble's configuration, decoupled or not as its steps determine. Raises ``InvalidArgument``.
 
-    ``models`` holds the configuration of each step's model, in the order of the steps.
+    ``models`` holds the configuration of each step's model.
     """
     tensors: dict[str, _Tensor] = {}
     for declared in (*config.input, *config.output):
@@ -101,7 +100,7 @@ def _agree(ensemble: str, name: str, given: _Tensor, tensors: dict[str, _Tensor]
             f"{where}inconsistent data type: {data_type_name(known.data_type)} is inferred from model {known.model}"
             f" while {data_type_name(given.data_type)} is inferred from model {given.model}"
         )
-    # A model without batching may take [-1, 4] where one with batching takes rows of [4].
+    # A model without batching may use [-1, 4] where a model with batching uses rows of [4].
     if not _match(known.dims, given.dims) and not _match(known.full_dims, given.full_dims):
         raise InvalidArgument(
             f"{where}inconsistent shape: {_shown(known.full_dims)} is inferred from model {known.model} while"
@@ -120,17 +119,17 @@ def _shown(dims: tuple[int, ...]) -> str:
 
 
 def _is_decoupled(config: model_config_pb2.ModelConfig, models: Sequence[model_config_pb2.ModelConfig]) -> bool:
-    """Whether the ensemble answers any number of times.
+    """Whether the ensemble may return any number of responses.
 
-    Responses of a decoupled step are numbered, and a step joins those of one number: what comes from two decoupled
-    steps, or from one and beside it, has no common number.
+    A step joins tensors of the same response of a decoupled step. Tensors from two decoupled steps, or from one and
+    from outside it, cannot be joined.
     """
-    #: Ensemble tensor → the decoupled step its number comes from; 0: from none.
+    #: Ensemble tensor → the decoupled step that it originates from; 0: none.
     origins: dict[str, int] = {tensor.name: 0 for tensor in config.input}
     waiting = list(enumerate(zip(config.ensemble_scheduling.step, models, strict=True), start=1))
     while waiting:
         ready = [each for each in waiting if all(tensor in origins for tensor in each[1][0].input_map.values())]
-        if not ready:  # a cycle, which ``ensemble_graph`` refuses
+        if not ready:  # a cycle, which ``ensemble_graph`` rejects
             break
         for number, (step, model) in ready:
             origin = _common_origin(config.name, step.model_name, step.input_map.values(), origins)

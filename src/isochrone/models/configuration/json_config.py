@@ -1,6 +1,6 @@
-"""Reading the JSON configuration of a load request, as Triton's REST API writes it.
+"""Parses the JSON configuration of a load request, as in Triton's REST API.
 
-Like ``pbtxt``, it only parses, and its errors name the key, what was expected and what was given.
+Like ``pbtxt``, it only parses. Errors name the key, the expected and the given value.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def _check_json_message(value: Any, message: Any, path: str, where: str) -> None
         raise ConfigError(where, path or "(top level)", "a JSON object", _shown(value))
     choices: dict[str, str] = {}
     for name, inner in value.items():
-        # A lone surrogate has no UTF-8 form: neither protobuf nor the answer could carry it.
+        # A lone surrogate has no UTF-8 form, which protobuf and the answer need.
         known = _is_text(name)
         field = (message.fields_by_name.get(name) or message.fields_by_camelcase_name.get(name)) if known else None
         shown = name if known else _shown(name)[1:-1]
@@ -88,7 +88,7 @@ def _json_scalar_fits(value: Any, field: Any) -> bool:
             return _is_text(value) and value in field.enum_type.values_by_name
         return type(value) is int and value in field.enum_type.values_by_number
     if (bounds := integer_range(field)) is not None:
-        # protobuf's JSON writes 64-bit integers as strings, so both forms come in.
+        # protobuf's JSON writes 64-bit integers as strings, so both forms are accepted.
         if (isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,20}", value)) or (
             isinstance(value, float) and value.is_integer()
         ):
@@ -102,7 +102,7 @@ def _json_scalar_fits(value: Any, field: Any) -> bool:
 
 
 def _is_text(value: str) -> bool:
-    """Whether a string has a UTF-8 form: JSON's escapes can hold half of a surrogate pair."""
+    """Whether a string has a UTF-8 form: JSON's escapes can encode half of a surrogate pair."""
     return not any("\ud800" <= character <= "\udfff" for character in value)
 
 

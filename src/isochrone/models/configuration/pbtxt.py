@@ -1,9 +1,7 @@
-"""Reading a config.pbtxt.
+"""Parses a config.pbtxt.
 
-Stands between the repository's files and everything that reads a
-``ModelConfig``. It only parses: what was left out is ``completion``'s to fill, what makes no sense is
-``validation``'s to refuse. An error here always names the source, the line where there is one, the key, what
-was expected and what was given.
+It only parses: ``completion`` fills in what was left out, ``validation`` rejects what cannot be served. Errors name the
+file, the line, the key, the expected and the given value.
 """
 
 from __future__ import annotations
@@ -20,8 +18,8 @@ from isochrone.models.configuration.pbtxt_places import Place, place_at
 
 _ROOT = model_config_pb2.ModelConfig.DESCRIPTOR
 
-# A value no file can mean, to learn whether the text set the field at all: proto3 does not tell 0 from
-# absent, and "max_batch_size: 0" is a decision while its absence is not.
+# A value that no file contains, to learn whether the text sets the field: proto3 does not distinguish 0 from absent,
+# and "max_batch_size: 0" is a decision while its absence is not.
 _UNSET = -(2**31)
 
 _THE_END = "the end of the text"
@@ -57,8 +55,7 @@ def _text_error(text: str, error: Any, where: str) -> ConfigError:
     message = str(error)
     position = f"{where}:{line}:{column}"
     place = place_at(text, line, column, _ROOT)
-    # The parser has already read an unknown or repeated key when it complains, and stands behind it: the
-    # message's own words say which key it was.
+    # The parser reports the position behind an unknown or repeated key; its message names the key.
     if match := re.search(r'Message type "([\w.]+)" has no field named "([^"]+)"', message):
         return _unknown_key(place, _ROOT.file.pool.FindMessageTypeByName(match[1]), match[2], position)
     if match := re.search(r'should not have multiple "([^"]+)" fields', message):
@@ -69,7 +66,7 @@ def _text_error(text: str, error: Any, where: str) -> ConfigError:
         return ConfigError(position, place.key, "a quoted string in UTF-8", "bytes that are not UTF-8")
     wanted = re.search(r'Expected "([^"]+)"\.$', message)
     rest = text.split("\n")[line - 1][column - 1 :].strip() if line <= text.count("\n") + 1 else ""
-    # At the end of the text, where a message is still open, the parser stands on the last token it took.
+    # At the end of the text, inside an open message, the parser reports the position of the last token.
     if not rest or (wanted is not None and wanted[1] in "}>"):
         return _ended(text, place, wanted[1] if wanted is not None else "", position, where)
     given = re.match(r"\"[^\"]*\"?|'[^']*'?|[^\s,;{}\[\]<>]+|.", rest)
@@ -86,7 +83,7 @@ def _text_error(text: str, error: Any, where: str) -> ConfigError:
 
 
 def _number_error(text: str, error: ValueError, where: str) -> ConfigError:
-    """An enum's number beyond 32 bits, which the parser hands to the message unchecked, without a line or a column."""
+    """The error of an enum's number beyond 32 bits, which the parser reports without line and column."""
     number = str(error).rpartition(" ")[2]
     for match in re.finditer(r"[\w.+-]+", text):
         if _is_number(match[0], number):
@@ -106,7 +103,7 @@ def _is_number(word: str, number: str) -> bool:
 
 
 def _unknown_key(place: Place, message: Any, name: str, position: str) -> ConfigError:
-    """A key that its message does not have; one that an outer message has tells of a bracket forgotten before it."""
+    """The error of an unknown key. If an outer message has it, a bracket is missing before it."""
     outer = [known for known in place.messages[:-1] if known is not None and name in known.fields_by_name]
     if not outer:
         return ConfigError(position, place.key, unknown_field(message, name), f"'{name}'")
@@ -117,7 +114,7 @@ def _unknown_key(place: Place, message: Any, name: str, position: str) -> Config
 
 
 def _ended(text: str, place: Place, wanted: str, position: str, where: str) -> ConfigError:
-    """The text is over too early; with a bracket open, the place to mend is most likely where that stands."""
+    """The error of a text that ends too early. If a bracket is open, its position is the most useful one."""
     lines = text.split("\n")
     unclosed = place_at(text, len(lines), len(lines[-1]) + 2, _ROOT).open
     if unclosed and wanted in ("", ",", "}", ">", "{"):
@@ -129,7 +126,7 @@ def _ended(text: str, place: Place, wanted: str, position: str, where: str) -> C
 
 
 def _wrong_bracket(place: Place, given: str, position: str) -> ConfigError | None:
-    """A closing bracket that closes nothing, another one than is open, or a list that ends with a comma."""
+    """The error of a closing bracket that does not match, or of a list that ends with a comma."""
     if not place.open:
         return ConfigError(position, "(top level)", "a key: no bracket is open here", f"'{given}'")
     innermost = place.open[-1]

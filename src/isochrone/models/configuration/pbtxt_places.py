@@ -1,8 +1,7 @@
-"""Which key of a configuration an error is about, and what that key expects.
+"""From a position in a config.pbtxt to its key, such as ``input[1].data_type``, for errors.
 
-``config`` asks this when a text or JSON configuration does not parse: protobuf's own parsers give a line and
-a column, or less, and a person needs ``input[1].data_type``. Everything is read from the message descriptors,
-so that a new field in NVIDIA's messages needs no change here.
+protobuf's parser reports a line and a column at most. The keys come from the message descriptors, so that a new field
+in NVIDIA's messages needs no change here.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _TOKEN = re.compile(
 
 
 class _Scope:
-    """One open message while walking the text: its type, how often each field was seen, and the key being read."""
+    """One open message in the text: its type, the count of each field, and the current key."""
 
     __slots__ = ("counts", "field", "field_name", "in_list", "message", "prefix")
 
@@ -41,7 +40,7 @@ class _Scope:
 
 
 class Bracket(NamedTuple):
-    """One that is open: where it stands (both from 1), and the key it belongs to."""
+    """An open bracket: its position, from 1, and its key."""
 
     mark: str
     line: int
@@ -57,21 +56,21 @@ class Bracket(NamedTuple):
 
 
 class Place(NamedTuple):
-    """What stands before a position in a text-format message."""
+    """The context of a position in a text-format message."""
 
     key: str
-    #: None if the key is not known.
+    #: None if the key is unknown.
     field: Any
     #: Outermost first.
     open: tuple[Bracket, ...]
-    #: The types of the messages that are open, outermost first; None: not known.
+    #: The types of the open messages, outermost first; None: unknown.
     messages: tuple[Any, ...]
 
 
 def place_at(text: str, line: int, column: int, root: Any) -> Place:
-    """What a position (both from 1) in a text-format message is about.
+    """The place of a position, from 1, in a text-format message.
 
-    It walks the text as far as the position and no further, so it copes with text that is broken there.
+    It reads the text up to the position only, so the text may be broken there.
     """
     lines = text.split("\n")
     stop = sum(len(before) + 1 for before in lines[: line - 1]) + max(column - 1, 0)
@@ -80,7 +79,7 @@ def place_at(text: str, line: int, column: int, root: Any) -> Place:
     expect_value = False
     for token in _TOKEN.finditer(text):
         kind, value = token.lastgroup, token.group()
-        # A word at the position itself still counts: it may be the key. A mark there is what is wrong.
+        # A word at the position may be the key; a mark there is the error.
         if token.start() > stop or (token.start() == stop and kind == "mark"):
             break
         scope = scopes[-1]

@@ -1,7 +1,6 @@
-"""What dynamic and sequence batching may ask for.
+"""Validation of dynamic and sequence batching.
 
-Called by ``validation`` for the scheduling part of a configuration; the worker's scheduler and sequence slots
-rely on every rule here and check none of them again.
+The worker's queue and sequence batcher rely on every rule here and check none of them again.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def validate_dynamic_batching(config: model_config_pb2.ModelConfig, where: str) 
 
 
 def _validate_ordering(batching: Any, where: str) -> None:
-    """Answers in order of arrival leave no room for anything that reorders requests."""
+    """Rejects settings that reorder requests."""
     if batching.priority_levels > 1:
         expected = "at most 1, since preserve_ordering is true"
         raise ConfigError(where, "dynamic_batching.priority_levels", expected, str(batching.priority_levels))

@@ -1,7 +1,6 @@
-"""What a tensor declaration may say: name, datatype, dims, reshape, file names.
+"""Validation of tensor declarations: name, datatype, dims, reshape, file names.
 
-Shared by every part of ``validation`` that meets tensors: inputs and outputs, warm-up samples, states of
-sequences.
+Used for inputs and outputs, warm-up samples and states of sequences.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ def _validate_reshape(tensor: Any, key: str, where: str) -> None:
 
 
 def _segments(dims: Sequence[int]) -> list[int]:
-    """Products of the fixed sizes before, between and after the free ones: equal for shapes that can be reshaped."""
+    """Products of the fixed sizes before, between and after the free sizes; equal if a reshape is possible."""
     products = [1]
     for size in dims:
         if size == -1:
@@ -62,7 +61,7 @@ def validate_dims(dims: Sequence[int], key: str, where: str, *, free: bool = Tru
 
 
 def validate_concrete_dims(dims: Sequence[int], declared: Sequence[int], key: str, where: str) -> None:
-    """Sizes of actual data, which must fit the declared ones."""
+    """Validates the sizes of actual data, which must fit the declared sizes."""
     validate_dims(dims, key, where, free=False)
     fits = len(dims) == len(declared) and all(
         expected in (-1, given) for given, expected in zip(dims, declared, strict=True)
@@ -72,7 +71,7 @@ def validate_concrete_dims(dims: Sequence[int], declared: Sequence[int], key: st
 
 
 def data_type_name(data_type: int) -> str:
-    """The ModelConfig name, or the bare number of a type this build does not know."""
+    """The name in ModelConfig, or the number of an unknown type."""
     names: dict[int, str] = {number: name for name, number in model_config_pb2.DataType.items()}
     return names.get(data_type, str(data_type))
 
@@ -84,7 +83,7 @@ def validate_data_type(data_type: int, key: str, where: str) -> None:
 
 
 def validate_relative_path(path: str, key: str, where: str) -> None:
-    """A name inside the model's directory, never one that leads out of it."""
+    """Rejects a path that leads out of the model's directory."""
     parts = PurePosixPath(path).parts
     if not parts or path.startswith("/") or ".." in parts or "\0" in path:
         raise ConfigError(where, key, "a relative path inside the model's directory", repr(path))

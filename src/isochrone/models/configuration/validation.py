@@ -1,8 +1,7 @@
-"""Refusing a configuration that cannot be served, before anything is loaded for it.
+"""Rejects a configuration that cannot be served, before anything is loaded.
 
-Runs on completed configurations, once per load. Each refusal names the file, the key's path, what was
-expected and what was given. What Triton accepts and we would serve wrongly (ragged batches, repository
-agents) is refused too: a key that is silently ignored is worse than one that is not there.
+It runs on completed configurations, once per load. Errors name the file, the key, the expected and the given value.
+Features of Triton that Isochrone lacks (ragged batches, repository agents) are rejected too, never silently ignored.
 """
 
 from __future__ import annotations
@@ -28,13 +27,13 @@ _CPU_PROVIDER = "CPUExecutionProvider"
 
 
 def validate(config: model_config_pb2.ModelConfig, where: str) -> None:
-    """Raise ``ConfigError`` for the first thing in ``config`` that cannot be served; ``where`` is its file."""
+    """Raises ``ConfigError`` for the first key of ``config`` that cannot be served; ``where`` is its file."""
     if not config.name:
         raise ConfigError(where, "name", "a model name", "''")
     backend = backend_name(config, where)
     if config.max_batch_size < 0:
         raise ConfigError(where, "max_batch_size", "an integer of at least 0", str(config.max_batch_size))
-    _validate_unserved(config, where)
+    _validate_unsupported(config, where)
     _validate_file_names(config, where)
     if not config.input and not config.sequence_batching.control_input and not config.sequence_batching.state:
         raise ConfigError(where, "input", f"at least one input (backend {backend} cannot be asked)", "none")
@@ -54,7 +53,7 @@ def validate(config: model_config_pb2.ModelConfig, where: str) -> None:
     _validate_warmup(config, where)
 
 
-def _validate_unserved(config: model_config_pb2.ModelConfig, where: str) -> None:
+def _validate_unsupported(config: model_config_pb2.ModelConfig, where: str) -> None:
     for key in ("batch_input", "batch_output"):
         if len(getattr(config, key)):
             raise ConfigError(where, f"{key}[0]", "no entry: ragged batches are not served", "one")
@@ -119,7 +118,7 @@ def _validate_instances(config: model_config_pb2.ModelConfig, backend: str, wher
 
 
 def _validate_gpu(config: model_config_pb2.ModelConfig, backend: str, group: Any, key: str, where: str) -> None:
-    """A group on a GPU is served where an execution provider of onnxruntime puts the model there, and nowhere else."""
+    """A group on a GPU needs an execution provider of onnxruntime that runs the model there."""
     named = config.parameters["providers"].string_value if "providers" in config.parameters else ""
     providers = [name for name in named.replace(" ", "").split(",") if name not in ("", _CPU_PROVIDER)]
     accelerators = config.optimization.execution_accelerators.gpu_execution_accelerator

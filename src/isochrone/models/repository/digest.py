@@ -1,9 +1,8 @@
-"""The name of a model version that two machines agree on: SHA-256 of its artifact bytes and its
-configuration.
+"""The digest of a model version: SHA-256 of its files and its configuration, equal on every machine.
 
-The worker reports it in metadata, index and metrics; the control plane gives no traffic to a worker whose
-digest differs from the committed one. It must therefore depend on nothing but what changes answers: never on
-mtimes, absolute paths, directory order or Python's caches, nor on which versions are loaded beside it.
+The worker reports it in metadata, index and metrics; a worker whose digest differs from the committed one gets no
+traffic. It depends only on what changes answers: never on mtimes, absolute paths, directory order, Python's caches, or
+other versions of the model.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ _MAX_REMEMBERED = 1024
 def digest(config: model_config_pb2.ModelConfig, version_directory: Path) -> str:
     """SHA-256 in hexadecimal over a completed configuration and every regular file of the version.
 
-    Files beside the version that the configuration names and that change answers (labels, initial state)
-    count too.
+    It includes files outside the version that the configuration names and that change answers: labels, initial state.
     """
     total = hashlib.sha256(b"isochrone model version 1\n")
     _frame(total, b"config", _canonical(config))
@@ -46,17 +44,17 @@ def digest(config: model_config_pb2.ModelConfig, version_directory: Path) -> str
 
 
 class DigestMemory:
-    """The same digests, without reading again the files that have not changed since.
+    """Digests, cached while the files do not change.
 
-    A controller asks for what is loaded already, over and over, and hashing takes about a second per gigabyte.
+    A controller requests loaded versions repeatedly, and hashing takes about a second per gigabyte.
     """
 
     def __init__(self) -> None:
-        #: (configuration, directory) → what its files looked like, and the digest they gave.
+        #: (configuration, directory) → stamps of its files, and the digest.
         self._known: dict[tuple[bytes, Path], tuple[_Stamps, str]] = {}
 
     def digest(self, config: model_config_pb2.ModelConfig, version_directory: Path) -> str:
-        # Taken before the files are read: one that changes meanwhile is found changed the next time.
+        # Before the files are read: a file that changes meanwhile differs the next time.
         stamps = _stamps(config, version_directory)
         key = (_canonical(config), version_directory)
         known = self._known.get(key)
@@ -71,7 +69,7 @@ class DigestMemory:
 
 
 def _canonical(config: model_config_pb2.ModelConfig) -> bytes:
-    """Its bytes without ``version_policy``: which other versions are loaded changes no answer of this one."""
+    """The serialised configuration without ``version_policy``: other versions change no answer of this one."""
     canonical = model_config_pb2.ModelConfig()
     canonical.CopyFrom(config)
     canonical.ClearField("version_policy")
@@ -116,7 +114,7 @@ def _named_files(config: model_config_pb2.ModelConfig) -> set[str]:
 
 
 def _frame(total: _Hash, kind: bytes, *parts: bytes) -> None:
-    # Each part is preceded by its length, so that no two sequences of parts run together to the same bytes.
+    # Each part is preceded by its length, so that different parts never give the same bytes.
     total.update(kind)
     for part in parts:
         total.update(len(part).to_bytes(8, "big"))

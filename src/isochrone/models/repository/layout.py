@@ -1,6 +1,6 @@
-"""Mistakes in the layout of a model repository that a look at names can find. Reads directories, opens no model.
+"""Mistakes in the layout of a model repository that file names reveal. It reads directories and opens no model.
 
-Asked before anything is loaded: by ``isochrone validate``, ``isochrone serve`` and whatever applies a fleet.yaml.
+``isochrone validate``, ``isochrone serve`` and ``isochrone apply`` use it before anything is loaded.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from isochrone.errors import ConfigError
 from isochrone.models.configuration.backends import BACKENDS, backend_name
 from isochrone.models.repository.versions import find_versions
 
-#: What a repository looks like, for errors.
+#: The layout of a repository, for errors.
 EXPECTED = "models in Triton's layout, such as detector/config.pbtxt and detector/1/model.onnx"
 _CONFIG_FILE = "config.pbtxt"
 
 
 def missing_model_file(config: model_config_pb2.ModelConfig, version_directory: Path) -> ConfigError | None:
-    """The error of a version that lacks the file its backend loads; None where the configuration names no backend."""
+    """The error of a version without the file of its backend; None if it is present or the backend is unknown."""
     try:
         backend = backend_name(config)
     except ConfigError:
@@ -32,10 +32,10 @@ def missing_model_file(config: model_config_pb2.ModelConfig, version_directory: 
 
 
 def is_model(path: Path) -> bool:
-    """Whether a directory that was given as a repository is a model's own: its versions lie directly in it."""
+    """Whether a directory is a model rather than a repository: its versions are directly in it."""
     try:
         versions = [path / str(number) for number in find_versions(path).present]
-        # A model may be called "1", too: then its versions are in it.
+        # The name of a model may be "1": then the directory "1" contains versions.
         bare = [version for version in versions if not find_versions(version).present]
     except ConfigError:
         return False

@@ -1,8 +1,8 @@
 """Models of one name in several repositories: Triton's ``--model-namespacing``.
 
-Each repository is a namespace, called as its directory. A model whose name no other repository has keeps its name.
-Those that share one are served as ``namespace::name``; the plain name is ambiguous, but an ensemble's step means the
-model beside the ensemble. ``Repository`` asks; all that is read is whether a model's directory is there.
+Each repository is a namespace with the name of its directory. A model whose name is unique keeps it. Models that share
+a name are served as ``namespace::name``; the plain name is ambiguous, but in an ensemble's step it means the model in
+the ensemble's repository. This module only tests whether directories exist.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Namespaces:
             self._paths[name] = path
 
     def served_name(self, plain: str, path: Path) -> str:
-        """What the model of a repository is served as."""
+        """The name under which the model of a repository is served."""
         if len(self._holders(plain)) < 2:
             return plain
         return next(name for name, other in self._paths.items() if other == path) + _SEPARATOR + plain
 
     def directories(self, name: str) -> list[Path]:
-        """The directory of the model that is served as ``name``, if it is there. Raises for an ambiguous name."""
+        """The directory of the model that is served as ``name``, if it exists. Raises for an ambiguous name."""
         namespace, separator, plain = name.partition(_SEPARATOR)
         if separator and namespace in self._paths:
             directory = self._paths[namespace] / plain
@@ -49,7 +49,7 @@ class Namespaces:
         return [path / name for path in holders]
 
     def settle_steps(self, config: model_config_pb2.ModelConfig, path: Path) -> None:
-        """Writes into an ensemble's steps which models they mean: those of its own repository first."""
+        """Replaces the names in an ensemble's steps by served names; models of its own repository come first."""
         for step in config.ensemble_scheduling.step:
             if os.path.isdir(path / step.model_name):
                 step.model_name = self.served_name(step.model_name, path)
@@ -59,12 +59,11 @@ class Namespaces:
 
 
 def plain_name(name: str) -> str:
-    """A model's name in its own repository."""
+    """The name of a model in its repository."""
     return name.partition(_SEPARATOR)[2] or name
 
 
 def ambiguous(name: str, count: int) -> InvalidArgument:
-    """Triton's sentence."""
     return InvalidArgument(
         f"There are {count} identifiers of model '{name}' in global map, model namespace must be provided to resolve"
         " ambiguity."

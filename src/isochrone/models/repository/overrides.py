@@ -1,7 +1,6 @@
-"""Files that a load request brings along, written to a private directory for as long as the model needs them.
+"""Files of a load request (Triton's ``file:<version>/<name>`` parameters), in a private temporary directory.
 
-Only ``repository`` makes these, for Triton's ``file:<version>/<name>`` load parameters. Names come from the
-network: none may lead out of the directory.
+Names come from the network: none may lead out of the directory.
 """
 
 from __future__ import annotations

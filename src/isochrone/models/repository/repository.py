@@ -1,8 +1,8 @@
 """Model repositories on disk, in Triton's layout: ``<model>/config.pbtxt`` and ``<model>/<version>/...``.
 
-The worker's lifecycle calls ``scan`` to learn what is there (and, in poll mode, what changed) and ``read`` to
-get one model's validated description before loading it. Files may change or vanish under it at any moment:
-that becomes an error with a name, never a raw OSError. It must never write into a repository.
+The catalog calls ``scan`` to find models and, in poll mode, changes, and ``read`` to get the validated description of a
+model before loading it. Files may change or vanish at any moment: the error then names the file. Nothing here writes
+into a repository.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _SCAN_ATTEMPTS = 3
 
 @dataclass(frozen=True, slots=True)
 class ModelEntry:
-    """A model that a scan found. Two scans give equal fingerprints as long as nothing below was written."""
+    """A model that a scan found. Fingerprints stay equal as long as no file changes."""
 
     name: str
     directory: Path
@@ -53,32 +53,31 @@ class ModelEntry:
     """Of everything in the model's directory outside its versions: config.pbtxt, labels, warm-up data."""
     version_fingerprints: Mapping[int, str]
     problem: ConfigError | None = None
-    """Why this model cannot be read, where the scan itself could tell. The other fields then say nothing about
-    it: whoever polls keeps what is loaded."""
+    """Why the scan could not read this model. The other fields are then meaningless, and loaded versions stay."""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelDescription:
-    """Everything that is known of a model before it is loaded."""
+    """The description of a model before it is loaded."""
 
     name: str
     directory: Path
     config: model_config_pb2.ModelConfig
-    """Completed and validated; not to be changed. Of the newest of the versions: see ``of_version``."""
+    """Completed and validated, for the newest version (see ``of_version``). Must not be changed."""
     signature: Signature
     assumed: tuple[str, ...]
-    """Sentences for the log: what the configuration left out and completion filled in."""
+    """Sentences for the log about the assumptions of completion."""
     versions: Mapping[int, Path]
     """The versions to serve, ascending, each with its directory."""
     ignored: tuple[str, ...]
-    """Entries of the directory that look like versions but are none, for the log."""
+    """Entries of the directory that look like versions but are none."""
     overrides: OverrideDirectory | None = None
-    """Where files from a load request lie; they are removed with the description, or by ``release``."""
+    """The files of a load request; removed with the description, or by ``release``."""
     differing: Mapping[int, tuple[model_config_pb2.ModelConfig, Signature]] = field(default_factory=dict)
-    """Versions whose own files complete the configuration in another way than the newest's do."""
+    """Versions whose completed configuration differs from that of the newest version."""
 
     def of_version(self, version: int) -> ModelDescription:
-        """As if this were the newest version: what is loaded beside a version must not change what it is."""
+        """The description of one version, independent of the other versions."""
         if version not in self.differing:
             return self
         config, signature = self.differing[version]
@@ -91,7 +90,7 @@ class ModelDescription:
 
 
 class Repository:
-    """One or more directories of models, seen as one set of names."""
+    """One or more directories of models, as one set of names."""
 
     def __init__(
         self,
@@ -112,7 +111,7 @@ class Repository:
                 raise ConfigError("model repository", str(path), "a directory", given)
 
     def scan(self) -> dict[str, ModelEntry]:
-        """Every model by name. A repository that cannot be listed raises: an empty answer would unload all."""
+        """Every model by name. Raises if a repository cannot be listed: an empty result would unload all models."""
         entries: dict[str, ModelEntry] = {}
         for path in self.paths:
             for name, directory in _model_directories(path):
@@ -135,11 +134,10 @@ class Repository:
         files: Mapping[str, bytes] | None = None,
         versions: Sequence[int] | None = None,
     ) -> ModelDescription:
-        """The description of one model, or the error that says what is wrong with it.
+        """The validated description of one model.
 
-        The others are a load request's parameters: ``config_json`` stands in for config.pbtxt; ``files``, keyed
-        ``<version>/<name>`` (a leading ``file:`` is dropped), for the whole directory; ``versions`` for the
-        configuration's ``version_policy`` alone.
+        Parameters of a load request replace parts of it: ``config_json`` the config.pbtxt; ``files``, with keys
+        ``<version>/<name>`` (a leading ``file:`` is dropped), the directory; ``versions`` the ``version_policy``.
         """
         validate_model_name(name)
         if files:
@@ -172,7 +170,7 @@ class Repository:
         return [path / name for path in self.paths if os.path.isdir(path / name)]
 
     def unknown(self, name: str) -> IsochroneError:
-        """What a request for a model that is not served under this name is told."""
+        """The error of a request for a model that is not served under this name."""
         if self._namespaces is not None and _is_model_name(name):
             try:
                 self._namespaces.directories(name)
@@ -185,9 +183,9 @@ class Repository:
         return named if self._config_name and os.path.lexists(named) else directory / CONFIG_FILE
 
     def steps(self, name: str, config_json: str | None = None) -> tuple[str, ...]:
-        """The models that an ensemble's steps run, from its configuration alone.
+        """The models of an ensemble's steps, from its configuration alone.
 
-        None where that cannot be read: ``read`` says why.
+        Empty if that cannot be read: ``read`` raises the reason.
         """
         try:
             if config_json is not None:
@@ -203,7 +201,7 @@ class Repository:
         return ()
 
     def _settle_names(self, config: model_config_pb2.ModelConfig, name: str, directory: Path) -> None:
-        """With namespaces, a configuration says which models it means under the names they are served as."""
+        """With namespaces, replaces the names in a configuration by the names under which models are served."""
         if self._namespaces is not None:
             config.name = name
             self._namespaces.settle_steps(config, directory.parent)
@@ -214,15 +212,15 @@ class Repository:
         directory: Path,
         config_json: str | None,
         overrides: OverrideDirectory | None,
-        wanted: Sequence[int] | None,
+        requested: Sequence[int] | None,
     ) -> ModelDescription:
         where = _CONFIG_PARAMETER if config_json is not None else str(self._config_file(directory))
         if config_json is not None:
             config, stated = parse_json(config_json, where)
         elif os.path.lexists(where):
-            # A link to nowhere must not pass for "no configuration"; a pipe must not be waited on.
+            # A broken link must not count as "no configuration", and reading a pipe would block.
             if not os.path.isfile(where):
-                raise ConfigError(where, "file", "a regular file", "something else, or a link to nowhere")
+                raise ConfigError(where, "file", "a regular file", "something else, or a broken link")
             config, stated = parse_text(Path(where).read_bytes(), where)
         else:
             config, stated = model_config_pb2.ModelConfig(), False
@@ -231,9 +229,9 @@ class Repository:
             raise ConfigError(where, "name", f"'{plain}', as the directory is called", f"'{config.name}'")
         self._settle_names(config, name, directory)
         found = find_versions(directory)
-        if wanted is not None:
-            config.version_policy.specific.versions[:] = wanted
-            require_versions(wanted, found.present, _VERSIONS_PARAMETER)
+        if requested is not None:
+            config.version_policy.specific.versions[:] = requested
+            require_versions(requested, found.present, _VERSIONS_PARAMETER)
         numbers = versions_to_serve(config.version_policy, found.present, where)
         if not numbers:
             raise _no_version(name, config, found, directory, where)
@@ -284,12 +282,12 @@ def _no_version(
 
 
 def unknown_model(name: str) -> NotFound:
-    """Clients match these words."""
+    """Clients match this message."""
     return NotFound(f"Request for unknown model: '{name}' is not found")
 
 
 def validate_model_name(name: str) -> None:
-    """Refuse a name that is not one plain directory name."""
+    """Rejects a name that is not a plain directory name."""
     if _is_model_name(name):
         return
     raise InvalidArgument(
@@ -323,22 +321,21 @@ def _duplicate(name: str, directories: Sequence[Path]) -> ConfigError:
 
 def _entry(name: str, directory: Path) -> ModelEntry | None:
     problem: ConfigError | None = None
-    # A file that goes away between the listing and its stat (a copy's temporary name) is no problem of the model: look
-    # again before saying so.
+    # Retried: a file may vanish between the listing and its stat, for example the temporary file of a copy.
     for _ in range(_SCAN_ATTEMPTS):
         try:
             versions = find_versions(directory).present
             return ModelEntry(name, directory, versions, *_fingerprints(directory, versions))
         except ConfigError as error:
             problem = error
-    # Gone since the listing: it is simply not there any more. Anything else is kept and told.
+    # Removed since the listing. Any other problem is reported.
     if not os.path.isdir(directory):
         return None
     return ModelEntry(name, directory, (), "", {}, problem)
 
 
 def _fingerprints(directory: Path, versions: Sequence[int]) -> tuple[str, dict[int, str]]:
-    """Names, sizes, mtimes and inodes: cheap enough for every poll, where a digest would read every byte."""
+    """Fingerprints of names, sizes, mtimes and inodes: cheap enough for every poll."""
     shared = blake2b(digest_size=16)
     hashes = {version: blake2b(digest_size=16) for version in versions}
     for relative, path in sorted(regular_files(directory)):

@@ -1,8 +1,7 @@
-"""Which version directories a model has, and which of them its policy serves.
+"""The version directories of a model, and those that its version policy selects.
 
-The repository asks this for every model at every scan. Version names are Triton's: positive decimal integers
-without leading zeros. Everything else is left alone, but named, since a version that silently does not load
-costs an afternoon.
+As in Triton, a version is a positive decimal integer without leading zeros. Other directories are ignored, but
+reported: a version that silently does not load is hard to find.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from isochrone.errors import ConfigError
 
 _VERSION = re.compile(r"[1-9][0-9]*", re.ASCII)
 _LARGEST = 2**63 - 1
-# Directories that Triton's layout puts beside the versions.
+# Other directories of Triton's layout.
 _NEIGHBOURS = frozenset({"warmup", "initial_state", "configs", "__pycache__"})
 
 
@@ -27,11 +26,11 @@ class FoundVersions:
     present: tuple[int, ...]
     """Ascending."""
     ignored: tuple[str, ...]
-    """Names that look as if a version was meant but are none, sorted."""
+    """Names that look like versions but are none, sorted."""
 
 
 def version_number(name: str) -> int | None:
-    """The version a directory name stands for, or None."""
+    """The version of a directory name, or None."""
     if len(name) > 19 or not _VERSION.fullmatch(name):
         return None
     number = int(name)
@@ -61,9 +60,9 @@ def find_versions(directory: Path) -> FoundVersions:
 def versions_to_serve(
     policy: model_config_pb2.ModelVersionPolicy, present: Sequence[int], where: str
 ) -> tuple[int, ...]:
-    """The versions that ``policy`` picks from ``present``, ascending; the latest one where it says nothing.
+    """The versions in ``present`` that ``policy`` selects, ascending; without a policy the latest.
 
-    Those it names and that are not there are left out, as in Triton.
+    As in Triton, missing versions are left out.
     """
     choice = policy.WhichOneof("policy_choice")
     ordered = sorted(present)
@@ -77,15 +76,15 @@ def versions_to_serve(
     return tuple(ordered[-count:])
 
 
-def _specific(wanted: list[int], ordered: list[int], where: str) -> tuple[int, ...]:
-    if not wanted:
+def _specific(requested: list[int], ordered: list[int], where: str) -> tuple[int, ...]:
+    if not requested:
         raise ConfigError(where, "version_policy.specific.versions", "at least one version", "none")
-    return tuple(version for version in ordered if version in wanted)
+    return tuple(version for version in ordered if version in requested)
 
 
-def require_versions(wanted: Sequence[int], present: Sequence[int], where: str) -> None:
-    """Refuses a request for exactly these versions where one is not there."""
-    for index, version in enumerate(wanted):
+def require_versions(requested: Sequence[int], present: Sequence[int], where: str) -> None:
+    """Raises if one of the requested versions is missing."""
+    for index, version in enumerate(requested):
         if version not in present:
             there = ", ".join(map(str, sorted(present))) or "none"
             key = f"version_policy.specific.versions[{index}]"

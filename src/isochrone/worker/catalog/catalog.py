@@ -239,6 +239,8 @@ class Catalog:
             log.debug("assumed", model=name, what=sentence)
         if description.assumed:
             log.info("configuration completed; --log-verbose 1 says how", model=name, assumed=len(description.assumed))
+        if description.ignored:
+            log.warning("ignored directories that look like versions", model=name, ignored=list(description.ignored))
         if not description.versions:
             empty = InvalidArgument(f"model '{name}' has no version directory to serve in {description.directory}")
             self.note_failure(name, (), empty)

@@ -130,7 +130,7 @@ class EnsembleRun:
     def step_done(self, child: StepRequest, outputs: Tensors) -> None:
         self.request.note_step(child.plan.model_name, now_ns() - child.arrived)
         if child.takes_many and self.versions[child.index].decoupled:
-            # Its only response, all at once.
+            # A decoupled model that answered once, without a stream.
             self.step_responded(child, outputs)
             self.step_ended()
             return

@@ -88,7 +88,7 @@ class BatchRunner(QueuedRunner):
         if self._order is not None:
             self._order.join(request)
         elif (limit := self._inline.limit_ns) and not self.queue.requests and self._idle and self._is_alone(request):
-            # Nothing to batch with and nothing to wait for: run it at once.
+            # Nothing to batch with and nothing to wait for: run it now.
             rows = request.plan.batch_size
             expected = self.curve.estimate(rows)
             if 0 < expected <= limit:

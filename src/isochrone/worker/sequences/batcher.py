@@ -39,7 +39,7 @@ DEFAULT_IDLE_MICROSECONDS = 1_000_000
 
 
 class SequenceBatch:
-    """Requests of different sequences that run at once on one instance."""
+    """Requests of different sequences that run together on one instance."""
 
     __slots__ = ("_states", "_tensors", "instance", "positions", "requests", "rows", "sequences")
 
@@ -55,7 +55,7 @@ class SequenceBatch:
         self.requests = requests
         #: The row of each request, ascending.
         self.positions = positions
-        #: Rows the model sees, those without a request included.
+        #: Rows of the model's inputs, including rows without a request.
         self.rows = positions[-1] + 1
         #: Private to the batcher.
         self.sequences = sequences
@@ -226,18 +226,18 @@ class SequenceBatcher:
         if self._backlog.deadline <= now:
             self._sweep(now)
         self._admit(now)
-        refused, self._rejected = self._rejected, []
-        return refused
+        rejected, self._rejected = self._rejected, []
+        return rejected
 
     def drop_cancelled(self, now: int) -> list[Rejection]:
-        """As ``expire``, and refuses waiting sequences whose caller has gone before their turn for a slot."""
+        """As ``expire``; also rejects sequences in the backlog that have a cancelled request."""
         self._sweep(now)
         return self.expire(now)
 
     def wake_at(self) -> int | None:
-        """The next instant at which ``take`` or ``expire`` decides differently though nothing else happens.
+        """The next instant at which ``take`` or ``expire`` would return something without another event.
 
-        Counts on ``take`` having been tried since the last change on every instance without a batch.
+        Assumes that ``take`` was called since the last change for every instance without a batch.
         """
         if self._rejected:
             return 0

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
 
 _SMALLEST = 64 * 1024
-_ALIGNMENT = 64  # a cache line, and more than any vector instruction asks for
+_ALIGNMENT = 64  # a cache line, and more than any vector instruction needs
 
 
 class Place(msgspec.Struct, frozen=True, array_like=True):
