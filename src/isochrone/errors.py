@@ -27,6 +27,8 @@ can succeed. The transports read these attributes; this module knows no transpor
 
 from __future__ import annotations
 
+from typing import Self
+
 # gRPC status codes (https://grpc.github.io/grpc/core/md_doc_statuscodes.html), without a dependency on grpcio.
 GRPC_CANCELLED = 1
 GRPC_INVALID_ARGUMENT = 3
@@ -51,6 +53,8 @@ class IsochroneError(Exception):
     http_status: int = 500
     grpc_status: int = GRPC_INTERNAL
     retryable: bool = False
+    #: Nothing of the request has run: sending it elsewhere repeats nothing. Set by ``not_begun``.
+    unprocessed: bool = False
 
     @property
     def message(self) -> str:
@@ -63,6 +67,19 @@ class IsochroneError(Exception):
         error = type(self).__new__(type(self))
         error.__dict__.update(self.__dict__)
         error.args = (f"{context}{separator}{self}",)
+        return error
+
+    def not_begun(self) -> Self:
+        """Mark the error of a request of which nothing has run."""
+        self.unprocessed = True
+        return self
+
+    def begun(self) -> IsochroneError:
+        """The same error of a request of which a part may have run."""
+        if not self.unprocessed:
+            return self
+        error = self.within("", "")
+        error.unprocessed = False
         return error
 
 
@@ -176,7 +193,7 @@ class Unavailable(IsochroneError):
 
 
 class ConnectionLost(Unavailable):
-    """``unprocessed``: the server did not start the request, so it is safe to send it elsewhere."""
+    """``unprocessed``: the connection broke before the server can have begun the request, or the server says so."""
 
     code = "connection_lost"
 

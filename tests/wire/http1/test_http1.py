@@ -235,6 +235,17 @@ def test_a_producer_is_told_when_its_reader_has_caught_up() -> None:
     assert not second.is_congested
 
 
+def test_only_the_last_of_pipelined_answers_says_close() -> None:
+    """RFC 9112 §9.6: a client that reads the field may close, and would lose the answers behind it."""
+    delayed = Delayed()
+    last = request(b"c").replace(b"\r\n", b"\r\nconnection: close\r\n", 1)
+    delayed.end.transport.feed(request(b"a") + request(b"b") + last)
+    for exchange in delayed.exchanges:
+        exchange.respond(200, (), [b"ok"])
+    answers = delayed.end.turn().split(b"HTTP/1.1 200")[1:]
+    assert [b"connection: close" in answer for answer in answers] == [False, False, True]
+
+
 def test_pipelining_pauses_at_its_limit_and_goes_on_at_half() -> None:
     delayed = Delayed(WireLimits(max_pipelined=4))
     delayed.end.transport.feed(b"".join(request(b"%d" % index) for index in range(10)))

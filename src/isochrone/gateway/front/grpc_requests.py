@@ -21,7 +21,7 @@ from isochrone.errors import (
 )
 from isochrone.gateway.commitment import EPOCH_HEADER
 from isochrone.gateway.front.caller_requests import CallerRequest, UpstreamAttempt, launched
-from isochrone.gateway.front.http_requests import EXPLAIN_HEADER, UNPROCESSED_HEADER
+from isochrone.gateway.front.http_requests import EXPLAIN_HEADER
 from isochrone.gateway.grpc_messages import Opening, name_field, only_tensors, read_opening
 from isochrone.gateway.load_reports import relayed_message, report_of_message
 from isochrone.gateway.policies.base import Demand
@@ -33,6 +33,7 @@ from isochrone.gateway.sampling import GRPC
 from isochrone.gateway.shadowing import DiscardingExchange
 from isochrone.protocol.grpc.calls import CallHead, error_block, fail, message_of
 from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
+from isochrone.protocol.rejections import is_marked
 from isochrone.protocol.stages import STAGES_HEADER
 from isochrone.protocol.timing import through_gateway
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Headers, Route
@@ -378,8 +379,7 @@ def meaning_of(fields: Headers) -> Outcome:
     """The outcome that an answer's status stands for."""
     status = next((value for name, value in fields if name == b"grpc-status"), b"")
     if status in _REJECTIONS:
-        unprocessed = any(name == UNPROCESSED_HEADER for name, _ in fields)
-        return Outcome.NOT_BEGUN if unprocessed else Outcome.REJECTED
+        return Outcome.NOT_BEGUN if is_marked(fields) else Outcome.REJECTED
     return Outcome.FAILED if status in _FAILURES else Outcome.ANSWERED
 
 

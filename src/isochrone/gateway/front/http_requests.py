@@ -30,6 +30,7 @@ from isochrone.gateway.served_model import QuotaExceeded
 from isochrone.gateway.shadowing import DiscardingExchange
 from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_contain, read, read_bounded
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
+from isochrone.protocol.rejections import is_marked
 from isochrone.protocol.rest.answers import JSON, respond_error
 from isochrone.protocol.rest.headers import timeout_header
 from isochrone.protocol.stages import STAGES_HEADER
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from isochrone.wire.http2.client import ClientStream
 
 TIMEOUT_HEADER = b"x-request-timeout-ms"
-#: A worker sets it on a rejection of which nothing has run.
-UNPROCESSED_HEADER = b"x-isochrone-unprocessed"
 EXPLAIN_HEADER = b"x-isochrone-explain"
 #: Of one connection, not of the message (RFC 9110 §7.6.1), or written anew here.
 _NOT_FORWARDED = frozenset(
@@ -317,8 +316,7 @@ class HttpRequest(CallerRequest):
             return Outcome.ANSWERED
         if status in _REJECTIONS or (status == 404 and self.is_version_gone(attempt)):
             # The endpoint of a version that is gone cannot have run it.
-            begun = status != 404 and not any(name == UNPROCESSED_HEADER for name, _ in attempt.headers)
-            return Outcome.REJECTED if begun else Outcome.NOT_BEGUN
+            return Outcome.NOT_BEGUN if status == 404 or is_marked(attempt.headers) else Outcome.REJECTED
         return Outcome.FAILED if status in _FAILURES else Outcome.ANSWERED
 
     def _is_foreign(self, attempt: UpstreamAttempt) -> bool:

@@ -206,7 +206,7 @@ class RequestMachine:
                 return instructions
             if not attempt.streaming:
                 again = self._again(request, attempt, outcome, now)
-                if again is None and version_gone:
+                if again is None and version_gone and may_repeat(served.rules.retries, request.kind, outcome):
                     again = self._unpin(request, attempt, now)
                 if again is not None:
                     request.rejection = attempt

@@ -16,6 +16,7 @@ from isochrone.clock import NEVER
 from isochrone.errors import GRPC_DEADLINE_EXCEEDED, GRPC_UNAVAILABLE, Internal, IsochroneError, MalformedRequest
 from isochrone.protocol import orca, timing
 from isochrone.protocol.compression import codec
+from isochrone.protocol.rejections import mark
 from isochrone.protocol.stages import stages_of
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Route
 from isochrone.wire.http2.hpack import Encoder
@@ -73,7 +74,7 @@ def frame_message(payload: bytes) -> bytes:
 
 def fail(stream: Any, error: IsochroneError) -> None:
     """Answer a call with an error, before any response was sent."""
-    stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=True))
+    stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=True, extras=mark(error)))
 
 
 def stopping_block() -> bytes:

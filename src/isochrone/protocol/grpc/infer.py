@@ -20,6 +20,7 @@ from isochrone.protocol.grpc.calls import (
 )
 from isochrone.protocol.grpc.plan import Answer, GrpcPlan, InferDecoder
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
+from isochrone.protocol.rejections import mark
 from isochrone.protocol.shared_memory_requests import SharedMemoryRequest, infer_with_regions
 from isochrone.wire.exchange import Exchange, Route
 from isochrone.wire.http2.hpack import Encoder
@@ -158,7 +159,7 @@ class GrpcInferRequest(InferRequest):
 
     def fail(self, error: IsochroneError) -> None:
         call = self.route.call
-        extras = () if call.is_plain else call.extras(self, self.route.service, now_ns())
+        extras = (() if call.is_plain else call.extras(self, self.route.service, now_ns())) + mark(error)
         block = error_block(error.grpc_status, error.message, trailers_only=True, extras=extras)
         self.stream.end_with_trailers(block)
 

@@ -7,6 +7,7 @@ import structlog
 
 from isochrone.errors import Internal, IsochroneError, Unsupported
 from isochrone.protocol.compression import codec
+from isochrone.protocol.rejections import mark
 from isochrone.wire.exchange import Exchange, Headers, Route
 
 log = structlog.get_logger()
@@ -18,6 +19,8 @@ def respond_error(exchange: Exchange, error: IsochroneError) -> None:
     headers: Headers = JSON
     if isinstance(error, Unsupported):
         headers = (*JSON, (b"accept-encoding", codec.ACCEPTED))
+    elif error.unprocessed:
+        headers = JSON + mark(error)
     exchange.respond(error.http_status, headers, [msgspec.json.encode({"error": error.message})])
 
 

@@ -119,7 +119,7 @@ class Http1Exchange:
         length = 0
         for part in body:
             length += len(part)
-        if self.head.keep_alive and not connection.closing:
+        if self.head.keep_alive and not (connection.closing and connection.exchanges[-1] is self):
             head = b"%scontent-length: %d\r\n\r\n" % (response_head(status, headers), length)
         else:
             head = b"%scontent-length: %d\r\nconnection: close\r\n\r\n" % (
@@ -161,7 +161,9 @@ class Http1Exchange:
         self.started = True
         if self.head.ends_by_closing:
             self.connection.closing = True
-        closing = b"" if self.head.keep_alive and not self.connection.closing else b"connection: close\r\n"
+        # RFC 9112 §9.6: after this field no answer follows, so that only the last one may carry it.
+        is_last = not self.head.keep_alive or (self.connection.closing and self.connection.exchanges[-1] is self)
+        closing = b"connection: close\r\n" if is_last else b""
         # RFC 9112 §6.1, §7.1: HTTP/1.0 has no chunked coding; the end of the connection is the end of the body.
         coding = b"" if self.head.ends_by_closing else b"transfer-encoding: chunked\r\n"
         self._stream([b"%s%s%s\r\n" % (response_head(status, headers), coding, closing)], 0)

@@ -72,10 +72,12 @@ class VersionStates:
         state, reason = states[version] if version else _most_telling(states)
         detail = f" ({reason})" if reason else ""
         if version:
-            return Unavailable(f"Request for unknown model: '{name}' version {version} is not at ready state{detail}")
+            text = f"Request for unknown model: '{name}' version {version} is not at ready state{detail}"
+            return Unavailable(text).not_begun()
         if state == LOADING:
-            return Unavailable(f"Request for unknown model: '{name}' is not at ready state: it is loading")
-        return Unavailable(f"Request for unknown model: '{name}' has no available versions{detail}")
+            text = f"Request for unknown model: '{name}' is not at ready state: it is loading"
+            return Unavailable(text).not_begun()
+        return Unavailable(f"Request for unknown model: '{name}' has no available versions{detail}").not_begun()
 
 
 def not_a_version(version: str) -> InvalidArgument:

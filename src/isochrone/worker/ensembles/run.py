@@ -248,6 +248,8 @@ class EnsembleRun:
     def fail(self, error: IsochroneError) -> None:
         if self._done:
             return
+        # A step that rejects it may follow one that has run.
+        error = error.begun()
         self._end(error)
         self._unsent.clear()
         self._unblock()

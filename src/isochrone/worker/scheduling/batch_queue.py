@@ -134,7 +134,7 @@ class BatchQueue:
                 raise QueueFull(
                     f"Exceeds maximum queue size: model '{plan.model_name}' has {queued} requests queued"
                     f" at priority {level}, max_queue_size is {policy.max_queue_size}"
-                )
+                ).not_begun()
         deadline = request.deadline
         expires = now + policy.default_timeout_ns if policy.default_timeout_ns else NEVER
         key = deadline if deadline < expires else expires
@@ -371,10 +371,10 @@ def would_miss(request: InferRequest, nanoseconds: int) -> DeadlineExceeded:
     return DeadlineExceeded(
         f"Request timeout expired: model '{request.plan.model_name}' would miss the deadline by"
         f" {nanoseconds / 1e6:.2f} ms"
-    )
+    ).not_begun()
 
 
 def _expired(request: InferRequest) -> DeadlineExceeded:
     return DeadlineExceeded(
         f"Request timeout expired: model '{request.plan.model_name}' could not finish in the time left"
-    )
+    ).not_begun()

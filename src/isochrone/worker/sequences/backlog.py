@@ -57,7 +57,7 @@ class Sequence:
         if any(request.cancelled for _, request in self.queue):
             error = Cancelled(f"{sequence} was cancelled while it waited for a slot")
         else:
-            error = DeadlineExceeded(f"Request timeout expired: {sequence} still waited for a slot")
+            error = DeadlineExceeded(f"Request timeout expired: {sequence} still waited for a slot").not_begun()
         return [(request, error) for _, request in self.queue]
 
 

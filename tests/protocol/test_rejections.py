@@ -1,0 +1,23 @@
+"""Rejections of which nothing has run are marked; errors of a request that may have run are not."""
+
+from __future__ import annotations
+
+from isochrone.errors import QueueFull, Unavailable
+from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked, mark
+
+
+def test_only_what_has_not_begun_is_marked() -> None:
+    assert mark(Unavailable("the instance is gone")) == ()
+    fields = mark(QueueFull("too many").not_begun())
+    assert [name for name, _ in fields] == [UNPROCESSED_HEADER]
+    assert is_marked(fields)
+
+
+def test_an_error_of_a_part_is_not_the_mark_of_the_whole() -> None:
+    step = QueueFull("too many").not_begun()
+    whole = step.begun()
+    assert isinstance(whole, QueueFull)
+    assert (str(whole), whole.unprocessed) == ("too many", False)
+    assert step.unprocessed, "the step's own caller may still repeat it"
+    plain = Unavailable("gone")
+    assert plain.begun() is plain
