@@ -99,7 +99,7 @@ def test_the_same_seed_makes_the_same_choices(name: str, size: int) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_with_everybody_avoided_somebody_is_chosen(name: str) -> None:
+def test_with_every_replica_avoided_one_is_chosen(name: str) -> None:
     drive = Drive(policies.make(name, Random(2)), 3)
     for key in (b"", b"agent"):
         assert drive.policy.choose(Demand(key=key, avoid=tuple(drive.all)), drive.now) in drive.all

@@ -19,14 +19,14 @@ def test_the_default_is_one_of_the_names() -> None:
     assert policies.DEFAULT in policies.NAMES
 
 
-def test_an_unknown_name_is_told_with_the_known_ones() -> None:
+def test_the_error_for_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError) as error:
         policies.make("least_loaded", Random(0))
     for word in ("'least_loaded'", *policies.NAMES):
         assert word in str(error.value)
 
 
-def test_an_unknown_option_is_told_with_the_known_ones() -> None:
+def test_the_error_for_an_unknown_option_lists_the_known_ones() -> None:
     with pytest.raises(ConfigError) as error:
         policies.make("prequal", Random(0), quantil=0.5)
     for word in ("policy prequal", "quantil", "0.5", *policies.known_options("prequal")):
@@ -57,7 +57,7 @@ def test_a_policy_without_options_says_so() -> None:
         ("weighted_round_robin", "period_s", float("nan")),
     ],
 )
-def test_a_bad_value_is_told_with_its_key(name: str, key: str, value: object) -> None:
+def test_the_error_for_a_bad_value_names_its_key(name: str, key: str, value: object) -> None:
     with pytest.raises(ConfigError) as error:
         policies.make(name, Random(0), **{key: value})
     assert error.value.where == f"policy {name}"

@@ -30,7 +30,7 @@ def taken(policy: Policy, replicas: list[Replica], count: int, now: int) -> Coun
     return Counter(replicas.index(policy.choose(Demand(), now)) for _ in range(count))
 
 
-def test_least_pending_weighs_what_waits_by_speed() -> None:
+def test_least_pending_weighs_pending_requests_by_speed() -> None:
     policy, replicas = LeastPending(Random(1)), fleet(2)
     policy.replicas_changed(replicas)
     for step in range(200):
@@ -48,7 +48,7 @@ def test_least_pending_weighs_what_waits_by_speed() -> None:
     assert policy.choose(Demand(), now) is replicas[1]
 
 
-def test_least_pending_counts_what_others_sent() -> None:
+def test_least_pending_counts_requests_of_other_gateways() -> None:
     policy, replicas = LeastPending(Random(1)), fleet(2)
     policy.replicas_changed(replicas)
     replicas[0].reported(LoadReport(9, 8), SECOND)
@@ -67,7 +67,7 @@ def test_one_lucky_answer_does_not_make_a_worker_fast() -> None:
     assert policy.seconds_each(replicas[1]) > 0.5 * policy.seconds_each(replicas[0])
 
 
-def test_least_pending_shuns_who_fails_fast() -> None:
+def test_least_pending_avoids_a_replica_that_fails_fast() -> None:
     policy, replicas = LeastPending(Random(1)), fleet(2)
     policy.replicas_changed(replicas)
     for step in range(100):
@@ -94,7 +94,7 @@ def test_a_peak_is_believed_at_once_and_forgotten_slowly() -> None:
     assert costs[0] == pytest.approx(costs[1], rel=0.01)
 
 
-def test_peak_ewma_multiplies_by_what_is_in_flight() -> None:
+def test_peak_ewma_multiplies_by_requests_in_flight() -> None:
     policy, replicas = PeakEwma(Random(1)), fleet(2)
     policy.replicas_changed(replicas)
     for replica, latency in zip(replicas, (10 * MS, 25 * MS), strict=True):
@@ -105,7 +105,7 @@ def test_peak_ewma_multiplies_by_what_is_in_flight() -> None:
     assert set(taken(policy, replicas, 10, SECOND)) == {1}
 
 
-def test_peak_ewma_tries_a_newcomer_once_until_it_answers() -> None:
+def test_peak_ewma_tries_a_new_replica_once_until_it_answers() -> None:
     policy, replicas = PeakEwma(Random(1)), fleet(2)
     policy.replicas_changed(replicas)
     serve(policy, replicas[0], 10 * MS, SECOND)
@@ -154,7 +154,7 @@ def test_a_worker_that_is_well_again_gets_its_share_back() -> None:
 def weigh(
     policy: WeightedRoundRobin, replicas: list[Replica], uses: list[float], seconds: int, failing: int = -1
 ) -> None:
-    """Everybody answers 100 times a second, at the share of its processor it says."""
+    """Every replica answers 100 times a second, at the utilisation that it reports."""
     for step in range(seconds * 100):
         now = SECOND + step * 10 * MS
         for slot, (replica, use) in enumerate(zip(replicas, uses, strict=True)):
@@ -178,7 +178,7 @@ def test_errors_count_as_use() -> None:
     assert counts[1] < 10
 
 
-def test_without_a_word_busy_time_is_utilisation() -> None:
+def test_without_reports_busy_time_is_utilisation() -> None:
     policy, replicas = WeightedRoundRobin(Random(1)), fleet(2)
     policy.replicas_changed(replicas)
     for step in range(2000):
@@ -189,7 +189,7 @@ def test_without_a_word_busy_time_is_utilisation() -> None:
     assert counts[0] / counts[1] == pytest.approx(3, rel=0.05)
 
 
-def test_a_newcomer_gets_a_mean_share() -> None:
+def test_a_new_replica_gets_a_mean_share() -> None:
     policy, replicas = WeightedRoundRobin(Random(1)), fleet(4)
     policy.replicas_changed(replicas[:3])
     weigh(policy, replicas[:3], [0.4, 0.4, 0.4], 5)

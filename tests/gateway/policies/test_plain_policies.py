@@ -19,7 +19,7 @@ def choices(name: str, replicas: list[Replica], count: int) -> list[int]:
     return [replicas.index(policy.choose(Demand(), 1)) for _ in range(count)]
 
 
-def test_round_robin_takes_everybody_in_turn() -> None:
+def test_round_robin_takes_every_replica_in_turn() -> None:
     chosen = choices("round_robin", fleet(5), 25)
     begin = chosen[0]
     assert chosen == [(begin + step) % 5 for step in range(25)]
@@ -45,7 +45,7 @@ def test_round_robin_keeps_its_place_when_members_change() -> None:
     assert policy.choose(Demand(), 1) is replicas[3]
 
 
-def test_random_gives_everybody_the_same_chance() -> None:
+def test_random_gives_every_replica_the_same_chance() -> None:
     counts = Counter(choices("random", fleet(10), 10_000))
     # Binomial, σ = 30: five of them.
     assert all(850 < counts[slot] < 1150 for slot in range(10))
@@ -112,7 +112,7 @@ def test_idle_workers_take_turns() -> None:
     assert all(set(chosen[begin : begin + 8]) == set(replicas) for begin in range(0, 64, 8))
 
 
-def test_a_drop_nobody_told_of_is_noticed() -> None:
+def test_a_drop_without_an_event_is_noticed() -> None:
     replicas = fleet(4)
     policy = policies.make("least_connections", Random(6))
     policy.replicas_changed(replicas)

@@ -1,4 +1,4 @@
-"""Policies on a few queues: nobody who looks loses to round robin on equals, and all of them win beside a slow one."""
+"""Policies on a few queues: none that measures loses to round robin on equal workers, and all win with a slow one."""
 
 from __future__ import annotations
 

@@ -108,13 +108,13 @@ def test_a_worker_that_answers_nothing_is_refilled_less_and_less() -> None:
     assert sent[1] < 0.15 * sent[0]
 
 
-def test_what_is_left_in_a_bucket_outlives_a_change_of_members() -> None:
+def test_a_bucket_keeps_its_tokens_when_replicas_change() -> None:
     policy, replicas = TokenBucket(Random(1), burst_s=0.01, rate=100, when_empty="refuse"), fleet(3)
     policy.replicas_changed(replicas[:2])
     for _ in range(2):
         policy.choose(Demand(rows=100), SECOND)
     policy.replicas_changed(replicas)
-    # The newcomer is no richer than they are.
+    # The new replica has no more tokens than they have.
     with pytest.raises(QueueFull):
         policy.choose(Demand(), SECOND)
     policy.replicas_changed(replicas[2:])

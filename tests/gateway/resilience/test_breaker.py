@@ -180,7 +180,7 @@ class BreakerMachine(RuleBasedStateMachine):
             assert sum(sent_in == self.trial_round for sent_in in self.under_way) <= self.rules_in_force.trials
 
     def teardown(self) -> None:
-        """It never stays shut: once nothing is under way, the longest pause opens the door."""
+        """It never stays open for good: without requests in flight, the longest pause lets one through."""
         while self.under_way:
             self.breaker.dropped(self.under_way.pop())
         assert self.breaker.refusal(self.now + self.rules_in_force.most_open_ns) == ""

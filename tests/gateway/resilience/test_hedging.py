@@ -69,7 +69,7 @@ def test_the_delay_is_the_p95() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.SEQUENCE, Kind.STREAM])
-def test_never_for_what_must_run_once(kind: Kind) -> None:
+def test_requests_that_must_run_once_are_never_hedged(kind: Kind) -> None:
     assert warm().delay_ns(kind, NEVER, SECOND) is None
 
 
@@ -108,7 +108,7 @@ def test_a_busy_worker_gets_no_copy_even_in_an_idle_fleet() -> None:
     assert hedging.may_send(fleet, fleet[2], SECOND)
 
 
-def test_servers_that_tell_nothing_are_busy_by_what_is_in_flight_from_here() -> None:
+def test_workers_without_reports_are_busy_by_requests_in_flight() -> None:
     hedging = warm()
     silent = [Replica(Endpoint(f"triton{number}:8000")) for number in range(2)]
     assert hedging.may_send(silent, silent[1], SECOND)

@@ -1,4 +1,4 @@
-"""Outlier ejection: who is left out and for how long; never more than the share, over any schedule."""
+"""Outlier ejection: which endpoints, for how long, and never more than the share, over any schedule."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_each_ejection_is_longer_up_to_the_most_and_good_conduct_is_rewarded() -
     assert first.ejected_until == now + RULES.base_ns
 
 
-def test_failures_of_what_was_under_way_do_not_eject_again() -> None:
+def test_failures_of_requests_sent_before_an_ejection_do_not_eject_again() -> None:
     outliers, (first, _) = fleet_of(2)
     assert len(fail(outliers, first, 50, SECOND)) == 1
     assert fail(outliers, first, 4, first.ejected_until) == []
@@ -89,7 +89,7 @@ def test_a_low_success_rate_is_found_in_a_fleet_of_four() -> None:
     assert ejection.reason == "success rate 0.700, the others' is 1.000"
 
 
-def test_a_failure_here_and_there_ejects_nobody() -> None:
+def test_single_failures_eject_no_endpoint() -> None:
     outliers, endpoints = fleet_of(4)
     serve(outliers, endpoints[0], SECOND, well=95, failed=5)
     for endpoint in endpoints[1:]:
@@ -97,7 +97,7 @@ def test_a_failure_here_and_there_ejects_nobody() -> None:
     assert outliers.tick(2 * SECOND) == []
 
 
-def test_where_all_fail_alike_nobody_is_an_outlier() -> None:
+def test_if_all_endpoints_fail_alike_none_is_an_outlier() -> None:
     outliers, endpoints = fleet_of(5)
     for endpoint, failed in zip(endpoints, (40, 45, 50, 55, 60), strict=True):
         serve(outliers, endpoint, SECOND, well=100, failed=failed)
@@ -135,7 +135,7 @@ def test_a_worker_with_heavy_models_is_not_slow() -> None:
     assert outliers.tick(2 * SECOND) == []
 
 
-def test_each_tick_starts_anew() -> None:
+def test_each_tick_resets_the_counts() -> None:
     outliers, endpoints = fleet_of(4)
     for number in range(12):
         for endpoint in endpoints[1:]:
@@ -144,7 +144,7 @@ def test_each_tick_starts_anew() -> None:
         assert outliers.tick((number + 1) * SECOND) == []
 
 
-def test_a_smaller_fleet_gets_back_whom_it_cannot_spare() -> None:
+def test_a_smaller_fleet_ends_ejections_above_its_limit() -> None:
     outliers, endpoints = fleet_of(4)
     for now, endpoint in enumerate(endpoints[:2], 1):
         fail(outliers, endpoint, 5, now * SECOND)
@@ -155,7 +155,7 @@ def test_a_smaller_fleet_gets_back_whom_it_cannot_spare() -> None:
     assert endpoints[1].ejected_until <= 3 * SECOND
 
 
-def test_switched_off_nobody_is_ejected() -> None:
+def test_switched_off_no_endpoint_is_ejected() -> None:
     outliers, endpoints = fleet_of(4, OutlierRules(enabled=False))
     assert fail(outliers, endpoints[0], 50, SECOND) == []
     assert outliers.tick(2 * SECOND) == []
@@ -176,7 +176,7 @@ class First(Policy):
         return self.replicas[0]
 
 
-def test_the_balancer_leaves_out_who_is_ejected_until_too_few_are_left() -> None:
+def test_the_balancer_excludes_ejected_endpoints_until_too_few_are_left() -> None:
     outliers, endpoints = fleet_of(4, OutlierRules(max_share=1))
     balancer = Balancer(First(Random(1)), Random(1))
     balancer.update([Replica(endpoint) for endpoint in endpoints], SECOND)
@@ -223,7 +223,7 @@ def test_never_more_than_the_share_is_out(share: float, size: int, steps: list[t
         assert all(endpoint.ejected_until - now <= rules.most_ns for endpoint in out)
 
 
-def test_other_rules_hold_at_once_and_what_is_known_is_kept() -> None:
+def test_new_rules_apply_at_once_and_records_are_kept() -> None:
     outliers, (first, second, *_) = fleet_of(4)
     assert fail(outliers, first, 3, SECOND) == []
     outliers.configure(OutlierRules(consecutive_failures=4), SECOND)

@@ -140,7 +140,7 @@ class TestRetrials:
                     retrials.over(request)
         assert retrials.waiting == 0
 
-    def test_one_that_goes_alone_shares_its_endpoint_with_nobody(self) -> None:
+    def test_a_suspect_that_goes_alone_shares_its_endpoint_with_no_other(self) -> None:
         retrials: Retrials[int] = Retrials()
         retrials.add(0, key("alone"))
         for number in range(1, 5):
@@ -264,7 +264,7 @@ class _Fleet:
         return address
 
     def step(self) -> None:
-        """One request that is under way ends: with an answer, or with its process."""
+        """One request in flight ends: with an answer, or with its process."""
         if not self.on:
             return
         request = self.random.choice(sorted(self.on))
@@ -322,7 +322,7 @@ class _Fleet:
     again=st.booleans(),
     at_once=st.sampled_from((1, 1, 2, 8, 64)),
 )
-def test_a_killer_costs_two_processes_and_nobody_else_is_harmed(
+def test_a_killer_costs_two_processes_and_harms_no_other_request(
     seed: int, workers: int, requests: int, alike: int, killed_at: int, again: bool, at_once: int
 ) -> None:
     """Three where suspects share endpoints."""

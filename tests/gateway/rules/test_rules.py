@@ -63,7 +63,7 @@ def test_everything_is_read() -> None:
     assert rules.of("planner").tiers.way_ns == {"core": 40_000_000}
 
 
-def test_what_a_model_leaves_out_is_as_in_the_defaults() -> None:
+def test_keys_that_a_model_leaves_out_have_the_defaults() -> None:
     rules = parse_rules(FILE, "rules.yaml")
     detector = rules.of("detector")
     assert (detector.retries.attempts, detector.retries.ratio) == (2, 0.2)

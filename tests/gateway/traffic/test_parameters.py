@@ -55,12 +55,12 @@ def test_numbers_that_are_not_finite_hide_nothing(number: str) -> None:
 
 
 @pytest.mark.parametrize("text", [b"NaN", b"{NaN", b'[{"parameters": NaN}]', b'{"parameters": {"timeout": NaN}}'])
-def test_nothing_is_made_of_what_makes_no_sense(text: bytes) -> None:
+def test_json_without_sense_has_no_parameters(text: bytes) -> None:
     assert read(text) == NONE
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b'{"parameters": 3}'])
-def test_what_does_not_parse_says_nothing(text: bytes) -> None:
+def test_text_that_does_not_parse_has_no_parameters(text: bytes) -> None:
     assert read(text) == NONE
 
 
@@ -138,7 +138,7 @@ def test_parameters_at_either_end_of_a_large_part_are_found_without_reading_it(b
         (b'{"parameters":{"timeout":5,"more":"' + bytes(2 * ENDS) + b'"},', b"}"),
     ],
 )
-def test_what_is_not_the_requests_own_is_not_taken_for_it(before: bytes, after: bytes) -> None:
+def test_parameters_of_inner_objects_are_not_those_of_the_request(before: bytes, after: bytes) -> None:
     text = large(before, after)
     assert bounded(text) == NONE
     assert text.taken == 2 * ENDS

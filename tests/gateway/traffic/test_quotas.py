@@ -54,7 +54,7 @@ def test_a_refusal_says_which_quota_its_limits_and_when_to_retry() -> None:
     assert refusal.message == (
         "quota rate of 'robot-1' is used up: 10 requests per second with a burst of 5; try again in 100.0 ms"
     )
-    # It tells the truth: a moment before is too early, then is not.
+    # The time is exact: 1 ns before it is too early.
     refused(quotas, b"robot-1", SECOND + refusal.retry_after_ns - 1)
     assert granted(quotas, b"robot-1", 1, SECOND + refusal.retry_after_ns) == 1
 
@@ -130,7 +130,7 @@ def test_undone_is_as_if_it_had_not_been() -> None:
     assert granted(quotas, b"robot-1", 20, SECOND, priority=1) == 5
 
 
-def test_those_that_name_nobody_share_one_account() -> None:
+def test_requests_without_a_caller_share_one_account() -> None:
     quotas = Quotas(QuotaRules(rate=10, burst=5))
     assert granted(quotas, b"", 20, SECOND) == 5
     assert "'no caller'" in refused(quotas, b"", SECOND).message
@@ -160,7 +160,7 @@ def test_idle_callers_are_forgotten_and_busy_ones_are_not() -> None:
     assert granted(quotas, b"under way", 5, now) == 2
 
 
-def test_with_more_busy_callers_than_fit_the_oldest_starts_anew() -> None:
+def test_with_more_busy_callers_than_accounts_the_oldest_is_reset() -> None:
     quotas = Quotas(QuotaRules(rate=0.001, burst=1, max_tracked=100))
     for number in range(1_000):
         key = f"robot-{number}".encode()
@@ -216,7 +216,7 @@ class QuotaMachine(RuleBasedStateMachine):
         self.quotas = Quotas(self.limits)
         self.now = SECOND
         self.under_way: list[bytes] = []
-        #: Callers with requests under way at once, at most so far.
+        #: The most callers with requests in flight at once so far.
         self.most_under_way = 0
 
     @rule(ms=st.sampled_from([1, 30, 500]))
@@ -249,7 +249,7 @@ class QuotaMachine(RuleBasedStateMachine):
         for key in {b"robot-%d" % who for who in range(10)}:
             assert burst_left(self.quotas, key, self.now) <= limits.burst
             assert not limits.concurrency or self.under_way.count(key) <= limits.concurrency
-        # Only those with requests under way can take it above its bound. They are forgotten as others come.
+        # Only callers with requests in flight can take it above its bound. They are evicted as others come.
         assert len(self.quotas) <= limits.max_tracked + self.most_under_way
 
 

@@ -20,7 +20,7 @@ def test_the_share_is_accurate() -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.SEQUENCE, Kind.STREAM])
-def test_what_has_effects_is_never_copied(kind: Kind) -> None:
+def test_requests_with_effects_are_never_copied(kind: Kind) -> None:
     shadow = Shadow(ShadowRules(share=1, version="2"), Random(3))
     assert not any(shadow.take(kind, 1) for _ in range(100))
 

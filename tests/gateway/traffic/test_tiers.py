@@ -35,7 +35,7 @@ def test_spills_to_the_next_that_can_with_the_way_counted() -> None:
     assert tiers.spilled == 2
 
 
-def test_where_nobody_serves_it_is_passed_over() -> None:
+def test_a_tier_without_workers_is_skipped() -> None:
     tiers = Tiers(RULES)
     assert choose(tiers, [NOBODY, 5, 5], 30) == REGIONAL
     assert tiers.spilled == 0
@@ -43,7 +43,7 @@ def test_where_nobody_serves_it_is_passed_over() -> None:
     assert Tiers(TierRules()).choose([], NEVER, SECOND) == -1
 
 
-def test_when_nobody_is_in_time_the_soonest_is_named_and_no_tier_blamed() -> None:
+def test_if_no_tier_is_in_time_the_earliest_is_chosen_and_none_is_left() -> None:
     tiers = Tiers(RULES)
     assert choose(tiers, [50, 20, 1], 10) == REGIONAL
     assert not any(tiers._left[index] for index in range(3))
@@ -126,7 +126,9 @@ def test_only_a_silent_tier_is_used_although_it_was_left() -> None:
         max_size=40,
     )
 )
-def test_in_time_whenever_a_tier_is_and_never_where_nobody_serves(steps: list[tuple[list[float], int, int]]) -> None:
+def test_in_time_whenever_a_tier_is_and_never_in_a_tier_without_workers(
+    steps: list[tuple[list[float], int, int]],
+) -> None:
     tiers, now = Tiers(RULES), SECOND
     for expected, deadline_ms, passed_ms in steps:
         now += passed_ms * MS

@@ -49,7 +49,7 @@ def test_a_ring_moves_the_keys_of_the_worker_that_went_and_no_others(size: int) 
 
 
 @pytest.mark.parametrize("size", [4, 10, 100])
-def test_a_ring_moves_keys_to_the_newcomer_only(size: int) -> None:
+def test_a_ring_moves_keys_to_the_new_replica_only(size: int) -> None:
     replicas = fleet(size + 1)
     before, after = owners("consistent_hash", replicas[:-1]), owners("consistent_hash", replicas)
     assert all(new is replicas[-1] for old, new in zip(before, after, strict=True) if old is not new)
@@ -66,7 +66,7 @@ def test_maglev_moves_little_more_than_it_must(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 40])
-def test_maglev_gives_everybody_the_same_number_of_entries_within_one(size: int) -> None:
+def test_maglev_gives_every_replica_the_same_number_of_entries_within_one(size: int) -> None:
     counts = Counter(claim([replica.endpoint.address for replica in fleet(size)], 4093))
     assert sum(counts.values()) == 4093
     assert len(counts) == size
@@ -93,7 +93,7 @@ def test_table_sizes_are_prime() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_keys_spread_over_everybody(name: str) -> None:
+def test_keys_spread_over_all_replicas(name: str) -> None:
     counts = Counter(id(owner) for owner in owners(name, fleet(10)))
     assert len(counts) == 10
     assert all(0.06 < count / len(KEYS) < 0.14 for count in counts.values())

@@ -17,13 +17,13 @@ START = 1_000 * MS
 
 
 def weights(margin: float = 0.05, **given: float) -> Weights:
-    """By default the soonest by its own word wins, whatever its load."""
+    """By default the earliest answer by load reports wins, whatever the load."""
     chosen = given or {"outlook": 1.0}
     return Weights({name: chosen.get(name, 0.0) for name in NAMES}, dict.fromkeys(NAMES, (-3.0, 3.0)), margin)
 
 
 class Stage:
-    """A policy and its replicas at an instant. All have answered once, in 2 ms, and told a run of 2 ms."""
+    """A policy and its replicas at an instant. All have answered once, in 2 ms, and reported a run of 2 ms."""
 
     def __init__(self, size: int = 4, seed: int = 1, **options: Any) -> None:
         options.setdefault("weights", weights())

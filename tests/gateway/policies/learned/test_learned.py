@@ -27,7 +27,7 @@ def never_control(stage: Stage) -> Stage:
     return stage
 
 
-def test_it_moves_to_who_answers_soonest_inside_the_safe_set() -> None:
+def test_it_moves_to_the_earliest_answer_in_the_safe_set() -> None:
     stage = never_control(Stage())
     for replica, wait_ms in zip(stage.replicas, (1.5, 0.8, 1.9, 1.0), strict=True):
         stage.tell(replica, load=1, wait_ms=wait_ms)
@@ -35,7 +35,7 @@ def test_it_moves_to_who_answers_soonest_inside_the_safe_set() -> None:
     assert stage.policy.moved + stage.policy.agreed == 1
 
 
-def test_who_is_outside_the_safe_set_is_never_taken_however_good_its_score() -> None:
+def test_a_replica_outside_the_safe_set_is_never_chosen_however_good_its_score() -> None:
     # The model likes load, which is absurd; Prequal calls the loaded one unsafe: it would take four times as long.
     stage = never_control(Stage(weights=weights(speed=1.0)))
     stage.tell(stage.replicas[0], load=9, wait_ms=18.0, run_ms=1.0)
@@ -57,7 +57,7 @@ def test_figures_beyond_those_of_training_leave_the_choice_to_prequal() -> None:
     narrow = weights()
     narrow.ranges["speed"] = (-0.1, 0.1)
     stage = never_control(Stage(weights=narrow))
-    # Everybody's word is far from the 2 ms that were seen.
+    # All load reports are far from the 2 ms that were measured.
     for number, replica in enumerate(stage.replicas):
         stage.tell(replica, load=0, run_ms=0.4 + 0.02 * number)
     stage.choose()
@@ -78,7 +78,7 @@ def test_a_replica_that_never_answered_is_never_moved_to() -> None:
     assert stage.policy.moved == before or newcomer not in taken
 
 
-def test_retries_are_left_to_prequal_and_avoid_what_was_tried() -> None:
+def test_retries_are_left_to_prequal_and_avoid_tried_replicas() -> None:
     stage = Stage()
     for _ in range(20):
         assert stage.choose(avoid=(stage.replicas[0],)) is not stage.replicas[0]
@@ -179,7 +179,7 @@ def test_shadow_changes_nothing_and_logs_with_propensities() -> None:
 
 
 def test_no_endpoint_gets_more_than_its_ceiling_by_re_ranking() -> None:
-    # One looks four times as quick by its word, and stays inside the safe set by Prequal's slack.
+    # One looks four times as fast by its load report, and stays in the safe set by Prequal's slack.
     stage = never_control(Stage(size=8, ceiling=2.0))
     counts: Counter[Replica] = Counter()
     for _ in range(4000):
@@ -192,7 +192,7 @@ def test_no_endpoint_gets_more_than_its_ceiling_by_re_ranking() -> None:
 
 
 def test_a_forgotten_endpoint_is_given_its_floor() -> None:
-    # The model never wants the last one, and half the requests show that nobody is forgotten.
+    # The model never prefers the last replica; the floor gives it requests all the same.
     floors = {}
     for floor in (0.0, 0.4):
         stage = never_control(Stage(size=4, floor=floor, weights=weights(margin=0.0, speed=1.0)))
@@ -340,12 +340,12 @@ def test_the_same_seed_makes_the_same_choices() -> None:
     ("key", "value"),
     [("control", 0.0), ("explore", 0.5), ("step", -1), ("drift", 2), ("floor", 0.9), ("ceiling", 0.5), ("shadow", 1)],
 )
-def test_a_bad_option_is_told(key: str, value: object) -> None:
+def test_the_error_for_a_bad_option_names_it(key: str, value: object) -> None:
     with pytest.raises(ConfigError) as caught:
         policies.make("learned", Random(0), **{key: value})
     assert caught.value.key == key
 
 
-def test_a_missing_weights_file_is_told(tmp_path: Path) -> None:
+def test_the_error_for_a_missing_weights_file_names_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         policies.make("learned", Random(0), weights=str(tmp_path / "none.json"))

@@ -27,7 +27,7 @@ def test_the_shipped_weights_are_inside_the_package_and_name_their_training() ->
     assert shipped.weights["load"] > 0
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_written_weights_are_read_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "weights.json"
     write(weights(load=0.25, outlook=0.5), path)
     assert read(path) == weights(load=0.25, outlook=0.5)
@@ -46,7 +46,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         (lambda found: found.update(colour="red"), "file"),
     ],
 )
-def test_a_file_that_cannot_be_is_told(tmp_path: Path, change: object, key: str) -> None:
+def test_errors_of_a_weights_file(tmp_path: Path, change: object, key: str) -> None:
     found = msgspec.to_builtins(weights())
     change(found)  # type: ignore[operator]
     path = tmp_path / "weights.json"
@@ -64,7 +64,7 @@ FIGURE = st.floats(0, 2)
     st.lists(FIGURE, min_size=len(NAMES), max_size=len(NAMES)),
     st.tuples(st.integers(0, 6), st.integers(0, 20), st.integers(0, 9), st.integers(0, 150)),
 )
-def test_a_look_scores_what_the_figures_say(values: list[float], state: tuple[int, int, int, int]) -> None:
+def test_a_refresh_computes_the_score_of_the_features(values: list[float], state: tuple[int, int, int, int]) -> None:
     """The quick way and the documented one agree, whatever the weights."""
     in_flight, wait_ms, load, age_ms = state
     wide = weights(**dict(zip(NAMES, values, strict=True)))
@@ -92,7 +92,7 @@ def test_time_that_passes_shortens_the_outlook() -> None:
     assert view.outlook(START + 90 * MS) == pytest.approx(log(2 * MS))
 
 
-def test_who_never_answered_or_fails_is_unknown() -> None:
+def test_a_replica_without_answers_or_with_failures_has_no_score() -> None:
     model, view, replica = Model(weights()), View(), fleet(1)[0]
     model.refresh(view, replica, START)
     assert view.base == UNKNOWN

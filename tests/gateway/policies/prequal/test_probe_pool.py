@@ -207,7 +207,7 @@ def test_answers_to_probes_make_the_choice() -> None:
     assert policy.random_fallback == 0
 
 
-def test_news_nobody_asked_for_does_not_crowd_out_probes() -> None:
+def test_reports_that_were_not_probed_for_do_not_displace_probes() -> None:
     policy, replicas = make()
     asked = list(dict.fromkeys(policy.probes(SECOND)))
     for replica in asked:
@@ -217,7 +217,7 @@ def test_news_nobody_asked_for_does_not_crowd_out_probes() -> None:
     assert policy.choose(Demand(), SECOND) in asked
 
 
-def test_who_never_answered_but_failed_does_not_look_quick() -> None:
+def test_a_replica_with_failures_alone_does_not_look_fast() -> None:
     policy, _ = make(tolerance=1.0, slack_us=0)
     asked: list[Replica] = []
     while len(set(asked)) < 4:

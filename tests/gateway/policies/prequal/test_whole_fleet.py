@@ -46,7 +46,7 @@ class Gateway:
         self.policy.reported(replica, self.now)
 
     def one_by_one(self, count: int, latency_ns: int) -> Counter[int]:
-        """Requests one after the other; who got them."""
+        """Requests one after the other; the replicas that got them."""
         counts: Counter[int] = Counter()
         for _ in range(count):
             replica, load = self.send()
@@ -57,7 +57,7 @@ class Gateway:
 
 
 def known(latencies_ms: list[float]) -> Gateway:
-    """Everybody has answered a few times, with these latencies."""
+    """All replicas have answered a few times, with these latencies."""
     gateway = Gateway(len(latencies_ms))
     for _ in range(40):
         for replica, latency in zip(gateway.replicas, latencies_ms, strict=True):
@@ -121,7 +121,7 @@ def test_a_stopped_worker_stays_alone_when_its_requests_are_given_up() -> None:
     gateway.policy.dropped(stopped, 0, gateway.now)
     assert stopped.in_flight == 0
     assert 0 not in gateway.one_by_one(80, 5 * MS)
-    # Its word, when it runs again, is enough.
+    # A load report, when it runs again, is enough.
     gateway.report(stopped, LoadReport(0, 0, 0, 5 * MS))
     assert gateway.one_by_one(80, 5 * MS)[0] > 10
 
@@ -132,7 +132,7 @@ def test_a_quick_failure_is_not_silence() -> None:
     assert gateway.one_by_one(80, 5 * MS)[0] > 10
 
 
-def test_who_fails_fast_is_left_alone() -> None:
+def test_a_replica_that_fails_fast_is_avoided() -> None:
     gateway = known([5.0] * 4)
     failures = 0
     for _ in range(400):
@@ -144,7 +144,7 @@ def test_who_fails_fast_is_left_alone() -> None:
     assert failures < 12
 
 
-def test_who_never_did_anything_but_fail_is_left_alone() -> None:
+def test_a_replica_with_failures_alone_is_avoided() -> None:
     gateway = Gateway()
     failures = 0
     for _ in range(400):
@@ -172,7 +172,7 @@ def test_a_passed_over_worker_is_tried_now_and_then_and_comes_back() -> None:
     assert counts["well"] > 500
 
 
-def test_the_worker_s_word_counts_what_others_sent() -> None:
+def test_load_reports_include_requests_of_other_gateways() -> None:
     gateway = known([5.0] * 3)
     gateway.report(gateway.replicas[0], LoadReport(4, 3))
     gateway.report(gateway.replicas[1], LoadReport(1, 0))
@@ -183,7 +183,7 @@ def test_the_worker_s_word_counts_what_others_sent() -> None:
     assert gateway.replicas[0] in {gateway.send()[0] for _ in range(3)}
 
 
-def test_a_word_far_from_what_is_seen_is_not_believed() -> None:
+def test_a_report_far_below_the_measured_latency_is_not_used() -> None:
     gateway = known([5.0, 5.0, 5.0, 50.0])
     for _ in range(60):
         for replica in gateway.replicas:
@@ -211,14 +211,14 @@ def test_avoided_ones_are_left_out_even_when_they_are_the_best() -> None:
     assert gateway.send(*gateway.replicas[:3])[0] is gateway.replicas[3]
 
 
-def test_members_that_stay_keep_what_is_known() -> None:
+def test_replicas_that_stay_keep_their_figures() -> None:
     gateway = known([5.0, 5.0, 5.0, 50.0])
     gateway.policy.replicas_changed(gateway.replicas[1:])
     assert 3 not in gateway.one_by_one(30, 5 * MS)
     for replica in gateway.replicas[1:]:
         gateway.to(replica)
     gateway.now += 100 * MS
-    # Late ones, all alike, and one that was left out with a request of its own under way and is back.
+    # Late replicas, all alike, and one that was not eligible for a time and still has a request in flight.
     gateway.replicas[0].in_flight = 1
     gateway.policy.replicas_changed(gateway.replicas)
     assert gateway.send()[0] in gateway.replicas
