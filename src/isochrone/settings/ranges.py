@@ -6,13 +6,11 @@ nothing evaluates them while a request is served.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Annotated, Any, NamedTuple
 
-from pydantic_core import CoreSchema, core_schema
+from pydantic_core import CoreSchema
 
-from isochrone.settings.validator_errors import wrong
+from isochrone.settings.numbers import number_schema
 
 
 class Range(NamedTuple):
@@ -38,18 +36,7 @@ class Range(NamedTuple):
         return " and ".join(f"{word} {bound:g}" for word, bound in words.items() if bound is not None)
 
     def __get_pydantic_core_schema__(self, kind: Any, handler: Any) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(number(kind, self))
-
-
-class Scaled(NamedTuple):
-    """A number that the file gives in another unit: ``scale`` times as much is kept."""
-
-    bounds: Range
-    scale: float
-    unit: str
-
-    def __get_pydantic_core_schema__(self, kind: Any, handler: Any) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(number(kind, *self))
+        return number_schema(kind, self)
 
 
 #: A part of a whole.
@@ -63,25 +50,3 @@ Count = Annotated[int, Range(0)]
 Positive = Annotated[int, Range(1)]
 #: Nanoseconds. In a file such a setting ends in ``_ms`` and is milliseconds.
 Duration = Annotated[int, Range(0)]
-
-
-def number(kind: type, bounds: Range, scale: float = 1.0, unit: str = "") -> Callable[[object], float]:
-    """A validator of numbers that converts nothing but the unit: no strings, no booleans, no infinities."""
-    is_whole = kind is int and scale == 1.0
-    expected = ("an integer" if is_whole else "a number") + (f" of {unit}" if unit else "")
-    if bounds != Range():
-        expected += f", {bounds}" if str(bounds).startswith("at ") else f" {bounds}"
-
-    def check(given: object) -> float:
-        if isinstance(given, bool) or not isinstance(given, int if is_whole else int | float):
-            raise wrong(expected)
-        try:
-            value = given * scale if scale != 1.0 else given
-            is_allowed = math.isfinite(value) and bounds.holds(value)
-        except OverflowError:
-            is_allowed = False
-        if not is_allowed:
-            raise wrong(expected)
-        return round(value) if kind is int else float(value)
-
-    return check

@@ -15,7 +15,8 @@ from typing import Annotated, Any, ClassVar, TypeVar, get_args, get_origin, get_
 
 from pydantic import BeforeValidator, create_model, model_validator
 
-from isochrone.settings.ranges import Range, Scaled
+from isochrone.settings.numbers import Scaled
+from isochrone.settings.ranges import Range
 from isochrone.settings.sections import Section
 
 T = TypeVar("T")
