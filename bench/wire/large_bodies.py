@@ -55,14 +55,14 @@ class Cell(NamedTuple):
 
 
 class Process(NamedTuple):
-    """A server of ours."""
+    """A worker or gateway under load."""
 
     name: str
     pid: int
     metrics: str
 
     def figures(self) -> dict[str, float]:
-        """Its metrics without labels, and the buckets of its loop's lag by bound."""
+        """Its metrics without labels, and the buckets of its event loop lag by bound."""
         found: dict[str, float] = {}
         for line in httpx.get(self.metrics, timeout=30.0, trust_env=False).text.splitlines():
             name, _, value = line.rpartition(" ")
@@ -72,7 +72,7 @@ class Process(NamedTuple):
 
 
 def lag_quantile(figures: dict[str, float], share: float) -> float:
-    """Upper bound, in ms, of the bucket that holds this share of the loop's lags."""
+    """The upper bound, in ms, of the event loop lag's bucket at this quantile."""
     prefix = 'isochrone_event_loop_lag_seconds_bucket{le="'
     buckets = sorted(
         (float(name[len(prefix) : -2]), count) for name, count in figures.items() if name.startswith(prefix)
@@ -94,7 +94,7 @@ def cells(seed: int) -> list[Cell]:
 
 
 async def load(addresses: dict[tuple[str, str], str], minutes: float, seconds: float, seed: int) -> Counter[str]:
-    """Runs cell after cell until the time is up."""
+    """Run cell after cell until the time is up."""
     clients = {key: Calls(key[1], address) for key, address in addresses.items()}
     until = time.monotonic() + minutes * 60
     total: Counter[str] = Counter()

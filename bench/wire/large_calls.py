@@ -42,14 +42,14 @@ class Calls:
         await self._client.close()
 
     async def produce(self, size: int) -> bool:
-        """Asks for an answer of ``size`` bytes."""
+        """Request an answer of ``size`` bytes."""
         asked = self._kind.InferInput("size", [1], "INT64")
         asked.set_data_from_numpy(np.array([size], np.int64))
         answer = (await self._client.infer(PRODUCE, [asked], **self._options)).as_numpy("bytes")
         return bool(answer.size == size and answer[0] == answer[-1] == size % 251)
 
     async def consume(self, size: int) -> bool:
-        """Brings ``size`` bytes."""
+        """Send a request of ``size`` bytes."""
         if self._large.size < size:
             self._large = np.full(size, 7, np.uint8)
         brought = self._kind.InferInput("bytes", [size], "UINT8")
@@ -59,7 +59,7 @@ class Calls:
 
 
 async def outcome(call: Awaitable[bool]) -> str:
-    """How one call ended."""
+    """The outcome of one call."""
     try:
         async with asyncio.timeout(PATIENCE):
             return "answered" if await call else "wrong"
@@ -72,7 +72,7 @@ async def outcome(call: Awaitable[bool]) -> str:
 
 
 async def run_together(call: Callable[[int], Awaitable[bool]], size: int, count: int, seconds: float) -> Counter[str]:
-    """Keeps ``count`` calls under way for so many seconds, and waits for the last ones."""
+    """Keep ``count`` calls in progress for ``seconds``, then wait for the last ones."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     ends: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Two models for large bodies: one answers with as many bytes as it is asked for, one counts those it is given."""
+"""Two models for large bodies: one answers with the requested number of bytes, the other counts its input bytes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TENSORS = {
 
 
 def write_models(directory: Path) -> Path:
-    """Writes the repository; returns the directory."""
+    """Write the repository; returns its directory."""
     for name, source in _SOURCES.items():
         version = directory / name / "1"
         version.mkdir(parents=True)

@@ -13,8 +13,8 @@ To add a header:
 - A response header that the request asks for: ``rest.infer.RestInferRequest._extras`` for HTTP and
   ``grpc.calls.CallHead.extras`` for gRPC's trailing metadata, with the request's ``is_plain`` false.
 - A header of every response, whatever the request: ``wire.http1.exchange.response_head`` (HTTP/1.1),
-  ``wire.http2.server_stream.response_block`` (HTTP/2) and ``grpc.calls.RESPONSE_HEADERS`` (gRPC). All three are
-  encoded once and reused.
+  ``wire.http2.server_stream.response_block`` (HTTP/2), ``grpc.calls.RESPONSE_HEADERS`` and, for errors,
+  ``grpc.calls.error_block`` (gRPC). Encoded heads are reused.
 - A header that the operator turns into a request parameter, or requires: ``forwarded_headers`` and ``access``; no code
   is needed.
 

@@ -21,7 +21,7 @@ def encode_varint(value: int) -> bytes:
 
 
 def read_varint(message: Buffer, position: int) -> tuple[int, int]:
-    """Return the number at ``position`` and the position behind it."""
+    """Return the number at ``position`` and the position after it."""
     value = shift = 0
     try:
         while shift <= _MAX_SHIFT:

@@ -1,7 +1,6 @@
 """gRPC calls on our own HTTP/2: request metadata, message framing, statuses, trailers.
 
-Stands between ``wire.http2.server`` and the methods in this package. grpcio costs ten times as much per call
-(docs/decisions), so only tests use it.
+Every method of this package uses it. grpcio costs ten times as much per call (docs/decisions), so only tests use it.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ def parse_timeout(value: bytes | None) -> int:
 
 
 def error_block(status: int, message: str, *, trailers_only: bool, extras: tuple[Header, ...] = ()) -> bytes:
-    """A status as trailers, or as the only header block of an answer without a message."""
+    """A status as trailers; ``trailers_only``: as the only header block of an answer without a message."""
     start: list[Header] = []
     if trailers_only:
         start = [(b":status", b"200"), (b"content-type", b"application/grpc")]

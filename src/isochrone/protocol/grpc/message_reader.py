@@ -19,7 +19,7 @@ from isochrone.wire.budget import SMALL
 from isochrone.wire.exchange import Buffer
 
 _PREFIX = 5
-#: Bytes of taken messages that may stay in the buffer while others behind them are taken.
+#: Bytes of taken messages that may stay in the buffer while later messages are taken.
 _TAKEN = 64 * 1024
 
 

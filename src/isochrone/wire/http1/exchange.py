@@ -23,6 +23,7 @@ _response_heads: dict[tuple[int, Headers], bytes] = {}
 
 
 def response_head(status: int, headers: Headers) -> bytes:
+    """The head of a response, memoised. A header of every HTTP/1.1 response is added here."""
     key = (status, headers)
     head = _response_heads.get(key)
     if head is None:
