@@ -1,4 +1,4 @@
-"""When a lease counts as lost: by the store's word, or by the holder's clock, whichever comes first."""
+"""When a lease counts as lost: by the store's answer or by the holder's clock, whichever comes first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mirror does when not all is well; that it follows is in the conformance tests."""
+"""A mirror while the store misbehaves; the conformance tests cover its normal behaviour."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_watch_that_fell_behind_lists_again_as_one_change(tmp_path: Path) -> N
             seen: list[set[str]] = []
             mirror.on_change.append(lambda: seen.append(set(mirror.entries)))
             with structlog.testing.capture_logs() as lines:
-                # More deletions than are kept: no watch can tell them.
+                # More deletions than are kept: no watch can report them.
                 await store.transact([], [*(Delete(key) for key in keys), Put("/new", b"1")])
                 await until(lambda: bool(seen), "the mirror has listed again")
             assert seen == [{"/new"}]
@@ -76,7 +76,7 @@ def test_waiting_ends_with_the_change_or_the_time(tmp_path: Path) -> None:
             revision = await put(store, "/a", b"1")
             assert await mirror.changed(revision - 1, 30)
             assert mirror.entries["/a"].value == b"1"
-            # What a slow watch tells late is older than what is known.
+            # A late report of a slow watch is older than the mirror.
             mirror._apply(Changes(revision - 1, (), ("/a",)))
             assert mirror.entries["/a"].value == b"1"
             assert mirror.revision == revision

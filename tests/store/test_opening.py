@@ -1,4 +1,4 @@
-"""URLs of stores: what is accepted, and what a wrong one is told."""
+"""URLs of stores: accepted ones, and the errors of others."""
 
 from __future__ import annotations
 

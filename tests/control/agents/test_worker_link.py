@@ -207,8 +207,8 @@ def test_a_later_process_of_the_same_name_is_left_alone_until_it_goes(path: Path
         await other.revoke()
         await bench.until_there()
 
-    told = run(path, scenario)
-    assert told == [
+    reported = run(path, scenario)
+    assert reported == [
         "registered",
         "another worker of this name was started later; give each its own --name",
         "registered",
@@ -223,8 +223,8 @@ def test_a_store_that_is_away_is_waited_for_and_told_of_once(path: Path) -> None
         bench.store.away = False
         await bench.until_there()
 
-    told = run(path, scenario)
-    assert told == ["the store does not answer; the worker keeps serving", "registered", "the store answers again"]
+    reported = run(path, scenario)
+    assert reported == ["the store does not answer; the worker keeps serving", "registered", "the store answers again"]
 
 
 def test_stopping_does_not_wait_for_a_store_that_is_away(path: Path) -> None:

@@ -293,9 +293,9 @@ def test_a_rollout_is_told_whenever_it_changes_until_it_is_over(tmp_path: Path) 
             await api.write(KEYS.leader, state.encode())
         response = await watching
         assert response.headers["content-type"].startswith("text/event-stream")
-        told = [msgspec.json.decode(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
-        # It may have begun late, but what it tells is in order, and ends with the end.
-        assert [each["state"] for each in told] == ["pending", PREPARING, ABORTED][-len(told) :]
+        reported = [msgspec.json.decode(line[6:]) for line in response.text.splitlines() if line.startswith("data: ")]
+        # The stream may begin late, but it is in order and ends with the rollout.
+        assert [each["state"] for each in reported] == ["pending", PREPARING, ABORTED][-len(reported) :]
         assert (await api.client.get("/v1/rollouts/r9/watch")).status_code == 404
 
     with_api(tmp_path, scenario)
@@ -333,7 +333,7 @@ def test_a_version_that_is_in_no_repository_is_refused_before_a_rollout_starts(t
             "a positive integer"
             in (await api.ask("POST", "/v1/rollouts", {"changes": {"detector": "x"}}, 400))["error"]
         )
-        # A repository that cannot be seen from here is the workers' to tell of.
+        # The workers report errors of a repository that the controller cannot read.
         (api.directory / "models").rename(api.directory / "elsewhere")
         await api.ask("POST", "/v1/rollouts", {"changes": {"detector": "9"}}, 201)
 

@@ -16,7 +16,7 @@ from isochrone.control.state.events import event
 from isochrone.control.state.records import DONE, PREPARING, Change, EventRecord, RolloutRecord
 
 
-async def tell(api: Api, what: str) -> None:
+async def write_event(api: Api, what: str) -> None:
     put = event(KEYS, EventRecord(1.0, "ada", what), what)
     await api.write(put.key, put.value)
 
@@ -35,13 +35,13 @@ async def next_event(source: AsyncIterator[bytes]) -> Event:
 
 def test_events_are_followed_from_a_revision_on_without_a_gap(tmp_path: Path) -> None:
     async def scenario(api: Api) -> None:
-        await tell(api, "one")
-        await tell(api, "two")
+        await write_event(api, "one")
+        await write_event(api, "two")
         async with aclosing(event_changes(api.service, 0)) as source:  # type: ignore[type-var]
             first = await next_event(source)
             assert (first.what, (await next_event(source)).what) == ("one", "two")
             waiting = asyncio.ensure_future(next_event(source))
-            await tell(api, "three")
+            await write_event(api, "three")
             assert (await waiting).what == "three"
         async with aclosing(event_changes(api.service, first.revision)) as source:  # type: ignore[type-var]
             assert (await next_event(source)).what == "two"
@@ -62,13 +62,13 @@ def test_a_quiet_stream_gives_signs_of_life(tmp_path: Path) -> None:
 def test_changes_of_other_records_are_not_told(tmp_path: Path) -> None:
     async def scenario(api: Api) -> None:
         await api.write(KEYS.rollout("r1"), RolloutRecord("r1", {"m": Change("2")}, PREPARING))
-        told = []
+        reported = []
         async with aclosing(rollout_changes(api.service, "r1", quiet_seconds=30)) as source:  # type: ignore[type-var]
-            told.append(await anext(source))
-            await tell(api, "something else")
+            reported.append(await anext(source))
+            await write_event(api, "something else")
             await api.write(KEYS.rollout("r1"), RolloutRecord("r1", {"m": Change("2")}, DONE))
-            told += [message async for message in source]
-        assert [b'"state":"done"' in message for message in told] == [False, True]
+            reported += [message async for message in source]
+        assert [b'"state":"done"' in message for message in reported] == [False, True]
 
     with_api(tmp_path, scenario)
 

@@ -106,9 +106,14 @@ def test_the_stores_password_is_not_kept(tmp_path: Path) -> None:
         await api.apply(text)
         kept = await api.store.get(KEYS.fleet)
         assert kept is not None
-        told = [str(planned), kept.value.decode(), str(await api.get("/v1/fleet")), str(await api.get("/v1/events"))]
-        assert not any("s3cr" in each for each in told)
-        assert "http://root@h1:2379,http://h2:2379" in told[1]
+        reported = [
+            str(planned),
+            kept.value.decode(),
+            str(await api.get("/v1/fleet")),
+            str(await api.get("/v1/events")),
+        ]
+        assert not any("s3cr" in each for each in reported)
+        assert "http://root@h1:2379,http://h2:2379" in reported[1]
         # Another password is the same store; another store is refused without showing either's.
         await api.apply(text.replace("s3cr%3Dt", "n3w"))
         refused = await api.apply(text.replace("h1", "h9"), status=409)

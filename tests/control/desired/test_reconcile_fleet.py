@@ -37,7 +37,7 @@ def served(version: str = "1", **fields: Any) -> Assignment:
     return Assignment(version, **{"pools": ("cpu",), **fields})
 
 
-def following(
+def reconciled_with(
     models: dict[str, DesiredModel],
     epoch: EpochRecord = NOTHING,
     reconciled: ReconciledRecord | None = None,
@@ -49,7 +49,7 @@ def following(
 
 
 def test_all_that_is_new_is_one_rollout() -> None:
-    steps = following({"m": desired(), "n": desired("3", canary=CanaryRule(), compare=CompareRule())})
+    steps = reconciled_with({"m": desired(), "n": desired("3", canary=CanaryRule(), compare=CompareRule())})
     (rollout,) = steps.rollouts
     assert rollout.identity == "r5"
     assert rollout.kind == "first"
@@ -62,7 +62,7 @@ def test_all_that_is_new_is_one_rollout() -> None:
 def test_a_changed_version_is_a_rollout_by_its_rules() -> None:
     epoch = EpochRecord(4, {"m": served()})
     model = desired("2", cutover=STRICT, canary=CanaryRule(), memory=5, prepare_seconds=9.0)
-    (rollout,) = following({"m": model}, epoch, ReconciledRecord(6, {"m": "1"})).rollouts
+    (rollout,) = reconciled_with({"m": model}, epoch, ReconciledRecord(6, {"m": "1"})).rollouts
     assert (rollout.kind, rollout.cutover, rollout.prepare_seconds) == ("version", STRICT, 9.0)
     assert rollout.canary == CanaryRule()
     assert rollout.changes["m"] == Change("2", "1", pools=("cpu",), memory=5)
@@ -70,13 +70,13 @@ def test_a_changed_version_is_a_rollout_by_its_rules() -> None:
 
 def test_what_was_rolled_out_by_hand_stands() -> None:
     epoch = EpochRecord(4, {"m": served("2")})
-    steps = following({"m": desired("1")}, epoch, ReconciledRecord(6, {"m": "1"}))
+    steps = reconciled_with({"m": desired("1")}, epoch, ReconciledRecord(6, {"m": "1"}))
     assert steps.rollouts == ()
 
 
 def test_until_the_file_asks_for_another_version() -> None:
     epoch = EpochRecord(4, {"m": served("2")})
-    (rollout,) = following({"m": desired("3")}, epoch, ReconciledRecord(6, {"m": "1"})).rollouts
+    (rollout,) = reconciled_with({"m": desired("3")}, epoch, ReconciledRecord(6, {"m": "1"})).rollouts
     assert rollout.changes["m"].version == "3"
 
 
@@ -88,10 +88,10 @@ def test_what_belongs_together_changes_together() -> None:
         "second": desired("2"),
         "other": desired("2"),
     }
-    groups = [set(rollout.changes) for rollout in following(models, epoch).rollouts]
+    groups = [set(rollout.changes) for rollout in reconciled_with(models, epoch).rollouts]
     assert {"chain", "first", "second"} in groups
     assert {"other"} in groups
-    assert len({rollout.identity for rollout in following(models, epoch).rollouts}) == 2
+    assert len({rollout.identity for rollout in reconciled_with(models, epoch).rollouts}) == 2
 
 
 def test_with_joins_groups_that_meet() -> None:
@@ -103,13 +103,13 @@ def test_with_joins_groups_that_meet() -> None:
         "d": desired("2"),
     }
     models["c"] = desired("2", together=("d",))
-    (rollout,) = following(models, epoch).rollouts
+    (rollout,) = reconciled_with(models, epoch).rollouts
     assert set(rollout.changes) == set("abcd")
 
 
 def test_a_model_that_is_gone_is_gone_in_one_epoch() -> None:
     epoch = EpochRecord(4, {"m": served(), "n": served()})
-    steps = following({"m": desired()}, epoch, ReconciledRecord(6, {"m": "1", "n": "1"}))
+    steps = reconciled_with({"m": desired()}, epoch, ReconciledRecord(6, {"m": "1", "n": "1"}))
     assert steps.epoch is not None
     assert set(steps.epoch.models) == {"m"}
     assert steps.epoch.epoch == 5
@@ -118,7 +118,7 @@ def test_a_model_that_is_gone_is_gone_in_one_epoch() -> None:
 
 def test_other_memory_is_a_new_epoch_of_the_same_versions() -> None:
     epoch = EpochRecord(4, {"m": served("2", previous="1"), "n": served()})
-    steps = following({"m": desired("2", memory=5), "n": desired()}, epoch)
+    steps = reconciled_with({"m": desired("2", memory=5), "n": desired()}, epoch)
     assert steps.epoch == EpochRecord(5, {"m": served("2", previous="1", memory=5), "n": served()}, "", FILE, 100.0)
     assert steps.rollouts == ()
 
@@ -126,7 +126,7 @@ def test_other_memory_is_a_new_epoch_of_the_same_versions() -> None:
 def test_other_pools_are_a_rollout_of_the_same_version() -> None:
     epoch = EpochRecord(4, {"m": served("2", previous="1", stages=("s",))})
     model = desired("2", pools=("gpu",), memory=5, cutover=STRICT, canary=CanaryRule(), compare=CompareRule())
-    steps = following({"m": model}, epoch)
+    steps = reconciled_with({"m": model}, epoch)
     assert steps.epoch is None, "what is served stays where it is until the others have it"
     (rollout,) = steps.rollouts
     assert rollout.kind == "version"
@@ -137,14 +137,16 @@ def test_other_pools_are_a_rollout_of_the_same_version() -> None:
 
 def test_one_more_pool_loads_it_first_and_the_order_of_pools_means_nothing() -> None:
     epoch = EpochRecord(4, {"m": served(pools=("cpu", "gpu"))})
-    (rollout,) = following({"m": desired(pools=("gpu", "npu", "cpu"))}, epoch).rollouts
+    (rollout,) = reconciled_with({"m": desired(pools=("gpu", "npu", "cpu"))}, epoch).rollouts
     assert rollout.changes["m"].left == ()
-    assert following({"m": desired(pools=("gpu", "cpu"))}, epoch) == Reconciliation(ReconciledRecord(7, {"m": "1"}))
+    assert reconciled_with({"m": desired(pools=("gpu", "cpu"))}, epoch) == Reconciliation(
+        ReconciledRecord(7, {"m": "1"})
+    )
 
 
 def test_other_pools_and_another_version_are_one_rollout() -> None:
     epoch = EpochRecord(4, {"m": served("1")})
-    steps = following({"m": desired("2", pools=("gpu",))}, epoch, ReconciledRecord(6, {"m": "1"}))
+    steps = reconciled_with({"m": desired("2", pools=("gpu",))}, epoch, ReconciledRecord(6, {"m": "1"}))
     (rollout,) = steps.rollouts
     assert rollout.changes["m"] == Change("2", "1", pools=("gpu",), left=("cpu",))
     assert steps.epoch is None
@@ -152,20 +154,20 @@ def test_other_pools_and_another_version_are_one_rollout() -> None:
 
 def test_a_version_that_was_rolled_out_by_hand_moves_as_it_is() -> None:
     epoch = EpochRecord(4, {"m": served("2")})
-    (rollout,) = following({"m": desired("1", pools=("gpu",))}, epoch, ReconciledRecord(6, {"m": "1"})).rollouts
+    (rollout,) = reconciled_with({"m": desired("1", pools=("gpu",))}, epoch, ReconciledRecord(6, {"m": "1"})).rollouts
     assert (rollout.changes["m"].version, rollout.changes["m"].before) == ("2", "2")
 
 
 def test_an_ensemble_moves_with_its_stages() -> None:
     epoch = EpochRecord(4, {name: served() for name in ("chain", "first")})
     models = {"chain": desired(pools=("gpu",), stages=("first",)), "first": desired(pools=("gpu",))}
-    (rollout,) = following(models, epoch).rollouts
+    (rollout,) = reconciled_with(models, epoch).rollouts
     assert set(rollout.changes) == {"chain", "first"}
 
 
 def test_nothing_changed_is_nothing_done() -> None:
     epoch = EpochRecord(4, {"m": served()})
-    steps = following({"m": desired()}, epoch, ReconciledRecord(6, {"m": "1"}))
+    steps = reconciled_with({"m": desired()}, epoch, ReconciledRecord(6, {"m": "1"}))
     assert steps == Reconciliation(ReconciledRecord(7, {"m": "1"}))
 
 
@@ -184,10 +186,10 @@ def test_what_is_under_way_ends_first() -> None:
 def test_a_version_of_the_file_that_was_aborted_is_asked_for_again_by_the_next_apply() -> None:
     epoch = EpochRecord(4, {"m": served(), "n": served("3")})
     reconciled = ReconciledRecord(7, {"m": "2", "n": "3"})
-    assert following({"m": desired("2"), "n": desired("3")}, epoch, reconciled).rollouts == ()
+    assert reconciled_with({"m": desired("2"), "n": desired("3")}, epoch, reconciled).rollouts == ()
     after = without_aborted(RolloutRecord("r9", {"m": Change("2", "1")}, by=FILE), reconciled)
     assert after == ReconciledRecord(7, {"n": "3"})
-    (rollout,) = following({"m": desired("2"), "n": desired("3")}, epoch, after).rollouts
+    (rollout,) = reconciled_with({"m": desired("2"), "n": desired("3")}, epoch, after).rollouts
     assert list(rollout.changes) == ["m"]
     # What somebody asked for by hand, or what the file has moved on from, is not the file's.
     assert without_aborted(RolloutRecord("r9", {"m": Change("2", "1")}, by="ada@desk"), reconciled) is None
@@ -199,7 +201,7 @@ def test_a_version_of_the_file_that_was_aborted_is_asked_for_again_by_the_next_a
 
 def test_what_is_new_is_served_before_the_old_goes() -> None:
     epoch = EpochRecord(4, {"m": served(), "old": served()})
-    steps = following({"m": desired("2"), "new": desired()}, epoch, ReconciledRecord(6, {"m": "1", "old": "1"}))
+    steps = reconciled_with({"m": desired("2"), "new": desired()}, epoch, ReconciledRecord(6, {"m": "1", "old": "1"}))
     assert steps.epoch is None, "nothing goes yet"
     assert {name for rollout in steps.rollouts for name in rollout.changes} == {"m", "new"}
     assert (steps.reconciled.retiring, steps.reconciled.rollouts) == (("old",), ("r5", "r6"))
@@ -231,7 +233,7 @@ def test_rollouts_that_a_leader_before_had_started_go_on() -> None:
     epoch = EpochRecord(4, {"a": served(), "b": served()})
     models = {"a": desired("2"), "b": desired("2")}
     started = RolloutRecord("r4", {"a": Change("2", "1", pools=("cpu",))}, by=FILE)
-    steps = following(models, epoch, ReconciledRecord(6), (started,))
+    steps = reconciled_with(models, epoch, ReconciledRecord(6), (started,))
     (rollout,) = steps.rollouts
     assert list(rollout.changes) == ["b"]
     assert steps.reconciled.generation == 7

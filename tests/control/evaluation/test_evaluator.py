@@ -1,4 +1,4 @@
-"""The leader's work on a version that is tried out, where gateways tell nothing: it is said whose part is missing.
+"""Evaluations while gateways do not answer: the verdict names the gateways whose part is missing.
 
 No gateway here has a metrics page, so nothing is asked over a network.
 """
@@ -17,7 +17,7 @@ CHANGES = {"m": Change("2", "1", pools=("cpu",)), "moved": Change("1", "1", pool
 GATEWAYS = {name: GatewayRecord(name, "127.0.0.1", 1, metrics_port=0) for name in ("b", "a")}
 
 
-def first_word(decision: Decision, words: Callable[[Evaluator], dict[str, Verdict]]) -> Verdict:
+def first_verdict(decision: Decision, verdicts: Callable[[Evaluator], dict[str, Verdict]]) -> Verdict:
     async def play() -> Verdict:
         said = asyncio.Event()
         evaluator = Evaluator(said.set)
@@ -25,7 +25,7 @@ def first_word(decision: Decision, words: Callable[[Evaluator], dict[str, Verdic
             evaluator.update(decision, ObservedState(0.0, EpochRecord(1), gateways=GATEWAYS))
             async with asyncio.timeout(30):
                 await said.wait()
-            return words(evaluator)["r1"]
+            return verdicts(evaluator)["r1"]
         finally:
             await evaluator.stop()
 
@@ -34,21 +34,21 @@ def first_word(decision: Decision, words: Callable[[Evaluator], dict[str, Verdic
 
 def test_a_canary_says_which_gateways_do_not_count() -> None:
     record = RolloutRecord("r1", CHANGES, canary=CanaryRule())
-    word = first_word(Decision(record, observes=True), lambda evaluator: evaluator.judged)
-    assert word.kind == "wait"
-    assert word.reason.endswith("; no counts from gateway a, b, whose metrics page does not answer")
-    assert "moved" not in word.reason, "one that only moves is not tried"
+    verdict = first_verdict(Decision(record, observes=True), lambda evaluator: evaluator.judged)
+    assert verdict.kind == "wait"
+    assert verdict.reason.endswith("; no counts from gateway a, b, whose metrics page does not answer")
+    assert "moved" not in verdict.reason, "one that only moves is not tried"
 
 
 def test_a_comparison_says_which_gateways_give_no_samples() -> None:
     record = RolloutRecord("r1", CHANGES, compare=CompareRule(samples=5))
-    word = first_word(Decision(record, compares=True), lambda evaluator: evaluator.compared)
+    verdict = first_verdict(Decision(record, compares=True), lambda evaluator: evaluator.compared)
     missing = "no samples from gateway a, b, whose metrics page does not answer"
-    assert word == Verdict("wait", f"m: 0 of 5 requests gathered; {missing}")
+    assert verdict == Verdict("wait", f"m: 0 of 5 requests gathered; {missing}")
 
 
 def test_a_comparison_that_got_too_few_says_so_too() -> None:
     record = RolloutRecord("r1", CHANGES, compare=CompareRule(samples=5, timeout=0.0))
-    word = first_word(Decision(record, compares=True), lambda evaluator: evaluator.compared)
-    assert word.kind == "stop"
-    assert word.reason.startswith("m: 5 requests were to be compared, 0 came in 0 s; no samples from gateway a, b")
+    verdict = first_verdict(Decision(record, compares=True), lambda evaluator: evaluator.compared)
+    assert verdict.kind == "stop"
+    assert verdict.reason.startswith("m: 5 requests were to be compared, 0 came in 0 s; no samples from gateway a, b")

@@ -40,7 +40,7 @@ def test_a_gateway_that_counts_anew_loses_nothing_that_was_read() -> None:
     answer(first, "2", 6)
     tally.take("a", first.report())
     again = Trial("1", "2")
-    # More than before it started again: the counts alone do not tell.
+    # More than before the restart: the counts alone do not show it.
     answer(again, "2", 50)
     tally.take("a", again.report())
     assert tally.figures()[1].requests == 56

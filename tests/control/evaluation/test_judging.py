@@ -45,8 +45,8 @@ def test_a_slower_version_is_rolled_back_with_its_figures_told() -> None:
 def test_a_failing_version_is_rolled_back_with_its_figures_told() -> None:
     verdict = judge(RULE, version(9500, failures=95), version(1000, failures=50), 25.0, 0)
     assert verdict.kind == ROLL_BACK
-    told = "5.00% failures against 1.00% (+4.00 points, allowed +0.50), p < 0.001, 1,000 and 9,500 requests"
-    assert verdict.reason == told
+    expected = "5.00% failures against 1.00% (+4.00 points, allowed +0.50), p < 0.001, 1,000 and 9,500 requests"
+    assert verdict.reason == expected
 
 
 def test_a_version_that_fails_outright_goes_back_long_before_min_samples() -> None:

@@ -1,4 +1,4 @@
-"""What the repositories hold: versions, stages, and clear words where something is not there."""
+"""The catalog of repositories: versions, stages, and clear errors for what is missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an apply would do: told step by step, and nothing for what does not change."""
+"""The plan of an apply: one step per change, and none for what does not change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values with units: what people write becomes the number they mean, exactly, and everything else is told."""
+"""Values with units: the written form becomes the exact number, and everything else is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading fleet.yaml: what is right is whole and survives JSON; what is wrong is told by file, line, key and value."""
+"""Reading fleet.yaml: a valid file survives JSON; errors name the file, line, key and value."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from isochrone.errors import ConfigError
 from isochrone.settings.problems import SettingsError
 
 
-def told(text: str) -> list[str]:
+def errors_of(text: str) -> list[str]:
     with pytest.raises(SettingsError) as caught:
         parse(text)
     assert isinstance(caught.value, ConfigError)
@@ -116,11 +116,11 @@ def test_workers_can_be_changed_within_their_bounds() -> None:
 
 @pytest.mark.parametrize(("before", "after", "message"), MISTAKES)
 def test_a_mistake_is_told(before: str, after: str, message: str) -> None:
-    assert f"fleet.yaml:{message}" in told(changed((before, after)))
+    assert f"fleet.yaml:{message}" in errors_of(changed((before, after)))
 
 
 def test_all_mistakes_are_told_at_once() -> None:
-    assert told(changed(("name: demo", "name: Demo"), ("workers: 3", "workers: x"), ("strict", "slow"))) == [
+    assert errors_of(changed(("name: demo", "name: Demo"), ("workers: 3", "workers: x"), ("strict", "slow"))) == [
         "fleet.yaml:1: name: expected a name of a-z, 0-9 and -, at most 63 characters, that starts and ends with a"
         " letter or digit, given 'Demo'",
         "fleet.yaml:9: pools.cpu.workers: expected an integer, given 'x'",
@@ -129,12 +129,12 @@ def test_all_mistakes_are_told_at_once() -> None:
 
 
 def test_a_mistake_in_the_defaults_is_told_once() -> None:
-    lines = told(changed(("traffic: {retries: {ratio: 0.2}}", "pools: [tpu]")))
+    lines = errors_of(changed(("traffic: {retries: {ratio: 0.2}}", "pools: [tpu]")))
     assert [line.partition(":")[2].partition(": expected")[0] for line in lines] == ["16: defaults.pools[0]"]
 
 
 def test_mistakes_in_the_rules_of_several_models_are_all_told() -> None:
-    lines = told("name: a\nmodels:\n  b: {policy: x}\n  c.d: {traffic: {hedge: {ratio: 9}}}")
+    lines = errors_of("name: a\nmodels:\n  b: {policy: x}\n  c.d: {traffic: {hedge: {ratio: 9}}}")
     assert [line.partition(": expected")[0] for line in lines] == [
         "fleet.yaml:3: models.b.policy",
         "fleet.yaml:4: models.c.d.traffic.hedge.ratio",
@@ -158,7 +158,7 @@ def test_mistakes_in_the_rules_of_several_models_are_all_told() -> None:
     ],
 )
 def test_what_is_no_fleet_at_all_is_told(text: str, message: str) -> None:
-    (line, *_) = told(text)
+    (line, *_) = errors_of(text)
     assert line.startswith(message)
 
 
@@ -226,12 +226,12 @@ security: {tls: {cert: a.pem, key: b.pem}}
 
 def test_what_was_left_out_makes_no_mistakes_of_its_own() -> None:
     # workers would be 1 then, below min; the pool would not be known to the model; the ports would clash.
-    assert told("name: a\npools: {cpu: {workres: 3, min: 2}}") == [
+    assert errors_of("name: a\npools: {cpu: {workres: 3, min: 2}}") == [
         "fleet.yaml:2: pools.cpu.workres: expected a known key (did you mean 'workers'?), given an unknown key"
     ]
-    assert len(told("name: a\npools: {gpu: 7, cpu: {}}\nmodels: {m: {pools: [gpu]}}")) == 1
-    assert len(told("name: a\npools: 7\nmodels: {m: {pools: [gpu]}}")) == 1
-    assert len(told("name: a\ncontrol: {listen: 8}\ngateways: {gw: {listen: 'localhost:8003'}}")) == 1
+    assert len(errors_of("name: a\npools: {gpu: 7, cpu: {}}\nmodels: {m: {pools: [gpu]}}")) == 1
+    assert len(errors_of("name: a\npools: 7\nmodels: {m: {pools: [gpu]}}")) == 1
+    assert len(errors_of("name: a\ncontrol: {listen: 8}\ngateways: {gw: {listen: 'localhost:8003'}}")) == 1
 
 
 def test_a_wrong_repository_is_told_once(tmp_path: Path) -> None:
@@ -243,10 +243,10 @@ def test_a_wrong_repository_is_told_once(tmp_path: Path) -> None:
 def test_aliases_that_repeat_each_other_are_refused_before_they_are_made() -> None:
     bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n"
     bomb += "".join(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]\n" for level in range(1, 12))
-    (line,) = told(bomb + "name: *a11\n")
+    (line,) = errors_of(bomb + "name: *a11\n")
     assert "more than 500000 values, with all that its aliases repeat" in line
     merged = "".join(f"a{level}: &a{level} {{<<: [{', '.join([f'*a{level - 1}'] * 9)}]}}\n" for level in range(1, 12))
-    (line,) = told("a0: &a0 {x: 1, y: 2}\n" + merged)
+    (line,) = errors_of("a0: &a0 {x: 1, y: 2}\n" + merged)
     assert "more than 500000 values" in line
 
 

@@ -58,7 +58,7 @@ def test_everything_is_where_it_belongs() -> None:
     assert [record.identity for record in observed.rollouts] == ["r1"]
     assert set(observed.workers) == {"w1"}, "one that is drained need not be prepared"
     assert observed.lagging(3) == ["b"]
-    assert observed.lagging(2) == [], "what it told before it fell silent stands"
+    assert observed.lagging(2) == [], "its last report stands after its lease expired"
     assert observed.judged["r1"].kind == "go"
     assert (observed.switch_since, observed.now) == (42.0, 50.0)
 

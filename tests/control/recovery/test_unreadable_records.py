@@ -174,7 +174,7 @@ def test_a_file_can_be_applied_over_a_fleet_record_that_cannot_be_read() -> None
     assert records.apply(decision)
     written = records.view.fleet
     assert isinstance(written, FleetRecord)
-    # Later than what was followed, or nobody would follow it.
+    # Later than the reconciled generation, or it would not be reconciled.
     assert written.generation == 10
 
 

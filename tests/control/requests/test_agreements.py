@@ -18,8 +18,8 @@ def _renaming() -> Records:
 
 def test_scaling_beside_a_kept_pool_takes_nothing_away() -> None:
     records = _renaming()
-    for followed in (1, 2):
-        records.put(KEYS.reconciled, ReconciledRecord(followed))
+    for reconciled in (1, 2):
+        records.put(KEYS.reconciled, ReconciledRecord(reconciled))
         decision = scale(records.view, "metal", 3, CONTEXT)
         assert [str(step) for step in decision.answer.steps] == ["start pool metal: metal-3"]
         assert set(decision.answer.record.kept) == {"cpu"}

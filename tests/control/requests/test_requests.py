@@ -79,7 +79,7 @@ def test_a_pool_that_is_dropped_is_kept_until_nothing_committed_names_it() -> No
         return kept_processes(record, needed_pools(record, fleet, epoch, view.reconciled, view.open_rollouts))
 
     assert kept() == {name: old[name] for name in ("cpu-1", "cpu-2")}, "as they run"
-    # Followed, and on its way.
+    # Reconciled, and in progress.
     records.put(KEYS.reconciled, ReconciledRecord(2, dict.fromkeys(ALL, "1")))
     assert kept()
     # Aborted: nothing has moved.
@@ -149,9 +149,9 @@ def test_a_version_that_was_rolled_out_by_hand_stands_while_the_file_asks_for_th
     decision = apply_fleet(records.view, file_of(FLEET), CONTEXT)
     assert not any(step.action == "rollout" for step in decision.answer.steps)
     records.rollout("r15", DONE, {"tracker": Change("2", "1", pools=("cpu",))}, kind="rollback")
-    (told,) = apply_fleet(records.view, file_of(FLEET), CONTEXT).answer.steps
-    assert (told.action, told.name) == ("ignore", "tracker")
-    assert told.detail == (
+    (step,) = apply_fleet(records.view, file_of(FLEET), CONTEXT).answer.steps
+    assert (step.action, step.name) == ("ignore", "tracker")
+    assert step.detail == (
         "the file says 1; 2 is served since rollback r15; to change it: isochrone rollout start tracker=1"
     )
     changed = FLEET.replace("tracker: {version: 1", "tracker: {version: 3")
@@ -168,9 +168,9 @@ def test_a_pool_that_a_rollout_is_preparing_is_kept_by_the_next_file() -> None:
     record, fleet = decision.answer.record, file_of(FLEET).fleet
     view = records.view
     epoch = view.epoch or EpochRecord(0)
-    followed = ReconciledRecord(2)
-    assert needed_pools(record, fleet, epoch, followed, view.open_rollouts) == {"metal"}
-    assert needed_pools(record, fleet, epoch, followed, ()) == set()
+    reconciled = ReconciledRecord(2)
+    assert needed_pools(record, fleet, epoch, reconciled, view.open_rollouts) == {"metal"}
+    assert needed_pools(record, fleet, epoch, reconciled, ()) == set()
 
 
 def test_a_canary_of_a_stage_alone_is_refused_with_the_reason() -> None:
@@ -220,7 +220,7 @@ def test_scaling_asks_for_nothing_of_the_models() -> None:
     records.put(KEYS.reconciled, ReconciledRecord(1, {"detector": "1"}))
     assert records.apply(scale(records.view, "cpu", 3, CONTEXT))
     assert records.view.read(KEYS.reconciled, ReconciledRecord) == ReconciledRecord(2, {"detector": "1"})
-    # A file that has yet to be followed is followed as it was.
+    # A file that is not reconciled yet is reconciled unchanged.
     records.put(KEYS.reconciled, ReconciledRecord(1, {"detector": "1"}))
     assert records.apply(scale(records.view, "cpu", 4, CONTEXT))
     assert records.view.read(KEYS.reconciled, ReconciledRecord) == ReconciledRecord(1, {"detector": "1"})

@@ -63,12 +63,12 @@ def rollout(version: str = "2", **fields: Any) -> RolloutRecord:
     return RolloutRecord("r1", **{"changes": {"m": change}, "since": {"pending": 100.0}, **fields})
 
 
-def words(phase: str, *gateways: str, incarnation: str = "first") -> dict[str, AcknowledgementRecord]:
+def acknowledgements_of(phase: str, *gateways: str, incarnation: str = "first") -> dict[str, AcknowledgementRecord]:
     return {name: AcknowledgementRecord(phase, f"{name}-{incarnation}") for name in gateways}
 
 
 def settle(record: RolloutRecord, seen: ObservedState, limit: int = 20) -> RolloutRecord:
-    """Steps until nothing more is decided; nothing in the world changes meanwhile."""
+    """Steps until nothing more is decided; the observed state does not change meanwhile."""
     for _ in range(limit):
         after = advance(record, replace(seen, rollouts=(record,))).record
         if after == record:

@@ -127,9 +127,9 @@ def test_lack_of_memory_is_told_with_all_figures() -> None:
     epoch = EpochRecord(1, {"m": assignment(memory=GIB)})
     record = rollout(changes={"m": Change("2", "1", pools=(POOL,), memory=GIB)})
     assert lack_of_memory(a_worker(memory=2 * GIB), epoch, (), record) == ""
-    told = lack_of_memory(a_worker(memory=GIB + 1), epoch, (), record)
-    assert "m version 2 needs 1.0 GiB" in told
-    assert "2.0 GiB on worker w1, which has 1.0 GiB" in told
+    reported = lack_of_memory(a_worker(memory=GIB + 1), epoch, (), record)
+    assert "m version 2 needs 1.0 GiB" in reported
+    assert "2.0 GiB on worker w1, which has 1.0 GiB" in reported
 
 
 def test_unknown_memory_is_no_lack() -> None:

@@ -73,7 +73,7 @@ class TestPreparing:
         waiting = advance(record, seen).record
         assert waiting.state == PREPARING
         assert waiting.workers["w2"].detail == "restarts with other repositories"
-        # Where it has them, or is not the fleet's to restart, its word counts.
+        # A worker that has them, or that the fleet does not start, counts.
         for repositories in ({"w2": ("/old",)}, {}):
             assert advance(record, replace(seen, repositories=repositories)).record.state == ABORTING
 
@@ -204,7 +204,7 @@ class TestMoving:
         assert decision.record.state == ABORTING
         assert "m version 1 is other in pool gpu, and old where it is served" in decision.record.reason
         triton = advance(record, self.seen({"m": {"1": "config-5"}}))
-        assert triton.record.state == SWITCHING, "that tells of something else"
+        assert triton.record.state == SWITCHING, "a digest of another kind proves nothing"
 
     def test_the_pool_it_left_serves_it_until_every_gateway_has_seen_that(self) -> None:
         epoch = EpochRecord(2, {"m": assignment(pools=("gpu",), epoch=2)})
@@ -267,25 +267,25 @@ class TestCanary:
 
     def test_a_good_one_goes_on_to_the_next_step_and_then_switches(self) -> None:
         record = with_state(rollout(canary=self.RULE), CANARY)
-        tried = EpochRecord(2, {"m": assignment(canary=Split("2", "", 0.1))})
-        seen = observed(worker("w1", BOTH), epoch=tried, judged={"r1": Verdict("go", "fine")})
+        split = EpochRecord(2, {"m": assignment(canary=Split("2", "", 0.1))})
+        seen = observed(worker("w1", BOTH), epoch=split, judged={"r1": Verdict("go", "fine")})
         assert advance(record, seen).record.step == 1
-        tried = EpochRecord(3, {"m": assignment(canary=Split("2", "", 0.5))})
-        seen = observed(worker("w1", BOTH), epoch=tried, judged={"r1": Verdict("go", "fine")})
+        split = EpochRecord(3, {"m": assignment(canary=Split("2", "", 0.5))})
+        seen = observed(worker("w1", BOTH), epoch=split, judged={"r1": Verdict("go", "fine")})
         last = with_state(rollout(canary=self.RULE, step=1), CANARY)
         assert advance(last, seen).record.state == SWITCHING
 
     def test_without_a_word_it_is_observed(self) -> None:
         record = with_state(rollout(canary=self.RULE), CANARY)
-        tried = EpochRecord(2, {"m": assignment(canary=Split("2", "", 0.1))})
-        decision = advance(record, observed(worker("w1", BOTH), epoch=tried))
+        split = EpochRecord(2, {"m": assignment(canary=Split("2", "", 0.1))})
+        decision = advance(record, observed(worker("w1", BOTH), epoch=split))
         assert decision.observes
         assert decision.commit is None
 
     def test_a_bad_one_goes_back_in_the_same_write(self) -> None:
         record = with_state(rollout(canary=self.RULE), CANARY)
-        tried = EpochRecord(2, {"m": assignment(canary=Split("2", "", 0.1))})
-        seen = observed(worker("w1", BOTH), epoch=tried, judged={"r1": Verdict("stop", "p95 13 ms against 10")})
+        split = EpochRecord(2, {"m": assignment(canary=Split("2", "", 0.1))})
+        seen = observed(worker("w1", BOTH), epoch=split, judged={"r1": Verdict("stop", "p95 13 ms against 10")})
         decision = advance(record, seen)
         assert decision.record.state == ABORTING
         assert "p95 13 ms against 10" in decision.record.reason
@@ -328,15 +328,15 @@ class TestCanary:
         assert SEEN in advance(record, replace(seen, known_gateways={})).record.since
 
     def test_what_it_passed_by_is_told(self) -> None:
-        tried = EpochRecord(3, {"m": assignment(canary=Split("2", "", 0.1))})
-        seen = observed(worker("w1", BOTH), epoch=tried, judged={"r1": Verdict("go", "p95 10 ms against 10")})
+        split = EpochRecord(3, {"m": assignment(canary=Split("2", "", 0.1))})
+        seen = observed(worker("w1", BOTH), epoch=split, judged={"r1": Verdict("go", "p95 10 ms against 10")})
         passed = advance(with_state(rollout(canary=self.RULE), CANARY), seen)
         assert passed.event == "passed at 10%: p95 10 ms against 10"
 
     def test_the_verdict_of_every_step_stays_with_the_rollout(self) -> None:
-        def seen(weight: float, word: Verdict) -> ObservedState:
-            tried = EpochRecord(3, {"m": assignment(canary=Split("2", "", weight))})
-            return observed(worker("w1", BOTH), epoch=tried, judged={"r1": word})
+        def seen(weight: float, verdict: Verdict) -> ObservedState:
+            split = EpochRecord(3, {"m": assignment(canary=Split("2", "", weight))})
+            return observed(worker("w1", BOTH), epoch=split, judged={"r1": verdict})
 
         first = advance(with_state(rollout(canary=self.RULE), CANARY), seen(0.1, Verdict("go", "not worse"))).record
         assert first.verdicts == (VerdictRecord("canary at 10%", True, "not worse"),)
@@ -347,8 +347,8 @@ class TestCanary:
         assert promoted.verdicts[1:] == (VerdictRecord("canary at 50%", True, "promoted by hand"),)
 
     def test_a_verdict_that_has_to_wait_for_a_switch_is_kept_once(self) -> None:
-        tried = EpochRecord(3, {"m": assignment(canary=Split("2", "", 0.1))})
-        seen = observed(worker("w1", BOTH), epoch=tried, judged={"r1": Verdict("stop", "worse")})
+        split = EpochRecord(3, {"m": assignment(canary=Split("2", "", 0.1))})
+        seen = observed(worker("w1", BOTH), epoch=split, judged={"r1": Verdict("stop", "worse")})
         seen = replace(seen, switch=SwitchRecord("r9.1", "announced", ("n",), 3))
         record = advance(with_state(rollout(canary=self.RULE), CANARY), seen).record
         assert record.state == CANARY
@@ -356,8 +356,8 @@ class TestCanary:
 
     def test_promotion_by_hand_does_not_wait_for_figures(self) -> None:
         record = with_state(rollout(canary=self.RULE, promote_asked=True), CANARY)
-        tried = EpochRecord(2, {"m": assignment(canary=Split("2", "", 0.1))})
-        assert advance(record, observed(worker("w1", BOTH), epoch=tried)).record.state == SWITCHING
+        split = EpochRecord(2, {"m": assignment(canary=Split("2", "", 0.1))})
+        assert advance(record, observed(worker("w1", BOTH), epoch=split)).record.state == SWITCHING
 
 
 class TestComparing:

@@ -15,7 +15,7 @@ import msgspec
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
-from observed_states import POOL, assignment, observed, rollout, with_state, words, worker
+from observed_states import POOL, acknowledgements_of, assignment, observed, rollout, with_state, worker
 
 from isochrone.control.agents.switch_participant import Actions, SwitchParticipant
 from isochrone.control.rollout.machine import advance
@@ -56,26 +56,29 @@ class TestSteps:
 
     def test_holding_needs_every_known_gateway(self) -> None:
         seen = observed(worker("w1", BOTH), switch=switch(ANNOUNCED), switch_since=100.0)
-        assert advance(switching(), replace(seen, acknowledgements=words(ANNOUNCED, "a"))).switch is None
-        decision = advance(switching(), replace(seen, acknowledgements=words(ANNOUNCED, "a", "b")))
+        assert advance(switching(), replace(seen, acknowledgements=acknowledgements_of(ANNOUNCED, "a"))).switch is None
+        decision = advance(switching(), replace(seen, acknowledgements=acknowledgements_of(ANNOUNCED, "a", "b")))
         assert decision.switch == switch(HOLDING)
 
     def test_the_commit_needs_every_known_gateway_to_hold(self) -> None:
         seen = observed(worker("w1", BOTH), switch=switch(HOLDING), switch_since=100.0)
-        assert advance(switching(), replace(seen, acknowledgements=words(ANNOUNCED, "a", "b"))).commit is None
-        decision = advance(switching(), replace(seen, acknowledgements=words(HOLDING, "a", "b")))
+        assert (
+            advance(switching(), replace(seen, acknowledgements=acknowledgements_of(ANNOUNCED, "a", "b"))).commit
+            is None
+        )
+        decision = advance(switching(), replace(seen, acknowledgements=acknowledgements_of(HOLDING, "a", "b")))
         assert decision.commit is not None
         assert decision.ends_switch
         assert decision.record.state == DRAINING
 
     def test_the_word_of_an_earlier_start_does_not_count(self) -> None:
-        told = words(HOLDING, "a") | words(HOLDING, "b", incarnation="zeroth")
-        seen = observed(worker("w1", BOTH), switch=switch(HOLDING), switch_since=100.0, acknowledgements=told)
+        stale = acknowledgements_of(HOLDING, "a") | acknowledgements_of(HOLDING, "b", incarnation="zeroth")
+        seen = observed(worker("w1", BOTH), switch=switch(HOLDING), switch_since=100.0, acknowledgements=stale)
         assert advance(switching(), seen).commit is None
 
     def test_a_gateway_that_does_not_answer_ends_the_switch_and_it_is_tried_again(self) -> None:
         seen = observed(worker("w1", BOTH), switch=switch(HOLDING), switch_since=90.0)
-        decision = advance(switching(attempts=1), replace(seen, acknowledgements=words(HOLDING, "a")))
+        decision = advance(switching(attempts=1), replace(seen, acknowledgements=acknowledgements_of(HOLDING, "a")))
         assert decision.ends_switch
         assert f"gateway b did not answer within {HOLD_SECONDS:g} s" in decision.record.note
         again = advance(decision.record, observed(worker("w1", BOTH)))
@@ -92,7 +95,7 @@ class TestSteps:
 
     def test_a_cancelled_one_is_over(self) -> None:
         cancelled = msgspec.structs.replace(switch(CANCELLED), reason="gateway a held requests for 1.2 s")
-        seen = observed(worker("w1", BOTH), switch=cancelled, acknowledgements=words(HOLDING, "a", "b"))
+        seen = observed(worker("w1", BOTH), switch=cancelled, acknowledgements=acknowledgements_of(HOLDING, "a", "b"))
         decision = advance(switching(attempts=1), seen)
         assert decision.commit is None
         assert "gateway a held requests" in decision.record.note
@@ -175,7 +178,7 @@ class Gateway:
     #: The revision of the store it has seen.
     seen: int = 0
     #: Acknowledgements that are on their way: the switch as it was seen.
-    words: list[SwitchRecord] = field(default_factory=list)
+    acknowledgements_of: list[SwitchRecord] = field(default_factory=list)
 
 
 @dataclass
@@ -244,10 +247,10 @@ class StrictSwitches(RuleBasedStateMachine):
 
     @rule(name=gateways)
     def is_found_dead(self, name: str) -> None:
-        """Its supervisor tells."""
+        """Its supervisor deregisters it."""
         gateway = self.all[name]
         if not gateway.alive and name in self.store.known:
-            known = {other: word for other, word in self.store.known.items() if other != name}
+            known = {other: acknowledgement for other, acknowledgement in self.store.known.items() if other != name}
             self.write(replace(self.store, known=known))
             gateway.registered = False
 
@@ -269,7 +272,7 @@ class StrictSwitches(RuleBasedStateMachine):
         if actions.hold:
             gateway.held = frozenset(actions.hold)
         if actions.acknowledge and held.switch is not None:
-            gateway.words.append(held.switch)
+            gateway.acknowledgements_of.append(held.switch)
         # The next request may come to anybody.
         self.admits(gateway)
         self.everybody_who_admits_agrees()
@@ -286,11 +289,11 @@ class StrictSwitches(RuleBasedStateMachine):
     def acknowledges(self, name: str) -> None:
         """What it had to say arrives; it counts if the switch still stands as it was seen."""
         gateway = self.all[name]
-        if gateway.alive and gateway.words:
-            seen = gateway.words.pop(0)
+        if gateway.alive and gateway.acknowledgements_of:
+            seen = gateway.acknowledgements_of.pop(0)
             if seen == self.store.switch:
-                word = AcknowledgementRecord(seen.phase, f"{name}-{gateway.incarnation}")
-                self.write(replace(self.store, acknowledgements={**self.store.acknowledgements, name: word}))
+                acknowledgement = AcknowledgementRecord(seen.phase, f"{name}-{gateway.incarnation}")
+                self.write(replace(self.store, acknowledgements={**self.store.acknowledgements, name: acknowledgement}))
 
     @rule(but=st.sampled_from(("", "", "a", "b")))
     def most_answer(self, but: str) -> None:
@@ -300,7 +303,7 @@ class StrictSwitches(RuleBasedStateMachine):
                 self.is_found_dead(name)
             elif name != but:
                 self.sees(name, len(self.history) - 1)
-                while gateway.words:
+                while gateway.acknowledgements_of:
                     self.acknowledges(name)
 
     @rule(steps=st.integers(1, 6), identities=st.sampled_from((("r1",), ("r2",), ("r1", "r2"), ("r2", "r1"))))

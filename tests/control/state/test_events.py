@@ -45,6 +45,6 @@ def test_a_follower_reads_in_the_order_of_writing_whatever_the_clocks_say() -> N
     for at, what in ((50.0, "first"), (10.0, "second"), (30.0, "third")):
         put = event(KEYS, EventRecord(at, "w", what), "u")
         records.put(put.key, put.value)
-    told = list(records.view.events())
-    assert [record.what for _, record in told] == ["first", "second", "third"]
-    assert [record.what for _, record in records.view.events(after=told[0][0])] == ["second", "third"]
+    reported = list(records.view.events())
+    assert [record.what for _, record in reported] == ["first", "second", "third"]
+    assert [record.what for _, record in records.view.events(after=reported[0][0])] == ["second", "third"]

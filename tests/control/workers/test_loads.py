@@ -76,7 +76,7 @@ def test_pauses_grow_and_end_with_another_wish() -> None:
     made.refused(call("m", "2"), {}, "broken", now)
     assert made.set_desired(sets(m="2", n="1"), ["m", "n"], {}, {}) == {"n"}
     assert made.due({}, (), now) == [call("n", "1")]
-    # A way back that is asked for is the same set of versions, and yet another wish.
+    # A requested rollback has the same versions, but another one is spare.
     assert made.set_desired(sets(m="2", n="1"), ["m", "n"], sets(m="2"), {}) == {"m"}
     assert "m" not in made.failures
     assert call("m", "2") in made.due({}, (), now)
@@ -140,7 +140,7 @@ def test_it_ends_with_what_is_wanted_except_for_what_is_broken(
     present: dict[str, frozenset[str]],
     broken: set[str],
 ) -> None:
-    """Broken versions stand by only: everything else is served in the end, and no call takes away what is wanted."""
+    """Only spare versions are broken: everything else is served in the end, and no call unloads a desired version."""
     spare = {name: versions & models.get(name, frozenset()) for name, versions in spare.items()}
     models = {
         name: frozenset(v for v in versions if v not in broken or v in spare.get(name, ()))

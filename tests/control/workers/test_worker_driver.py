@@ -1,4 +1,4 @@
-"""The leader's hand on a worker that plays by the rules of a real one: loads that hang, are refused, are given up."""
+"""The driver of a worker that behaves like a real one: loads that hang, are rejected, are cancelled."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ RECORD = WorkerRecord("w1", "127.0.0.1", 1, 1, pool="cpu")
 
 
 class ScriptedWorker:
-    """Serves what it is told, all of a call or nothing of it. ``broken`` is refused, ``hanging`` never ends."""
+    """Performs a call completely or not at all. ``broken`` versions are rejected, loads of ``hanging`` models never
+    end."""
 
     def __init__(self) -> None:
         self.serving: dict[str, frozenset[str]] = {}

@@ -38,7 +38,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 class Kept:
-    """An engine, what it told, and its logs."""
+    """An engine, its notifications and its logs."""
 
     def __init__(self, directory: Path) -> None:
         self.logs = LogFiles(directory)

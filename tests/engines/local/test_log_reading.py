@@ -1,4 +1,4 @@
-"""Log files are read from their end, and followed through being set aside and being cut."""
+"""Log files are read from their end, and further through rotations and truncations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deaths of processes as events: in words, and not more of them than somebody can read."""
+"""Deaths of processes as events: readable, and limited in number."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written when a gateway dies: its own farewell and nobody else's."""
+"""The death of a gateway: its own registration is removed, and no other."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_one_that_does_not_serve_what_is_committed_is_not_ready() -> None:
 def test_a_worker_has_what_is_committed_with_its_version_and_digest() -> None:
     models = {"m": Assignment("2", "abc"), "n": Assignment("1")}
     assert has_committed({("m", "2"): "abc", ("n", "1"): "whatever"}, models)
-    # One that tells no digest is taken at its word; a digest of a Triton's configuration says nothing of ours.
+    # A worker without digests is trusted; the digest of a Triton's configuration is not comparable with ours.
     assert has_committed({("m", "2"): "", ("n", "1"): ""}, models)
     assert has_committed({("m", "2"): "abc"}, {"m": Assignment("2", "config-1")})
     assert not has_committed({("m", "2"): "other", ("n", "1"): ""}, models)

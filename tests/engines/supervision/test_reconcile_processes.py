@@ -176,7 +176,7 @@ def _fleets() -> st.SearchStrategy[dict[str, ProcessSpec]]:
 
 
 class Machine:
-    """A machine that does what it is told, a turn later, and checks that the rule is kept."""
+    """A machine that performs each action one turn later, and checks that the rule is kept."""
 
     def __init__(self, running: Mapping[str, ProcessSpec]) -> None:
         self.observed = ready(*running.values())

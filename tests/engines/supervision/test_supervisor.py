@@ -215,7 +215,7 @@ def test_a_worker_that_is_no_longer_wanted_is_drained_first_and_nobody_else_is_t
             await it.until(lambda: "w2" not in it.engine.running())
             assert seen[0] == "drained, running: True"
             assert it.ends[0].again_in is None
-            # Whoever gets the name next is to get work.
+            # The next process of that name should get work.
             await it.until(lambda: not it.has(KEYS.drain("w2")))
             assert it.pid("w1") == kept
 
@@ -263,7 +263,7 @@ def test_the_death_of_a_worker_is_in_the_events_with_its_signal(tmp_path: Path) 
             assert found["w2"].what == "worker died"
             assert "ended with status 3" in found["w2"].detail
             assert [record.what for _, record in reported() if record.about == "gw"] == ["gateway died"]
-            # One that is stopped because it is not wanted any more has not died.
+            # A process that is stopped because it is no longer desired has not died.
             before = len([record for _, record in reported() if record.about == "gw"])
             await it.until(lambda: it.pid("gw") not in (0, pids[1]))
             await it.want(worker("w1"))
@@ -402,7 +402,7 @@ def test_a_record_that_cannot_be_read_ends_nothing_and_a_restart_works(tmp_path:
             pids = it.pid("gw"), it.pid("w1")
             await it.store.transact((), (Put(key, b"\xff no JSON"),))
             await it.until(lambda: any(f"the record {key} cannot be read" in line for line in it.lines))
-            # It works on: what is wanted next is done.
+            # It keeps working: the next desired change is made.
             await it.want(gateway(), worker("w1"), controller())
             await it.until(lambda: it.pid("c"))
             assert (it.pid("gw"), it.pid("w1")) == pids
@@ -433,7 +433,7 @@ def test_a_process_that_dies_again_and_again_is_in_the_store_with_its_last_error
             await it.until(lambda: any("waiting for worker w1" in line for line in it.lines))
             waiting = next(line for line in it.lines if "waiting for" in line)
             assert "ended with status 1: no such module" in waiting
-            # Not wanted any more: nothing is left of it.
+            # No longer desired: its record is deleted.
             await it.want(worker("w2"))
             await it.until(lambda: not dead())
 

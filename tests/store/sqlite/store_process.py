@@ -18,7 +18,7 @@ from isochrone.store.opening import open_store
 PREFIX = "/crash/"
 
 
-def tell(*words: object) -> None:
+def report(*words: object) -> None:
     # One write each: a process killed in between tells a whole line or nothing.
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
@@ -41,7 +41,7 @@ async def write(path: str) -> None:
                 Delete(f"{PREFIX}right/{(number + 3) % 7}"),
             ],
         )
-        tell("acknowledged", number)
+        report("acknowledged", number)
 
 
 def writers(path: str) -> None:
@@ -49,19 +49,19 @@ def writers(path: str) -> None:
         child = os.fork()
         if child == 0:
             asyncio.run(write(path))
-        tell("writer", child)
+        report("writer", child)
         os.waitpid(child, 0)
-        tell("ended", child)
+        report("ended", child)
 
 
 async def hold(path: str) -> None:
     store = open_store(f"sqlite:{path}")
     lease = await store.grant(1.0)
     await store.transact([], [Put("/held", b"", lease.id)])
-    tell("held")
+    report("held")
     while not lease.lost:  # noqa: ASYNC110 - there is nothing to wait on but the clock
         await asyncio.sleep(0.01)
-    tell("lost")
+    report("lost")
     await store.close()
 
 
@@ -77,12 +77,12 @@ async def starve(path: str) -> None:
             await store.transact([], [Put(f"/more/{number}", bytes(4000))])
             number += 1
     except StoreUnavailable as error:
-        tell("refused", error)
+        report("refused", error)
     resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     found = await store.list("/")
-    tell("kept", len(found.entries) == number + 1)
+    report("kept", len(found.entries) == number + 1)
     outcome = await store.transact([], [Put("/last", b"1")])
-    tell("again", outcome.succeeded)
+    report("again", outcome.succeeded)
     await store.close()
 
 

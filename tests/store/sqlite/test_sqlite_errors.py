@@ -1,4 +1,4 @@
-"""Files that cannot be a store: each is told in a sentence that says what to do, and passes when it is mended."""
+"""Files that cannot be a store: each error has a remedy, and the store works when the file is repaired."""
 
 from __future__ import annotations
 
