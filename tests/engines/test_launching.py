@@ -83,7 +83,7 @@ def test_only_one_supervisor_has_a_state(tmp_path: Path) -> None:
 
 def test_a_state_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    message = "--state: directory: expected one that can be written to"
+    message = "--state: directory: expected a writable one"
     with pytest.raises(ConfigError, match=message), single_supervisor(tmp_path / "file" / "s"):
         pass
     with pytest.raises(ConfigError, match=message):
