@@ -243,10 +243,10 @@ def test_flow(record_property: Callable[[str, object], None]) -> None:
 
 def deaf_when_full(sender: type[FrameSender], monkeypatch: pytest.MonkeyPatch) -> None:
     """The sender as it was: above a limit it stops reading, and reads on only when half of that has gone."""
-    waits, resume = sender.waits, sender.resume_writing
+    count_queued, resume = sender.count_queued, sender.resume_writing
 
     def waits_deaf(self: Any, stream: Any, length: int) -> None:
-        waits(self, stream, length)
+        count_queued(self, stream, length)
         if self.unsent > 30_000 and self.write_paused:
             self.transport.pause_reading()
 
@@ -255,7 +255,7 @@ def deaf_when_full(sender: type[FrameSender], monkeypatch: pytest.MonkeyPatch) -
         if self.unsent <= 15_000:
             self.transport.resume_reading()
 
-    monkeypatch.setattr(sender, "waits", waits_deaf)
+    monkeypatch.setattr(sender, "count_queued", waits_deaf)
     monkeypatch.setattr(sender, "resume_writing", resume_deaf)
 
 
