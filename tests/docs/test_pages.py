@@ -87,3 +87,12 @@ def test_the_parameters_of_models_exist() -> None:
     assert len(keys) >= 15
     for key in keys:
         assert f'"{key}"' in code, key
+
+
+def test_the_headers_of_the_protocol_are_listed() -> None:
+    """Every ``x-isochrone-`` header of the code is in the table, and no other."""
+    source = (ROOT / "src" / "isochrone").rglob("*.py")
+    code = set(re.findall(r"[\"'](x-isochrone-[a-z-]+)[\"']", "".join(path.read_text() for path in source)))
+    section = (ROOT / "docs" / "protocol.md").read_text().partition("\n## Headers")[2].partition("\n## ")[0]
+    # The name of the user that the command line sends to the control API.
+    assert set(re.findall(r"x-isochrone-[a-z-]+", section)) == code - {"x-isochrone-user"}
