@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import InvalidArgument
+from isochrone.models.shapes import fits, shown
 
 # TYPE_STRING of ModelConfig is BYTES in the protocol; every other name differs only by the prefix.
 OIP_NAME_BY_DATA_TYPE: dict[int, str] = {
@@ -92,8 +93,8 @@ class Signature:
                 )
             row = shape[1:] if batched else shape
             # One tuple comparison settles the common case of fully declared dims.
-            fits = _fits(row, spec.dims) if name in self._free_inputs else row == spec.dims
-            if not fits or (batched and (not shape or shape[0] < 0)):
+            matches = fits(row, spec.dims) if name in self._free_inputs else row == spec.dims
+            if not matches or (batched and (not shape or shape[0] < 0)):
                 raise self._unexpected_shape(spec, shape)
             if batched and shape[0] != batch:
                 if batch != -1 or shape[0] == 0:
@@ -116,7 +117,7 @@ class Signature:
         note = _BATCH_DIMENSION_NOTE if batched and len(shape) == len(spec.dims) else ""
         return InvalidArgument(
             f"unexpected shape for input '{spec.name}' for model '{self.model}'."
-            f" Expected {_brackets(expected)}, got {_brackets(shape)}{note}"
+            f" Expected {shown(expected)}, got {shown(shape)}{note}"
         )
 
     def _unexpected_batch(self, name: str, given: int, batch: int) -> InvalidArgument:
@@ -147,16 +148,6 @@ class Signature:
             f"{expected} but got {len(given)} inputs for model '{self.model}'. Got input(s) {_quoted(given)},"
             f" but missing required input(s) {_quoted(missing)}."
         )
-
-
-def _fits(row: tuple[int, ...], dims: tuple[int, ...]) -> bool:
-    if len(row) != len(dims):
-        return False
-    return all(size >= 0 if expected == -1 else size == expected for size, expected in zip(row, dims, strict=True))
-
-
-def _brackets(shape: tuple[int, ...]) -> str:
-    return f"[{','.join(map(str, shape))}]"
 
 
 def _quoted(names: Sequence[str] | Mapping[str, TensorSpec]) -> str:

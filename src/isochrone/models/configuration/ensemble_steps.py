@@ -15,6 +15,7 @@ from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import InvalidArgument
 from isochrone.models.configuration.tensor_rules import data_type_name
+from isochrone.models.shapes import shown
 
 _FREE = -1
 
@@ -103,8 +104,8 @@ def _agree(ensemble: str, name: str, given: _Tensor, tensors: dict[str, _Tensor]
     # A model without batching may use [-1, 4] where a model with batching uses rows of [4].
     if not _match(known.dims, given.dims) and not _match(known.full_dims, given.full_dims):
         raise InvalidArgument(
-            f"{where}inconsistent shape: {_shown(known.full_dims)} is inferred from model {known.model} while"
-            f" {_shown(given.full_dims)} is inferred from model {given.model}"
+            f"{where}inconsistent shape: {shown(known.full_dims)} is inferred from model {known.model} while"
+            f" {shown(given.full_dims)} is inferred from model {given.model}"
         )
 
 
@@ -112,10 +113,6 @@ def _match(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
     return len(one) == len(other) and all(
         left == right or _FREE in (left, right) for left, right in zip(one, other, strict=True)
     )
-
-
-def _shown(dims: tuple[int, ...]) -> str:
-    return f"[{','.join(map(str, dims))}]"
 
 
 def _is_decoupled(config: model_config_pb2.ModelConfig, models: Sequence[model_config_pb2.ModelConfig]) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError
+from isochrone.models.shapes import fits
 from isochrone.models.signature import OIP_NAME_BY_DATA_TYPE
 
 
@@ -63,10 +64,7 @@ def validate_dims(dims: Sequence[int], key: str, where: str, *, free: bool = Tru
 def validate_concrete_dims(dims: Sequence[int], declared: Sequence[int], key: str, where: str) -> None:
     """Validates the sizes of actual data, which must fit the declared sizes."""
     validate_dims(dims, key, where, free=False)
-    fits = len(dims) == len(declared) and all(
-        expected in (-1, given) for given, expected in zip(dims, declared, strict=True)
-    )
-    if not fits:
+    if not fits(dims, declared):
         raise ConfigError(where, key, f"sizes that fit {list(declared)}", str(list(dims)))
 
 

@@ -30,6 +30,7 @@ from isochrone.worker.execution.instance import Instance
 from isochrone.worker.execution.replacement import TakeInstance
 from isochrone.worker.execution.reshape import reshaped
 from isochrone.worker.execution.resource_gate import ResourceGate, SharedResources, demands_of
+from isochrone.worker.execution.runner import Runner
 from isochrone.worker.execution.stream_runner import StreamRunner
 from isochrone.worker.execution.watchdog import InlineWatchdog
 from isochrone.worker.scheduling.batch_queue import LevelPolicy, QueueRules
@@ -204,9 +205,7 @@ def _gate(config: Any, resources: SharedResources | None) -> ResourceGate | None
     return ResourceGate(resources, demands)
 
 
-def _start(
-    runner: BatchRunner | StreamRunner | SequenceRunner, prepared: Prepared, finished: Callable[[Instance, Batch], None]
-) -> None:
+def _start(runner: Runner, prepared: Prepared, finished: Callable[[Instance, Batch], None]) -> None:
     """Gives a runner its instances and a function that replaces them."""
     loop = asyncio.get_running_loop()
     model = prepared.description.name

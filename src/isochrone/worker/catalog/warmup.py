@@ -17,6 +17,7 @@ import structlog
 
 from isochrone.clock import SECOND, now_ns
 from isochrone.errors import ConfigError, IsochroneError, ModelFailed
+from isochrone.models.shapes import fits, shown
 from isochrone.models.signature import OIP_NAME_BY_DATA_TYPE
 from isochrone.protocol.tensors.binary import from_binary
 from isochrone.protocol.tensors.datatypes import numpy_of
@@ -110,15 +111,9 @@ def _check_outputs(outputs: Tensors, signature: Signature, rows: int) -> None:
             given = datatype_of(array.dtype)
             raise ModelFailed(f"output '{name}': expected {spec.datatype} as config.pbtxt declares, given {given}")
         shape = (rows, *spec.dims) if signature.max_batch_size else spec.dims
-        if len(shape) != array.ndim or any(
-            size not in (-1, found) for size, found in zip(shape, array.shape, strict=True)
-        ):
-            expected, given = _shown(shape), _shown(array.shape)
+        if not fits(array.shape, shape):
+            expected, given = shown(shape), shown(array.shape)
             raise ModelFailed(f"output '{name}': expected shape {expected} as config.pbtxt declares, given {given}")
-
-
-def _shown(shape: tuple[int, ...]) -> str:
-    return f"[{','.join(map(str, shape))}]"
 
 
 def _zeros(datatype: str, shape: tuple[int, ...]) -> Any:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from isochrone.models.shapes import fits
+
 
 def fit_shape(shape: tuple[int, ...], rows: int, dims: Sequence[int], batched: bool) -> tuple[int, ...]:
     """The shape of a tensor for the model that receives it.
@@ -15,11 +17,6 @@ def fit_shape(shape: tuple[int, ...], rows: int, dims: Sequence[int], batched: b
     """
     if batched == (rows > 0):
         return shape
-    fits = _match(dims, shape)
     if batched:
-        return (1, *shape) if fits else shape
-    return shape[1:] if rows == 1 and not fits else shape
-
-
-def _match(dims: Sequence[int], shape: Sequence[int]) -> bool:
-    return len(dims) == len(shape) and all(declared in (-1, size) for declared, size in zip(dims, shape, strict=True))
+        return (1, *shape) if fits(shape, dims) else shape
+    return shape[1:] if rows == 1 and not fits(shape, dims) else shape

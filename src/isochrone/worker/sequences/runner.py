@@ -6,16 +6,14 @@ request must carry START. Runs on the loop's thread, except ``_run``.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from isochrone.clock import MILLISECOND, now_ns
-from isochrone.errors import IsochroneError, ModelFailed, Unavailable
-from isochrone.worker.execution.batch import answer as complete
-from isochrone.worker.execution.batch import as_model_error
-from isochrone.worker.execution.failure_log import FailureLog
-from isochrone.worker.execution.replacement import MakeInstance, Replacements, discard
+from isochrone.clock import now_ns
+from isochrone.errors import IsochroneError, ModelFailed
+from isochrone.worker.execution.batch import answer, as_model_error
+from isochrone.worker.execution.replacement import MakeInstance, discard
+from isochrone.worker.execution.runner import Runner
 from isochrone.worker.scheduling.alarm import Alarm
 from isochrone.worker.sequences.batcher import SequenceBatch, SequenceBatcher
 
@@ -26,7 +24,7 @@ if TYPE_CHECKING:
     from isochrone.worker.statistics import ModelStatistics
 
 
-class SequenceRunner:
+class SequenceRunner(Runner):
     """Runs one version of a model that keeps state between the requests of a sequence."""
 
     def __init__(
@@ -40,48 +38,30 @@ class SequenceRunner:
         *,
         execution_timeout_ns: int = 0,
     ) -> None:
-        self.instances: list[Instance] = []
-        self._name = name
+        super().__init__(name, curve, statistics, request_ended, execution_timeout_ns)
         self._batcher = batcher
-        self._curve = curve
         self._batched = batched
-        self._statistics = statistics
-        self._request_ended = request_ended
-        self._loop = asyncio.get_running_loop()
         self._alarm = Alarm(self._loop, self._alarm_rang)
-        self._failures = FailureLog(name, statistics.model_version)
         self._busy: list[SequenceBatch | None] = []
-        #: When the run under way on each instance began.
+        #: Start of the current run on each instance.
         self._since: list[int] = []
         #: Numbers of abandoned instances that have not been replaced yet.
         self._lost: set[int] = set()
-        #: 0: none.
-        self._execution_timeout_ns = execution_timeout_ns
-        self._replacements: Replacements
-        #: The error of every request once the version is being unloaded, or has no instance left.
-        self._rejection: IsochroneError | None = None
 
     def start(self, instances: list[Instance], replacement: MakeInstance) -> None:
-        self.instances = instances
+        super().start(instances, replacement)
         self._busy = [None] * len(instances)
         self._since = [0] * len(instances)
-        self._replacements = Replacements(self._name, replacement)
 
     @property
     def pending(self) -> int:
         return self._batcher.pending()
 
-    def steps_digest(self, stages: Mapping[str, str] | None) -> str:
-        return ""
-
     def estimated_wait(self, now: int) -> int:
-        return self._curve.estimate(1) if any(self._busy) else 0
+        return self.curve.estimate(1) if any(self._busy) else 0
 
     def estimated_run(self) -> int:
-        return self._curve.estimate(1)
-
-    def least_run(self) -> int:
-        return self._curve.estimate(1)
+        return self.curve.estimate(1)
 
     def submit(self, request: InferRequest) -> None:
         if self._rejection is not None:
@@ -165,7 +145,7 @@ class SequenceRunner:
 
     def _settle(self, batch: SequenceBatch, outputs: Tensors, error: IsochroneError | None, marks: list[int]) -> None:
         if error is None:
-            self._curve.observe(len(batch.requests), marks[3] - marks[0])
+            self.curve.observe(len(batch.requests), marks[3] - marks[0])
             self._statistics.record_batch(
                 len(batch.requests), marks[1] - marks[0], marks[2] - marks[1], marks[3] - marks[2]
             )
@@ -187,20 +167,11 @@ class SequenceRunner:
             if request.cancelled:
                 request.dropped()
             else:
-                complete(request, outputs_of_row)
+                answer(request, outputs_of_row)
 
     def _reject(self, rejections: list[tuple[InferRequest, IsochroneError]]) -> None:
         for request, error in rejections:
             self._fail(request, error)
-
-    def _fail(self, request: InferRequest, error: IsochroneError) -> None:
-        self._failures.request_failed(error)
-        self._statistics.record_failure(error.code, now_ns() - request.arrived)
-        self._request_ended()
-        if request.cancelled:
-            request.dropped()
-        else:
-            request.fail(error)
 
     def check_stuck(self, now: int) -> None:
         """Abandons runs that exceed their limit. Called about ten times a second."""
@@ -212,11 +183,7 @@ class SequenceRunner:
                 self._abandon(index, batch)
 
     def _abandon(self, index: int, batch: SequenceBatch) -> None:
-        error = ModelFailed(
-            f"model '{self._name}': a run took over execution_timeout_ms"
-            f" ({self._execution_timeout_ns // MILLISECOND}); the instance was abandoned and is replaced, and its"
-            " sequences have ended"
-        )
+        error = self._took_too_long("the instance was abandoned and is replaced, and its sequences have ended")
         self._busy[index] = None
         self._lost.add(index)
         queued = self._batcher.lose(index)
@@ -241,7 +208,7 @@ class SequenceRunner:
         self._start_all(now)
 
     def fail_all(self, error: IsochroneError | None = None) -> None:
-        error = self._rejection = error or Unavailable(f"model '{self._name}' is being unloaded")
+        error = self._rejection = error or self._unloading()
         for request in self._batcher.clear():
             self._fail(request, error)
         for index, batch in enumerate(self._busy):
@@ -251,7 +218,7 @@ class SequenceRunner:
                     self._fail(request, error)
 
     def release(self) -> None:
-        self._rejection = self._rejection or Unavailable(f"model '{self._name}' is being unloaded")
+        super().release()
         self._alarm.close()
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
+from isochrone.models.shapes import fits
 from isochrone.models.signature import OIP_NAME_BY_DATA_TYPE
 from isochrone.protocol.tensors.binary import from_binary
 from isochrone.protocol.tensors.datatypes import numpy_of
@@ -135,7 +136,7 @@ class SequenceTensors:
         for state in self.states:
             tensor = None if outputs is None else outputs.get(state.output_name)
             expected = (rows, *state.dims) if self.batched else state.dims
-            if tensor is None or tensor.dtype != state.dtype or not _fits(tensor.shape, expected):
+            if tensor is None or tensor.dtype != state.dtype or not fits(tensor.shape, expected):
                 given = "none" if tensor is None else f"{tensor.dtype} {list(tensor.shape)}"
                 raise ModelFailed(
                     f"state output '{state.output_name}' of model '{self._model}': expected {state.dtype}"
@@ -174,10 +175,6 @@ def _correlation_value(sequence_id: int | str, dtype: np.dtype[Any]) -> int | by
     if dtype.kind == "i" and value >> (8 * dtype.itemsize - 1):
         value -= 1 << 8 * dtype.itemsize
     return value
-
-
-def _fits(shape: tuple[int, ...], dims: tuple[int, ...]) -> bool:
-    return len(shape) == len(dims) and all(expected in (-1, size) for size, expected in zip(shape, dims, strict=True))
 
 
 def _controls(batching: Any) -> tuple[ControlTensor, ...]:

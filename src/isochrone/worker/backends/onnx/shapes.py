@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from isochrone.errors import InvalidArgument
+from isochrone.models.shapes import shown
 
 
 def check_dims(
@@ -18,14 +19,14 @@ def check_dims(
             raise InvalidArgument(
                 f"unable to load model '{model}', scalar tensor '{tensor}', should only provide 1 in the model"
                 " configuration when the model doesn't support batching. Model configuration provided:"
-                f" {_shown(dims)}."
+                f" {shown(dims)}."
             )
         return
     where = f"model '{model}', tensor '{tensor}': "
     if batched and file[0] != -1:
         raise InvalidArgument(
             f"{where}for the model to support batching the shape should have at least 1 dimension and the first"
-            f" dimension must be -1; but shape expected by the model is {_shown(file)}"
+            f" dimension must be -1; but shape expected by the model is {shown(file)}"
         )
     declared = (-1, *dims) if batched else dims
     if len(declared) == len(file) and all(
@@ -34,15 +35,11 @@ def check_dims(
         return
     given = (
         "(an initial batch dimension because max_batch_size > 0 followed by the explicit tensor shape, making complete"
-        f" shape {_shown(declared)})"
+        f" shape {shown(declared)})"
         if batched
-        else f"(shape {_shown(declared)})"
+        else f"(shape {shown(declared)})"
     )
     raise InvalidArgument(
-        f"{where}the model expects {len(file)} dimensions (shape {_shown(file)}) but the model configuration specifies"
+        f"{where}the model expects {len(file)} dimensions (shape {shown(file)}) but the model configuration specifies"
         f" {len(declared)} dimensions {given}"
     )
-
-
-def _shown(shape: tuple[int, ...]) -> str:
-    return f"[{','.join(map(str, shape))}]"

@@ -1,0 +1,81 @@
+"""The base of every runner: failed requests, hung instances, rejection of requests during an unload.
+
+Runs on the loop's thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from isochrone.clock import MILLISECOND, now_ns
+from isochrone.errors import IsochroneError, ModelFailed, Unavailable
+from isochrone.worker.execution.failure_log import FailureLog
+from isochrone.worker.execution.replacement import MakeInstance, Replacements
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import InferRequest
+    from isochrone.worker.execution.instance import Instance
+    from isochrone.worker.scheduling.latency_curve import LatencyCurve
+    from isochrone.worker.statistics import ModelStatistics
+
+
+class Runner:
+    """Runs the requests of one model version on its instances."""
+
+    def __init__(
+        self,
+        name: str,
+        curve: LatencyCurve,
+        statistics: ModelStatistics,
+        request_ended: Callable[[], None],
+        execution_timeout_ns: int,
+    ) -> None:
+        self.curve = curve
+        self.instances: list[Instance] = []
+        self._name = name
+        self._statistics = statistics
+        #: Called once per request, whatever its outcome.
+        self._request_ended = request_ended
+        #: 0: none.
+        self._execution_timeout_ns = execution_timeout_ns
+        self._failures = FailureLog(name, statistics.model_version)
+        self._loop = asyncio.get_running_loop()
+        self._replacements: Replacements
+        #: The error of every request once the version is being unloaded, or has no instance left.
+        self._rejection: IsochroneError | None = None
+
+    def start(self, instances: list[Instance], replacement: MakeInstance) -> None:
+        """Starts with warm instances."""
+        self.instances = instances
+        self._replacements = Replacements(self._name, replacement)
+
+    def steps_digest(self, stages: Mapping[str, str] | None) -> str:
+        return ""
+
+    def least_run(self) -> int:
+        return self.curve.estimate(1)
+
+    def _fail(self, request: InferRequest, error: IsochroneError) -> None:
+        self._failures.request_failed(error)
+        self._send_failure(request, error)
+
+    def _send_failure(self, request: InferRequest, error: IsochroneError) -> None:
+        self._statistics.record_failure(error.code, now_ns() - request.arrived)
+        self._request_ended()
+        if request.cancelled:
+            request.dropped()
+        else:
+            request.fail(error)
+
+    def _took_too_long(self, consequence: str) -> ModelFailed:
+        limit_ms = self._execution_timeout_ns // MILLISECOND
+        return ModelFailed(f"model '{self._name}': a run took over execution_timeout_ms ({limit_ms}); {consequence}")
+
+    def _unloading(self) -> IsochroneError:
+        return Unavailable(f"model '{self._name}' is being unloaded")
+
+    def release(self) -> None:
+        """Rejects further requests. Called on the loop, before ``close``."""
+        self._rejection = self._rejection or self._unloading()
