@@ -1,4 +1,4 @@
-# Every target sets up what it needs; nothing is assumed but python3, pip and make.
+# Every target sets up what it needs, from python3, pip and make alone.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 	soak peers models clean
 
 help:
-	@echo "make demo         a fleet under load: versions rolled out and back while it runs, and what was seen"
+	@echo "make demo         a fleet under load: versions change while it runs; ends with a summary of all requests"
 	@echo "make demo-policies  a gateway and three workers: policies side by side, a worker killed"
 	@echo "make test         unit, property and system tests, stock tritonclient included"
 	@echo "make test-peers   the same worker against real Triton, grpc-js, curl, nghttp and h2load; then the long tests of fleets"
@@ -21,7 +21,7 @@ help:
 	@echo "                  bench-connections, bench-memory; of the gateway bench-gateway, bench-antagonists,"
 	@echo "                  bench-overload, bench-decisions; of the control plane bench-rollouts, bench-faults,"
 	@echo "                  bench-canaries, bench-applies: bench/README.md says what each shows"
-	@echo "make soak         half an hour of large answers and requests: does anything hang, does memory stay bounded"
+	@echo "make soak         half an hour of large answers and requests; checks for hangs and bounded memory"
 	@echo "make setup        the development environment only;  make peers: the outside servers only"
 
 # An old pip's resolver can search for minutes over the gRPC packages' pins: a current one takes seconds.
@@ -30,7 +30,7 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); $(PYTHON) -m pip install --user --break-system-packages virtualenv && $(PYTHON) -m virtualenv $(VENV); }
 	$(BIN)/python -m pip install -q --upgrade pip
 
-# The demo needs the package alone: a newcomer waits seconds, not minutes. Writing the sample models needs onnx, too.
+# The demo needs the package alone, so its first run takes seconds, not minutes. Writing the sample models needs onnx, too.
 $(VENV)/.demo: pyproject.toml | $(BIN)/python
 	$(BIN)/python -m pip install -q -e .
 	@touch $@
@@ -79,7 +79,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python scripts/fleet_reference.py docs/reference/fleet.md
 	$(BIN)/python scripts/cli_reference.py docs/reference/cli.md
 
-# The outside servers live in an environment of their own: their pins fight ours.
+# The outside servers have their own environment: their pins conflict with ours.
 peers: $(PEERS)/.ready
 
 $(PEERS)/.ready: scripts/setup_peers.sh
