@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from isochrone.errors import InvalidArgument
+from isochrone.errors import InvalidArgument, Unsupported
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
 
 if TYPE_CHECKING:
@@ -26,10 +26,24 @@ def regions_named(inputs: Iterable[object], choices: dict[str, OutputChoice]) ->
     return tuple(dict.fromkeys(name for name in named if isinstance(name, str)))
 
 
+def registered_regions(service: InferenceService) -> SharedMemoryRegions:
+    """The regions for calls that register them and report on them; raises ``Unsupported`` if shared memory is off."""
+    if service.shared_memory is None:
+        raise Unsupported("shared memory is switched off; start the server with --allow-shared-memory")
+    return service.shared_memory
+
+
+def input_view(name: str, region: str, offset: int, size: int, service: InferenceService) -> memoryview:
+    """The bytes of an input in a region."""
+    if service.shared_memory is None:
+        raise _switched_off(f"input '{name}' is in shared memory")
+    return service.shared_memory.view(region, offset, size)
+
+
 def write_output(name: str, choice: OutputChoice, data: Any, service: InferenceService) -> None:
     """Write an output's bytes to the requested region."""
     if service.shared_memory is None:
-        raise _switched_off(name)
+        raise _switched_off(f"output '{name}' asks for shared memory")
     view = service.shared_memory.view(choice.region, choice.region_offset, choice.region_size)
     if len(data) > len(view):
         raise InvalidArgument(
@@ -47,7 +61,7 @@ def infer_with_regions(
     for name, choice in choices.items():
         if choice.region:
             if regions is None:
-                raise _switched_off(name)
+                raise _switched_off(f"output '{name}' asks for shared memory")
             # Checked before the model runs: its result must not be lost because a region does not exist.
             regions.view(choice.region, choice.region_offset, choice.region_size)
     if regions is not None:
@@ -59,10 +73,8 @@ def infer_with_regions(
         raise
 
 
-def _switched_off(name: str) -> InvalidArgument:
-    return InvalidArgument(
-        f"output '{name}' asks for shared memory, which is switched off; start the server with --allow-shared-memory"
-    )
+def _switched_off(request: str) -> InvalidArgument:
+    return InvalidArgument(f"{request}, which is switched off; start the server with --allow-shared-memory")
 
 
 class SharedMemoryRequest(InferRequest):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tritonclient.grpc import service_pb2 as pb
 
 from isochrone.background_tasks import BackgroundTasks
-from isochrone.errors import InvalidArgument, IsochroneError, NotFound, Unsupported
+from isochrone.errors import InvalidArgument, IsochroneError, NotFound
 from isochrone.protocol.access import control_token
 from isochrone.protocol.grpc.calls import CallHead, fail, message_of, parse, respond, unexpected
 from isochrone.protocol.grpc.health import (
@@ -24,12 +24,12 @@ from isochrone.protocol.grpc.health import (
     HealthListResponse,
 )
 from isochrone.protocol.grpc.plan import plain_parameters
+from isochrone.protocol.shared_memory_requests import registered_regions
 from isochrone.protocol.tensors.shared_memory import cuda_regions, refuse_cuda_region
 from isochrone.wire.exchange import Exchange, Route
 
 if TYPE_CHECKING:
     from isochrone.protocol.service import InferenceService
-    from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 
 Method = Callable[["InferenceService", Any], Any]
 
@@ -132,27 +132,21 @@ async def _unload(service: InferenceService, request: Any) -> Any:
     return pb.RepositoryModelUnloadResponse()
 
 
-def _regions(service: InferenceService) -> SharedMemoryRegions:
-    if service.shared_memory is None:
-        raise Unsupported("shared memory is switched off; start the server with --allow-shared-memory")
-    return service.shared_memory
-
-
 def _memory_status(service: InferenceService, request: Any) -> Any:
     response = pb.SystemSharedMemoryStatusResponse()
-    for region in _regions(service).status(request.name):
+    for region in registered_regions(service).status(request.name):
         entry = response.regions[region.name]
         entry.name, entry.key, entry.offset, entry.byte_size = region.name, region.key, region.offset, region.byte_size
     return response
 
 
 def _memory_register(service: InferenceService, request: Any) -> Any:
-    _regions(service).register(request.name, request.key, request.offset, request.byte_size)
+    registered_regions(service).register(request.name, request.key, request.offset, request.byte_size)
     return pb.SystemSharedMemoryRegisterResponse()
 
 
 def _memory_unregister(service: InferenceService, request: Any) -> Any:
-    _regions(service).unregister(request.name)
+    registered_regions(service).unregister(request.name)
     return pb.SystemSharedMemoryUnregisterResponse()
 
 

@@ -17,7 +17,7 @@ from isochrone.errors import InvalidArgument, MalformedRequest
 from isochrone.protocol.grpc.calls import parse
 from isochrone.protocol.messages import OutputChoice, Plan
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
-from isochrone.protocol.shared_memory_requests import regions_named
+from isochrone.protocol.shared_memory_requests import input_view, regions_named
 from isochrone.protocol.tensors.binary import from_binary, from_contents, truth
 from isochrone.protocol.tensors.datatypes import element_count, item_size, numpy_of
 from isochrone.protocol.varint import read_varint
@@ -194,13 +194,8 @@ def read_inputs(plan: GrpcPlan, message: Any, raw: Sequence[Buffer], service: In
         parameters = plain_parameters(item.parameters)
         region = parameters.get("shared_memory_region")
         if region is not None:
-            if service.shared_memory is None:
-                raise InvalidArgument(
-                    f"input '{name}' is in shared memory, which is switched off; "
-                    "start the server with --allow-shared-memory"
-                )
             size, offset = parameters.get("shared_memory_byte_size", 0), parameters.get("shared_memory_offset", 0)
-            view = service.shared_memory.view(region, offset, size)
+            view = input_view(name, region, offset, size, service)
             inputs[name] = from_binary(name, datatype, shape, view, plan.model_name)
         elif item.HasField("contents"):
             inputs[name] = from_contents(name, datatype, shape, item.contents)

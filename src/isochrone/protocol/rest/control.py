@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from isochrone.background_tasks import BackgroundTasks
-from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest, PermissionDenied, Unsupported
+from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest, PermissionDenied
 from isochrone.protocol import control_json, orca
 from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpected
+from isochrone.protocol.shared_memory_requests import registered_regions
 from isochrone.protocol.tensors.datatypes import shown
 from isochrone.protocol.tensors.shared_memory import cuda_regions, refuse_cuda_region
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
@@ -23,7 +24,6 @@ from isochrone.wire.exchange import Exchange, Head, Headers, Route
 if TYPE_CHECKING:
     from isochrone.protocol.access.fencing import Fence
     from isochrone.protocol.service import InferenceService
-    from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 
 
 class Call:
@@ -220,14 +220,8 @@ async def _unload(call: Call) -> Answer:
 # Shared memory.
 
 
-def _regions(call: Call) -> SharedMemoryRegions:
-    if call.service.shared_memory is None:
-        raise Unsupported("shared memory is switched off; start the server with --allow-shared-memory")
-    return call.service.shared_memory
-
-
 def _memory_status(call: Call) -> Answer:
-    regions = _regions(call).status(call.arguments.get("region", ""))
+    regions = registered_regions(call.service).status(call.arguments.get("region", ""))
     return [
         {"name": region.name, "key": region.key, "offset": region.offset, "byte_size": region.byte_size}
         for region in regions
@@ -245,11 +239,13 @@ def _memory_register(call: Call) -> Answer:
     offset = call.body.get("offset", 0)
     if not isinstance(offset, int) or isinstance(offset, bool):
         raise InvalidArgument(f"'offset': expected int, given {shown(offset)}")
-    _regions(call).register(call.arguments["region"], call.body["key"], offset, call.body["byte_size"])
+    registered_regions(call.service).register(
+        call.arguments["region"], call.body["key"], offset, call.body["byte_size"]
+    )
 
 
 def _memory_unregister(call: Call) -> Answer:
-    _regions(call).unregister(call.arguments.get("region", ""))
+    registered_regions(call.service).unregister(call.arguments.get("region", ""))
 
 
 def _cuda_status(call: Call) -> Answer:

@@ -14,7 +14,7 @@ from isochrone.errors import InvalidArgument
 from isochrone.protocol.messages import OutputChoice, Plan
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
 from isochrone.protocol.rest.json_bodies import read_json
-from isochrone.protocol.shared_memory_requests import regions_named
+from isochrone.protocol.shared_memory_requests import input_view, regions_named
 from isochrone.protocol.tensors.binary import from_binary, size_mismatch, truth
 from isochrone.protocol.tensors.datatypes import element_count, item_size, numpy_of, shown
 from isochrone.protocol.tensors.json_values import from_json
@@ -194,7 +194,7 @@ def read_inputs(plan: RestPlan, body: Buffer, service: InferenceService) -> Tens
                 continue
             name, datatype, where, shape, start_or_count, start, stop = source
             if stop is None:
-                view_ = _region(service, name, where, start_or_count, start)
+                view_ = input_view(name, where, start_or_count, start, service)
                 inputs[name] = from_binary(name, datatype, shape, view_, plan.model_name)
                 continue
             if stop > len(body):
@@ -210,11 +210,3 @@ def read_inputs(plan: RestPlan, body: Buffer, service: InferenceService) -> Tens
 
 def _short(name: str, expected: int, given: int) -> InvalidArgument:
     return InvalidArgument(f"unexpected end of the body: input '{name}' announces {expected} bytes, given {given}")
-
-
-def _region(service: InferenceService, name: str, region: str, offset: int, size: int) -> memoryview:
-    if service.shared_memory is None:
-        raise InvalidArgument(
-            f"input '{name}' is in shared memory, which is switched off; start the server with --allow-shared-memory"
-        )
-    return service.shared_memory.view(region, offset, size)
