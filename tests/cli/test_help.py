@@ -32,6 +32,8 @@ def test_h_is_help_and_no_type_is_pythons(words: tuple[str, ...]) -> None:
     short = CliRunner().invoke(app, [*words, "-h"])
     assert short.exit_code == 0, short.output
     assert short.output == CliRunner().invoke(app, [*words, "--help"]).output
+    assert "Commands:" in short.output or "Examples:\n    isochrone " in short.output
+    assert "[[" not in short.output
     for wrong in ("list[", "<str>", "<int", "<float", "<path>", "<Path>"):
         assert wrong not in short.output
 
@@ -44,7 +46,7 @@ def test_options_of_several_values_say_what_one_is() -> None:
 
 
 def test_h_is_not_taken_from_a_models_arguments() -> None:
-    assert "MODEL=VERSION...  The version" in CliRunner().invoke(app, ["rollout", "start", "-h"]).output
+    assert "MODEL=VERSION  The version" in CliRunner().invoke(app, ["rollout", "start", "-h"]).output
 
 
 def _completed(words: str) -> list[str]:

@@ -37,6 +37,15 @@ Examples:
 The same scenario and seed give the same figures, byte for byte. docs/simulator.md describes the models.
 """
 
+TRAIN_EPILOG = """
+\b
+Examples:
+  isochrone simulate train --out weights.json
+  isochrone simulate train --out weights.json --seed 7 --minutes 10
+  isochrone simulate train --out weights.json --minutes 1 --trials 0
+
+The gateway uses the weights with policy_options: {weights: weights.json}. docs/learned.md describes the policy.
+"""
 
 #: Seconds between two lines of progress without a terminal.
 _LINE_SECONDS = 15
@@ -113,7 +122,7 @@ def simulate(
         console.print(f"plot: {plot_to}", highlight=False)
 
 
-@app.command("train")
+@app.command("train", epilog=TRAIN_EPILOG)
 def train_command(
     out: Annotated[Path, typer.Option(help="Output file: weights as JSON, for the policy's `weights` option.")],
     seed: Annotated[int, typer.Option(help="Seed of the training: the same seed gives the same bytes.", min=0)] = 1,

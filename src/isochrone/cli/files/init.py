@@ -30,7 +30,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 @app.command(epilog=EPILOG)
 def init(
-    directory: Annotated[Path, typer.Argument(metavar="[DIR]", help="Where fleet.yaml is written.")] = Path("."),
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where fleet.yaml is written.")] = Path("."),
     models: Annotated[
         Path | None, typer.Option(help="The model repository.", show_default="DIR/models, else DIR")
     ] = None,

@@ -37,7 +37,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command(epilog=EPILOG)
 def logs(
     process: Annotated[
-        str | None, typer.Argument(metavar="[PROCESS]", help="A worker, gateway or controller. [default: all]")
+        str | None, typer.Argument(metavar="PROCESS", help="A worker, gateway or controller. [default: all]")
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines as they come.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", help="Number of the last lines of each process.", min=0)] = 20,

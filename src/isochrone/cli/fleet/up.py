@@ -58,7 +58,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 @app.command(epilog=EPILOG)
 def up(
     fleet: Annotated[
-        Path | None, typer.Argument(metavar="[FLEET.yaml]", help="The fleet, see docs/fleet.md.", show_default=False)
+        Path | None, typer.Argument(metavar="FLEET.yaml", help="The fleet, see docs/fleet.md.", show_default=False)
     ] = None,
     state: Annotated[
         Path | None,

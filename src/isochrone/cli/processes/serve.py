@@ -51,7 +51,9 @@ def serve(
     context: typer.Context,
     models: Annotated[
         list[Path] | None,
-        typer.Argument(help="Model repositories: directories in Triton's layout.", show_default=False),
+        typer.Argument(
+            metavar="MODELS", help="Model repositories: directories in Triton's layout.", show_default=False
+        ),
     ] = None,
     model_repository: Annotated[
         list[Path] | None,

@@ -45,7 +45,7 @@ Examples:
 """
 
 IdentityArgument = Annotated[
-    str | None, typer.Argument(metavar="[ID]", help="The rollout. [default: the one in canary]", show_default=False)
+    str | None, typer.Argument(metavar="ID", help="The rollout. [default: the one in canary]", show_default=False)
 ]
 
 app = typer.Typer(

@@ -77,7 +77,7 @@ def main() -> None:
 @app.command(epilog=START_EPILOG)
 def start(
     changes: Annotated[
-        list[str], typer.Argument(metavar="MODEL=VERSION...", help="The version that each model is to serve.")
+        list[str], typer.Argument(metavar="MODEL=VERSION", help="The version that each model is to serve.")
     ],
     cutover: Annotated[
         str | None, typer.Option(help="fast or strict.", show_default="as fleet.yaml says", metavar="MODE")
@@ -105,7 +105,7 @@ def start(
 
 @app.command(epilog=STATUS_EPILOG)
 def status(
-    identity: Annotated[str | None, typer.Argument(metavar="[ID]", help="A rollout. [default: the latest]")] = None,
+    identity: Annotated[str | None, typer.Argument(metavar="ID", help="A rollout. [default: the latest]")] = None,
     api: ApiOption = DEFAULT_API,
     as_json: JsonOption = False,
 ) -> None:
