@@ -92,7 +92,7 @@ def test_its_successor_is_left_alone(tmp_path: Path) -> None:
     with_store(tmp_path, work)
 
 
-def test_one_that_said_farewell_needs_nothing(tmp_path: Path) -> None:
+def test_a_gateway_that_deregistered_needs_nothing(tmp_path: Path) -> None:
     async def work(store: Store) -> None:
         await Membership(store, KEYS).forget_gateway("gw", 100)
         assert (await view(store)).entries == {}

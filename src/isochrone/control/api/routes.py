@@ -143,17 +143,15 @@ async def _abort(service: ControlService, request: Request) -> Response:
 
 
 async def _promote(service: ControlService, request: Request) -> Response:
-    def decide(view: View, context: RequestContext) -> Decision[RolloutRecord]:
-        return rollouts.promote(view, request.path_params["id"], context)
-
-    return answer(await service.change(who_asks(request), decide))
+    identity = request.path_params["id"]
+    done = await service.change(who_asks(request), lambda view, context: rollouts.promote(view, identity, context))
+    return answer(done)
 
 
 async def _rollback(service: ControlService, request: Request) -> Response:
-    def decide(view: View, context: RequestContext) -> Decision[RolloutRecord]:
-        return rollouts.rollback(view, request.path_params["model"], context)
-
-    return answer(await service.change(who_asks(request), decide), 201)
+    model = request.path_params["model"]
+    done = await service.change(who_asks(request), lambda view, context: rollouts.rollback(view, model, context))
+    return answer(done, 201)
 
 
 async def _scale(service: ControlService, request: Request) -> Response:
@@ -166,24 +164,21 @@ async def _scale(service: ControlService, request: Request) -> Response:
 
 
 async def _drain(service: ControlService, request: Request) -> Response:
-    def decide(view: View, context: RequestContext) -> Decision[str]:
-        return processes.drain(view, request.path_params["name"], context)
-
-    return answer(Done(await service.change(who_asks(request), decide)))
+    name = request.path_params["name"]
+    done = await service.change(who_asks(request), lambda view, context: processes.drain(view, name, context))
+    return answer(Done(done))
 
 
 async def _undrain(service: ControlService, request: Request) -> Response:
-    def decide(view: View, context: RequestContext) -> Decision[str]:
-        return processes.undrain(view, request.path_params["name"], context)
-
-    return answer(Done(await service.change(who_asks(request), decide)))
+    name = request.path_params["name"]
+    done = await service.change(who_asks(request), lambda view, context: processes.undrain(view, name, context))
+    return answer(Done(done))
 
 
 async def _forget_gateway(service: ControlService, request: Request) -> Response:
-    def decide(view: View, context: RequestContext) -> Decision[str]:
-        return processes.forget_gateway(view, request.path_params["name"], context)
-
-    return answer(Done(await service.change(who_asks(request), decide)))
+    name = request.path_params["name"]
+    done = await service.change(who_asks(request), lambda view, context: processes.forget_gateway(view, name, context))
+    return answer(Done(done))
 
 
 async def _restore_epoch(service: ControlService, request: Request) -> Response:

@@ -13,14 +13,12 @@ from typing import Any
 from isochrone.control.api.messages import GatewayStatus, ModelStatus, Status, StoreState, WorkerStatus
 from isochrone.control.fleet.processes import processes
 from isochrone.control.fleet.reading import fleet_of
-from isochrone.control.state.keys import PREFIX
 from isochrone.control.state.records import (
     ABORTED,
     Assignment,
     EventRecord,
     GatewayRecord,
     ProcessRecord,
-    ReconciledRecord,
     RolloutRecord,
     WorkerRecord,
 )
@@ -41,9 +39,9 @@ def fleet_status(view: View, store: StoreState) -> Status:
     gateways = view.gateways
     names = sorted({*gateways, *view.known_gateways})
     return Status(
-        fleet=view.keys.prefix.removeprefix(PREFIX).rstrip("/"),
+        fleet=view.keys.fleet_name,
         generation=fleet.generation if fleet is not None else 0,
-        followed=(view.read(view.keys.reconciled, ReconciledRecord) or ReconciledRecord(0)).generation,
+        followed=view.reconciled.generation,
         epoch=epoch.epoch if epoch is not None else 0,
         leader=view.leader,
         store=store,

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from isochrone.control.fleet.planning.groups import groups_of
 from isochrone.control.state.records import (
     ABORTING,
     DRAINING,
@@ -96,7 +97,8 @@ def reconcile(
         return None
     rollouts: list[RolloutRecord] = []
     fresh = {name for name in versions if name not in epoch.models}
-    for names in [fresh, *_groups(set(versions) - fresh, desired)]:
+    ties = {name: (*model.together, *model.stages) for name, model in desired.items()}
+    for names in [fresh, *groups_of(sorted(set(versions) - fresh), ties)]:
         if names:
             identity = f"r{first_number + len(rollouts)}"
             brought = {name: versions[name] for name in sorted(names)}
@@ -199,18 +201,6 @@ def _is_coming(rollout: RolloutRecord, desired: Mapping[str, DesiredModel], chan
             for name, change in rollout.changes.items()
         )
     )
-
-
-def _groups(names: set[str], desired: Mapping[str, DesiredModel]) -> list[set[str]]:
-    """Groups of changing models that change as one."""
-    groups: list[set[str]] = []
-    for name in sorted(names):
-        joined = {name, *(other for other in (*desired[name].together, *desired[name].stages) if other in names)}
-        for group in [group for group in groups if group & joined]:
-            groups.remove(group)
-            joined |= group
-        groups.append(joined)
-    return groups
 
 
 def _rollout(

@@ -13,7 +13,7 @@ from isochrone.control.desired.reconcile import FILE, DesiredModel, Reconciliati
 from isochrone.control.fleet.planning.keeping import needed_pools
 from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.leader.records import LeaderRecords
-from isochrone.control.leader.rollout_writes import changes_text, epoch_writes
+from isochrone.control.leader.rollout_writes import epoch_writes
 from isochrone.control.state.records import (
     BY_ADDRESS,
     EpochRecord,
@@ -104,7 +104,7 @@ class FleetReconciler:
         operations: list[Put | Delete] = [Put(self._keys.rollout_number, str(number).encode())]
         for rollout in batch:
             operations.append(Put(self._keys.rollout(rollout.identity), encode(rollout)))
-            operations.append(self._records.event(FILE, "rollout asked for", rollout.identity, changes_text(rollout)))
+            operations.append(self._records.event(FILE, "rollout asked for", rollout.identity, rollout.summary))
         return operations
 
     async def _write_if_unchanged(self, view: View, operations: Sequence[Put | Delete]) -> bool:

@@ -46,7 +46,7 @@ def rollout_writes(
             compares.append(view.unchanged(keys.switch))
         operations.append(Delete(keys.switch))
     if decision.event:
-        operations.append(event(record.by, f"rollout {decision.event}", record.identity, changes_text(record)))
+        operations.append(event(record.by, f"rollout {decision.event}", record.identity, record.summary))
     return compares, operations
 
 
@@ -54,7 +54,3 @@ def epoch_writes(keys: Keys, record: EpochRecord) -> tuple[Put, Put]:
     """The commit and its copy."""
     value = encode(record)
     return Put(keys.epoch, value), Put(keys.epoch_copy, value)
-
-
-def changes_text(record: RolloutRecord) -> str:
-    return ", ".join(f"{name} {change.before or 'none'} → {change.version}" for name, change in record.changes.items())

@@ -16,7 +16,6 @@ from isochrone.control.fleet.planning.steps import IGNORE, REFUSE
 from isochrone.control.fleet.reading import fleet_of, with_workers
 from isochrone.control.requests.decisions import Conflict, Decision, RequestContext, applied_fleet, one_of
 from isochrone.control.state.events import event
-from isochrone.control.state.keys import PREFIX
 from isochrone.control.state.records import (
     ABORTING,
     DONE,
@@ -64,7 +63,7 @@ def apply_fleet(
     names it ("model detector", "pool cpu"); True: everything in the plan. ``lost``: why the new repositories cannot
     serve the committed versions.
     """
-    name = view.keys.prefix.removeprefix(PREFIX).rstrip("/")
+    name = view.keys.fleet_name
     if file.fleet.name != name:
         raise InvalidArgument(f"name: expected '{name}', the fleet of this controller, given '{file.fleet.name}'")
     before = view.fleet
@@ -187,7 +186,7 @@ def _standing(view: View, versions: Mapping[str, str]) -> dict[str, str]:
     A version that was rolled out or back by hand stands in that case (``desired.reconcile``), so the plan must not
     contain a rollout.
     """
-    reconciled = view.read(view.keys.reconciled, ReconciledRecord) or ReconciledRecord(0)
+    reconciled = view.reconciled
     asked = {name: version for name, version in versions.items() if reconciled.versions.get(name) == version}
     return {name: asked.get(name, served.version) for name, served in view.assignments.items()}
 

@@ -187,11 +187,8 @@ def _created(
     view: View, record: RolloutRecord, conditions: tuple[base.Compare, ...], counted: base.Put, context: RequestContext
 ) -> Decision[RolloutRecord]:
     key = view.keys.rollout(record.identity)
-    changes = ", ".join(
-        f"{model} {change.before or 'none'} → {change.version}" for model, change in record.changes.items()
-    )
     what = "rollback started" if record.kind == "rollback" else "rollout started"
-    detail = f"{changes}; {record.cutover}{', canary' if record.canary else ''}"
+    detail = f"{record.summary}; {record.cutover}{', canary' if record.canary else ''}"
     reported = event(view.keys, EventRecord(context.at, context.who, what, record.identity, detail), context.unique)
     operations = (base.Put(key, encode(record)), counted, reported)
     return Decision(record, (*conditions, base.Compare(key, 0)), operations)

@@ -9,6 +9,7 @@ class Keys:
     """The keys of one fleet."""
 
     def __init__(self, fleet: str) -> None:
+        self.fleet_name = fleet
         self.prefix = f"{PREFIX}{fleet}/"
         #: The fleet.yaml that was applied last.
         self.fleet = f"{self.prefix}fleet"

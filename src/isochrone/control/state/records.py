@@ -276,6 +276,11 @@ class RolloutRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     def is_over(self) -> bool:
         return self.state in OVER
 
+    @property
+    def summary(self) -> str:
+        """``detector 1 → 2, tracker none → 1``."""
+        return ", ".join(f"{name} {each.before or 'none'} → {each.version}" for name, each in self.changes.items())
+
     def goes_after(self, worker: WorkerRecord) -> str:
         """The worker that must have loaded it before this one may; "": none."""
         first = self.first_loads.get(worker.pool, "") if self.state == PREPARING else ""

@@ -7,10 +7,11 @@ agreement.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from isochrone.control.fleet.planning.differences import differences, listed
+from isochrone.control.fleet.planning.groups import groups_of
 from isochrone.control.fleet.planning.ineffective import ineffective
 from isochrone.control.fleet.planning.lonely_stages import lonely_stages, without_traffic
 from isochrone.control.fleet.planning.losses import (
@@ -236,27 +237,13 @@ def _version_steps(
 
 
 def rollout_groups(
-    fleet: Fleet, changed: Iterable[str], stages: Mapping[str, Sequence[str]] | None = None
+    fleet: Fleet, changed: Collection[str], stages: Mapping[str, Sequence[str]] | None = None
 ) -> list[tuple[str, ...]]:
-    """Groups of changing models that change as one: tied by ``with``, or as stages of an ensemble."""
-    waiting = list(dict.fromkeys(changed))
-    groups: list[tuple[str, ...]] = []
-    ties = {name: {*fleet.of(name).changes_with, *fleet.of(name).stages} for name in {*fleet.models, *waiting}}
+    """Groups of changing models that change as one. ``stages``: of ensembles that leave them to their configuration."""
+    ties = {name: {*fleet.of(name).changes_with, *fleet.of(name).stages} for name in {*fleet.models, *changed}}
     for name, models in (stages or {}).items():
         ties.setdefault(name, set()).update(models)
-    while waiting:
-        group = {waiting[0]}
-        while more := {
-            other for other in waiting if other not in group and any(_tied(ties, one, other) for one in group)
-        }:
-            group |= more
-        groups.append(tuple(name for name in waiting if name in group))
-        waiting = [name for name in waiting if name not in group]
-    return groups
-
-
-def _tied(ties: Mapping[str, set[str]], one: str, other: str) -> bool:
-    return other in ties.get(one, ()) or one in ties.get(other, ())
+    return groups_of(changed, ties)
 
 
 def _rule_steps(before: Fleet, after: Fleet, committed: Mapping[str, Assignment]) -> Iterator[Step]:
