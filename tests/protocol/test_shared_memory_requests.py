@@ -109,11 +109,11 @@ def test_unregistering_all_leaves_those_in_use(regions: SharedMemoryRegions) -> 
 
 
 def test_a_request_that_is_refused_holds_nothing(regions: SharedMemoryRegions) -> None:
-    def refuse(request: Any) -> None:
+    def reject(request: Any) -> None:
         raise NotFound("no such model")
 
     with pytest.raises(NotFound):
-        infer_with_regions(service(regions, refuse), leased(message_of()), {})
+        infer_with_regions(service(regions, reject), leased(message_of()), {})
     regions.unregister("r")
 
 

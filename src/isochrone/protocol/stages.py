@@ -36,10 +36,10 @@ def parse_stages(value: bytes) -> dict[str, str]:
     for part in value.decode("latin-1").split(","):
         name, equals, version = (word.strip() for word in part.partition("="))
         if not name or not equals or not _VERSION.fullmatch(version):
-            raise _refusal("model=version pairs as in preprocess=2,detector=2", part)
+            raise _invalid("model=version pairs as in preprocess=2,detector=2", part)
         model = _unquoted(name)
         if stages.setdefault(model, version) != version:
-            raise _refusal(f"one version of '{model}'", f"{stages[model]} and {version}")
+            raise _invalid(f"one version of '{model}'", f"{stages[model]} and {version}")
     return stages
 
 
@@ -47,10 +47,10 @@ def _unquoted(name: str) -> str:
     try:
         return unquote(name, errors="strict")
     except UnicodeDecodeError:
-        raise _refusal("model names in UTF-8, percent-encoded", name) from None
+        raise _invalid("model names in UTF-8, percent-encoded", name) from None
 
 
-def _refusal(expected: str, given: str) -> InvalidArgument:
+def _invalid(expected: str, given: str) -> InvalidArgument:
     return InvalidArgument(f"header x-isochrone-stages: expected {expected}, given {given[:100]!r}")
 
 

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from isochrone.errors import InvalidArgument, MalformedRequest
-from isochrone.protocol.rest.json_bodies import read_json, refuse_repeated_keys
+from isochrone.protocol.rest.json_bodies import read_json, reject_repeated_keys
 from isochrone.protocol.tensors.json_values import number
 
 
@@ -58,7 +58,7 @@ def test_ordinary_numbers_are_left_alone(value: float) -> None:
 
 
 def test_keys_that_are_given_twice() -> None:
-    refuse_repeated_keys(b'{"a": {"b": 1}, "b": [{"a": NaN}]}')
+    reject_repeated_keys(b'{"a": {"b": 1}, "b": [{"a": NaN}]}')
     for body in (b'{"a": 1, "a": 2}', b'{"x": {"a": 1, "b": 2, "a": 1}}', b'[{"a": 1, "\\u0061": 1}]'):
         with pytest.raises(InvalidArgument, match="'a' already exists in request"):
-            refuse_repeated_keys(body)
+            reject_repeated_keys(body)

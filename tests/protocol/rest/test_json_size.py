@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from isochrone.errors import InvalidArgument, PayloadTooLarge
-from isochrone.protocol.rest.json_bodies import MAX_JSON_BYTES, refuse_repeated_keys
+from isochrone.protocol.rest.json_bodies import MAX_JSON_BYTES, reject_repeated_keys
 from isochrone.protocol.rest.plan import decode_plan
 
 
@@ -22,4 +22,4 @@ def test_not_a_number_in_megabytes_of_json_is_refused() -> None:
 def test_a_repeated_key_among_very_many_is_found() -> None:
     keys = ", ".join(f'"{index}": 0' for index in range(200_000))
     with pytest.raises(InvalidArgument, match="'199999' already exists"):
-        refuse_repeated_keys(f'{{{keys}, "199999": 1}}'.encode())
+        reject_repeated_keys(f'{{{keys}, "199999": 1}}'.encode())

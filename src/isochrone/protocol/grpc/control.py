@@ -25,7 +25,7 @@ from isochrone.protocol.grpc.health import (
 )
 from isochrone.protocol.grpc.plan import plain_parameters
 from isochrone.protocol.shared_memory_requests import registered_regions
-from isochrone.protocol.tensors.shared_memory import cuda_regions, refuse_cuda_region
+from isochrone.protocol.tensors.shared_memory import cuda_regions, reject_cuda_region
 from isochrone.wire.exchange import Exchange, Route
 
 if TYPE_CHECKING:
@@ -156,7 +156,7 @@ def _cuda_status(service: InferenceService, request: Any) -> Any:
 
 
 def _cuda_register(service: InferenceService, request: Any) -> Any:
-    refuse_cuda_region(request.name)
+    reject_cuda_region(request.name)
 
 
 def _cuda_unregister(service: InferenceService, request: Any) -> Any:

@@ -140,7 +140,7 @@ class InferStream:
                 try:
                     message = self._reader.take()
                 except Unavailable as error:
-                    self._refuse("", error)
+                    self._reject("", error)
                     continue
                 if message is None:
                     break
@@ -189,7 +189,7 @@ class InferStream:
             body = inflate(inflation, self._reader, lambda found: self._inflated(arrived, packed, found))
         except IsochroneError as error:
             self._reader.give_back(packed)
-            self._refuse("", error)
+            self._reject("", error)
             return
         if body is None:
             self._inflation = inflation
@@ -203,12 +203,12 @@ class InferStream:
         self._inflation = None
         self._reader.give_back(packed)
         if isinstance(found, IsochroneError):
-            self._refuse("", found)
+            self._reject("", found)
         else:
             self._take_body(arrived, 0, found)
             self._settle()
 
-    def _refuse(self, request_id: str, error: IsochroneError) -> None:
+    def _reject(self, request_id: str, error: IsochroneError) -> None:
         """Answer one request with an error; the stream continues."""
         self._outstanding.append(_failed(self, request_id, error))
         self._settle()
@@ -226,7 +226,7 @@ class InferStream:
             request.decoupled = self.service.is_decoupled(plan.model_name, plan.model_version)
         except Exception as error:
             self._reader.give_back(len(payload))
-            self._refuse(request_id, error if isinstance(error, IsochroneError) else unexpected(error))
+            self._reject(request_id, error if isinstance(error, IsochroneError) else unexpected(error))
             return
         request.size = len(payload)
         self._outstanding_bytes += request.size

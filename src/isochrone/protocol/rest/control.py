@@ -18,7 +18,7 @@ from isochrone.protocol import control_json, orca
 from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpected
 from isochrone.protocol.shared_memory_requests import registered_regions
 from isochrone.protocol.tensors.datatypes import shown
-from isochrone.protocol.tensors.shared_memory import cuda_regions, refuse_cuda_region
+from isochrone.protocol.tensors.shared_memory import cuda_regions, reject_cuda_region
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
 
 if TYPE_CHECKING:
@@ -258,7 +258,7 @@ def _cuda_register(call: Call) -> Answer:
     for key in ("raw_handle", "device_id", "byte_size"):
         if key not in call.body:
             raise InvalidArgument(f"Shared memory register request has no '{key}' field")
-    refuse_cuda_region(call.arguments["region"])
+    reject_cuda_region(call.arguments["region"])
 
 
 def _cuda_unregister(call: Call) -> Answer:

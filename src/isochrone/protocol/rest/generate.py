@@ -15,7 +15,7 @@ from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
 from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpected
 from isochrone.protocol.rest.generate_objects import read_generate, write_generate
 from isochrone.protocol.rest.headers import timeout_header
-from isochrone.protocol.rest.json_bodies import read_json, refuse_repeated_keys
+from isochrone.protocol.rest.json_bodies import read_json, reject_repeated_keys
 from isochrone.protocol.stages import stages_of
 from isochrone.protocol.tensors.datatypes import name_of
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
@@ -43,7 +43,7 @@ class GenerateRoute(Route):
         try:
             raw = exchange.body
             body: object = read_json(raw, msgspec.json.decode, object)
-            refuse_repeated_keys(raw)
+            reject_repeated_keys(raw)
             declared, max_batch_size = service.declared_inputs(self._model, self._version)
             generate = read_generate(body, declared, max_batch_size)
             plan = Plan(

@@ -52,7 +52,7 @@ def read_json(body: Buffer, decode: Callable[[Any], Kind], kind: type[Kind]) -> 
         raise _malformed(error) from None
 
 
-def refuse_repeated_keys(body: Buffer) -> None:
+def reject_repeated_keys(body: Buffer) -> None:
     """Raise if a JSON object, at any depth, has a key twice; the body is known to be JSON."""
     try:
         json.loads(bytes(body), object_pairs_hook=_once)
@@ -71,11 +71,11 @@ def _finite(text: str) -> float:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        _refuse_second(pairs)
+        _reject_second(pairs)
     return found
 
 
-def _refuse_second(pairs: list[tuple[str, Any]]) -> NoReturn:
+def _reject_second(pairs: list[tuple[str, Any]]) -> NoReturn:
     counts = Counter(name for name, _ in pairs)
     second = counts.most_common(1)[0][0]
     raise InvalidArgument(f"input or parameter {shown(second)} already exists in request: a key may be given once")

@@ -52,14 +52,14 @@ def from_json(name: str, datatype: str, shape: Sequence[int], data: object) -> T
     types = set(map(type, flat))
     if dtype.kind == "b":
         if not types <= _BOOL:
-            _refuse(where, datatype, flat, _BOOL, "true or false")
+            _reject(where, datatype, flat, _BOOL, "true or false")
         return np.array(flat, dtype).reshape(shape)
     if dtype.kind == "f":
         if not types <= _NUMBER:
-            _refuse(where, datatype, flat, _NUMBER, "a number")
+            _reject(where, datatype, flat, _NUMBER, "a number")
         return _floats(where, datatype, dtype, flat).reshape(shape)
     if not types <= _INT:
-        _refuse(where, datatype, flat, _INT, "an integer")
+        _reject(where, datatype, flat, _INT, "an integer")
     limits = np.iinfo(dtype)
     # Checked on the list: numpy 1.x wraps values outside the range.
     if flat and (min(flat) < limits.min or max(flat) > limits.max):
@@ -139,7 +139,7 @@ def _outside(where: str, datatype: str, index: int, value: object) -> InvalidArg
 
 def _bytes(where: str, flat: list[Any], shape: Sequence[int]) -> Tensor:
     if not set(map(type, flat)) <= _STR:
-        _refuse(where, "BYTES", flat, _STR, "a string")
+        _reject(where, "BYTES", flat, _STR, "a string")
     try:
         return bytes_tensor([value.encode() for value in flat], shape)
     except UnicodeEncodeError as error:
@@ -159,6 +159,6 @@ def _text(element: object) -> str:
     raise Internal(f"BYTES output element {shown(element)} is of type {type(element).__name__}, expected bytes or str")
 
 
-def _refuse(where: str, datatype: str, flat: list[Any], allowed: set[type], expected: str) -> NoReturn:
+def _reject(where: str, datatype: str, flat: list[Any], allowed: set[type], expected: str) -> NoReturn:
     index = next(i for i, value in enumerate(flat) if type(value) not in allowed)
     raise InvalidArgument(f"{where}: element {index} is {shown(flat[index])}, expected {expected} for {datatype}")

@@ -137,7 +137,7 @@ def cuda_regions(name: str = "") -> list[SharedMemoryRegion]:
     return []
 
 
-def refuse_cuda_region(name: str) -> NoReturn:
+def reject_cuda_region(name: str) -> NoReturn:
     raise InvalidArgument(
         f"failed to register shared memory region: invalid args: region {shown(name)} is CUDA shared memory, "
         "which this server does not have"

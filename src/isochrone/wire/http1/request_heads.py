@@ -16,7 +16,7 @@ _MAX_MEMOISED_BYTES = 2048
 _MAX_MEMOISED_HEADS = 2048
 
 
-class HeadRefused(Exception):
+class HeadRejected(Exception):
     """The head is rejected: the HTTP status and message of the answer before the connection closes."""
 
     def __init__(self, status: int, message: str) -> None:
@@ -58,7 +58,7 @@ class RequestHeads:
         self.get = self._memo.get
 
     def parse(self, raw: bytes) -> Head:
-        """Parse a head that is not memoised; raises ``HeadRefused``."""
+        """Parse a head that is not memoised; raises ``HeadRejected``."""
         head = _parse(raw, self._limits)
         if len(raw) <= _MAX_MEMOISED_BYTES and not head.expects_continue:
             remember_second(raw, head, self._memo, self._seen, _MAX_MEMOISED_HEADS)
@@ -82,16 +82,16 @@ def _parse(raw: bytes, limits: WireLimits) -> Head:
         # RFC 9110 §7.8: a server may ignore Upgrade and answer in the protocol it speaks.
         pass
     except httptools.HttpParserError as error:
-        raise HeadRefused(400, f"malformed HTTP/1.1 request: {error}") from None
+        raise HeadRejected(400, f"malformed HTTP/1.1 request: {error}") from None
     if not collector.complete:
-        raise HeadRefused(400, "malformed HTTP/1.1 request: the head ends early")
+        raise HeadRejected(400, "malformed HTTP/1.1 request: the head ends early")
     if len(collector.headers) > limits.max_headers:
-        raise HeadRefused(
+        raise HeadRejected(
             431,
             f"the request has {len(collector.headers)} header fields; max_headers is {limits.max_headers}",
         )
     if parser.get_http_version() not in ("1.0", "1.1"):
-        raise HeadRefused(400, "malformed HTTP/1.1 request: the request line names no HTTP version")
+        raise HeadRejected(400, "malformed HTTP/1.1 request: the request line names no HTTP version")
     head = Head(parser.get_method(), _origin_form(collector.target), tuple(collector.headers))
     version = parser.get_http_version()
     # HTTP/1.0's keep-alive is not standardised, and needs a header in every answer: not supported.
@@ -104,19 +104,19 @@ def _parse(raw: bytes, limits: WireLimits) -> Head:
             head.content_length = int(value)
         elif name == b"transfer-encoding":
             if value.strip().lower() != b"chunked":
-                raise HeadRefused(501, f"transfer-encoding {value!r} is not supported; send chunked")
+                raise HeadRejected(501, f"transfer-encoding {value!r} is not supported; send chunked")
             if head.chunked or version == "1.0":
                 # RFC 9112 §6.1: servers read such framing differently.
-                raise HeadRefused(400, f"a second transfer-encoding, or one in HTTP/{version}")
+                raise HeadRejected(400, f"a second transfer-encoding, or one in HTTP/{version}")
             head.chunked = True
         elif name == b"expect":
             if value.strip().lower() != b"100-continue":
-                raise HeadRefused(417, f"expectation {value!r} is not supported; only 100-continue is")
+                raise HeadRejected(417, f"expectation {value!r} is not supported; only 100-continue is")
             head.expects_continue = version != "1.0"
         elif name == b"host":
             hosts += 1
         elif name == b"connection" and b"close" in value.lower():
             head.keep_alive = False
     if hosts != 1 and version == "1.1":
-        raise HeadRefused(400, f"an HTTP/1.1 request needs one Host header, given {hosts}")
+        raise HeadRejected(400, f"an HTTP/1.1 request needs one Host header, given {hosts}")
     return head

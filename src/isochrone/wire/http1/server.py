@@ -21,7 +21,7 @@ from isochrone.wire.http1.body_receiver import LARGE_BODY, BodyReceiver
 from isochrone.wire.http1.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.http1.exchange import JOIN_LIMIT, Http1Exchange
 from isochrone.wire.http1.memory import Http1Memory
-from isochrone.wire.http1.request_heads import HeadRefused, RequestHeads
+from isochrone.wire.http1.request_heads import HeadRejected, RequestHeads
 from isochrone.wire.progress import BODY_PROGRESS, Progress
 
 #: Seconds for a client to read an error before its connection is aborted.
@@ -207,10 +207,10 @@ class Http1Connection(asyncio.Protocol):
             if come - self.counted >= BODY_PROGRESS:
                 self.counted, self.tick = come, tick
             elif age > limits.body_timeout:
-                self._refuse(408, f"the request's body did not arrive within body_timeout ({limits.body_timeout:g} s)")
+                self._reject(408, f"the request's body did not arrive within body_timeout ({limits.body_timeout:g} s)")
         elif self.unparsed and not self.reading_paused:
             if age > limits.head_timeout:
-                self._refuse(408, f"the request's head did not arrive within head_timeout ({limits.head_timeout:g} s)")
+                self._reject(408, f"the request's head did not arrive within head_timeout ({limits.head_timeout:g} s)")
         elif not self.exchanges and age > limits.idle_timeout:
             self.transport.close()
 
@@ -251,10 +251,10 @@ class Http1Connection(asyncio.Protocol):
                 if stop < 0:
                     if end - position > listener.limits.max_head_bytes:
                         limit = listener.limits.max_head_bytes
-                        self._refuse(431, f"the request's head is larger than max_head_bytes ({limit})")
+                        self._reject(431, f"the request's head is larger than max_head_bytes ({limit})")
                         return
                     if data.find(b"\n\n", position) >= 0:
-                        self._refuse(400, "malformed HTTP/1.1 request: lines of a head must end with CRLF")
+                        self._reject(400, "malformed HTTP/1.1 request: lines of a head must end with CRLF")
                         return
                     self.unparsed = data[position:]
                     return
@@ -270,10 +270,10 @@ class Http1Connection(asyncio.Protocol):
                     try:
                         if len(raw) > listener.limits.max_head_bytes:
                             limit = listener.limits.max_head_bytes
-                            raise HeadRefused(431, f"the request's head is larger than max_head_bytes ({limit})")
+                            raise HeadRejected(431, f"the request's head is larger than max_head_bytes ({limit})")
                         head = listener.heads.parse(stripped)
-                    except HeadRefused as refusal:
-                        self._refuse(refusal.status, str(refusal))
+                    except HeadRejected as rejection:
+                        self._reject(rejection.status, str(rejection))
                         return
                 position = stop
                 length = head.content_length
@@ -281,11 +281,11 @@ class Http1Connection(asyncio.Protocol):
                     self._dispatch(head, b"")
                     continue
                 if length > listener.limits.max_body_bytes:
-                    self._refuse_body()
+                    self._reject_body()
                     return
                 if 0 < length <= end - position:
                     if length > SMALL and not self.memory.reserve(length):
-                        self._refuse_memory()
+                        self._reject_for_memory()
                         return
                     self._dispatch(head, data[position : position + length])
                     position += length
@@ -299,7 +299,7 @@ class Http1Connection(asyncio.Protocol):
     def _begin_body(self, head: Head) -> bool:
         """Reserve memory for a body; False: there is none, and the request is rejected."""
         if not self.memory.reserve(head.content_length):
-            self._refuse_memory()
+            self._reject_for_memory()
             return False
         self.head = head
         # Head and body have separate timeouts.
@@ -322,13 +322,13 @@ class Http1Connection(asyncio.Protocol):
             try:
                 position = decoder.feed(data, position)
             except ChunkedError as error:
-                self._refuse(400, f"malformed chunked body: {error}")
+                self._reject(400, f"malformed chunked body: {error}")
                 return -1
             if decoder.total > self.listener.limits.max_body_bytes:
-                self._refuse_body()
+                self._reject_body()
                 return -1
             if decoder.total > self.memory.arriving and not self.memory.reserve(decoder.total + (decoder.total >> 2)):
-                self._refuse_memory()
+                self._reject_for_memory()
                 return -1
             if not decoder.done:
                 return -1
@@ -455,9 +455,9 @@ class Http1Connection(asyncio.Protocol):
         if exchange.reserved:
             exchange.give_back(exchange.reserved)
 
-    def _refuse(self, status: int, message: str) -> None:
+    def _reject(self, status: int, message: str) -> None:
         """Answer a request that cannot be read with an error, after earlier answers, and end the connection."""
-        exchange = Http1Exchange(self, _REFUSED)
+        exchange = Http1Exchange(self, _REJECTED)
         self.head, self.chunked, self.body, self.unparsed = None, None, None, b""
         self.body_view = memoryview(b"")
         self.memory.drop_arriving()
@@ -468,12 +468,12 @@ class Http1Connection(asyncio.Protocol):
         body, headers = self.listener.error_body(message)
         exchange.respond(status, headers, [body])
 
-    def _refuse_body(self) -> None:
+    def _reject_body(self) -> None:
         limit = self.listener.limits.max_body_bytes
-        self._refuse(413, f"the request's body is larger than max_body_bytes ({limit})")
+        self._reject(413, f"the request's body is larger than max_body_bytes ({limit})")
 
-    def _refuse_memory(self) -> None:
-        self._refuse(503, self.listener.no_memory())
+    def _reject_for_memory(self) -> None:
+        self._reject(503, self.listener.no_memory())
 
     # Back-pressure.
 
@@ -508,5 +508,5 @@ class Http1Connection(asyncio.Protocol):
 
 
 #: The head of requests that are rejected before their head is parsed.
-_REFUSED = Head(b"", b"", ())
-_REFUSED.keep_alive = False
+_REJECTED = Head(b"", b"", ())
+_REJECTED.keep_alive = False

@@ -26,7 +26,7 @@ from isochrone.wire.progress import BODY_PROGRESS
 _MAX_MEMOISED_BYTES = 512
 _MAX_MEMOISED_HEADS = 512
 #: The head of streams that are rejected before their head is decoded.
-_REFUSED = Head(b"", b"", ())
+_REJECTED = Head(b"", b"", ())
 
 _unpack_header = frames.frame_header.unpack_from
 
@@ -172,7 +172,7 @@ class Http2ServerConnection(AcceptedConnection):
         if self.share.is_exceeded:
             self.listener.budget.refused += 1
             stream.remote_done = ends
-            stream.refuse_memory()
+            stream.reject_for_memory()
             return
         route = head.route
         if route is None:
@@ -183,7 +183,7 @@ class Http2ServerConnection(AcceptedConnection):
         elif head.content_length > self.limits.max_body_bytes:
             limit = self.limits.max_body_bytes
             stream.remote_done = ends
-            stream.refuse(413, f"the request's body is larger than max_body_bytes ({limit})")
+            stream.reject(413, f"the request's body is larger than max_body_bytes ({limit})")
             return
         if ends:
             stream.remote_done = True
@@ -199,9 +199,9 @@ class Http2ServerConnection(AcceptedConnection):
             headers = self.decode(block)
         except HeaderListTooLarge as error:
             limits = self.limits
-            stream = self.streams[stream_id] = ServerStream(self, stream_id, _REFUSED)
+            stream = self.streams[stream_id] = ServerStream(self, stream_id, _REJECTED)
             stream.remote_done = ends
-            stream.refuse(
+            stream.reject(
                 431, f"{error}; max_head_bytes is {limits.max_head_bytes}, max_headers is {limits.max_headers}"
             )
             return None
@@ -310,7 +310,7 @@ class Http2ServerConnection(AcceptedConnection):
             if stream.received - stream.counted >= BODY_PROGRESS:
                 stream.counted, stream.opened = stream.received, tick
             elif tick - stream.opened > limits.body_timeout:
-                stream.refuse(408, f"the body did not arrive within body_timeout ({limits.body_timeout:g} s)")
+                stream.reject(408, f"the body did not arrive within body_timeout ({limits.body_timeout:g} s)")
 
     def end_idle_streams(self) -> None:
         """End streaming calls without requests in progress: the server is stopping."""

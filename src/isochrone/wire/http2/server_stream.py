@@ -15,7 +15,7 @@ from isochrone.wire.http2.request_body import RequestBody, announced_size
 from isochrone.wire.http2.stream import Stream
 
 #: HTTP status → gRPC status of errors that the wire itself answers with.
-_GRPC_REFUSALS = {408: b"4", 413: b"8", 431: b"8", 503: b"14"}
+_GRPC_STATUSES = {408: b"4", 413: b"8", 431: b"8", 503: b"14"}
 
 _encode = Encoder().encode
 #: (status, headers) → encoded block. The encoder keeps no state, so a block is valid on any connection.
@@ -97,7 +97,7 @@ class ServerStream(Stream):
         self.received = received = before + len(payload)
         limits = self.connection.limits
         if received > limits.max_body_bytes:
-            self.refuse(413, f"the request's body is larger than max_body_bytes ({limits.max_body_bytes})")
+            self.reject(413, f"the request's body is larger than max_body_bytes ({limits.max_body_bytes})")
         elif before == 0:
             self._begin_body(payload)
         else:
@@ -105,22 +105,22 @@ class ServerStream(Stream):
                 self.pieces = RequestBody(self)
                 self.pieces.add(bytes(self.body))
             if not self.pieces.add(payload):
-                self.refuse_memory()
+                self.reject_for_memory()
 
     def _begin_body(self, payload: bytes) -> None:
         size = announced_size(self.head.content_length, self.head.is_grpc, payload)
         if size <= len(payload) or self.remote_done:
             self.body = payload
             if len(payload) > SMALL and not self.reserve(len(payload)):
-                self.refuse_memory()
+                self.reject_for_memory()
             return
         limit = self.connection.limits.max_body_bytes
         if size > limit:
-            self.refuse(413, f"the request's body is larger than max_body_bytes ({limit})")
+            self.reject(413, f"the request's body is larger than max_body_bytes ({limit})")
             return
         self.pieces = RequestBody(self)
         if not self.pieces.expect(size, payload):
-            self.refuse_memory()
+            self.reject_for_memory()
 
     def ended(self) -> None:
         if self.consumer is not None:
@@ -235,27 +235,27 @@ class ServerStream(Stream):
             self.send_data(payload)
             self.send_headers(suffix, True)
 
-    def refuse(self, status: int, message: str) -> None:
+    def reject(self, status: int, message: str) -> None:
         """Answer with an error before the request is complete; its remaining bytes are dropped."""
         self.pieces = None
         if self.head.is_grpc:
             # gRPC clients treat any HTTP status but 200 as a proxy's error; gRPC statuses are trailers.
-            code = _GRPC_REFUSALS.get(status, b"13")
+            code = _GRPC_STATUSES.get(status, b"13")
             fields = [(b"grpc-status", code), (b"grpc-message", message.encode())]
             self.end_with_trailers(_encode([(b":status", b"200"), (b"content-type", b"application/grpc"), *fields]))
             return
         body, headers = self.connection.listener.error_body(message)
         self.respond(status, headers, [body])
 
-    def refuse_memory(self) -> None:
+    def reject_for_memory(self) -> None:
         """Reject a request for which there is no memory."""
-        self.refuse(503, self.no_memory())
+        self.reject(503, self.no_memory())
 
     def shed(self) -> None:
         """Reject a request that has no answer yet, although it may be running: there is no memory for an answer."""
         owner, self.owner = self.owner, None
         self.body = b""
-        self.refuse_memory()
+        self.reject_for_memory()
         # The error may wait for window. A later answer is dropped.
         self.local_done = True
         if self.reserved:
