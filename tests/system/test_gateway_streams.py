@@ -182,6 +182,19 @@ class TestSequences:
                 with closing(StockClient(kind, gateway)) as client:
                     run_sequences(client, "accumulate_oldest", int)
 
+    def test_two_gateways_find_the_same_worker(self, fleet: Fleet, gateway_factory: StartGateway) -> None:
+        """Every request of a sequence comes through another gateway than the one before."""
+        with gateway_factory(list(reversed(fleet.workers))) as second:
+            clients = [StockClient("http", fleet.gateway), StockClient("grpc", second)]
+            for _ in range(12):
+                sequence_id = next(_numbers)
+                for number in range(4):
+                    flags = {"sequence_start": number == 0, "sequence_end": number == 3}
+                    client = clients[(sequence_id + number) % 2]
+                    assert step(client, "accumulate", sequence_id, 1, **flags) == number + 1
+            for client in clients:
+                client.close()
+
     def test_a_sequence_may_start_on_one_protocol_and_go_on_by_the_other(self, fleet: Fleet) -> None:
         sequence_id = next(_numbers)
         for number, kind in enumerate(KINDS):
