@@ -178,6 +178,15 @@ class TestFast:
         late = replace(seen, now=100.0 + DRAIN_SECONDS + 1)
         assert advance(record, late).record.state == DONE
 
+    def test_the_note_has_the_reason_why_a_worker_keeps_an_older_version(self) -> None:
+        epoch = EpochRecord(3, {"m": assignment("3", previous="2", epoch=3)})
+        rejected = {"m": Failure(frozenset(), "an unload ended its process")}
+        three = worker("w1", {"m": {"1": "o", "2": "n", "3": "x"}}, failures=rejected)
+        gateways = {name: GatewayRecord(name, "h", 1, epoch=3) for name in ("a", "b")}
+        record = with_state(rollout("3", epoch=3), DRAINING)
+        decision = advance(record, replace(observed(three, epoch=epoch), gateways=gateways))
+        assert decision.record.note == "drains m 1 on w1 (an unload ended its process)"
+
 
 class TestMoving:
     """The same version on other pools."""

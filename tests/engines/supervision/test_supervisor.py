@@ -59,18 +59,18 @@ class CuttableStore(SqliteStore):
 
     away = False
 
-    def _look(self) -> None:
+    def _probe(self) -> None:
         if self.away:
             raise StoreUnavailable("cut off")
 
     async def list(self, prefix: str) -> Snapshot:
-        self._look()
+        self._probe()
         return await super().list(prefix)
 
     async def transact(
         self, compares: Sequence[Compare], operations: Sequence[Put | Delete], *, durable: bool = True
     ) -> Outcome:
-        self._look()
+        self._probe()
         return await super().transact(compares, operations)
 
 

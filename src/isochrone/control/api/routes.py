@@ -68,7 +68,7 @@ async def _write_fleet(service: ControlService, request: Request) -> Response:
     known = service.view().fleet
     # Looks into the repositories, which may be far: not on the loop.
     file = await asyncio.to_thread(_read_file, body, is_local(request), known)
-    record, served = await service.look(lambda view: (view.fleet, view.assignments))
+    record, served = await service.preview(lambda view: (view.fleet, view.assignments))
     lost = await asyncio.to_thread(lost_versions, file, record, served)
     if is_local(request):
         # Not for remote callers: they could find out which ports of this machine are in use.
@@ -80,7 +80,7 @@ async def _write_fleet(service: ControlService, request: Request) -> Response:
 
     if not dry_run:
         return _planned(await service.change(who_asks(request), decide))
-    before, applied = await service.look(lambda view: (view.fleet, decide(view, RequestContext("", 0.0, "")).answer))
+    before, applied = await service.preview(lambda view: (view.fleet, decide(view, RequestContext("", 0.0, "")).answer))
     return answer(PlanAnswer(before.generation if before is not None else 0, False, _steps(applied)))
 
 
@@ -189,7 +189,7 @@ async def _restore_epoch(service: ControlService, request: Request) -> Response:
 
     if flag(request, "dry_run"):
         who = who_asks(request)
-        rebuilt = await service.look(lambda view: decide(view, RequestContext(who, 0.0, "")).answer, by_epoch=False)
+        rebuilt = await service.preview(lambda view: decide(view, RequestContext(who, 0.0, "")).answer, by_epoch=False)
         return answer(_restored(rebuilt, False))
     return answer(_restored(await service.change(who_asks(request), decide, by_epoch=False), True))
 

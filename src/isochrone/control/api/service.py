@@ -62,7 +62,7 @@ class ControlService:
             for each in waiting:
                 each.cancel()
 
-    async def look(self, decide: Callable[[View], Answer], *, by_epoch: bool = True) -> Answer:
+    async def preview(self, decide: Callable[[View], Answer], *, by_epoch: bool = True) -> Answer:
         """Decide on the present records, and write nothing. ``by_epoch``: whether the decision depends on the epoch."""
         view = View(self.keys, (await self.store.list(self.keys.prefix)).entries)
         if by_epoch:
@@ -75,7 +75,7 @@ class ControlService:
         """Decide and write; return when this controller's reads show it."""
         context = RequestContext(who, time.time(), secrets.token_hex(4))
         for _ in range(_ATTEMPTS):
-            decision = await self.look(lambda view: decide(view, context), by_epoch=by_epoch)
+            decision = await self.preview(lambda view: decide(view, context), by_epoch=by_epoch)
             if not decision.operations:
                 return decision.answer
             outcome = await self.store.transact(decision.compares, decision.operations)

@@ -53,7 +53,7 @@ class Housekeeping:
         faults = worker_faults(view)
         events = changes(self._worker_faults, faults, view, time.time())
         if events:
-            await self._records.write_later((), [self._records.event_of(each) for each in events[:_AT_ONCE]])
+            await self._records.write_transient((), [self._records.event_of(each) for each in events[:_AT_ONCE]])
         self._worker_faults = faults
 
     async def tidy(self, view: View) -> None:
@@ -81,4 +81,4 @@ class Housekeeping:
         if epoch is not None:
             operations += [Delete(key) for key in view.entries if key.startswith(keys.served_epochs)]
         if operations:
-            await self._records.write_later(compares, operations[:_AT_ONCE])
+            await self._records.write_transient(compares, operations[:_AT_ONCE])

@@ -40,7 +40,7 @@ class LeaderRecords:
         await self._mirror.catch_up(outcome.revision)
         return outcome.succeeded
 
-    async def write_later(self, compares: Sequence[Compare], operations: Sequence[Put | Delete]) -> None:
+    async def write_transient(self, compares: Sequence[Compare], operations: Sequence[Put | Delete]) -> None:
         """Write what nothing waits for and what means nothing after the machine's end."""
         await self._store.transact((self._candidate.condition(), *compares), operations, durable=False)
 

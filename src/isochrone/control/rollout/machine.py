@@ -322,8 +322,10 @@ def _superfluous(record: RolloutRecord, observed: ObservedState) -> list[str]:
     for worker in observed.workers.values():
         kept = needed(worker.record, observed.epoch, observed.rollouts)
         for name in record.changes:
+            failure = worker.failures.get(name)
+            why = f" ({failure.reason})" if failure is not None else ""
             found += [
-                f"{name} {version} on {worker.record.name}"
+                f"{name} {version} on {worker.record.name}{why}"
                 for version in worker.ready(name)
                 if (name, version) not in kept
             ]

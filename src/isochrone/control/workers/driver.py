@@ -109,7 +109,7 @@ class WorkerDriver:
             in_progress = set(self._calls)
             busy = True
             try:
-                await self._look()
+                await self._read_index()
                 self._begin(in_progress)
                 busy = bool(self._calls) or self._loads.is_busy(self._present())
             except ControlFailed as error:
@@ -126,7 +126,7 @@ class WorkerDriver:
                 pass
             self._wake.clear()
 
-    async def _look(self) -> None:
+    async def _read_index(self) -> None:
         index = await self._control.index()
         models: dict[str, dict[str, Loaded]] = {}
         for model, versions in index.items():

@@ -173,7 +173,7 @@ class Supervisor:
     async def _reconcile(self, progress: Progress) -> None:
         self._read_record()
         self._membership.notice(self.view)
-        await self._look()
+        await self._probe()
         self.observed = self._observe()
         self._records.settle(self._desired, {name for name, each in self.observed.items() if each.ready})
         await self._records.write(self.view)
@@ -235,7 +235,7 @@ class Supervisor:
                     return False
         return bool(self._desired)
 
-    async def _look(self) -> None:
+    async def _probe(self) -> None:
         """Probe the processes that start or drain."""
         workers = self.view.workers
         for name, each in self._engine.running().items():
@@ -244,7 +244,7 @@ class Supervisor:
                 if not places or await probes.answers(places[0].host, places[0].port):
                     self._answering[name] = each.pid
             elif each.spec.role != "controller" and each.pid and self._serving.get(name, (0, 0.0))[0] != each.pid:
-                await self._look_whether_it_serves(name, each)
+                await self._probe_serving(name, each)
             elif name in self._drained_since and name in workers:
                 record = workers[name]
                 if await probes.in_flight(record.host, record.port) == 0:
@@ -252,7 +252,7 @@ class Supervisor:
                 else:
                     self._idle.discard(name)
 
-    async def _look_whether_it_serves(self, name: str, each: Running) -> None:
+    async def _probe_serving(self, name: str, each: Running) -> None:
         """Probe whether a registered process serves the committed versions: only then may others stop."""
         record = self.view.gateways.get(name) if each.spec.role == "gateway" else self.view.workers.get(name)
         if record is None:
