@@ -1,8 +1,8 @@
-"""What a newcomer types: every command and example of the README and the docs, run as written.
+"""Every command and example of README and docs that needs no fleet, run as written.
 
-Blocks are taken out of the markdown, so that they cannot rot: ``sh`` blocks are run; ``python`` blocks are run or,
-where their first line names a file, written into a model repository with the ``pbtxt`` blocks, and served; a gateway's
-rules are loaded. What needs a whole fleet is in ``test_fleet_examples``.
+The tests read the blocks from the markdown: ``sh`` blocks run; ``python`` blocks run or, if their first line names a
+file, are written to a model repository with the ``pbtxt`` blocks, and served. ``test_fleet_examples`` runs the commands
+that need a fleet, ``test_tutorial`` the tutorial, and ``tests/docs`` checks the pages without processes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def scripts() -> list[tuple[str, str]]:
 
 
 def documented_files() -> dict[str, str]:
-    """Model files the docs show, by path."""
+    """Model files of the docs, by path."""
     shown = [text for language in ("pbtxt", "python") for _, text in blocks(language)]
     return {match[1]: text for text in shown if (match := _FILE.match(text))}
 
@@ -71,13 +71,13 @@ def server(
 
 @pytest.fixture(scope="module")
 def gateway(gateway_factory: StartGateway, server: ServerProcess) -> Iterator[GatewayProcess]:
-    """In front of that server, which stands for both workers of the docs."""
+    """A gateway in front of that server, which replaces both workers of the docs."""
     with gateway_factory([server]) as gateway:
         yield gateway
 
 
 def at(server: ServerProcess, text: str, gateway: GatewayProcess | None = None) -> str:
-    """The same words for the ports that the test's server and gateway have."""
+    """The text with the ports of the test's server and gateway."""
     ports = {"8000": server.http_port, "8001": server.grpc_port, "8002": server.metrics_port, "8010": server.http_port}
     if gateway is not None:
         ports |= {"9000": gateway.http_port, "9002": gateway.metrics_port}
@@ -86,7 +86,7 @@ def at(server: ServerProcess, text: str, gateway: GatewayProcess | None = None) 
 
 
 def without_ports(words: list[str]) -> list[str]:
-    """Options that say where to listen are left out: tests take free ports."""
+    """The words without options for ports: tests use free ports."""
     kept = iter(words)
     return [word for word in kept if not (re.fullmatch(r"--(\w+-port|listen)", word) and next(kept))]
 
@@ -114,7 +114,7 @@ def test_a_command_of_the_docs(
     words = shlex.split(command, comments=True)
     match words[:2]:
         case ["make", target]:
-            # Running them from inside "make test" would never end; the demo has tests of its own.
+            # "make test" cannot run itself; the demos have their own tests.
             assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
         case ["pip", "install"]:
             check_installable(command)
@@ -136,11 +136,11 @@ def test_a_command_of_the_docs(
             assert result.returncode == 0, result.stdout + result.stderr
             assert result.stdout
         case ["isochrone", "simulate"] if words[2] == "train":
-            # Training takes its minutes, and has tests of its own: here it is asked whether it knows the options.
+            # Training takes minutes and has its own tests: this test checks the options only.
             help_text = shell("isochrone simulate train --help").stdout
             assert all(word in help_text for word in words if word.startswith("--"))
         case ["isochrone", "simulate"]:
-            # As written some of them run for minutes; for a moment, all of them do the same.
+            # Some of them run for minutes as written; here they run for a moment.
             command = command.replace("figure6.png", str(samples.parent / "figure6.png"))
             result = shell(f"{command} --seconds 0.05 --seeds 1")
             assert result.returncode == 0, result.stderr
@@ -187,19 +187,19 @@ def test_the_docs_name_real_metrics(server: ServerProcess) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", server.metrics_port, timeout=30)
     with contextlib.closing(connection):
         connection.request("GET", "/metrics")
-        told = connection.getresponse().read().decode()
+        page = connection.getresponse().read().decode()
     for name in re.findall(r"`((?:nv|isochrone)_[a-z_]+)", (ROOT / "docs" / "metrics.md").read_text()):
         if name != "nv_gpu_":
-            assert re.search(rf"^# TYPE {name.removesuffix('_total')}(_total)? ", told, re.MULTILINE), name
+            assert re.search(rf"^# TYPE {name.removesuffix('_total')}(_total)? ", page, re.MULTILINE), name
 
 
 def test_the_gateways_page_names_real_metrics(gateway: GatewayProcess) -> None:
     shell(f"isochrone infer detector --url http://{gateway.http_url}")
     with contextlib.closing(http.client.HTTPConnection("127.0.0.1", gateway.metrics_port, timeout=30)) as connection:
         connection.request("GET", "/metrics")
-        told = set(re.findall(r"^(isochrone_gateway_\w+)", connection.getresponse().read().decode(), re.MULTILINE))
+        shown = set(re.findall(r"^(isochrone_gateway_\w+)", connection.getresponse().read().decode(), re.MULTILINE))
     named = set(re.findall(r"`(isochrone_gateway_[a-z_]+)`", (ROOT / "docs" / "gateway.md").read_text()))
-    assert named == {name for name in told if not name.endswith("_created")}
+    assert named == {name for name in shown if not name.endswith("_created")}
 
 
 # The samples.

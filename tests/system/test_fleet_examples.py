@@ -1,6 +1,7 @@
-"""What a newcomer types at a whole fleet: the commands of the README and the docs, page by page, in their order.
+"""The commands of README and docs that need a fleet, page by page, in their order.
 
-A page's fleet is the bundled one on free ports. ``isochrone up`` in a page starts one; where a page has none, one runs.
+Each page uses the bundled fleet on free ports. ``isochrone up`` in a page starts it; for a page without it, a fleet is
+started first.
 """
 
 from __future__ import annotations
@@ -82,15 +83,15 @@ class PageFleet:
         return self._gateway
 
     def status(self) -> dict[str, Any]:
-        told: dict[str, Any] = json.loads(self._ask("status", "--json", "--api", f"http://127.0.0.1:{self._port}"))
-        return told
+        status: dict[str, Any] = json.loads(self._ask("status", "--json", "--api", f"http://127.0.0.1:{self._port}"))
+        return status
 
     def _ensure(self) -> None:
         if self._up is None:
             self._start([])
 
     def _start(self, words: list[str]) -> None:
-        """Another one than before: a person has stopped that one."""
+        """Start a new fleet, after stopping the one before."""
         self._stop()
         self._ups += 1
         directory = self._directory / str(self._ups)
@@ -111,25 +112,25 @@ class PageFleet:
         self._ask(*words, "--api", f"http://127.0.0.1:{self._port}")
 
     def _ask(self, *words: str) -> str:
-        """In this process: importing the commands anew each time would take longer than all they do."""
+        """Run it in this process: importing the commands each time would take longer than running them."""
         ended = CliRunner().invoke(app, words)
         assert ended.exit_code == 0, f"{words}: {ended.output}"
         assert ended.stdout
         return ended.stdout
 
     def _edit(self) -> None:
-        """There is something to apply."""
+        """Change the file, so that there is something to apply."""
         text = self._file.read_text()
         self._file.write_text(re.sub(r"deadline_ms: (\d+)", lambda found: f"deadline_ms: {int(found[1]) + 1}", text))
 
     def _init(self) -> None:
-        """For the bundled models; the fleet itself has ports of its own."""
+        """Write a file for the bundled models; the fleet itself has other ports."""
         self._file = bundled_fleet(self._directory / "init", workers=1, control_port=free_port())
         self._file.unlink()
         self._ask("init", str(self._file.parent))
 
     def _join(self, words: list[str]) -> None:
-        """A worker of another machine; here that machine is this one, and the store this fleet's."""
+        """Start a worker as on another machine, here on this one with this fleet's store."""
         self._ensure()
         places = {
             "--host": "127.0.0.1",
