@@ -13,10 +13,11 @@ import structlog
 
 from isochrone.clock import NEVER
 from isochrone.errors import GRPC_DEADLINE_EXCEEDED, GRPC_UNAVAILABLE, Internal, IsochroneError, MalformedRequest
-from isochrone.protocol import orca, timing
 from isochrone.protocol.compression import codec
+from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER, orca_binary
 from isochrone.protocol.rejections import mark
 from isochrone.protocol.stages import stages_of
+from isochrone.protocol.timing import SERVER_TIMING_HEADER, TIMING_HEADER, server_timing
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Route
 from isochrone.wire.http2.hpack import Encoder
 
@@ -100,8 +101,8 @@ class CallHead:
         self.timeout_ns = parse_timeout(head.get(b"grpc-timeout"))
         self.encoding = head.get(b"grpc-encoding") or b"identity"
         self.stages = stages_of(head)
-        self.wants_timing = head.get(timing.TIMING_HEADER) is not None
-        self.wants_load = head.get(b"endpoint-load-metrics-format") is not None
+        self.wants_timing = head.get(TIMING_HEADER) is not None
+        self.wants_load = head.get(ORCA_FORMAT_HEADER) is not None
         #: The caller asks for no trailing metadata, so the trailers of successful calls are constant.
         self.is_plain = not (self.wants_timing or self.wants_load)
 
@@ -118,11 +119,11 @@ class CallHead:
         """The trailing metadata that the caller asked for: timing and load report."""
         extras: tuple[Header, ...] = ()
         if self.wants_timing:
-            extras += ((b"server-timing", timing.server_timing(request, now)),)
+            extras += ((SERVER_TIMING_HEADER, server_timing(request, now)),)
         if self.wants_load:
             plan = request.plan
-            value = orca.orca_binary(service.load_report(plan.model_name, plan.model_version))
-            extras += ((b"endpoint-load-metrics-bin", _binary_header(value)),)
+            value = orca_binary(service.load_report(plan.model_name, plan.model_version))
+            extras += ((ORCA_BINARY_HEADER, _binary_header(value)),)
         return extras
 
 

@@ -13,10 +13,10 @@ import msgspec
 
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import InvalidArgument, IsochroneError
-from isochrone.protocol import orca, timing
 from isochrone.protocol.compression import codec
 from isochrone.protocol.compression.deflating import respond_compressed
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, OutputChoice, Parameters
+from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, orca_json, orca_text
 from isochrone.protocol.rejections import mark
 from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpected
 from isochrone.protocol.rest.headers import header_length, timeout_header
@@ -27,6 +27,7 @@ from isochrone.protocol.tensors.binary import to_binary
 from isochrone.protocol.tensors.classification import classify
 from isochrone.protocol.tensors.datatypes import item_size, name_of
 from isochrone.protocol.tensors.json_values import to_json
+from isochrone.protocol.timing import SERVER_TIMING_HEADER, TIMING_HEADER, note_step, server_timing
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
 
 if TYPE_CHECKING:
@@ -72,8 +73,8 @@ class InferRoute(Route):
         self.accept_encoding = codec.choose(head.get(b"accept-encoding"))
         self.timeout_ns = timeout_header(head)
         self.stages = stages_of(head)
-        self.wants_timing = head.get(timing.TIMING_HEADER) is not None
-        self.load_format = head.get(b"endpoint-load-metrics-format") or b""
+        self.wants_timing = head.get(TIMING_HEADER) is not None
+        self.load_format = head.get(ORCA_FORMAT_HEADER) or b""
         #: The caller asks for neither compression nor further response headers.
         self.is_plain = not (self.accept_encoding or self.wants_timing or self.load_format)
 
@@ -194,7 +195,7 @@ class RestInferRequest(InferRequest):
 
     def note_step(self, model: str, nanoseconds: int) -> None:
         if self.route.wants_timing:
-            timing.note_step(self, model, nanoseconds)
+            note_step(self, model, nanoseconds)
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         plan = self.plan
@@ -287,11 +288,11 @@ class RestInferRequest(InferRequest):
         route = self.route
         extras: Headers = ()
         if route.wants_timing:
-            extras += ((b"server-timing", timing.server_timing(self, now_ns())),)
+            extras += ((SERVER_TIMING_HEADER, server_timing(self, now_ns())),)
         if route.load_format:
             report = route.service.load_report(route.model, route.version)
-            render = orca.orca_text if route.load_format == b"text" else orca.orca_json
-            extras += ((b"endpoint-load-metrics", render(report)),)
+            render = orca_text if route.load_format == b"text" else orca_json
+            extras += ((ORCA_HEADER, render(report)),)
         return extras
 
     def fail(self, error: IsochroneError) -> None:
