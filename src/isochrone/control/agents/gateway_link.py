@@ -26,6 +26,7 @@ from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.store.base import Compare, Put, Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
+from isochrone.store.retrying import until_available
 
 log = structlog.get_logger()
 
@@ -128,12 +129,7 @@ class GatewayLink:
         self._tasks.start(self._write(event(self._keys, record, secrets.token_hex(4))))
 
     async def _write(self, operation: Put, *compares: Compare) -> None:
-        while True:
-            try:
-                await self._store.transact(compares, (operation,), durable=False)
-                return
-            except StoreUnavailable:
-                await asyncio.sleep(1.0)  # written twice, a record is still the same one
+        await until_available(lambda: self._store.transact(compares, (operation,), durable=False))
 
 
 def _named(faults: Mapping[str, str]) -> dict[str, str]:

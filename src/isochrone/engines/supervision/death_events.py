@@ -6,7 +6,6 @@ events is limited, and one crash loop must not displace all others.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import signal
 import time
@@ -17,13 +16,13 @@ from isochrone.control.state.records import EventRecord
 from isochrone.engines.base import Exit
 from isochrone.engines.supervision.observation import SUPERVISOR
 from isochrone.gateway.requests.suspected import ADVICE
-from isochrone.store.base import Store, StoreUnavailable
+from isochrone.store.base import Store
+from isochrone.store.retrying import until_available
 
 #: Deaths of one process that get an event at once, and seconds until one more may.
 _AT_ONCE, _REFILL_SECONDS = 3, 60.0
 #: Signals of a crash.
 _CRASHES = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT))
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
 class Limit:
@@ -76,11 +75,4 @@ class DeathEvents:
         if silent is None:
             return
         written = event(self._keys, death_record(ended, silent, time.time()), secrets.token_hex(4))
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                await self._store.transact((), (written,))
-                return
-            except StoreUnavailable:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+        await until_available(lambda: self._store.transact((), (written,)))

@@ -6,7 +6,6 @@ the supervisor does it: it knows that the process ended.
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import time
 from collections.abc import Sequence
@@ -16,9 +15,8 @@ from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import EventRecord, GatewayRecord, Unreadable, decode, encode
 from isochrone.control.state.view import View
 from isochrone.engines.supervision.observation import SUPERVISOR
-from isochrone.store.base import Compare, Delete, Entry, Put, Store, StoreUnavailable
-
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+from isochrone.store.base import Compare, Delete, Entry, Put, Store
+from isochrone.store.retrying import until_available
 
 
 class Membership:
@@ -37,15 +35,9 @@ class Membership:
 
     async def forget_gateway(self, name: str, pid: int) -> None:
         """Deregister the gateway whose process of that pid is dead. Return when no switch waits for it."""
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                if await self._forgotten(name, pid):
-                    self._incarnations.pop(pid, None)
-                    return
-            except StoreUnavailable:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+        while not await until_available(lambda: self._forgotten(name, pid)):
+            pass  # a record changed in between
+        self._incarnations.pop(pid, None)
 
     async def _forgotten(self, name: str, pid: int) -> bool:
         keys = self._keys

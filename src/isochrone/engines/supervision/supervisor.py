@@ -40,6 +40,7 @@ from isochrone.engines.supervision.reconcile import (
 )
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
+from isochrone.store.retrying import until_available
 
 log = structlog.get_logger()
 
@@ -286,12 +287,7 @@ class Supervisor:
         self._drained_since[name] = monotonic()
 
     async def _undrain(self, name: str) -> None:
-        while True:
-            try:
-                await self._membership.undrain((name,))
-                return
-            except StoreUnavailable:
-                await asyncio.sleep(1.0)
+        await until_available(lambda: self._membership.undrain((name,)))
 
     async def _stop(self, name: str) -> None:
         await self._engine.stop(name, GRACE)
