@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from isochrone.control.desired.reconcile import Asked
+from isochrone.control.desired.reconcile import DesiredModel
 from isochrone.control.fleet.reading import parse_fleet
 from isochrone.control.leader.controller import Controller
 from isochrone.control.state.keys import Keys
@@ -54,7 +54,7 @@ async def _leader(
     directory: Path,
     epoch: EpochRecord,
     fleet: FleetRecord,
-    asked: Mapping[str, Asked],
+    desired: Mapping[str, DesiredModel],
     servers: tuple[WorkerRecord, ...],
 ) -> AsyncIterator[tuple[SqliteStore, Mirror]]:
     """A controller that leads, with these records in its store."""
@@ -62,7 +62,7 @@ async def _leader(
     await store.transact((), (Put(KEYS.epoch, encode(epoch)), Put(KEYS.fleet, encode(fleet))))
     mirror = Mirror(store, KEYS.prefix)
     await mirror.start()
-    controller = Controller(store, KEYS, mirror, "control-1", lambda record: (asked, servers))
+    controller = Controller(store, KEYS, mirror, "control-1", lambda record: (desired, servers))
     leading = asyncio.create_task(controller.run())
     try:
         yield store, mirror
@@ -80,9 +80,9 @@ def test_any_number_of_models_and_servers_in_one_apply(tmp_path: Path) -> None:
     served = {name: Assignment("1", pools=("cpu",)) for name in (*MODELS, "old")}
 
     async def run() -> None:
-        asked = {name: Asked("2", ("cpu",)) for name in MODELS}
+        desired = {name: DesiredModel("2", ("cpu",)) for name in MODELS}
         fleet = FleetRecord(1, text, spec, str(tmp_path))
-        async with _leader(tmp_path, EpochRecord(4, served), fleet, asked, SERVERS) as (_, mirror):
+        async with _leader(tmp_path, EpochRecord(4, served), fleet, desired, SERVERS) as (_, mirror):
             view = View(KEYS, mirror.entries)
             await _until(lambda: view.reconciled.generation == 1)
             assert len(view.workers) == len(SERVERS)
@@ -106,7 +106,7 @@ def test_servers_of_a_pool_that_the_file_drops_stay_until_nothing_committed_name
     served = EpochRecord(4, {"m": Assignment("1", pools=("old",))})
 
     async def run() -> None:
-        async with _leader(tmp_path, served, fleet, {"m": Asked("1", ("new",))}, (new,)) as (store, mirror):
+        async with _leader(tmp_path, served, fleet, {"m": DesiredModel("1", ("new",))}, (new,)) as (store, mirror):
             view = View(KEYS, mirror.entries)
             await _until(lambda: view.reconciled.generation == 1 and view.open_rollouts)
             assert set(view.workers) == {"old-server", "new-server"}
