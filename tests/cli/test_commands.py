@@ -1,4 +1,4 @@
-"""Every command is found, and none pays for another's imports."""
+"""Every command exists, and none imports the modules of another."""
 
 from __future__ import annotations
 

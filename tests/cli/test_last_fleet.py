@@ -1,4 +1,4 @@
-"""Which controller a command talks to when it is not told: ``--api``, then ISOCHRONE_API, then the last fleet."""
+"""The controller that a command uses: ``--api``, then ISOCHRONE_API, then the last fleet."""
 
 from __future__ import annotations
 

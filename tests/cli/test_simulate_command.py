@@ -1,4 +1,4 @@
-"""``isochrone simulate``: tables, JSON, plots, and what it refuses."""
+"""``isochrone simulate``: tables, JSON, plots, errors."""
 
 from __future__ import annotations
 

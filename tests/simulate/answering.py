@@ -1,4 +1,4 @@
-"""A bench for single workers: calls go in at given times, and what was answered when comes out."""
+"""A harness for single workers: sends calls at given times and records the times of their answers."""
 
 from __future__ import annotations
 

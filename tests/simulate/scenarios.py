@@ -1,4 +1,4 @@
-"""Small scenarios and runs for the tests of this folder: one line each to say what differs."""
+"""Small scenarios and runs for the tests of this folder; each test states only what differs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SHIPPED = Path(__file__).parents[2] / "examples" / "scenarios"
 
 
 def scenario_of(**parts: Any) -> Scenario:
-    """One fifo worker of 1 ms, Poisson at half its capacity, no network, unless told otherwise."""
+    """One fifo worker of 1 ms, Poisson at half its capacity, no network, unless ``parts`` says otherwise."""
     given: dict[str, Any] = {
         "seconds": 10,
         "workload": {"kind": "poisson", "rate": 500},
@@ -41,5 +41,5 @@ def total_of(fleet: Fleet) -> Tally:
 
 
 def outcome(policy: str = "round_robin", seed: int = 1, **parts: Any) -> Tally:
-    """Everything that came of a run."""
+    """The outcomes of a run."""
     return total_of(run(scenario_of(**parts), policy, seed))

@@ -1,4 +1,4 @@
-"""Events happen in order of time, then of asking."""
+"""Events are handled in order of time, then of scheduling."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whole runs: nothing is lost, nothing depends on anything but the seed, policies meet the same world."""
+"""Whole runs: no request is lost, results depend on the seed alone, all policies meet the same requests."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_policies_meet_the_same_requests() -> None:
     scenario = scenario_of(cost={"kind": "exponential"}, workers=[{"model": "fifo", "batch_ms": {1: 1.0}, "count": 3}])
     one, other = run(scenario, "round_robin"), run(scenario, "random")
     assert total_of(one).offered == total_of(other).offered
-    # The same work in all, whoever did it.
+    # The same work in total, whichever worker did it.
     used = [sum(worker.used for worker in fleet.workers) for fleet in (one, other)]
     assert used[0] == pytest.approx(used[1], rel=1e-6)
 

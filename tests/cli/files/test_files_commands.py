@@ -74,8 +74,8 @@ def test_init_overwrites_only_by_force(models: Path, tmp_path: Path) -> None:
 
 def test_init_inside_a_repository_keeps_the_state_out_of_workers_sight(models: Path) -> None:
     before = contents(models)
-    told = json.loads(run("init", models, "--json").output)
-    assert told["models"] == {"detector": 1, "pipeline": 1, "preprocess": 1, "tracker": 1}
+    printed = json.loads(run("init", models, "--json").output)
+    assert printed["models"] == {"detector": 1, "pipeline": 1, "preprocess": 1, "tracker": 1}
     document = yaml.safe_load((models / "fleet.yaml").read_text())
     assert (document["repository"], document["store"]["url"]) == (".", "sqlite:.isochrone/fleet.db")
     assert run("validate", models / "fleet.yaml").exit_code == 0
@@ -98,10 +98,10 @@ def test_init_takes_another_repository_relative_and_absolute(models: Path, tmp_p
 def test_init_leaves_out_what_cannot_be_served_and_says_why(models: Path, tmp_path: Path) -> None:
     (models / "preprocess" / "config.pbtxt").write_text("max_batch_size: many")
     result = run("init", tmp_path, "--json")
-    told = json.loads(result.output)
-    assert set(told["models"]) == {"detector", "tracker"}
-    assert "max_batch_size" in told["left_out"]["preprocess"]
-    assert told["left_out"]["pipeline"] == "its step preprocess cannot be served"
+    printed = json.loads(result.output)
+    assert set(printed["models"]) == {"detector", "tracker"}
+    assert "max_batch_size" in printed["left_out"]["preprocess"]
+    assert printed["left_out"]["pipeline"] == "its step preprocess cannot be served"
     assert run("validate", tmp_path / "fleet.yaml").exit_code == 0
 
 
@@ -149,9 +149,9 @@ def test_validate_tells_every_error_of_a_fleet_at_once(tmp_path: Path) -> None:
     for line, key in places:
         assert f"{file}:{line}: {key}: expected" in result.output
     assert f"{file} has 4 errors" in result.output
-    told = json.loads(run("validate", file, "--json").output)
-    assert told["valid"] is False
-    assert {problem["key"] for problem in told["problems"]} == {
+    printed = json.loads(run("validate", file, "--json").output)
+    assert printed["valid"] is False
+    assert {problem["key"] for problem in printed["problems"]} == {
         "pools.cpu.workers",
         "pools.cpu.memroy",
         "gateways.gw.listen",
@@ -213,7 +213,7 @@ def test_validate_names_the_file_that_a_version_lacks(model: str, file: str, mod
     result = run("validate", fleet)
     assert result.exit_code == 1
     assert f"expected {file} in {models / model / '6'}, given no such file" in result.output
-    # A version that nobody asks for may be incomplete: it is being copied, perhaps.
+    # A version that is not served may be incomplete: it may be being copied.
     fleet.write_text(f"name: plant\npools:\n  cpu: {{workers: 1}}\nmodels:\n  {model}: {{version: 1}}\n")
     assert run("validate", fleet).exit_code == 0
     result = run("validate", models)

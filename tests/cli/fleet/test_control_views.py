@@ -1,4 +1,4 @@
-"""What control commands print, without a controller: rollouts, the fleet, figures of load, times, and words."""
+"""Output of the control commands, without a controller: rollouts, status, figures of load, times, texts."""
 
 from __future__ import annotations
 
@@ -340,10 +340,10 @@ def test_models_are_added_up_over_gateways_and_workers() -> None:
     assert (found["a"].requests, found["a"].refused, found["a"].runs) == (30.0, 2.0, 20.0)
     assert found["a"].in_flight == 8.0
     assert found["a"].p99_ms == pytest.approx(0.99)
-    # One that only runs as a step of an ensemble; and one that nobody asked for meanwhile.
+    # A model that only runs as a step of an ensemble, and a model without requests.
     assert (found["stage"].requests, found["stage"].runs) == (None, 10.0)
     assert found["b"].requests == 0.0
-    # The first look at a worker tells nothing but what is so now.
+    # The first reading of a worker has current values only, no rates.
     first = of_models([], [(Reading(), busy, 0.0)])["a"]
     assert (first.runs, first.in_flight, first.p99_ms) == (None, 4.0, None)
 

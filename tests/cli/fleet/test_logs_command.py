@@ -1,4 +1,4 @@
-"""``isochrone logs``: whose files, how many lines, and what is said where there are none."""
+"""``isochrone logs``: its files, numbers of lines, and the error without logs."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def test_all_processes_of_the_last_fleet_each_line_with_its_name() -> None:
 def test_one_process_as_it_wrote_it_and_as_json() -> None:
     assert CliRunner().invoke(app, ["logs", "cpu-1", "-n", "1"]).output == "cpu-1 line 29\n"
     assert len(CliRunner().invoke(app, ["logs", "cpu-1"]).output.splitlines()) == 20
-    told = json.loads(CliRunner().invoke(app, ["logs", "gateway", "-n", "1", "--json"]).output)
-    assert told == {"process": "gateway", "line": "gateway line 29"}
+    printed = json.loads(CliRunner().invoke(app, ["logs", "gateway", "-n", "1", "--json"]).output)
+    assert printed == {"process": "gateway", "line": "gateway line 29"}
 
 
 @pytest.mark.parametrize("inside", ["", "state"])

@@ -1,4 +1,4 @@
-"""What is printed when a fleet is up: only what works."""
+"""The commands that are printed when a fleet is up: all of them work."""
 
 from __future__ import annotations
 

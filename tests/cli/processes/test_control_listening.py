@@ -1,4 +1,4 @@
-"""The control API's port: on this machine alone unless told otherwise, and then with a warning."""
+"""The control API's port: on this machine by default; other addresses are logged with a warning."""
 
 from __future__ import annotations
 

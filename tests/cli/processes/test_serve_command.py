@@ -1,4 +1,4 @@
-"""``isochrone serve`` as a process: how it ends, and what it says when it cannot start."""
+"""``isochrone serve`` as a process: its exit, and its errors at start."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flags that make a worker part of a fleet: what does not go together is said before anything starts."""
+"""The flags that make a worker part of a fleet: conflicts are errors before anything starts."""
 
 from __future__ import annotations
 

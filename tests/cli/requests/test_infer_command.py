@@ -57,13 +57,18 @@ def test_json_output_and_given_inputs(url: str, tmp_path: Path) -> None:
     np.save(tmp_path / "pixels.npy", pixels)
     result = infer(url, "preprocess", "--input", f"pixels=@{tmp_path / 'pixels.npy'}", "--json")
     assert result.exit_code == 0, result.output
-    told = json.loads(result.output)
-    [output] = told["outputs"]
-    assert (told["version"], output["name"], output["datatype"], output["shape"]) == ("1", "features", "FP32", [1, 64])
+    printed = json.loads(result.output)
+    [output] = printed["outputs"]
+    assert (printed["version"], output["name"], output["datatype"], output["shape"]) == (
+        "1",
+        "features",
+        "FP32",
+        [1, 64],
+    )
     np.testing.assert_allclose(output["data"], (pixels - 127.5) / 128, rtol=1e-6)
-    stages = {key: value for key, value in told["timing_ms"].items() if key != "total"}
+    stages = {key: value for key, value in printed["timing_ms"].items() if key != "total"}
     assert set(stages) == {"network", "dispatch", "queue", "batch", "compute", "serialise"}
-    assert sum(stages.values()) == pytest.approx(told["timing_ms"]["total"], abs=0.01)
+    assert sum(stages.values()) == pytest.approx(printed["timing_ms"]["total"], abs=0.01)
 
 
 def test_the_same_seed_gives_the_same_answer_over_both_transports(server: ServerProcess) -> None:
@@ -75,9 +80,9 @@ def test_the_same_seed_gives_the_same_answer_over_both_transports(server: Server
 
 
 def test_repeat_tells_percentiles(url: str) -> None:
-    told = json.loads(infer(url, "detector", "--repeat", "20", "--json").output)
-    figures = list(told["percentiles_ms"].values())
-    assert told["requests"] == 20
+    printed = json.loads(infer(url, "detector", "--repeat", "20", "--json").output)
+    figures = list(printed["percentiles_ms"].values())
+    assert printed["requests"] == 20
     assert figures == sorted(figures)
     assert "p99.9" in infer(url, "detector", "--repeat", "20").output
 
@@ -116,7 +121,7 @@ def test_failures_are_one_sentence_and_a_status(url: str, arguments: list[str], 
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 def test_no_server_says_how_to_start_one(scheme: str) -> None:
     with socket.socket() as held:
-        # Bound but not listening: nobody else can answer there.
+        # Bound but not listening: no other process can answer there.
         held.bind(("127.0.0.1", 0))
         result = infer(f"{scheme}://127.0.0.1:{held.getsockname()[1]}", "detector")
     assert result.exit_code == 1
@@ -133,8 +138,8 @@ def test_a_server_of_another_kind_is_named(server: ServerProcess) -> None:
 @pytest.mark.parametrize("scheme", ["http", "grpc"])
 def test_through_a_gateway_its_hop_is_a_stage_of_its_own(scheme: str, gateway: GatewayProcess) -> None:
     # More than one: the gateway remembers answers' heads, and must not answer from that with another's time.
-    told = json.loads(infer(f"{scheme}://{gateway.http_url}", "detector", "--json", "--repeat", "5").output)
-    stages = {key: value for key, value in told["timing_ms"].items() if key != "total"}
+    printed = json.loads(infer(f"{scheme}://{gateway.http_url}", "detector", "--json", "--repeat", "5").output)
+    stages = {key: value for key, value in printed["timing_ms"].items() if key != "total"}
     assert list(stages) == ["network", "gateway", "dispatch", "queue", "batch", "compute", "serialise"]
     assert stages["gateway"] > 0.0
     shown = infer(f"{scheme}://{gateway.http_url}", "detector").output
@@ -142,9 +147,9 @@ def test_through_a_gateway_its_hop_is_a_stage_of_its_own(scheme: str, gateway: G
 
 
 def test_the_steps_of_an_ensemble_are_parts_of_its_compute(url: str) -> None:
-    told = json.loads(infer(url, "pipeline", "--json").output)["timing_ms"]
-    assert list(told)[-2:] == ["step1.preprocess", "step2.detector"]
-    assert told["step1.preprocess"] + told["step2.detector"] <= told["compute"] + 0.002
+    printed = json.loads(infer(url, "pipeline", "--json").output)["timing_ms"]
+    assert list(printed)[-2:] == ["step1.preprocess", "step2.detector"]
+    assert printed["step1.preprocess"] + printed["step2.detector"] <= printed["compute"] + 0.002
     shown = infer(url, "pipeline").output.splitlines()
     names = [line.split()[0] for line in shown if line.split()]
     assert names[names.index("compute") : names.index("compute") + 4] == [

@@ -1,4 +1,4 @@
-"""Ctrl-C while a rollout is watched: the watching ends, and the command says that the rollout does not."""
+"""Ctrl-C while a rollout is watched ends the watching; the command says that the rollout continues."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Triton's command line, read: every form of a flag, every outcome, and what each implemented one means."""
+"""Triton's command line: every form of a flag, every outcome, and the effect of each implemented flag."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrivals: as many as asked for, as regular or bursty as asked for, in order, in bounded blocks."""
+"""Arrivals: the requested rate and burstiness, in order, in bounded blocks."""
 
 from __future__ import annotations
 

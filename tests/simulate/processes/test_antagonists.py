@@ -1,4 +1,4 @@
-"""Neighbours leave what they leave, but never less than the allocation."""
+"""Antagonists leave a worker never less than its allocation."""
 
 from __future__ import annotations
 

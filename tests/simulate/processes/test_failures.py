@@ -1,4 +1,4 @@
-"""What goes wrong reaches callers as it would: retries hide it, deadlines bound it, checks end it."""
+"""Failures reach callers as in a real fleet: retries hide them, deadlines bound them, health checks end them."""
 
 from __future__ import annotations
 

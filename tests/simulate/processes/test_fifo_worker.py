@@ -1,4 +1,4 @@
-"""The fifo worker: batches, instances, deadlines, its own word, and what failures do to it."""
+"""The fifo worker: batches, instances, deadlines, load reports, failures."""
 
 from __future__ import annotations
 

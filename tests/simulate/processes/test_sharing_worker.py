@@ -1,4 +1,4 @@
-"""Processor sharing, step by step: who gets how much when others come and go and cores change."""
+"""Processor sharing, step by step: the share of each request as others come and go and cores change."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_no_work_is_lost_or_done_twice(calls: list[tuple[float, float]], cores: 
     assert len(answers) == len(calls)
     done = sum(work for _, work in calls) * 10 * MILLISECOND
     assert worker.used == pytest.approx(done, rel=1e-6, abs=len(calls) * 10)
-    # Nobody is faster than alone, and all together not faster than the cores.
+    # No request is faster than alone, and all together are not faster than the cores.
     ended = {name: at for at, name, _ in answers}
     for number, (at, work) in enumerate(calls):
         assert ended[str(number)] >= at + work * 10 - 0.01

@@ -1,4 +1,4 @@
-"""Percentiles out of buckets, against the values themselves."""
+"""Percentiles from buckets, compared with those of the values."""
 
 from __future__ import annotations
 

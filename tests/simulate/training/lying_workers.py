@@ -1,8 +1,7 @@
-"""A workload made to fool the learned policy: workers whose own word is not true.
+"""A workload that deceives the learned policy: workers with false load reports.
 
-No episode of training has a liar, and no range of figures gives one away: what it tells is what a quick, idle worker
-would. Prequal goes by requests in flight among workers about as quick, so it is hurt less. It stands here so that the
-switch-off can be shown at work; nothing else uses it.
+No episode of training has such a worker, and its reports are within the trained ranges: they are those of a fast, idle
+worker. Prequal compares requests in flight among workers of similar latency, so it is affected less.
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from isochrone.simulate.load.costs import Lognormal
 from isochrone.simulate.load.workloads import Poisson
 from isochrone.simulate.scenario.records import FifoWorkers, Gateways, Scenario
 
-#: Of eight workers these two are slow, and say the opposite.
+#: Of eight workers, these two are slow and report the opposite.
 LIARS = (6, 7)
 _HONEST_MS, _SLOWNESS = 4.0, 2.0
-#: What a liar tells, as a share of what an honest, quick worker would.
-_TOLD = 0.6
+#: Times that a lying worker reports, relative to those of an honest, fast one.
+_REPORTED = 0.6
 
 
 def scenario(seconds: float) -> Scenario:
@@ -52,10 +51,10 @@ def lying_fleet(make_policy: PolicyFactory, seconds: float, seed: int, lies_from
 
 def _lying(honest: Callable[[int], LoadReport], begins: int) -> Callable[[int], LoadReport]:
     def report(now: int) -> LoadReport:
-        told = honest(now)
+        true = honest(now)
         if now < begins:
-            return told
-        factor = _TOLD / _SLOWNESS
-        return told._replace(wait_ns=int(told.wait_ns * factor), run_ns=int(told.run_ns * factor))
+            return true
+        factor = _REPORTED / _SLOWNESS
+        return true._replace(wait_ns=int(true.wait_ns * factor), run_ns=int(true.run_ns * factor))
 
     return report

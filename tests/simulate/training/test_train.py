@@ -1,5 +1,5 @@
-"""Training of the learned policy: it finds what is there to be found, is the same by seed, matches Prequal on what it
-never saw, and is switched off where it is fooled.
+"""Training of the learned policy: it finds known weights, is deterministic by seed, matches Prequal on held-out kinds,
+and is switched off when it is deceived.
 """
 
 from __future__ import annotations
@@ -80,16 +80,16 @@ def test_an_episode_teaches_only_from_lots() -> None:
 
 
 def test_training_is_the_same_by_seed() -> None:
-    told: list[tuple[int, int]] = []
+    reported: list[tuple[int, int]] = []
 
     def progress(what: str, done: int, whole: int) -> None:
-        told.append((done, whole))
+        reported.append((done, whole))
 
     first = course.train(3, 0, progress, 1000, (equal, mixed))
     assert first == course.train(3, 0, None, 1000, (equal, mixed))
     assert first.weights != course.train(4, 0, None, 1000, (equal, mixed)).weights
-    assert all(done < whole for done, whole in told)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    assert all(done < whole for done, whole in reported)
+    assert [done for done, _ in reported] == sorted(done for done, _ in reported)
     assert first.weights.margin in first.margins
     assert msgspec.json.decode(msgspec.json.encode(first.weights), type=Weights) == first.weights
 
