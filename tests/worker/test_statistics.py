@@ -121,13 +121,13 @@ def test_protobuf_has_tritons_meaning() -> None:
     counted.record_failure("cancelled", 500)
     counted.record_rejected("queue_full")
 
-    told = counted.to_protobuf()
+    message = counted.to_protobuf()
     each = Durations()
-    assert (told.name, told.version) == ("m", "3")
-    assert told.last_inference == 1_700_000_000_123
-    assert told.inference_count == 8  # rows; the hit is not among them
-    assert told.execution_count == 3
-    stats = told.inference_stats
+    assert (message.name, message.version) == ("m", "3")
+    assert message.last_inference == 1_700_000_000_123
+    assert message.inference_count == 8  # rows; the hit is not among them
+    assert message.execution_count == 3
+    stats = message.inference_stats
     request_ns = Durations(queue=100).request + Durations(queue=300).request + Durations(queue=50).request
     assert (stats.success.count, stats.success.ns) == (3, request_ns)
     assert (stats.queue.count, stats.queue.ns) == (3, 450)
@@ -142,15 +142,15 @@ def test_protobuf_has_tritons_meaning() -> None:
             (duration.count, duration.ns)
             for duration in (batch.compute_input, batch.compute_infer, batch.compute_output)
         ]
-        for batch in told.batch_stats
+        for batch in message.batch_stats
     }
     assert by_size == {1: [(1, 5), (1, 6), (1, 7)], 8: [(2, 12), (2, 24), (2, 36)]}
 
 
 def test_an_unused_model_still_tells_every_duration() -> None:
-    told = statistics().to_protobuf()
-    assert told.last_inference == 0
-    shown = MessageToDict(told, preserving_proto_field_name=True)
+    message = statistics().to_protobuf()
+    assert message.last_inference == 0
+    shown = MessageToDict(message, preserving_proto_field_name=True)
     # perf_analyzer refuses statistics in which one of these is missing.
     assert set(shown["inference_stats"]) == {
         "success",
@@ -167,7 +167,7 @@ def test_an_unused_model_still_tells_every_duration() -> None:
 def test_a_stage_without_marks_counts_as_zero() -> None:
     counted = statistics()
     counted.record_success(InferRequest(PLAN, "", {}, ARRIVED), ARRIVED + 77, 1)
-    sums = {stage: told.sum_ns for stage, told in counted.snapshot().stages.items()}
+    sums = {stage: histogram.sum_ns for stage, histogram in counted.snapshot().stages.items()}
     assert sums == {"request": 77, "queue": 0, "compute_input": 0, "compute_infer": 0, "compute_output": 0}
 
 

@@ -1,4 +1,4 @@
-"""What a configuration leaves out comes from the files, is told, and never overrules what is stated."""
+"""Completion fills in what a configuration leaves out, describes it, and never overrides a stated value."""
 
 from __future__ import annotations
 

@@ -192,7 +192,7 @@ def test_json_errors(value: object, key: str, expected: str, given: str) -> None
     assert (error.where, error.key) == ("load parameter 'config'", key)
     assert expected in error.expected
     assert given in error.given
-    # What the caller is told can be sent.
+    # The error can be sent to the caller.
     str(error).encode()
 
 

@@ -15,7 +15,7 @@ def test_imports_on_several_threads_do_not_disturb_each_other(tmp_path: Path) ->
 
     def load(number: int) -> None:
         for turn in range(100):
-            # Directories that are not there: what importlib forgets when its listings are to be read anew.
+            # Missing directories, which importlib removes from its cache when it invalidates its listings.
             sys.path_importer_cache.update(dict.fromkeys(f"/nowhere/{place}.zip" for place in range(5)))
             modules = VersionModules(f"m{number}", str(turn), tmp_path)
             try:

@@ -190,7 +190,7 @@ def test_a_death_is_noticed_though_a_grandchild_holds_the_socket(tmp_path: Path,
                 states.append(process.info["status"])
         except ProcessLookupError:
             continue
-    assert set(states) <= {psutil.STATUS_ZOMBIE}  # killed; whoever adopted it reaps it
+    assert set(states) <= {psutil.STATUS_ZOMBIE}  # killed; its adoptive parent reaps it
 
 
 def test_deaths_in_a_row_make_callers_wait(tmp_path: Path, make_context: MakeContext) -> None:

@@ -297,10 +297,10 @@ def test_what_was_assumed_is_one_line_and_the_rest_for_who_asks(tmp_path: Path) 
         await catalog.load("m")
 
     lines = run(tmp_path, scenario)
-    (told,) = [line for line in lines if "configuration completed" in line["event"]]
+    (completed,) = [line for line in lines if "configuration completed" in line["event"]]
     assumed = [line for line in lines if line["event"] == "assumed"]
-    assert told["log_level"] == "info"
-    assert (told["model"], told["assumed"]) == ("m", 2)
+    assert completed["log_level"] == "info"
+    assert (completed["model"], completed["assumed"]) == ("m", 2)
     assert [line["log_level"] for line in assumed] == ["debug", "debug"]
     (loaded,) = [line for line in lines if line["event"] == "instance loaded"]
     assert loaded["log_level"] == "debug"
@@ -324,7 +324,7 @@ def test_every_request_has_its_line_from_verbose_level_two_on(tmp_path: Path) ->
         await through_the_service(1)
         service.log_settings({"log_verbose_level": 1})
         await through_the_service(2)
-        with capture_logs() as told:
+        with capture_logs() as lines:
             service.log_settings({"log_verbose_level": 2})
             await through_the_service(3)
             missing = RecordedRequest(Plan("nobody", "", (), None), {}, now_ns())
@@ -332,7 +332,7 @@ def test_every_request_has_its_line_from_verbose_level_two_on(tmp_path: Path) ->
                 service.infer(missing)
             service.log_settings({"log_verbose_level": 0})
             await through_the_service(4)
-        assert [(line["event"], line["outcome"]) for line in told] == [
+        assert [(line["event"], line["outcome"]) for line in lines] == [
             ("request", "answered"),
             ("request", "not_found"),
         ]
@@ -357,10 +357,10 @@ def test_the_cache_counts_and_a_hits_time_in_the_queue_ends_where_the_look_up_be
         hit = send(catalog, "graph", 3)
         assert hit.answers
         assert hit.dispatched + 1 == hit.compute_start == hit.compute_end
-        told = catalog.cache_snapshot()
-        assert told is not None
-        assert (told.hits, told.misses, told.entries, told.evictions, told.lookup_ns) == (1, 1, 1, 0, 2)
-        assert 0 < told.bytes_used <= told.limit_bytes == 1 << 20
+        cache = catalog.cache_snapshot()
+        assert cache is not None
+        assert (cache.hits, cache.misses, cache.entries, cache.evictions, cache.lookup_ns) == (1, 1, 1, 0, 2)
+        assert 0 < cache.bytes_used <= cache.limit_bytes == 1 << 20
 
     run(tmp_path, scenario, ResponseCache(1 << 20))
     run(tmp_path, lambda catalog: catalog.load("step"))

@@ -138,11 +138,11 @@ def test_a_version_that_fails_leaves_the_others_as_they_were(model: Path) -> Non
         assert catalog.find("m", "1") is first
         assert catalog.find("m", "") is first
         assert await ask(catalog, "") == 1
-        told = states(catalog)
-        assert told["1"][0] == READY
-        assert told["2"][0] == UNAVAILABLE
-        assert "no such weights" in told["1"][1]
-        assert "no such weights" in told["2"][1]
+        index = states(catalog)
+        assert index["1"][0] == READY
+        assert index["2"][0] == UNAVAILABLE
+        assert "no such weights" in index["1"][1]
+        assert "no such weights" in index["2"][1]
         # Given up, nothing reminds of it.
         await catalog.load("m", {"versions": "1"})
         assert states(catalog) == {"1": (READY, "")}

@@ -253,7 +253,7 @@ def test_a_step_that_becomes_decoupled_makes_the_ensemble_so(repository: Path) -
 
 
 def test_a_new_version_beside_the_old_one_leaves_the_ensemble_alone(repository: Path) -> None:
-    """A rollout prepares a version that nobody uses yet: what is served does not depend on it."""
+    """A rollout prepares a version that no request uses yet: served ensembles do not depend on it."""
 
     async def scenario(catalog: Catalog) -> None:
         await catalog.load("numbered", {"versions": "1"})

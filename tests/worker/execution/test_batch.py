@@ -1,4 +1,4 @@
-"""One batch through an executable: gathered, run, split, and nobody failed or lost by somebody else."""
+"""One batch in an executable: gathered, run, split; no request fails or is lost because of another."""
 
 from __future__ import annotations
 

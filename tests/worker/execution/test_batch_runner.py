@@ -45,7 +45,7 @@ def test_a_stuck_run_is_given_up_and_replaced() -> None:
         assert answer["y"].item() == 8
         assert fresh.runs == [1]
         assert bench.in_flight == 0
-        # When the run ends after all, its executable is freed, and nobody is answered twice.
+        # When the run ends, its executable is freed, and no request is answered twice.
         assert not hung.closed.is_set()
         hung.gate.set()
         await until(lambda: hung.closed.is_set())
@@ -220,7 +220,7 @@ def test_who_is_refused_on_the_shortest_way_is_told_by_how_much() -> None:
 
 
 def test_a_tight_deadline_is_treated_alike_alone_and_in_company(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run of 20 µs: whoever has 0.8 ms is served, whether the request finds an idle model or shares its turn."""
+    """A run of 20 µs: a request with 0.8 ms is served, whether it finds an idle model or shares its turn."""
 
     async def scenario() -> None:
         now = now_ns()

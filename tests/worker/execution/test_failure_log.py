@@ -81,7 +81,7 @@ def test_a_batch_that_was_run_again_one_by_one_is_told() -> None:
 
 
 def test_requests_keep_their_order_in_the_account_of_failures() -> None:
-    """With preserve_ordering a failure is told when it happens, not when its turn to be sent comes."""
+    """With preserve_ordering a failure is logged when it happens, not when it is sent."""
 
     async def scenario() -> None:
         fast, slow = Raising(), Raising()

@@ -267,7 +267,7 @@ def test_a_run_over_its_limit_that_has_ended_meanwhile_is_not_given_up() -> None
         bench, requests = await with_an_offer(executable, -2, execution_timeout_ns=SECOND)
         executable.gates[-1].set()
         executable.wait_for_a_run()
-        # Word of the end is on its way: the second run has begun.
+        # The callback of the first run is scheduled, and the second run has started.
         bench.runner.check_stuck(now_ns() + 2 * SECOND)
         executable.gates[-2].set()
         answers = await bench.answers(*requests)
@@ -488,7 +488,7 @@ def test_peek_and_confirm_are_a_take(
     peeking.confirm(choice)
     assert [entry.request.id for entry in choice.taken] == [request.id for request in taken]
     assert choice.rows == sum(request.plan.batch_size for request in taken)
-    # What is late stays for whoever takes next; everything else is the same.
+    # Late requests stay for the next ``take``; everything else is the same.
     dropped = len(choice.late)
     assert peeking.requests == taking.requests + dropped + len(late_comers)
     assert np.all([entry.request.id not in {request.id for request in taken} for entry in choice.late])

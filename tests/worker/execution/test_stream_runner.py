@@ -166,7 +166,7 @@ def test_one_hanging_stream_of_an_asynchronous_model_ends_alone() -> None:
         await until(lambda: stuck.answers)
 
         def given_up() -> bool:
-            # The step that hangs begins a moment after the answer before it was told.
+            # The step that hangs begins a moment after the previous response.
             bench.runner.check_stuck(now_ns() + 2 * SECOND)
             return isinstance(stuck.answers[-1], ModelFailed)
 

@@ -38,7 +38,7 @@ def push(queue: BatchQueue, now: int, deadline: int = NEVER, **plan: object) -> 
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Anything in any order: nobody is lost, nobody runs twice, no batch breaks its rules."""
+    """Any order of events: no request is lost or runs twice, and no batch breaks its rules."""
 
     @initialize(
         max_rows=st.sampled_from([1, 4, 32]),
@@ -140,7 +140,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert (wake is None) == (not self.inside)
         waiting = [r for r in self.inside if r.deadline != NEVER and self.curve.estimate(r.plan.batch_size)]
         if wake is not None and waiting and wake > self.now:
-            # Whoever could still be in time alone is not made late by the wait.
+            # The wait does not make a request late that could still be in time alone.
             latest = min(r.deadline - MARGIN - self.curve.estimate(r.plan.batch_size) for r in waiting)
             assert wake <= latest or latest < self.now
 
@@ -492,7 +492,7 @@ class TestAdmission:
         assert queue.take(0)[0] is tight
 
     def test_under_overload_the_early_are_refused_and_the_late_fill_a_batch(self) -> None:
-        """Who would begin a batch that then could not take all who come is told so at once."""
+        """A request that would begin a batch too small for the expected arrivals is rejected immediately."""
         queue = queue_with()
         queue.occupy([7 * MILLISECOND])
         step = 200 * MICROSECOND

@@ -488,7 +488,7 @@ class SequenceMachine(RuleBasedStateMachine):
         #: Ids without a slot, in the order in which they came to be so.
         self.line: list[int] = []
         self.pushed: list[InferRequest] = []
-        #: Cancelled with their sequence, and not yet told so.
+        #: Cancelled with their sequence, and not yet reported.
         self.due: list[InferRequest] = []
 
     def is_running(self, sequence_id: int) -> bool:
@@ -712,7 +712,7 @@ class SequenceMachine(RuleBasedStateMachine):
         assert len(set(held)) == len(held) <= self.slots
         assert len(held) == min(len(places), self.slots)
         assert self.batcher.pending() == sum(map(self.queued, self.outstanding))
-        # Whoever got a slot came before whoever still waits.
+        # Sequences with a slot arrived before those that wait.
         waiting = [sequence_id for sequence_id in self.line if slot_of(self.batcher, sequence_id) is None]
         assert waiting == self.line[len(self.line) - len(waiting) :]
         self.line = waiting

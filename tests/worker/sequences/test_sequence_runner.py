@@ -121,7 +121,7 @@ def test_a_hung_run_is_given_up_with_the_sequences_of_its_instance() -> None:
         with pytest.raises(InvalidArgument, match="START"):
             bench.send(1, 8)
         assert bench.in_flight == 0
-        # The thread that was left behind tells nobody anything when it ends, and frees its model.
+        # The abandoned thread reports nothing when it ends, and frees its model.
         hung.gate.set()
         await until(hung.closed.is_set)
         await asyncio.sleep(0)
@@ -146,7 +146,7 @@ def test_the_sequences_of_other_instances_go_on() -> None:
         bench.runner.check_stuck(now_ns() + 2 * SECOND)
         assert isinstance(await bench.answer(stuck), ModelFailed)
         assert (await bench.answer(bench.send(2, 4)))["Y"].item() == 7
-        # The instance that was not replaced is nobody's: a new sequence waits for the one that is left.
+        # The instance that was not replaced gets no sequence: a new sequence waits for the other instance.
         waiting = bench.send(3, 1, "s")
         assert bench.runner.pending == 1
         assert (await bench.answer(bench.send(2, 0, "e")))["Y"].item() == 7

@@ -162,7 +162,7 @@ def test_sequences_whose_states_differ_in_shape_do_not_share_a_batch() -> None:
     assert batch is not None
     assert batcher.state_outputs == ("OUT",)
     batcher.finished(batch, {"OUT": np.ones((2, 3), np.float32)}, 0)
-    # Sequence 1 starts anew from one element; sequence 2 goes on from three.
+    # Sequence 1 restarts with one element; sequence 2 continues with three.
     again = request_of(2)
     again.plan.sequence_start = False
     for request in (request_of(1), again):
