@@ -46,7 +46,7 @@ _SWEEP = 0.002
 _IDLE_SWEEP = 0.01
 _REFRESH_NS = 100 * MILLISECOND
 _SEND, _ANSWER, _REJECT, _CANCEL, _CUT_OFF = Do.SEND, Do.ANSWER, Do.REJECT, Do.CANCEL, Do.CUT_OFF
-_REJECTED = frozenset((Outcome.NOT_BEGUN, Outcome.REJECTED))
+_FOREIGN, _NOT_BEGUN, _REJECTED = Outcome.FOREIGN, Outcome.NOT_BEGUN, Outcome.REJECTED
 
 
 class Gateway:
@@ -134,10 +134,14 @@ class Gateway:
         """A codec has read a request."""
         if self.resting is not None:
             self.wake()
-        sampled = self.sampling.on
-        if sampled and request.served.name in sampled and request.kind is Kind.STATELESS:
-            request.offer(sampled[request.served.name])
+        if self.sampling.on:
+            self._offer(request)
         self.execute(self.machine.arrive(request, request.arrived))
+
+    def _offer(self, request: CallerRequest) -> None:
+        samples = self.sampling.on.get(request.served.name)
+        if samples is not None and request.kind is Kind.STATELESS:
+            request.offer(samples)
 
     def answered(self, attempt: UpstreamAttempt) -> None:
         """An endpoint's answer is whole."""
@@ -145,11 +149,12 @@ class Gateway:
             return
         request = attempt.request
         outcome = request.outcome(attempt)
-        if outcome is Outcome.FOREIGN:
+        if outcome is _FOREIGN:
             self.answered_foreign(attempt)
             return
         report = request.load_report(attempt) if attempt.asks else None
-        is_version_gone = outcome in _REJECTED and request.is_version_gone(attempt)
+        is_rejected = outcome is _NOT_BEGUN or outcome is _REJECTED
+        is_version_gone = is_rejected and request.is_version_gone(attempt)
         self.execute(self.machine.answered(request, attempt, outcome, now_ns(), report, is_version_gone))
 
     def answered_foreign(self, attempt: UpstreamAttempt) -> None:
@@ -182,8 +187,8 @@ class Gateway:
     # Instructions.
 
     def execute(self, instructions: list[Instruction]) -> None:
-        for do, request, subject in instructions:
-            caller = cast("CallerRequest", request)
+        caller: Any
+        for do, caller, subject in instructions:
             try:
                 if do is _SEND:
                     caller.send(subject)

@@ -43,7 +43,14 @@ class UpstreamAttempt(Attempt):
     size = 0
 
     def __init__(self, request: Request, replica_set: ReplicaSet, replica: Replica, now: int) -> None:
-        super().__init__(request, replica_set, replica, now)
+        # As in the base class and ``Replica.sent``, whose calls would cost a fifth of a microsecond.
+        self.request = request  # type: ignore[assignment]
+        self.replica_set = replica_set
+        self.replica = replica
+        self.sent_at = now
+        replica.endpoint.in_flight += 1
+        replica.sent_since += 1
+        self.load = replica.in_flight = replica.in_flight + 1
         self.body: list[Buffer] = []
 
     def cancel(self) -> None:

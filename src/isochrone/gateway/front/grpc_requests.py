@@ -75,6 +75,7 @@ _NOT_FORWARDED = frozenset(
 )
 _NOT_RETURNED = frozenset((b"content-length", ORCA_BINARY_HEADER))
 _OK = b"0"
+_ANSWERED = Outcome.ANSWERED
 _NOT_FOUND = b"5"
 #: INTERNAL, UNKNOWN and DATA_LOSS: the worker's own fault.
 _FAILURES = frozenset((b"13", b"2", b"15"))
@@ -127,6 +128,10 @@ class GrpcRoute(Route):
         self.timeout_ns = self.call.timeout_ns
         #: The epoch it asks for; answered with the one it got.
         self.epoch = head.get(EPOCH_HEADER)
+        #: Answers go back with nothing added.
+        self.returns_plainly = not (
+            self.wants_load or self.call.wants_timing or self.explains or self.epoch is not None
+        )
         #: First bytes of messages that name a model and go on with its inputs.
         self._known: dict[bytes, ServedModel] = {}
         passed = tuple(field for field in head.headers if field[0] not in _NOT_FORWARDED)
@@ -256,7 +261,7 @@ class GrpcRequest(CallerRequest):
         trailers = attempt.trailers
         found = _good.get(id(trailers))
         if found is not None and found[0] is trailers:
-            return Outcome.ANSWERED
+            return _ANSWERED
         status = b""
         for name, value in trailers or attempt.headers:
             if name == b"grpc-status":
@@ -298,16 +303,14 @@ class GrpcRequest(CallerRequest):
         if attempt.streaming:
             stream.end_with_trailers(returned_block(0, trailers, self.route.call.wants_load))
             return
-        keep = self.route.wants_load
         good = _good.get(id(trailers))
-        timed = self.route.call.wants_timing
-        plain = not (keep or timed or self.route.explains or self.route.epoch is not None)
-        if good is not None and good[0] is trailers and plain:
+        if good is not None and good[0] is trailers and self.route.returns_plainly:
             head = _blocks.get(id(attempt.headers))
             if head is not None and head[0] is attempt.headers and len(attempt.body) == 1 and attempt.status == 200:
                 stream.respond_unary(head[1], attempt.body[0], attempt.size, good[1])
                 return
-        if timed and trailers:
+        keep = self.route.wants_load
+        if self.route.call.wants_timing and trailers:
             trailers = through_gateway(trailers, now_ns() - self.arrived)
         if self.route.explains:
             explanation = json.dumps(self.served.explain(self, attempt)).encode("ascii")

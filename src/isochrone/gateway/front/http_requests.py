@@ -72,6 +72,7 @@ _NOT_FORWARDED = frozenset(
 #: A lone request is faster on a connection of its own. Only our own workers take REST over HTTP/2.
 _SHARED_FROM = 4
 _NOT_RETURNED = _NOT_FORWARDED | {ORCA_HEADER}
+_STATELESS, _ANSWERED = Kind.STATELESS, Outcome.ANSWERED
 #: Rejections: another endpoint may take the request.
 _REJECTIONS = frozenset((429, 503, 504))
 _FAILURES = frozenset((500, 502))
@@ -105,6 +106,10 @@ class HttpRoute(Route):
         self.explains = head.get(EXPLAIN_HEADER) is not None
         #: The epoch it asks for; answered with the one it got.
         self.epoch = head.get(EPOCH_HEADER)
+        #: Answers go back with nothing added.
+        self.returns_plainly = not (self.wants_load or self.wants_timing or self.explains or self.epoch is not None)
+        #: Nothing in the head says more than the model's rules do.
+        self.is_plain = not version and self.epoch is None and kind is _STATELESS
         length = head.get(b"inference-header-content-length")
         #: An answer to HEAD announces a body that does not come, which only HTTP/1.1's own connection can tell.
         self.shareable = head.method != b"HEAD"
@@ -230,12 +235,8 @@ class HttpRequest(CallerRequest):
         self.demand = served.plain_demand
         self.attempts = []
         self.route = route
-        if route.version:
-            self.version = route.version
-        if route.epoch is not None:
-            self.asked_epoch = route.epoch
-        if route.kind is not Kind.STATELESS:
-            self.kind = route.kind
+        if not route.is_plain:
+            self.version, self.asked_epoch, self.kind = route.version, route.epoch, route.kind
         exchange.owner = self
         timeout = route.timeout_ns or served.deadline_ns
         key = served.affinity_key(exchange.head) if served.affinity.header else b""
@@ -313,7 +314,7 @@ class HttpRequest(CallerRequest):
         if (known is None or known[0] is not attempt.headers) and not attempt.streaming and self._is_foreign(attempt):
             return Outcome.FOREIGN
         if status < 404:
-            return Outcome.ANSWERED
+            return _ANSWERED
         if status in _REJECTIONS or (status == 404 and self.is_version_gone(attempt)):
             # The endpoint of a version that is gone cannot have run it.
             return Outcome.NOT_BEGUN if status == 404 or is_marked(attempt.headers) else Outcome.REJECTED
@@ -340,13 +341,18 @@ class HttpRequest(CallerRequest):
         if attempt.streaming:
             self._end_streaming(attempt)
             return
+        route = self.route
+        known = _returned.get(id(attempt.headers))
+        if known is not None and known[0] is attempt.headers and route.returns_plainly:
+            self.exchange.respond(attempt.status, known[1], attempt.body)
+            return
         headers = self._returned(attempt)
-        if self.route.wants_timing:
+        if route.wants_timing:
             headers = through_gateway(headers, now_ns() - self.arrived)
-        if self.route.explains:
+        if route.explains:
             headers = (*headers, (b"x-isochrone-placement", self.explanation(attempt)))
-        if self.route.epoch is not None:
-            headers = (*headers, (EPOCH_HEADER, self.answered_epoch(self.route.epoch)))
+        if route.epoch is not None:
+            headers = (*headers, (EPOCH_HEADER, self.answered_epoch(route.epoch)))
         self.exchange.respond(attempt.status, headers, attempt.body)
 
     def _returned(self, attempt: UpstreamAttempt) -> Headers:

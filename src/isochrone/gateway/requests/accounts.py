@@ -16,6 +16,7 @@ from isochrone.gateway.resilience.retry_budget import Kind
 ASK_NS = 2_000_000
 #: Weight of one rejection in the error rate of a replica that reports no load.
 _GAIN = 1 / 16
+_STREAM = Kind.STREAM
 
 
 def begin(request: Request, replica: Replica, now: int) -> Attempt:
@@ -37,7 +38,7 @@ def begin(request: Request, replica: Replica, now: int) -> Attempt:
     return attempt
 
 
-def end(attempt: Attempt, now: int, *, failed: bool, answered: bool = True) -> None:
+def end(attempt: Attempt, now: int, failed: bool, *, answered: bool = True) -> None:
     """Book an attempt that is evidence. ``answered``: an answer came: a failure is the model's, not the endpoint's."""
     request, replica = attempt.request, attempt.replica
     if request.shadow is not None:
@@ -45,7 +46,7 @@ def end(attempt: Attempt, now: int, *, failed: bool, answered: bool = True) -> N
         return
     attempt.over = True
     latency = now - attempt.sent_at
-    if request.kind is Kind.STREAM and not failed:
+    if request.kind is _STREAM and not failed:
         # How long a stream lasts is its caller's choice, not a latency.
         latency = int(replica.latency_ns)
     replica.ended(attempt.load, latency, failed, now)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from isochrone.gateway.served_model import ServedModel
     from isochrone.gateway.traffic.shadow import Shadow
 
+_SEND, _ANSWER = Do.SEND, Do.ANSWER
+_NOT_BEGUN, _REJECTED, _FAILED = Outcome.NOT_BEGUN, Outcome.REJECTED, Outcome.FAILED
 #: A copy for a shadow is given up after so long.
 _COPY_NS = 10 * SECOND
 #: A request that no other replica can take stays with an endpoint that fails its health checks for so long.
@@ -59,24 +61,15 @@ class RequestMachine:
     def arrive(self, request: Request, now: int) -> list[Instruction]:
         """A codec has read a request."""
         served = request.served
-        try:
-            if request.version:
-                request.replica_set = served.replica_set(request.version)
-            elif served.plain and request.asked_epoch is None:
-                request.replica_set = served.current
-            elif served.held is not None:
-                served.held.add(request)
-                return []
-            else:
-                request.replica_set = served.choose(request.head, request.asked_epoch)
-        except IsochroneError as error:
-            request.over = True
-            return [(Do.REJECT, request, error)]
-        return self._admit(request, now)
-
-    def _admit(self, request: Request, now: int) -> list[Instruction]:
-        """Its version is fixed from here on."""
-        served = request.served
+        if served.plain and not request.version and request.asked_epoch is None:
+            request.replica_set = served.current
+        else:
+            try:
+                if not self._is_versioned(request):
+                    return []
+            except IsochroneError as error:
+                request.over = True
+                return [(Do.REJECT, request, error)]
         served.requests += 1
         served.budget.unbooked += 1
         self.open.add(request)
@@ -105,13 +98,25 @@ class RequestMachine:
         except IsochroneError as error:
             served.refused += 1
             return [*self._finish(request, now), (Do.REJECT, request, error)]
-        instructions: list[Instruction] = [(Do.SEND, request, accounts.begin(request, replica, now))]
-        balancer = request.replica_set.balancer
-        if balancer.policy.wants_probes and (probes := balancer.policy.probes(now)):
+        instructions: list[Instruction] = [(_SEND, request, accounts.begin(request, replica, now))]
+        policy = request.replica_set.balancer.policy
+        if policy.wants_probes and (probes := policy.probes(now)):
             instructions.append((Do.PROBE, None, probes))
         if served.shadow is not None and request.suspect is None:
             self._copy(request, served.shadow, instructions)
         return instructions
+
+    def _is_versioned(self, request: Request) -> bool:
+        """Fix the version of a request; False: it waits for a strict switch."""
+        served = request.served
+        if request.version:
+            request.replica_set = served.replica_set(request.version)
+        elif served.held is not None:
+            served.held.add(request)
+            return False
+        else:
+            request.replica_set = served.choose(request.head, request.asked_epoch)
+        return True
 
     def _copy(self, request: Request, shadow: Shadow, instructions: list[Instruction]) -> None:
         size = len(request.body)
@@ -197,7 +202,7 @@ class RequestMachine:
         request.attempts.remove(attempt)
         served = request.served
         instructions: list[Instruction] = []
-        if outcome is Outcome.NOT_BEGUN or outcome is Outcome.REJECTED:
+        if outcome is _NOT_BEGUN or outcome is _REJECTED:
             accounts.rejected(attempt, now)
             if version_gone:
                 # Until the gateway knows what the endpoint serves now, such requests use up the retry budget.
@@ -212,7 +217,7 @@ class RequestMachine:
                     request.rejection = attempt
                     return instructions + again
         else:
-            accounts.end(attempt, now, failed=outcome is Outcome.FAILED)
+            accounts.end(attempt, now, outcome is _FAILED)
             if served.suspected and request.may_be_suspect:
                 instructions += self._cleared(request, attempt, now)
             if request.over:
@@ -229,8 +234,13 @@ class RequestMachine:
         if request.granted is not None:
             # What the worker reports of a run: the wait is not the caller's fault.
             request.compute_ns = min(now - attempt.sent_at, replica.report.run_ns or NEVER)
-        instructions += self._finish(request, now)
-        instructions.append((Do.ANSWER, request, attempt))
+        if request.granted is None and request.shadow is None and request.suspect is None:
+            # As in ``_finish``, without the call.
+            request.over = True
+            self.open.discard(request)
+        else:
+            instructions += self._finish(request, now)
+        instructions.append((_ANSWER, request, attempt))
         return instructions
 
     def streaming(self, request: Request, attempt: Attempt, now: int) -> list[Instruction]:
