@@ -18,7 +18,7 @@ from tritonclient.grpc import service_pb2
 from bench.worker.models import INPUT, OUTPUT
 from bench.worker.scenarios import IDENTITY_64
 from isochrone.errors import NotFound, Unsupported
-from isochrone.protocol import timing
+from isochrone.protocol import orca
 from isochrone.protocol.grpc.calls import OK_TRAILERS, RESPONSE_HEADERS, GrpcErrorRoute, frame_message
 from isochrone.protocol.rest.answers import ErrorRoute
 from isochrone.wire.exchange import Exchange, Head, Headers, Route
@@ -42,8 +42,8 @@ class LoadReports:
 
     def __init__(self) -> None:
         reports = [_report(number) for number in range(_REPORTS)]
-        self.text = cycle([(timing.ORCA_HEADER, timing.orca_text(report)) for report in reports])
-        self.json = cycle([(timing.ORCA_HEADER, timing.orca_json(report)) for report in reports])
+        self.text = cycle([(orca.ORCA_HEADER, orca.orca_text(report)) for report in reports])
+        self.json = cycle([(orca.ORCA_HEADER, orca.orca_json(report)) for report in reports])
         self.trailers = cycle([_trailers(report) for report in reports])
 
 
@@ -60,8 +60,8 @@ def _report(number: int) -> dict[str, float]:
 
 
 def _trailers(report: dict[str, float]) -> bytes:
-    value = base64.b64encode(timing.orca_binary(report)).rstrip(b"=")
-    return _encode([(b"grpc-status", b"0"), (timing.ORCA_BINARY_HEADER, value)])
+    value = base64.b64encode(orca.orca_binary(report)).rstrip(b"=")
+    return _encode([(b"grpc-status", b"0"), (orca.ORCA_BINARY_HEADER, value)])
 
 
 class HttpInfer(Route):
@@ -169,7 +169,7 @@ class CannedApplication:
         self._infer = {f"/v2/models/{MODEL}{version}/infer".encode() for version in ("", "/versions/1")}
 
     def route(self, head: Head) -> Route:
-        load_format = head.get(timing.ORCA_FORMAT_HEADER)
+        load_format = head.get(orca.ORCA_FORMAT_HEADER)
         if (head.get(b"content-type") or b"").startswith(b"application/grpc"):
             message = self._messages.get(head.target)
             if message is None:
