@@ -15,7 +15,7 @@ To add a rule, for example another gate before the switch:
    ``_LOADED_IN`` in ``rollout/desired_versions.py``.
 3. If it needs figures from outside, ``evaluation/evaluator.py`` collects them and reports a ``Verdict``, which
    ``leader/observation.py`` puts into the observed state.
-4. ``fleet/model_spec.py``: the setting in fleet.yaml; ``requests/rollouts.py`` and ``desired/reconcile.py`` copy it
-   into new rollouts.
+4. ``fleet/model_spec.py``: the setting in fleet.yaml; ``requests/rollouts.py`` copies it into rollouts that users
+   start, ``desired/applied.py`` and ``desired/reconcile.py`` into those of an applied file.
 5. ``tests/control/rollout/test_rollout_machine.py``: records and observed states in, decisions out, no processes.
 """
