@@ -45,11 +45,11 @@ def test_a_request_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
         for _ in range(3):
             await rests(gateway)
             due: Any = Due()
-            gateway.machine.open.add(due)
+            gateway.machine.open[due] = None
             gateway.wake()
             async with asyncio.timeout(30):
                 await due.looked.wait()
-            gateway.machine.open.discard(due)
+            gateway.machine.open.pop(due)
         sweeping.cancel()
         await asyncio.gather(sweeping, return_exceptions=True)
 

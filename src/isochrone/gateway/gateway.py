@@ -53,11 +53,17 @@ class Gateway:
     """What routes work with."""
 
     def __init__(
-        self, rules: GatewayRules, limits: WireLimits, monitoring: MonitorRules | None = None, seed: int | None = None
+        self,
+        rules: GatewayRules,
+        limits: WireLimits,
+        monitoring: MonitorRules | None = None,
+        seed: int | None = None,
+        clock: Callable[[], int] = now_ns,
     ) -> None:
+        self.clock = clock
         self.limits = limits
         self.outliers = Outliers(rules.outliers)
-        self.fleet = Fleet(rules, limits, self.outliers, seed)
+        self.fleet = Fleet(rules, limits, self.outliers, seed, clock=clock)
         #: Of live requests, while somebody asks for them.
         self.sampling = Sampling()
         #: What its fleet's controller must know to read them; "": nobody may.
@@ -89,7 +95,7 @@ class Gateway:
             self._tasks.start(self._retire(member, monitor))
         for member in new:
             self._monitors[member.upstream.address] = Monitor(member, self.fleet, self._monitoring, self._member_lost)
-        self.outliers.endpoints_changed((member.endpoint for member in self.fleet.members.values()), now_ns())
+        self.outliers.endpoints_changed((member.endpoint for member in self.fleet.members.values()), self.clock())
         if new or gone:
             log.info(
                 "upstreams changed",
@@ -126,7 +132,7 @@ class Gateway:
             monitor.look_soon(now)
 
     def _member_lost(self, member: Member) -> None:
-        self.execute(self.machine.endpoint_lost(member.endpoint, now_ns()))
+        self.execute(self.machine.endpoint_lost(member.endpoint, self.clock()))
 
     # Events.
 
@@ -155,7 +161,7 @@ class Gateway:
         report = request.load_report(attempt) if attempt.asks else None
         is_rejected = outcome is _NOT_BEGUN or outcome is _REJECTED
         is_version_gone = is_rejected and request.is_version_gone(attempt)
-        self.execute(self.machine.answered(request, attempt, outcome, now_ns(), report, is_version_gone))
+        self.execute(self.machine.answered(request, attempt, outcome, self.clock(), report, is_version_gone))
 
     def answered_foreign(self, attempt: UpstreamAttempt) -> None:
         """An endpoint's answer does not follow the protocol: it counts as none, and is never passed on."""
@@ -164,25 +170,25 @@ class Gateway:
     def lost(self, attempt: UpstreamAttempt, error: IsochroneError) -> None:
         """A connection broke, or was never made."""
         if not attempt.over:
-            self.execute(self.machine.lost(attempt.request, attempt, error, now_ns()))
+            self.execute(self.machine.lost(attempt.request, attempt, error, self.clock()))
 
     def streaming(self, attempt: UpstreamAttempt) -> None:
         """An answer is being passed on."""
-        self.execute(self.machine.streaming(attempt.request, attempt, now_ns()))
+        self.execute(self.machine.streaming(attempt.request, attempt, self.clock()))
 
     def cancelled(self, request: CallerRequest) -> None:
         """A caller has gone."""
-        self.execute(self.machine.cancelled(request, now_ns()))
+        self.execute(self.machine.cancelled(request, self.clock()))
 
     def release(self) -> int:
         """A strict switch is over: requests that waited for it go on; how many."""
         waiting = sum(len(served.held) for served in self.fleet.models.values() if served.held is not None)
-        self.execute(self.machine.release(now_ns()))
+        self.execute(self.machine.release(self.clock()))
         return waiting
 
     def reject_held(self, reason: str) -> None:
         """A strict switch takes too long for the requests that wait for it."""
-        self.execute(self.machine.reject_held(reason, now_ns()))
+        self.execute(self.machine.reject_held(reason, self.clock()))
 
     # Instructions.
 
@@ -210,9 +216,9 @@ class Gateway:
 
     def _execute_rare(self, do: Do, request: CallerRequest, subject: Any) -> None:
         if do is Do.PROBE:
-            probe(self.fleet, subject, now_ns())
+            probe(self.fleet, subject, self.clock())
         elif do is Do.LOOK:
-            self.look_at(subject.address, now_ns())
+            self.look_at(subject.address, self.clock())
         elif do is Do.COPY:
             self._copy(request, subject)
         elif do is Do.FOREIGN:
@@ -232,7 +238,7 @@ class Gateway:
 
     def _foreign_answer(self, endpoint: Endpoint, reason: str) -> None:
         member: Member = endpoint.handle
-        now = now_ns()
+        now = self.clock()
         member.foreign_answers += 1
         if now - member.foreign_at > SECOND:
             member.foreign_at = now
@@ -246,7 +252,7 @@ class Gateway:
         except Exception as error:
             # Requests that wait for the result must not wait for ever.
             log.error("checking a worker failed unexpectedly", worker=endpoint.address, exc_info=error)
-        self.execute(self.machine.checked(endpoint, lives, now_ns()))
+        self.execute(self.machine.checked(endpoint, lives, self.clock()))
 
     def _process_gone(self, endpoint: Endpoint) -> None:
         log.warning("a worker's process is gone", worker=endpoint.address)
@@ -311,7 +317,7 @@ class Gateway:
 
     def worker_faults(self) -> dict[str, str]:
         """By address: workers that get no requests now, or none for some models, and why."""
-        now = now_ns()
+        now = self.clock()
         found = {}
         for address, member in self.fleet.members.items():
             if member.fault:
@@ -328,38 +334,50 @@ class Gateway:
 
     def sample(self, model: str) -> SampleReport | None:
         """Live requests of a model; asking keeps sampling on for a while."""
-        return self.sampling.ask(model, now_ns()) if model in self.fleet.models else None
+        return self.sampling.ask(model, self.clock()) if model in self.fleet.models else None
 
     @property
     def in_flight(self) -> int:
         """Requests that are not answered yet."""
-        return len(self.machine.open | self.streams)
+        return len(self.machine.open.keys() | self.streams)
 
     # By the clock.
 
     async def run(self) -> None:
         """Sweeps until cancelled."""
-        refreshed = outliers_at = now_ns()
+        refreshed = outliers_at = self.clock()
         while True:
             await self._pause()
-            now = now_ns()
-            if self.machine.open:
-                for request in [one for one in self.machine.open if now >= one.due_at]:
-                    self._due(request, now)
-            if self.streams:
-                for stream in [one for one in self.streams if now >= one.deadline and one not in self.machine.open]:
-                    stream.expire()
-            if self.fleet.holding:
-                self.execute(self.machine.expire_held(now))
+            now = self.clock()
+            self.sweep(now)
             if now - refreshed >= _REFRESH_NS:
                 refreshed = now
-                self.fleet.refresh(now)
-                self.execute(self.machine.sweep(now))
+                self.refresh(now)
             if now - outliers_at >= SECOND:
                 outliers_at = now
-                self.sampling.sweep(now)
-                for ejection in self.outliers.tick(now):
-                    log.warning("a worker is left out", worker=ejection.endpoint.address, reason=ejection.reason)
+                self.judge(now)
+
+    def sweep(self, now: int) -> None:
+        """Every few ms: requests that are due."""
+        if self.machine.open:
+            for request in [one for one in self.machine.open if now >= one.due_at]:
+                self._due(request, now)
+        if self.streams:
+            for stream in [one for one in self.streams if now >= one.deadline and one not in self.machine.open]:
+                stream.expire()
+        if self.fleet.holding:
+            self.execute(self.machine.expire_held(now))
+
+    def refresh(self, now: int) -> None:
+        """Ten times a second: eligible replicas, suspects."""
+        self.fleet.refresh(now)
+        self.execute(self.machine.sweep(now))
+
+    def judge(self, now: int) -> None:
+        """Once a second: outliers, samples."""
+        self.sampling.sweep(now)
+        for ejection in self.outliers.tick(now):
+            log.warning("a worker is left out", worker=ejection.endpoint.address, reason=ejection.reason)
 
     async def _pause(self) -> None:
         """Until the next sweep. The first request after a rest begins a short pause: its time may be shorter than the
@@ -386,12 +404,12 @@ class Gateway:
         except Exception as error:
             # A fault of ours with one request must not end the sweep: all others' deadlines hang on it.
             log.error("a request failed unexpectedly", exc_info=error)
-            self.machine.open.discard(request)
+            self.machine.open.pop(request, None)
 
     async def close(self) -> None:
         """Stop the monitors and give up the requests in flight."""
         for request in list(self.machine.open):
-            self.execute(self.machine.cancelled(request, now_ns()))
+            self.execute(self.machine.cancelled(request, self.clock()))
         self._tasks.cancel()
         await asyncio.gather(*(monitor.stop() for monitor in self._monitors.values()))
         for member in self.fleet.members.values():

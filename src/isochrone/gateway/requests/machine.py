@@ -51,8 +51,8 @@ class RequestMachine:
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
-        #: Not answered yet, and not held.
-        self.open: set[Request] = set()
+        #: Not answered yet, and not held; in the order of arrival, so that equal histories give equal instructions.
+        self.open: dict[Request, None] = {}
         self.suspected = SuspectedRequests(lambda model: fleet.rules.of(model).quarantine)
         self._is_pumping = False
 
@@ -72,7 +72,7 @@ class RequestMachine:
                 return [(Do.REJECT, request, error)]
         served.requests += 1
         served.budget.unbooked += 1
-        self.open.add(request)
+        self.open[request] = None
         if served.commitment is not None:
             request.epoch = served.commitment.epoch
         if request.deadline != NEVER:
@@ -136,7 +136,7 @@ class RequestMachine:
         copy.shadow = to.shadow
         copy.replica_set = to.replica_set
         copy.deadline = copy.due_at = min(copy.deadline, now + _COPY_NS)
-        self.open.add(copy)
+        self.open[copy] = None
         try:
             if to.served.suspected:
                 self.suspected.examine(copy, now)
@@ -237,7 +237,7 @@ class RequestMachine:
         if request.granted is None and request.shadow is None and request.suspect is None:
             # As in ``_finish``, without the call.
             request.over = True
-            self.open.discard(request)
+            self.open.pop(request, None)
         else:
             instructions += self._finish(request, now)
         instructions.append((_ANSWER, request, attempt))
@@ -552,7 +552,7 @@ class RequestMachine:
 
     def _finish(self, request: Request, now: int) -> Iterable[Instruction]:
         request.over = True
-        self.open.discard(request)
+        self.open.pop(request, None)
         if request.granted is not None:
             request.served.leave(request, now)
         if request.shadow is not None:

@@ -196,7 +196,9 @@ class Gateway:
             error = ConnectionLost("the connection is gone", unprocessed=outcome == UNREACHABLE)
             self.execute(self.machine.lost(request, attempt, error, now), now)
         else:
-            self.execute(self.machine.answered(request, attempt, _OUTCOMES[outcome], now, call.report), now)
+            # Workers report their load when they are asked to.
+            report = call.report if attempt.asks else None
+            self.execute(self.machine.answered(request, attempt, _OUTCOMES[outcome], now, report), now)
 
     def _due(self, now: int, kind: int) -> None:
         """The deadline of the oldest request of a kind may have come."""
@@ -249,7 +251,8 @@ class Gateway:
             elif do is Do.CHECK:
                 self.engine.at(now + self._delay(), self._check, subject)
             elif do is Do.GONE:
-                self.health(now, self._worker(subject), False)
+                subject.healthy = False
+                self.fleet.rebuild()
 
     def _worker(self, endpoint: Endpoint) -> Worker:
         return self._workers[self._numbers[endpoint.address]]
@@ -299,10 +302,9 @@ class Gateway:
             self.engine.at(now + self._delay(), self._probed, reports)
 
     def _probed(self, now: int, reports: list[tuple[Replica, LoadReport]]) -> None:
-        balancer = self.served.current.balancer
         for replica, report in reports:
             replica.endpoint.heard_at = now
-            balancer.reported(replica, report, now)
+            self.fleet.reported(replica.endpoint.handle, report, now)
 
     def _check(self, now: int, endpoint: Endpoint) -> None:
         """The question whether a process lives is at its door."""
