@@ -294,7 +294,7 @@ class TestHolding:
         fleet.lead()
         fleet.epochs[1] = committed("1")
         fleet.hold(["m"])
-        assert fleet.model("m").held is not None
+        assert fleet.model("m").is_held
 
     def test_other_models_go_on(self) -> None:
         fleet = make_fleet()

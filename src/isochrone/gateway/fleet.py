@@ -14,7 +14,6 @@ from isochrone.gateway.commitment import Commitment
 from isochrone.gateway.connections import Connections
 from isochrone.gateway.probing import Probe
 from isochrone.gateway.replicas import Endpoint, LoadReport
-from isochrone.gateway.requests.held import Held
 from isochrone.gateway.resilience.outliers import Ejection, Outliers
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.served_model import PolicyMaker, ServedModel, policy_of_rules
@@ -105,6 +104,7 @@ class Fleet:
         #: Models that wait for a switch; and how long switches took that are over, in seconds, for the metrics page.
         self.holding: frozenset[str] = frozenset()
         self.hold_seconds: list[float] = []
+        self._held_since = 0
         self.holds = 0
         #: The listener's, where callers' and workers' connections take turns together.
         self.turn: Turn | None = None
@@ -134,7 +134,7 @@ class Fleet:
         served = self.models[name] = self._make_model(name)
         served.commitment = self.committed.get(name)
         if name in self.holding:
-            served.held = Held(self.clock())
+            served.is_held = True
         served.rebuild(self.clock())
         return served
 
@@ -202,24 +202,22 @@ class Fleet:
 
     def hold(self, models: Iterable[str]) -> None:
         """Requests of these models that name no version wait until ``release``."""
-        now = self.clock()
         self.holding = frozenset(models)
+        self._held_since = self.clock()
         for name, served in self.models.items():
-            if name in self.holding and served.held is None:
-                served.hold(Held(now))
+            if name in self.holding and not served.is_held:
+                served.hold(True)
 
-    def release(self, now: int) -> list[Held]:
-        """End the hold; what waited in it."""
+    def release(self, now: int) -> None:
+        """End the hold."""
+        held = [served for served in self.models.values() if served.is_held]
         self.holding = frozenset()
-        released = [held for served in self.models.values() if (held := served.held) is not None]
-        for served in self.models.values():
-            if served.held is not None:
-                served.hold(None)
-        if released:
+        for served in held:
+            served.hold(False)
+        if held:
             self.holds += 1
-            self.hold_seconds.append(max(now - held.since for held in released) / 1e9)
+            self.hold_seconds.append((now - self._held_since) / 1e9)
             del self.hold_seconds[:-_HOLDS_KEPT]
-        return released
 
     def configure(self, rules: GatewayRules) -> None:
         """These are the rules from now on; models whose own did not change keep all they have learned."""

@@ -182,7 +182,7 @@ class Gateway:
 
     def release(self) -> int:
         """A strict switch is over: requests that waited for it go on; how many."""
-        waiting = sum(len(served.held) for served in self.fleet.models.values() if served.held is not None)
+        waiting = self.machine.held
         self.execute(self.machine.release(self.clock()))
         return waiting
 

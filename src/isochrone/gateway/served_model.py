@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import structlog
 
 from isochrone.clock import NEVER
-from isochrone.errors import IsochroneError, NotFound, QueueFull, Unavailable
+from isochrone.errors import IsochroneError, NotFound, Unavailable
 from isochrone.gateway.admission import UNTOLD, Admission
 from isochrone.gateway.balancer import Balancer, Placement
 from isochrone.gateway.commitment import ANY_EPOCH, Commitment
@@ -23,7 +23,6 @@ from isochrone.gateway.policies import make
 from isochrone.gateway.policies.base import Demand, Policy
 from isochrone.gateway.replica_set import ReplicaSet
 from isochrone.gateway.replicas import Replica
-from isochrone.gateway.requests.held import Held
 from isochrone.gateway.resilience.breaker import Breaker
 from isochrone.gateway.resilience.hedging import Hedging
 from isochrone.gateway.resilience.outliers import Outliers
@@ -33,6 +32,7 @@ from isochrone.gateway.sequences import Sequences
 from isochrone.gateway.serving import serving
 from isochrone.gateway.traffic.affinity import Affinity
 from isochrone.gateway.traffic.canary import Canary
+from isochrone.gateway.traffic.fields import Fields
 from isochrone.gateway.traffic.quotas import Quotas
 from isochrone.gateway.traffic.shadow import Shadow
 from isochrone.gateway.traffic.tiers import NOBODY, UNKNOWN, Tiers
@@ -40,12 +40,9 @@ from isochrone.gateway.trials import Trial
 
 if TYPE_CHECKING:
     from isochrone.gateway.fleet import Fleet, Member
-    from isochrone.gateway.requests.request import Attempt, Fields, Request
 
 log = structlog.get_logger()
 
-#: Candidates an explanation lists.
-_EXPLAINED = 16
 #: Workers of a tier looked at to tell what it would take there.
 _TIER_SAMPLE = 8
 
@@ -84,8 +81,8 @@ class ServedModel:
         self.suspected = False
         #: What a control plane has committed; None: there is none, or it has committed nothing of this model.
         self.commitment: Commitment | None = None
-        #: Requests that wait for a switch of versions to be over; None: no switch is under way.
-        self.held: Held | None = None
+        #: A strict switch is in progress: requests without a version wait.
+        self.is_held = False
         #: Counts of a canary and of what it is compared with; None: there is none.
         self.trial: Trial | None = None
         #: By version, and the stages an ensemble is to run.
@@ -134,7 +131,7 @@ class ServedModel:
             if self.trial is None or (self.trial.stable, self.trial.canary) != (stable, rules.version):
                 self.trial = Trial(stable, rules.version)
         #: Requests without a version go by ``current``, all of them: nothing else has to be looked at.
-        self.plain = self.canary is None and self.held is None and (committed is not None or not self._fleet.is_led)
+        self.plain = self.canary is None and not self.is_held and (committed is not None or not self._fleet.is_led)
 
     # Versions.
 
@@ -143,9 +140,9 @@ class ServedModel:
         self.commitment = commitment
         self.rebuild(now)
 
-    def hold(self, held: Held | None) -> None:
-        """Requests without a version wait in it; None: they go on."""
-        self.held = held
+    def hold(self, is_held: bool) -> None:
+        """Requests without a version wait from now on, or go on."""
+        self.is_held = is_held
         self._settle()
 
     def replica_set(self, version: str) -> ReplicaSet:
@@ -296,35 +293,6 @@ class ServedModel:
         header = self.affinity.header
         return self.affinity.key(b"", head.get(header) or b"") if header else b""
 
-    def enter(self, request: Request, now: int) -> None:
-        """Raise when the caller is over a quota."""
-        head, priority = request.head, request.demand.priority
-        granted: list[tuple[Quotas, bytes]] = []
-        for quotas in self.quotas:
-            key = head.get(quotas.header) or b""
-            refusal = quotas.take(key, priority, now)
-            if refusal is not None:
-                for other, paid in granted:
-                    other.undo(paid)
-                raise QuotaExceeded(refusal.message, refusal.retry_after)
-            granted.append((quotas, key))
-        request.granted = granted
-
-    def leave(self, request: Request, now: int) -> None:
-        """A request that was granted by quotas is over, however it ended."""
-        granted, request.granted = request.granted, None
-        for quotas, key in granted or ():
-            quotas.ended(key, request.compute_ns, now)
-
-    def count_message(self, request: Request, now: int) -> None:
-        """A further message of a stream: a request to its quotas, except that it occupies no place of its own."""
-        granted = request.granted
-        self.enter(request, now)
-        messages, request.granted = request.granted, granted
-        compute_ns = request.tried[-1].report.run_ns if request.tried else 0
-        for quotas, key in messages or ():
-            quotas.ended(key, compute_ns, now)
-
     def failed(self, replica: Replica, now: int, *, lost: bool) -> None:
         """An attempt broke. What is kept for trouble alone begins here: good answers cost nothing extra.
 
@@ -383,39 +351,6 @@ class ServedModel:
         ]
         reason = "; ".join(states[:8]) or "none serves what is asked for"
         return Unavailable(f"no worker can take a request for model '{self.name}' now ({reason})")
-
-    def explain(self, request: Request, attempt: Attempt) -> dict[str, Any]:
-        """The decision in words, for ``x-isochrone-explain``."""
-        now = self._fleet.clock()
-        replica_set = attempt.replica_set
-        return {
-            "model": self.name,
-            "version": replica_set.version,
-            "policy": replica_set.balancer.policy.name,
-            "worker": attempt.replica.endpoint.address,
-            "attempts": [replica.endpoint.address for replica in request.tried],
-            "time_left_ms": None if request.deadline == NEVER else round((request.deadline - now) / 1e6, 3),
-            "panicking": replica_set.balancer.panicking,
-            "workers": len(replica_set.balancer.replicas),
-            "candidates": _shown(replica_set.balancer.explain(request.demand, attempt.replica, now)),
-        }
-
-
-class QuotaExceeded(QueueFull):
-    """A caller's quota is used up; ``retry_after`` in whole seconds."""
-
-    code = "quota"
-    retryable = False
-
-    def __init__(self, message: str, retry_after: int) -> None:
-        super().__init__(message)
-        self.retry_after = retry_after
-
-
-def _shown(candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What fits a header: the one that was chosen, and the first few others."""
-    chosen = [row for row in candidates if row["chosen"]]
-    return (chosen + [row for row in candidates if not row["chosen"]])[:_EXPLAINED]
 
 
 def _stages(committed: Commitment | None, version: str = "") -> bytes:

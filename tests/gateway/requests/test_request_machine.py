@@ -15,9 +15,10 @@ from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.requests.instructions import Do, Instruction
 from isochrone.gateway.requests.machine import RequestMachine
 from isochrone.gateway.requests.outcomes import Outcome
-from isochrone.gateway.requests.request import Attempt, Fields, Request
+from isochrone.gateway.requests.request import Attempt, Request
 from isochrone.gateway.resilience.retry_budget import Kind, RetryRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
+from isochrone.gateway.traffic.fields import Fields
 
 MODEL = {"m": {"1": ""}}
 FINAL = (Do.ANSWER, Do.REJECT, Do.CUT_OFF)

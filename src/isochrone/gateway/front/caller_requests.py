@@ -14,7 +14,8 @@ from isochrone.errors import IsochroneError
 from isochrone.gateway.commitment import ANY_EPOCH
 from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.requests.outcomes import Outcome
-from isochrone.gateway.requests.request import Attempt, Fields, Request
+from isochrone.gateway.requests.request import Attempt, Request
+from isochrone.gateway.traffic.fields import Fields
 from isochrone.wire.exchange import Buffer, Headers
 
 if TYPE_CHECKING:

@@ -6,7 +6,6 @@ recur, so each is encoded once.
 
 from __future__ import annotations
 
-import json
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from struct import Struct
@@ -21,6 +20,7 @@ from isochrone.errors import (
 )
 from isochrone.gateway.commitment import EPOCH_HEADER
 from isochrone.gateway.front.caller_requests import CallerRequest, UpstreamAttempt, launched
+from isochrone.gateway.front.explanation import explanation
 from isochrone.gateway.front.http_requests import EXPLAIN_HEADER
 from isochrone.gateway.grpc_messages import Opening, name_field, only_tensors, read_opening
 from isochrone.gateway.load_reports import relayed_message, report_of_message
@@ -313,8 +313,8 @@ class GrpcRequest(CallerRequest):
         if self.route.call.wants_timing and trailers:
             trailers = through_gateway(trailers, now_ns() - self.arrived)
         if self.route.explains:
-            explanation = json.dumps(self.served.explain(self, attempt)).encode("ascii")
-            trailers = (*(trailers or attempt.headers), (b"x-isochrone-placement", explanation))
+            placement = explanation(self, attempt, self.gateway.clock())
+            trailers = (*(trailers or attempt.headers), (b"x-isochrone-placement", placement))
             keep = True
         if self.route.epoch is not None:
             trailers = (*(trailers or attempt.headers), (EPOCH_HEADER, self.answered_epoch(self.route.epoch)))

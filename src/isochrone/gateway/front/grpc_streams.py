@@ -35,10 +35,10 @@ from isochrone.gateway.front.grpc_requests import (
 )
 from isochrone.gateway.grpc_messages import Opening, read_opening
 from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.requests import quota_accounts
 from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.requests.request import Attempt
 from isochrone.gateway.resilience.retry_budget import Kind
-from isochrone.gateway.served_model import QuotaExceeded
 from isochrone.protocol.compression.codec import Inflation, is_identity
 from isochrone.protocol.compression.inflating import inflate
 from isochrone.protocol.grpc.calls import error_block, fail, unpack
@@ -257,10 +257,10 @@ class StreamRequest(CallerRequest):
         """Whether a message waits for a switch of versions. A stream stays with the versions it was admitted with."""
         if opening.version or (opening.model, b"") in self._stamps:
             return False
-        held = self.gateway.fleet.model(opening.model.decode("utf-8", "replace")).held
-        if held is None:
+        served = self.gateway.fleet.model(opening.model.decode("utf-8", "replace"))
+        if not served.is_held:
             return False
-        held.add(self)
+        self.gateway.machine.hold(self, served)
         self.is_parked = True
         self._stream.hold_window()
         return True
@@ -317,8 +317,8 @@ class StreamRequest(CallerRequest):
     def _is_over_quota(self, message: Buffer) -> bool:
         """Count a message; one over its quota is answered here, and the stream goes on."""
         try:
-            self.served.count_message(self, now_ns())
-        except QuotaExceeded as error:
+            quota_accounts.count_message(self, now_ns())
+        except quota_accounts.QuotaExceeded as error:
             refused = service_pb2.ModelStreamInferResponse(error_message=error.message)
             refused.infer_response.id = service_pb2.ModelInferRequest.FromString(bytes(message)).id
             encoded = refused.SerializeToString()

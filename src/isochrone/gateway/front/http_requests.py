@@ -7,7 +7,6 @@ JSON part where it names a sequence, a timeout or a priority.
 
 from __future__ import annotations
 
-import json
 from copy import copy
 from typing import TYPE_CHECKING, cast
 from urllib.parse import quote
@@ -18,15 +17,16 @@ from isochrone.clock import NEVER, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.gateway.commitment import EPOCH_HEADER
 from isochrone.gateway.front.caller_requests import CallerRequest, UpstreamAttempt, launched
+from isochrone.gateway.front.explanation import explanation
 from isochrone.gateway.load_reports import relayed, report_of_header
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.requests.outcomes import Outcome
+from isochrone.gateway.requests.quota_accounts import QuotaExceeded
 from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.sampling import HTTP
-from isochrone.gateway.served_model import QuotaExceeded
 from isochrone.gateway.shadowing import DiscardingExchange
 from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_contain, read, read_bounded
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
@@ -350,7 +350,7 @@ class HttpRequest(CallerRequest):
         if route.wants_timing:
             headers = through_gateway(headers, now_ns() - self.arrived)
         if route.explains:
-            headers = (*headers, (b"x-isochrone-placement", self.explanation(attempt)))
+            headers = (*headers, (b"x-isochrone-placement", explanation(self, attempt, self.gateway.clock())))
         if route.epoch is not None:
             headers = (*headers, (EPOCH_HEADER, self.answered_epoch(route.epoch)))
         self.exchange.respond(attempt.status, headers, attempt.body)
@@ -363,10 +363,6 @@ class HttpRequest(CallerRequest):
             (name, relayed(value, leaving)) if name == ORCA_HEADER else (name, value)
             for name, value in returned(attempt.headers, True)
         )
-
-    def explanation(self, attempt: UpstreamAttempt) -> bytes:
-        """The candidates, and why this one."""
-        return json.dumps(self.served.explain(self, attempt)).encode("ascii")
 
     def reject(self, error: IsochroneError) -> None:
         if isinstance(error, QuotaExceeded):
@@ -395,7 +391,7 @@ class HttpRequest(CallerRequest):
         self.gateway.streaming(attempt)
         headers = self._returned(attempt)
         if self.route.explains:
-            headers = (*headers, (b"x-isochrone-placement", self.explanation(attempt)))
+            headers = (*headers, (b"x-isochrone-placement", explanation(self, attempt, self.gateway.clock())))
         self.exchange.start(attempt.status, headers)
         pieces, attempt.body = attempt.body, []
         for piece in pieces:

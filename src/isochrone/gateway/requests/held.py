@@ -19,8 +19,7 @@ MOST = 16_384
 class Held:
     """The waiting requests of one model."""
 
-    def __init__(self, since: int) -> None:
-        self.since = since
+    def __init__(self) -> None:
         #: In the order they came.
         self._waiting: dict[Request, None] = {}
         #: Deadline, number, request: the nearest deadline first.

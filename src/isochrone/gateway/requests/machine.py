@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from isochrone.clock import NEVER, SECOND
 from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError, Quarantined, Unavailable
 from isochrone.gateway.replicas import Endpoint, LoadReport
-from isochrone.gateway.requests import accounts, placing
+from isochrone.gateway.requests import accounts, placing, quota_accounts
+from isochrone.gateway.requests.held import Held
 from isochrone.gateway.requests.instructions import Do, Instruction
 from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.requests.repeating import may_repeat
@@ -55,6 +56,8 @@ class RequestMachine:
         self.open: dict[Request, None] = {}
         self.suspected = SuspectedRequests(lambda model: fleet.rules.of(model).quarantine)
         self._is_pumping = False
+        #: By model: requests that wait for a strict switch.
+        self._held: dict[str, Held] = {}
 
     # Arrival.
 
@@ -81,7 +84,7 @@ class RequestMachine:
             if served.suspected and request.may_be_suspect:
                 self.suspected.examine(request, now)
             if served.quotas:
-                served.enter(request, now)
+                quota_accounts.enter(request, now)
             if request.suspect is not None and not placing.is_of_sequence(request):
                 self.suspected.wait(request)
                 return self._pump(now)
@@ -111,8 +114,8 @@ class RequestMachine:
         served = request.served
         if request.version:
             request.replica_set = served.replica_set(request.version)
-        elif served.held is not None:
-            served.held.add(request)
+        elif served.is_held:
+            self.hold(request, served)
             return False
         else:
             request.replica_set = served.choose(request.head, request.asked_epoch)
@@ -150,28 +153,38 @@ class RequestMachine:
 
     # A strict switch.
 
+    def hold(self, request: Request, served: ServedModel) -> None:
+        """A request waits until ``release``; raises when too many do."""
+        self._held.setdefault(served.name, Held()).add(request)
+
+    @property
+    def held(self) -> int:
+        """Requests that wait for a strict switch."""
+        return sum(map(len, self._held.values()))
+
     def release(self, now: int) -> list[Instruction]:
         """The switch is over: requests that waited go on, by what is committed now."""
         instructions: list[Instruction] = []
-        for held in self._fleet.release(now):
-            for request in held.take_all():
+        self._fleet.release(now)
+        held, self._held = self._held, {}
+        for waiting in held.values():
+            for request in waiting.take_all():
                 instructions += [(Do.RESUME, request, None)] if request.is_parked else self.arrive(request, now)
         return instructions
 
     def reject_held(self, reason: str, now: int) -> list[Instruction]:
         """The switch takes too long."""
         instructions: list[Instruction] = []
-        for served in self._fleet.models.values():
-            for request in served.held.take_all() if served.held is not None else ():
+        for held in self._held.values():
+            for request in held.take_all():
                 instructions += self._end_held(request, Unavailable(reason), now)
         return instructions
 
     def expire_held(self, now: int) -> list[Instruction]:
         """Reject requests that have waited for a switch until their deadline."""
         instructions: list[Instruction] = []
-        for name in self._fleet.holding:
-            served = self._fleet.models.get(name)
-            for request in served.held.take_expired(now) if served is not None and served.held is not None else ():
+        for held in self._held.values():
+            for request in held.take_expired(now):
                 waited = (now - request.arrived) / 1e6
                 reason = f"Request timeout expired: it waited {waited:.1f} ms for a version to be switched"
                 instructions += self._end_held(request, DeadlineExceeded(reason), now)
@@ -554,7 +567,7 @@ class RequestMachine:
         request.over = True
         self.open.pop(request, None)
         if request.granted is not None:
-            request.served.leave(request, now)
+            quota_accounts.leave(request, now)
         if request.shadow is not None:
             request.shadow.ended(len(request.body))
         if request.suspect is not None:

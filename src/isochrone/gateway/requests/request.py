@@ -7,7 +7,7 @@ the class: setting them for each would cost more than the rest.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar
 
 from isochrone.clock import NEVER
 from isochrone.gateway.resilience.breaker import FIRST_ROUND
@@ -22,15 +22,10 @@ if TYPE_CHECKING:
     from isochrone.gateway.resilience.breaker import Breaker
     from isochrone.gateway.resilience.suspects import Key
     from isochrone.gateway.served_model import ServedModel
+    from isochrone.gateway.traffic.fields import Fields
     from isochrone.gateway.traffic.quotas import Quotas
     from isochrone.gateway.traffic.shadow import Shadow
     from isochrone.wire.exchange import Buffer
-
-
-class Fields(Protocol):
-    """Where a request's header fields are looked up."""
-
-    def get(self, name: bytes) -> bytes | None: ...
 
 
 class Attempt:

@@ -19,9 +19,10 @@ from isochrone.gateway.replicas import Endpoint, LoadReport, Replica
 from isochrone.gateway.requests.instructions import Do, Instruction
 from isochrone.gateway.requests.machine import RequestMachine
 from isochrone.gateway.requests.outcomes import Outcome
-from isochrone.gateway.requests.request import Attempt, Fields, Request
+from isochrone.gateway.requests.request import Attempt, Request
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.rules.gateway_rules import GatewayRules
+from isochrone.gateway.traffic.fields import Fields
 from isochrone.gateway.upstreams import Upstream
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.simulate.engine import Engine

@@ -1,0 +1,37 @@
+"""The placement of a request in words, for ``x-isochrone-explain``."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from isochrone.clock import NEVER
+from isochrone.gateway.requests.request import Attempt, Request
+
+#: Candidates that an explanation lists: it has to fit a header field.
+_MOST_SHOWN = 16
+
+
+def explanation(request: Request, attempt: Attempt, now: int) -> bytes:
+    """The candidates, and why this one, as JSON."""
+    replica_set = attempt.replica_set
+    balancer = replica_set.balancer
+    return json.dumps(
+        {
+            "model": request.served.name,
+            "version": replica_set.version,
+            "policy": balancer.policy.name,
+            "worker": attempt.replica.endpoint.address,
+            "attempts": [replica.endpoint.address for replica in request.tried],
+            "time_left_ms": None if request.deadline == NEVER else round((request.deadline - now) / 1e6, 3),
+            "panicking": balancer.panicking,
+            "workers": len(balancer.replicas),
+            "candidates": _shown(balancer.explain(request.demand, attempt.replica, now)),
+        }
+    ).encode("ascii")
+
+
+def _shown(candidates: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The replica that was chosen, and the first few others."""
+    chosen = [row for row in candidates if row["chosen"]]
+    return (chosen + [row for row in candidates if not row["chosen"]])[:_MOST_SHOWN]

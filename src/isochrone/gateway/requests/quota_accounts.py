@@ -1,0 +1,51 @@
+"""How requests and messages of streams are charged to the quotas of their callers. Pure."""
+
+from __future__ import annotations
+
+from isochrone.errors import QueueFull
+from isochrone.gateway.requests.request import Request
+from isochrone.gateway.traffic.quotas import Quotas
+
+
+class QuotaExceeded(QueueFull):
+    """The quota of a caller is used up; ``retry_after`` in whole seconds."""
+
+    code = "quota"
+    retryable = False
+
+    def __init__(self, message: str, retry_after: int) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+def enter(request: Request, now: int) -> None:
+    """Charge a request; raise when its caller is over a quota."""
+    request.granted = _granted(request, now)
+
+
+def leave(request: Request, now: int) -> None:
+    """A request that was charged is over, however it ended."""
+    granted, request.granted = request.granted, None
+    for quotas, key in granted or ():
+        quotas.ended(key, request.compute_ns, now)
+
+
+def count_message(request: Request, now: int) -> None:
+    """Charge a further message of a stream: like a request, except that it occupies no place of its own."""
+    compute_ns = request.tried[-1].report.run_ns if request.tried else 0
+    for quotas, key in _granted(request, now):
+        quotas.ended(key, compute_ns, now)
+
+
+def _granted(request: Request, now: int) -> list[tuple[Quotas, bytes]]:
+    head, priority = request.head, request.demand.priority
+    granted: list[tuple[Quotas, bytes]] = []
+    for quotas in request.served.quotas:
+        key = head.get(quotas.header) or b""
+        refusal = quotas.take(key, priority, now)
+        if refusal is not None:
+            for other, paid in granted:
+                other.undo(paid)
+            raise QuotaExceeded(refusal.message, refusal.retry_after)
+        granted.append((quotas, key))
+    return granted
