@@ -17,7 +17,7 @@ from random import Random
 
 from bench.worker.machine import RESULTS, describe
 from isochrone.gateway import policies
-from isochrone.gateway.balancer import Balancer
+from isochrone.gateway.placement.balancer import Balancer
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import Endpoint, LoadReport, Replica
 

@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError
-from isochrone.gateway.fleet import Fleet
+from isochrone.gateway.caller_requests import CallerRequest
+from isochrone.gateway.fleet.fleet import Fleet
+from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.gateway.upstreams import Upstream
+from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.settings.wire_limits import WireLimits
-from isochrone.wire.exchange import Buffer, Headers
+from isochrone.wire.exchange import Buffer, Head, Headers
 
 
 class RecordingTransport(asyncio.Transport):
@@ -120,3 +123,43 @@ def add_members(fleet: Fleet, *serves: Mapping[str, Mapping[str, str]] | None) -
         member.endpoint.joined_at = -(10**18)
         member.serves = served
     fleet.rebuild()
+
+
+class Caller:
+    """The exchange of an HTTP request, with a memory of its own; keeps its answer."""
+
+    owner: Any = None
+    is_congested = False
+    #: Of the memory budget: for the body, to begin with; and the most there was.
+    reserved = most = 1000
+    #: The memory budget.
+    memory = 1 << 30
+    status = 0
+    text = b""
+
+    def __init__(self, head: Head, body: bytes = b"{}") -> None:
+        self.head, self.body = head, body
+        self.arrived = now_ns()
+
+    def reserve(self, size: int) -> bool:
+        if self.reserved + size > self.memory:
+            return False
+        self.reserved += size
+        self.most = max(self.most, self.reserved)
+        return True
+
+    def give_back(self, size: int) -> None:
+        self.reserved -= size
+
+    def no_memory(self) -> str:
+        return "no memory"
+
+    def respond(self, status: int, headers: Any, body: Any) -> None:
+        self.status, self.text = status, b"".join(map(bytes, body))
+
+
+def only_request(gateway: Gateway) -> CallerRequest:
+    """The one request in flight."""
+    (request,) = gateway.machine.open
+    assert isinstance(request, CallerRequest)
+    return request

@@ -8,8 +8,8 @@ import pytest
 from offline import add_members
 from tritonclient.grpc import service_pb2
 
-from isochrone.gateway.application import GatewayApplication
-from isochrone.gateway.commitment import Commitment
+from isochrone.gateway.fleet.commitment import Commitment
+from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.protocol.grpc.health import NOT_SERVING, SERVING, HealthCheckResponse

@@ -14,7 +14,7 @@ from tritonclient.grpc import service_pb2
 from isochrone.control.evaluation.replay import Comparison, compare_versions
 from isochrone.control.state.records import CompareRule, WorkerRecord
 from isochrone.errors import Unavailable
-from isochrone.gateway.sampling import GRPC, GRPC_PATH, HTTP, Sample
+from isochrone.gateway.evaluation.sampling import GRPC, GRPC_PATH, HTTP, Sample
 from sample_models import write_config, write_python
 from server_process import ServerProcess, StartServer
 

@@ -1,5 +1,8 @@
-"""The gateway: admits a request or refuses it, pins its version, and chooses a worker for it. Never decodes tensors.
+"""The gateway: admits or rejects a request, fixes its version, and chooses the worker that answers it in time.
 
-In the order a request meets them: ``server`` (the process), ``application`` (what a head means), ``forwarding`` (bytes
-to a worker and back), ``balancer`` (the decision), ``policies`` (how it is made), ``replicas`` (what is known).
+A request meets, in order: ``server`` (the process), ``front`` (routes and the codecs of HTTP and gRPC), ``gateway``
+(the shell, which executes instructions), ``requests`` (the pure machine, which decides), ``fleet`` (endpoints, models
+and versions), ``placement``, ``policies``, ``traffic`` and ``resilience`` (the decisions), and ``upstream`` (the
+connections). Beside that way: ``monitoring`` (health, indexes, probes), ``control_calls``, ``evaluation`` and
+``metrics``. ``rules`` are the settings of all decisions.
 """

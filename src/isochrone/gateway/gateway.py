@@ -16,9 +16,13 @@ import structlog
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import Internal, IsochroneError
-from isochrone.gateway.fleet import Fleet, Member
-from isochrone.gateway.monitor import Monitor, MonitorRules, is_alive
-from isochrone.gateway.probing import probe
+from isochrone.gateway.evaluation.counts import TrialReport
+from isochrone.gateway.evaluation.sampling import SampleReport, Sampling
+from isochrone.gateway.fleet.fleet import Fleet
+from isochrone.gateway.fleet.member import Member
+from isochrone.gateway.fleet.serving import mismatch
+from isochrone.gateway.monitoring.monitor import Monitor, MonitorRules, is_alive
+from isochrone.gateway.monitoring.probes import probe
 from isochrone.gateway.replicas import Endpoint
 from isochrone.gateway.requests.instructions import Do, Instruction
 from isochrone.gateway.requests.machine import Destination, RequestMachine
@@ -29,15 +33,11 @@ from isochrone.gateway.resilience.conformance import ForeignAnswer
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.gateway.sampling import SampleReport, Sampling
-from isochrone.gateway.serving import mismatch
-from isochrone.gateway.trials import TrialReport
-from isochrone.gateway.upstreams import Upstream
+from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.settings.wire_limits import WireLimits
 
 if TYPE_CHECKING:
-    from isochrone.gateway.front.caller_requests import CallerRequest, UpstreamAttempt
-    from isochrone.gateway.front.grpc_streams import StreamRequest
+    from isochrone.gateway.caller_requests import CallerRequest, CallerStream, UpstreamAttempt
 
 log = structlog.get_logger()
 
@@ -70,7 +70,7 @@ class Gateway:
         self.control_token = ""
         self.machine = RequestMachine(self.fleet)
         #: Streaming calls, from their opening to their end.
-        self.streams: set[StreamRequest] = set()
+        self.streams: set[CallerStream] = set()
         #: Called with what happened, the model it is about, and a sentence: for the fleet's events.
         self.on_event: Callable[[str, str, str], None] | None = None
         self.stopping = False
@@ -230,7 +230,7 @@ class Gateway:
         elif do is Do.QUARANTINED:
             self._quarantined(subject)
         elif do is Do.RESUME:
-            cast("StreamRequest", request).resume()
+            cast("CallerStream", request).resume()
 
     def _copy(self, request: CallerRequest, to: Destination) -> None:
         copy = request.copy(to.served)

@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from isochrone.clock import now_ns
 from isochrone.errors import MethodNotAllowed, NotFound
-from isochrone.gateway.trial_routes import TrialPages
+from isochrone.gateway.control_calls.evaluation_pages import TrialPages
 from isochrone.observe.snapshot import WireSnapshot
 from isochrone.observe.wire_metrics import wire_metrics
 from isochrone.protocol.rest.answers import ErrorRoute

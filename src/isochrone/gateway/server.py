@@ -20,13 +20,13 @@ from typing import Protocol
 import structlog
 
 from isochrone.errors import AlreadyExists
-from isochrone.gateway.application import GatewayApplication
-from isochrone.gateway.discovery import DnsSource, FileSource
+from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.metrics import GatewayMetricsApplication
-from isochrone.gateway.monitor import MonitorRules
+from isochrone.gateway.monitoring.discovery import DnsSource, FileSource
+from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.gateway.upstreams import Upstream
+from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.protocol.application import SameOrigin
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isochrone.clock import MILLISECOND, NEVER, SECOND
-from isochrone.gateway.admission import AdmissionRules
+from isochrone.gateway.placement.admission import AdmissionRules
 from isochrone.gateway.policies.base import Policy
 from isochrone.gateway.resilience.breaker import BreakerRules
 from isochrone.gateway.resilience.hedging import HedgeRules

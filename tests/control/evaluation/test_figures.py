@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.control.evaluation.figures import Figures, Tally
-from isochrone.gateway.trials import Trial, bucket_bounds, bucket_of
+from isochrone.gateway.evaluation.counts import Trial, bucket_bounds, bucket_of
 
 
 def answer(trial: Trial, version: str, times: int, latency: int = 1000, failed: bool = False) -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from isochrone.control.evaluation.figures import Figures
 from isochrone.control.evaluation.judging import PROMOTE, ROLL_BACK, WAIT, judge
 from isochrone.control.state.records import CanaryRule
-from isochrone.gateway.trials import bucket_of
+from isochrone.gateway.evaluation.counts import bucket_of
 
 RULE = CanaryRule()
 

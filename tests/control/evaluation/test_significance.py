@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.control.evaluation.significance import failure_evidence, hypergeometric_tails, latency_evidence
-from isochrone.gateway.trials import bucket_of
+from isochrone.gateway.evaluation.counts import bucket_of
 
 
 @st.composite

@@ -6,50 +6,19 @@ import gzip
 import json
 import random
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
-from offline import OfflineLoop, add_members, offline, turns
+from offline import Caller, OfflineLoop, add_members, offline, only_request, turns
 
-from isochrone.clock import NEVER, now_ns
-from isochrone.gateway.application import GatewayApplication
-from isochrone.gateway.front.caller_requests import CallerRequest
+from isochrone.clock import NEVER
+from isochrone.gateway.caller_requests import CallerRequest
+from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.protocol.compression import inflating
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head
-
-
-class Caller:
-    owner: Any = None
-    is_congested = False
-    #: Of the memory budget: for the compressed body, to begin with; and the most there was.
-    reserved = most = 1000
-    #: What there is in all.
-    memory = 1 << 30
-    status = 0
-
-    def __init__(self, head: Head, body: bytes) -> None:
-        self.head, self.body = head, body
-        self.arrived = now_ns()
-
-    def reserve(self, size: int) -> bool:
-        if self.reserved + size > self.memory:
-            return False
-        self.reserved += size
-        self.most = max(self.most, self.reserved)
-        return True
-
-    def give_back(self, size: int) -> None:
-        self.reserved -= size
-
-    def no_memory(self) -> str:
-        return "no memory"
-
-    def respond(self, status: int, headers: Any, body: Any) -> None:
-        self.status = status
 
 
 def request(size: int, **parameters: object) -> bytes:
@@ -81,12 +50,6 @@ def play(scene: Callable[[Gateway], Awaitable[None]]) -> None:
     offline(run)
 
 
-def only(gateway: Gateway) -> CallerRequest:
-    (request,) = gateway.machine.open
-    assert isinstance(request, CallerRequest)
-    return request
-
-
 @pytest.mark.parametrize("size", [100, 1_000_000])
 def test_a_sequence_in_a_compressed_body_is_one(size: int) -> None:
     """The large one waits for a thread; nothing of it is placed before."""
@@ -99,7 +62,7 @@ def test_a_sequence_in_a_compressed_body_is_one(size: int) -> None:
             assert isinstance(caller.owner, inflating.Waiting)
         while not gateway.machine.open:
             await turns()
-        placed = only(gateway)
+        placed = only_request(gateway)
         assert caller.owner is placed
         assert b"7" in placed.demand.key
         assert placed.kind is Kind.SEQUENCE
@@ -137,7 +100,7 @@ def test_a_caller_that_leaves_meanwhile_is_forgotten() -> None:
 def test_what_is_not_compressed_is_read_as_it_is() -> None:
     async def scene(gateway: Gateway) -> None:
         send(gateway, request(100, sequence_id=7), b"identity")
-        assert b"7" in only(gateway).demand.key
+        assert b"7" in only_request(gateway).demand.key
 
     play(scene)
 
@@ -146,7 +109,7 @@ def test_what_is_not_compressed_is_read_as_it_is() -> None:
 def test_what_does_not_decompress_is_for_the_worker_to_refuse(encoding: bytes) -> None:
     async def scene(gateway: Gateway) -> None:
         send(gateway, b"nonsense" * 100, encoding)
-        assert only(gateway).deadline == NEVER
+        assert only_request(gateway).deadline == NEVER
 
     play(scene)
 
@@ -160,7 +123,7 @@ def test_a_large_json_part_is_not_parsed_as_a_whole(encoding: bytes) -> None:
         caller = send(gateway, gzip.compress(body) if encoding == b"gzip" else body, encoding)
         while not gateway.machine.open:
             await turns()
-        assert only(gateway).deadline == caller.arrived + 60_000_000_000
+        assert only_request(gateway).deadline == caller.arrived + 60_000_000_000
 
     play(scene)
 
@@ -190,6 +153,6 @@ def test_a_call_without_a_body_is_not_decompressed() -> None:
             assert caller.status == 200
         caller = Caller(Head(b"GET", b"/v2/models/m", announced), b"")
         GatewayApplication(gateway).route(caller.head).handle(caller)  # type: ignore[arg-type]
-        assert only(gateway).exchange is caller
+        assert only_request(gateway).exchange is caller
 
     play(scene)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from offline import add_members
 
-from isochrone.gateway.commitment import Commitment
+from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.front.grpc_streams import StreamAttempt, StreamRequest, StreamRoute
 from isochrone.gateway.gateway import Gateway
-from isochrone.gateway.grpc_messages import name_field, read_opening, version_field
 from isochrone.gateway.rules.gateway_rules import GatewayRules
+from isochrone.protocol.grpc.routing_fields import name_field, read_opening, version_field
 from isochrone.protocol.varint import encode_varint
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head

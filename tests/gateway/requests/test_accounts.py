@@ -5,7 +5,7 @@ from __future__ import annotations
 from offline import add_members, make_fleet
 
 from isochrone.clock import SECOND, now_ns
-from isochrone.gateway.fleet import Fleet
+from isochrone.gateway.fleet.fleet import Fleet
 from isochrone.gateway.replicas import Replica
 from isochrone.gateway.requests import accounts
 from isochrone.gateway.requests.request import Attempt, Request

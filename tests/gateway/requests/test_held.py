@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 
 from isochrone.clock import MILLISECOND, NEVER, now_ns
 from isochrone.errors import DeadlineExceeded, IsochroneError, Unavailable
-from isochrone.gateway.commitment import Commitment
-from isochrone.gateway.front.caller_requests import CallerRequest, UpstreamAttempt
+from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt
+from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.requests.held import MOST, Held
 from isochrone.gateway.requests.request import Request

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from offline import OfflineLoop, add_members, offline, turns
+from offline import Caller, OfflineLoop, add_members, offline, turns
 
-from isochrone.clock import now_ns
-from isochrone.gateway.application import GatewayApplication
+from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.requests.repeating import may_repeat
@@ -23,19 +20,6 @@ ERROR = b'{"error":"x"}'
 MARK = b"x-isochrone-unprocessed: 1\r\n"
 
 
-class Caller:
-    owner: Any = None
-    is_congested = False
-    head, body = PLAIN, b"{}"
-    status = 0
-
-    def __init__(self) -> None:
-        self.arrived = now_ns()
-
-    def respond(self, status: int, headers: Any, body: Any) -> None:
-        self.status = status
-
-
 @pytest.mark.parametrize("mark", [b"", MARK], ids=["unmarked", "marked"])
 @pytest.mark.parametrize("idempotent", [True, False], ids=["idempotent", "not idempotent"])
 def test_a_rejection_is_repeated_where_that_is_safe(idempotent: bool, mark: bytes) -> None:
@@ -45,7 +29,7 @@ def test_a_rejection_is_repeated_where_that_is_safe(idempotent: bool, mark: byte
         rules = ModelRules(policy="round_robin", retries=RetryRules(idempotent=idempotent))
         gateway = Gateway(GatewayRules(rules), WireLimits(), seed=1)
         add_members(gateway.fleet, {"m": {"1": ""}}, {"m": {"1": ""}})
-        caller = Caller()
+        caller = Caller(PLAIN)
         GatewayApplication(gateway).route(PLAIN).handle(caller)  # type: ignore[arg-type]
         await turns()
         (first,) = loop.transports

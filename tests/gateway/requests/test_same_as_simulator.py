@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 
 from isochrone.clock import MILLISECOND, SECOND
 from isochrone.errors import ConnectionLost, IsochroneError
-from isochrone.gateway.admission import AdmissionRules
-from isochrone.gateway.application import GatewayApplication
-from isochrone.gateway.balancer import BalancerRules
-from isochrone.gateway.fleet import Member
-from isochrone.gateway.front.caller_requests import CallerRequest, UpstreamAttempt
+from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt
+from isochrone.gateway.fleet.member import Member
+from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.placement.admission import AdmissionRules
+from isochrone.gateway.placement.balancer import BalancerRules
 from isochrone.gateway.policies import make
 from isochrone.gateway.replicas import Endpoint, LoadReport
 from isochrone.gateway.requests.instructions import Do, Instruction

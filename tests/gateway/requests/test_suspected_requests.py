@@ -8,14 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from offline import OfflineLoop, RecordingTransport, add_members, turns
+from offline import Caller, OfflineLoop, RecordingTransport, add_members, turns
 
 from isochrone.clock import now_ns
-from isochrone.gateway.application import GatewayApplication
-from isochrone.gateway.balancer import BalancerRules
-from isochrone.gateway.front.caller_requests import CallerRequest
+from isochrone.gateway.caller_requests import CallerRequest
+from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.front.http_requests import HttpRequest
 from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.placement.balancer import BalancerRules
 from isochrone.gateway.requests import accounts
 from isochrone.gateway.requests.instructions import Do
 from isochrone.gateway.resilience.retry_budget import RetryRules
@@ -56,23 +56,6 @@ class Network(OfflineLoop):
         """So does its process."""
         self.dead.add(host)
         self.cut(host)
-
-
-class Caller:
-    """An exchange that keeps its answer."""
-
-    arrived = 0
-    owner: Any = None
-    is_congested = False
-    status = 0
-    text = b""
-
-    def __init__(self, head: Head, body: bytes) -> None:
-        self.head, self.body = head, body
-        self.arrived = now_ns()
-
-    def respond(self, status: int, headers: Any, body: Any) -> None:
-        self.status, self.text = status, b"".join(map(bytes, body))
 
 
 class Scene:

@@ -7,7 +7,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.gateway.balancer import Balancer
+from isochrone.gateway.placement.balancer import Balancer
 from isochrone.gateway.policies.base import Demand, Policy
 from isochrone.gateway.replicas import Endpoint, Replica
 from isochrone.gateway.resilience.outliers import OutlierRules, Outliers

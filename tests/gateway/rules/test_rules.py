@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from isochrone.errors import ConfigError
-from isochrone.gateway.balancer import Placement
+from isochrone.gateway.placement.balancer import Placement
 from isochrone.gateway.rules.file import load_rules, parse_rules
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.settings.problems import SettingsError

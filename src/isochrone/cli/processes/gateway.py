@@ -18,13 +18,13 @@ from isochrone.cli.processes.gateway_membership import GatewayMembership
 from isochrone.cli.processes.wire_limits import parse_limits
 from isochrone.engines.local.parent_death import with_parent_death_signal
 from isochrone.errors import ConfigError, IsochroneError
-from isochrone.gateway.discovery import read_upstreams
-from isochrone.gateway.monitor import MonitorRules
+from isochrone.gateway.monitoring.discovery import read_upstreams
+from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.policies import NAMES
 from isochrone.gateway.rules.file import load_rules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.server import GatewayServer, GatewaySettings, StartFailed
-from isochrone.gateway.upstreams import parse_upstream
+from isochrone.gateway.upstream.addresses import parse_upstream
 from isochrone.observe import logs
 from isochrone.protocol.access.origins import read_origins
 from isochrone.stop_signals import stop_signals

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from isochrone.control.state.records import Assignment, EpochRecord
-from isochrone.gateway.commitment import Commitment
+from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.traffic.canary import CanaryRules
 from isochrone.protocol.stages import stages_value
 

@@ -22,10 +22,10 @@ from isochrone.control.recovery.offers import offer
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import EpochRecord, WorkerRecord, decode
 from isochrone.errors import IsochroneError
-from isochrone.gateway.commitment import Commitment
+from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.gateway.upstreams import Upstream
+from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.store.base import Compare, Entry, Put
 from isochrone.store.mirror import Mirror
 

@@ -23,8 +23,8 @@ from isochrone.control.rollout.decision import Decision
 from isochrone.control.rollout.observed_state import ObservedState, Verdict
 from isochrone.control.state.records import CanaryRule, Change, CompareRule, GatewayRecord, RolloutRecord
 from isochrone.errors import Unavailable
-from isochrone.gateway.sampling import Sample, SampleReport
-from isochrone.gateway.trials import TrialReport
+from isochrone.gateway.evaluation.counts import TrialReport
+from isochrone.gateway.evaluation.sampling import Sample, SampleReport
 from isochrone.protocol.access import control_token
 
 log = structlog.get_logger()

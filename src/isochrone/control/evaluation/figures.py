@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from isochrone.gateway.trials import TrialReport, VersionReport, bucket_bounds
+from isochrone.gateway.evaluation.counts import TrialReport, VersionReport, bucket_bounds
 
 
 @dataclass(frozen=True, slots=True)

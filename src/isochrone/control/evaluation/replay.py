@@ -16,9 +16,9 @@ from urllib.parse import quote
 from isochrone.control.evaluation.outputs import Difference, compare_outputs, read_grpc, read_http
 from isochrone.control.state.records import CompareRule, WorkerRecord
 from isochrone.errors import ConnectionLost, DeadlineExceeded, InvalidArgument, IsochroneError
-from isochrone.gateway.grpc_messages import version_field
-from isochrone.gateway.sampling import GRPC, GRPC_PATH, SHARED_MEMORY, Sample
+from isochrone.gateway.evaluation.sampling import GRPC, GRPC_PATH, SHARED_MEMORY, Sample
 from isochrone.protocol.compression.codec import decompress
+from isochrone.protocol.grpc.routing_fields import version_field
 from isochrone.wire.connect import connect_http1, connect_http2
 from isochrone.wire.http1.client import request_head
 from isochrone.wire.http2.client import Http2ClientConnection

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from isochrone.gateway.trials import bucket_bounds
+from isochrone.gateway.evaluation.counts import bucket_bounds
 
 #: Bisections of an interval until a share is known to 12 digits.
 _HALVINGS = 40

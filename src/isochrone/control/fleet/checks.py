@@ -12,7 +12,7 @@ from isochrone.control.fleet.model_spec import Canary, ModelDefaults
 from isochrone.control.fleet.processes import OWN_FLAGS, controller_ports, gateway_ports, names_of, worker_ports
 from isochrone.control.fleet.quantities import bytes_text
 from isochrone.control.fleet.sections import FleetSections, Pool
-from isochrone.gateway.upstreams import parse_upstream
+from isochrone.gateway.upstream.addresses import parse_upstream
 from isochrone.settings.problems import Path, Problem, dotted
 from isochrone.suggestions import suggestion
 

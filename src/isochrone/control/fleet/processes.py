@@ -17,7 +17,7 @@ from typing import Literal
 from isochrone.control.fleet.quantities import join_address, split_address
 from isochrone.control.fleet.sections import FleetSections, Pool
 from isochrone.control.state.records import BY_ADDRESS, WorkerRecord
-from isochrone.gateway.upstreams import Upstream, parse_upstream
+from isochrone.gateway.upstream.addresses import Upstream, parse_upstream
 from isochrone.store.etcd.address import split_password
 
 #: Flags of ``isochrone serve`` that a pool's ``arguments`` must not name.

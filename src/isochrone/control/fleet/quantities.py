@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from isochrone.errors import ConfigError
-from isochrone.gateway.upstreams import parse_upstream
+from isochrone.gateway.upstream.addresses import parse_upstream
 from isochrone.settings.validator_errors import wrong
 
 _BYTE_UNITS = {

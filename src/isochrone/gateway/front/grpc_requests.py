@@ -18,20 +18,20 @@ from isochrone.errors import (
     GRPC_UNAVAILABLE,
     IsochroneError,
 )
-from isochrone.gateway.commitment import EPOCH_HEADER
-from isochrone.gateway.front.caller_requests import CallerRequest, UpstreamAttempt, launched
+from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt, launched
+from isochrone.gateway.evaluation.sampling import GRPC
+from isochrone.gateway.fleet.commitment import EPOCH_HEADER
+from isochrone.gateway.front.discarding_exchange import DiscardingExchange
 from isochrone.gateway.front.explanation import explanation
 from isochrone.gateway.front.http_requests import EXPLAIN_HEADER
-from isochrone.gateway.grpc_messages import Opening, name_field, only_tensors, read_opening
-from isochrone.gateway.load_reports import relayed_message, report_of_message
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.retry_budget import Kind
-from isochrone.gateway.sampling import GRPC
-from isochrone.gateway.shadowing import DiscardingExchange
+from isochrone.gateway.upstream.load_reports import relayed_message, report_of_message
 from isochrone.protocol.grpc.calls import CallHead, error_block, fail, message_of
+from isochrone.protocol.grpc.routing_fields import Opening, name_field, only_tensors, read_opening
 from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
 from isochrone.protocol.rejections import is_marked
 from isochrone.protocol.stages import STAGES_HEADER
@@ -43,9 +43,9 @@ from isochrone.wire.http2.hpack import Encoder
 from isochrone.wire.http2.server_stream import response_block
 
 if TYPE_CHECKING:
+    from isochrone.gateway.evaluation.sampling import Samples
+    from isochrone.gateway.fleet.served_model import ServedModel
     from isochrone.gateway.gateway import Gateway
-    from isochrone.gateway.sampling import Samples
-    from isochrone.gateway.served_model import ServedModel
     from isochrone.wire.http2.client import ClientStream
     from isochrone.wire.http2.server_stream import ServerStream
 
@@ -187,6 +187,8 @@ class GrpcRoute(Route):
 
 class GrpcRequest(CallerRequest):
     """One unary call."""
+
+    gateway: Gateway
 
     def __init__(
         self, route: GrpcRoute, stream: ServerStream, served: ServedModel, opening: Opening, message: Buffer, start: int

@@ -22,8 +22,7 @@ from isochrone.errors import (
     MalformedRequest,
     Unavailable,
 )
-from isochrone.gateway.connections import Waiting
-from isochrone.gateway.front.caller_requests import CallerRequest, UpstreamAttempt
+from isochrone.gateway.caller_requests import CallerRequest, CallerStream, UpstreamAttempt
 from isochrone.gateway.front.grpc_requests import (
     GrpcRoute,
     has_status,
@@ -33,23 +32,25 @@ from isochrone.gateway.front.grpc_requests import (
     returned_block,
     timeout_field,
 )
-from isochrone.gateway.grpc_messages import Opening, read_opening
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.requests import quota_accounts
 from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.requests.request import Attempt
 from isochrone.gateway.resilience.retry_budget import Kind
+from isochrone.gateway.upstream.connections import Waiting
 from isochrone.protocol.compression.codec import Inflation, is_identity
 from isochrone.protocol.compression.inflating import inflate
 from isochrone.protocol.grpc.calls import error_block, fail, unpack
 from isochrone.protocol.grpc.message_reader import MessageReader
+from isochrone.protocol.grpc.routing_fields import Opening, read_opening
 from isochrone.wire.budget import SMALL
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Headers
 
 if TYPE_CHECKING:
+    from isochrone.gateway.evaluation.sampling import Samples
+    from isochrone.gateway.fleet.served_model import ServedModel
+    from isochrone.gateway.gateway import Gateway
     from isochrone.gateway.replicas import LoadReport
-    from isochrone.gateway.sampling import Samples
-    from isochrone.gateway.served_model import ServedModel
     from isochrone.wire.http2.client import ClientStream
     from isochrone.wire.http2.server_stream import ServerStream
 
@@ -103,9 +104,10 @@ class StreamAttempt(UpstreamAttempt):
             self.request.connection_lost(self, error)
 
 
-class StreamRequest(CallerRequest):
+class StreamRequest(CallerStream):
     """One call: a consumer of the caller's messages, and a request once the first of them has come."""
 
+    gateway: Gateway
     attempt_type: ClassVar[type[Attempt]] = StreamAttempt
     kind = Kind.STREAM
     can_ask = False

@@ -15,10 +15,11 @@ import msgspec
 
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import IsochroneError
-from isochrone.gateway.commitment import EPOCH_HEADER
-from isochrone.gateway.front.caller_requests import CallerRequest, UpstreamAttempt, launched
+from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt, launched
+from isochrone.gateway.evaluation.sampling import HTTP
+from isochrone.gateway.fleet.commitment import EPOCH_HEADER
+from isochrone.gateway.front.discarding_exchange import DiscardingExchange
 from isochrone.gateway.front.explanation import explanation
-from isochrone.gateway.load_reports import relayed, report_of_header
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.requests.outcomes import Outcome
@@ -26,9 +27,8 @@ from isochrone.gateway.requests.quota_accounts import QuotaExceeded
 from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.resilience.retry_budget import Kind
-from isochrone.gateway.sampling import HTTP
-from isochrone.gateway.shadowing import DiscardingExchange
 from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_contain, read, read_bounded
+from isochrone.gateway.upstream.load_reports import relayed, report_of_header
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
 from isochrone.protocol.rejections import is_marked
 from isochrone.protocol.rest.answers import JSON, respond_error
@@ -39,10 +39,10 @@ from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
 from isochrone.wire.http2.client import request_block
 
 if TYPE_CHECKING:
+    from isochrone.gateway.evaluation.sampling import Samples
+    from isochrone.gateway.fleet.replica_set import ReplicaSet
+    from isochrone.gateway.fleet.served_model import ServedModel
     from isochrone.gateway.gateway import Gateway
-    from isochrone.gateway.replica_set import ReplicaSet
-    from isochrone.gateway.sampling import Samples
-    from isochrone.gateway.served_model import ServedModel
     from isochrone.wire.http1.client import Call
     from isochrone.wire.http2.client import ClientStream
 
@@ -226,6 +226,8 @@ def returned(headers: Headers, keep_load: bool) -> Headers:
 
 class HttpRequest(CallerRequest):
     """One HTTP request."""
+
+    gateway: Gateway
 
     def __init__(self, route: HttpRoute, exchange: Exchange, served: ServedModel) -> None:
         self.gateway = route.gateway

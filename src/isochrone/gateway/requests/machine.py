@@ -26,9 +26,9 @@ from isochrone.gateway.resilience.retrials import Placed
 from isochrone.gateway.resilience.retry_budget import Kind
 
 if TYPE_CHECKING:
-    from isochrone.gateway.fleet import Fleet
-    from isochrone.gateway.replica_set import ReplicaSet
-    from isochrone.gateway.served_model import ServedModel
+    from isochrone.gateway.fleet.fleet import Fleet
+    from isochrone.gateway.fleet.replica_set import ReplicaSet
+    from isochrone.gateway.fleet.served_model import ServedModel
     from isochrone.gateway.traffic.shadow import Shadow
 
 _SEND, _ANSWER = Do.SEND, Do.ANSWER

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from isochrone.clock import NEVER
 from isochrone.errors import DeadlineExceeded, Unavailable
-from isochrone.gateway.admission import Refusal
+from isochrone.gateway.placement.admission import Refusal
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import Replica
 from isochrone.gateway.requests.request import Request

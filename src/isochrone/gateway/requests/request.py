@@ -7,7 +7,7 @@ the class: setting them for each would cost more than the rest.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from isochrone.clock import NEVER
 from isochrone.gateway.resilience.breaker import FIRST_ROUND
@@ -15,17 +15,22 @@ from isochrone.gateway.resilience.retry_budget import Kind
 
 if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
+    from isochrone.gateway.fleet.replica_set import ReplicaSet
+    from isochrone.gateway.fleet.served_model import ServedModel
     from isochrone.gateway.policies.base import Demand
-    from isochrone.gateway.replica_set import ReplicaSet
     from isochrone.gateway.replicas import Replica
-    from isochrone.gateway.requests.held import Held
     from isochrone.gateway.resilience.breaker import Breaker
     from isochrone.gateway.resilience.suspects import Key
-    from isochrone.gateway.served_model import ServedModel
     from isochrone.gateway.traffic.fields import Fields
     from isochrone.gateway.traffic.quotas import Quotas
     from isochrone.gateway.traffic.shadow import Shadow
     from isochrone.wire.exchange import Buffer
+
+
+class Waiting(Protocol):
+    """Where a request waits."""
+
+    def remove(self, request: Request) -> None: ...
 
 
 class Attempt:
@@ -92,7 +97,7 @@ class Request:
     #: A rejection, answered when no other attempt is answered better.
     rejection: Attempt | None = None
     #: Set while it waits for a strict switch; and whether it goes on by RESUME then, since a codec keeps its messages.
-    held: Held | None = None
+    held: Waiting | None = None
     is_parked = False
     #: Whether its codec can ask an endpoint for a load report.
     can_ask = True

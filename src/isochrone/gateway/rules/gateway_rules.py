@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from isochrone.gateway.admission import AdmissionRules
-from isochrone.gateway.balancer import BalancerRules, Placement
+from isochrone.gateway.placement.admission import AdmissionRules
+from isochrone.gateway.placement.balancer import BalancerRules, Placement
 from isochrone.gateway.policies import DEFAULT
 from isochrone.gateway.resilience.breaker import BreakerRules
 from isochrone.gateway.resilience.hedging import HedgeRules

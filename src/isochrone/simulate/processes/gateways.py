@@ -13,7 +13,8 @@ from typing import Any, ClassVar, cast
 
 from isochrone.clock import NEVER
 from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError
-from isochrone.gateway.fleet import Fleet, Member
+from isochrone.gateway.fleet.fleet import Fleet
+from isochrone.gateway.fleet.member import Member
 from isochrone.gateway.policies.base import Demand, Policy
 from isochrone.gateway.replicas import Endpoint, LoadReport, Replica
 from isochrone.gateway.requests.instructions import Do, Instruction
@@ -23,7 +24,7 @@ from isochrone.gateway.requests.request import Attempt, Request
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.traffic.fields import Fields
-from isochrone.gateway.upstreams import Upstream
+from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.simulate.engine import Engine
 from isochrone.simulate.processes.calls import ANSWERED, FAILED, LOST, REFUSED, TOO_LATE, UNREACHABLE, Call

@@ -1,0 +1,1 @@
+"""Control calls through a gateway: answered here, or asked of every endpoint and merged."""

@@ -1,0 +1,384 @@
+"""One model behind a gateway: its rules, the replica sets that lead to its versions, and what guards each request.
+
+Which version "the model" means now, so that it never means two things: the one a control plane has committed, or, where
+there is none, the newest that most workers have. Beside that admission, retries, hedging, canary, affinity and quotas,
+and the counts for the metrics page. Kept on the loop's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+import structlog
+
+from isochrone.clock import NEVER
+from isochrone.errors import IsochroneError, NotFound, Unavailable
+from isochrone.gateway.evaluation.counts import Trial
+from isochrone.gateway.fleet.commitment import ANY_EPOCH, Commitment
+from isochrone.gateway.fleet.replica_set import ReplicaSet
+from isochrone.gateway.fleet.sequences import Sequences
+from isochrone.gateway.fleet.serving import serving
+from isochrone.gateway.placement.admission import UNTOLD, Admission
+from isochrone.gateway.placement.balancer import Balancer, Placement
+from isochrone.gateway.policies import make
+from isochrone.gateway.policies.base import Demand, Policy
+from isochrone.gateway.replicas import Replica
+from isochrone.gateway.resilience.breaker import Breaker
+from isochrone.gateway.resilience.hedging import Hedging
+from isochrone.gateway.resilience.outliers import Ejection, Outliers
+from isochrone.gateway.resilience.retry_budget import Kind, retry_budget
+from isochrone.gateway.rules.gateway_rules import ModelRules
+from isochrone.gateway.traffic.affinity import Affinity
+from isochrone.gateway.traffic.canary import Canary
+from isochrone.gateway.traffic.fields import Fields
+from isochrone.gateway.traffic.quotas import Quotas
+from isochrone.gateway.traffic.shadow import Shadow
+from isochrone.gateway.traffic.tiers import NOBODY, UNKNOWN, Tiers
+
+if TYPE_CHECKING:
+    from isochrone.gateway.fleet.member import Member
+
+log = structlog.get_logger()
+
+#: Workers of a tier looked at to tell what it would take there.
+_TIER_SAMPLE = 8
+
+
+@runtime_checkable
+class Alerting(Protocol):
+    """A policy that watches itself and says when it gives up."""
+
+    on_alert: Callable[[str], None] | None
+    #: What its own budget of time is kept by.
+    timer: Callable[[], int] | None
+
+
+PolicyMaker = Callable[[ModelRules, Random], Policy]
+
+
+class FleetOfModels(Protocol):
+    """What a model knows of its fleet: members, the commitments of its control plane, what all models share."""
+
+    quotas: tuple[Quotas, ...]
+    clock: Callable[[], int]
+    make_policy: PolicyMaker
+    members: dict[str, Member]
+    agent_header: bytes
+    is_led: bool
+
+    @property
+    def epoch(self) -> int: ...
+
+    def committed_digest(self, model: str, version: str) -> str: ...
+
+    def committed_at(self, epoch: bytes, model: str) -> Commitment: ...
+
+    def committed_replica_sets(self, model: str) -> set[tuple[str, bytes]]: ...
+
+    def ejected(self, ejection: Ejection) -> None: ...
+
+
+def policy_of_rules(rules: ModelRules, random: Random) -> Policy:
+    """The routing policy that a model's rules name."""
+    return make(rules.policy, random, **rules.policy_options)
+
+
+class ServedModel:
+    """One model."""
+
+    def __init__(self, fleet: FleetOfModels, name: str, rules: ModelRules, outliers: Outliers, random: Random) -> None:
+        self.name = name
+        self._fleet = fleet
+        self._outliers = outliers
+        self._random = random
+        self.sequences = Sequences()
+        self._requests_seen = 0
+        # For the metrics page.
+        self.requests = self.refused = self.retries = self.retries_denied = self.hedges = self.failures = 0
+        self.suspects = self.quarantines = self.quarantine_rejections = 0
+        #: Some requests of it may be like one that cost a worker its process: each is looked at.
+        self.suspected = False
+        #: What a control plane has committed; None: there is none, or it has committed nothing of this model.
+        self.commitment: Commitment | None = None
+        #: A strict switch is in progress: requests without a version wait.
+        self.is_held = False
+        #: Counts of a canary and of what it is compared with; None: there is none.
+        self.trial: Trial | None = None
+        #: By version, and the stages an ensemble is to run.
+        self.replica_sets: dict[tuple[str, bytes], ReplicaSet] = {}
+        self.configure(rules)
+        #: What a request without a version goes by.
+        self.current = self._way("")
+        self._settle()
+
+    def configure(self, rules: ModelRules) -> None:
+        """These are its rules from now on. What was learned under others is forgotten."""
+        random = self._random
+        self.rules = rules
+        self.admission = Admission(rules.admission)
+        self.budget = retry_budget(rules.retries)
+        self.hedging = Hedging(rules.hedge, random)
+        self.affinity = Affinity(rules.affinity)
+        self.tiers = Tiers(rules.tiers)
+        self.shadow = Shadow(rules.shadow, random) if rules.shadow.share else None
+        #: The gateway's own over all models, and this model's; mostly none.
+        self.quotas = (*self._fleet.quotas, *((Quotas(rules.quota),) if rules.quota.enabled else ()))
+        #: A deadline for requests that bring none, in ns; 0: none.
+        self.deadline_ns = rules.deadline_ns
+        self.priority = rules.priority
+        #: What most requests are to a policy: no key, no deadline.
+        self.plain_demand = Demand(priority=rules.priority)
+        #: After how long a second copy may go, looked up ten times a second; 0: none does.
+        self.hedge_delay_ns = 0
+        self._hedges = rules.hedge.enabled and rules.retries.idempotent
+        #: Of one model on one worker from here; 0: no limit.
+        self.max_in_flight = rules.breaker.max_in_flight if rules.breaker.enabled else 0
+        if self.replica_sets:
+            # The rules name other policies; the replicas stay.
+            self.replica_sets.clear()
+            self.rebuild(self._fleet.clock())
+
+    def _settle(self) -> None:
+        """What follows from the commitment, the rules and a switch under way."""
+        committed = self.commitment
+        rules = self.rules.canary if committed is None else committed.canary
+        self.canary = Canary(rules, self.name, self._random) if rules is not None and rules.version else None
+        if rules is None or not rules.version:
+            self.trial = None
+        else:
+            stable = rules.stable or self.current.version
+            if self.trial is None or (self.trial.stable, self.trial.canary) != (stable, rules.version):
+                self.trial = Trial(stable, rules.version)
+        #: Requests without a version go by ``current``, all of them: nothing else has to be looked at.
+        self.plain = self.canary is None and not self.is_held and (committed is not None or not self._fleet.is_led)
+
+    # Versions.
+
+    def commit(self, commitment: Commitment | None, now: int) -> None:
+        """What a control plane has committed, in one step: requests before it go by the last, those after by this."""
+        self.commitment = commitment
+        self.rebuild(now)
+
+    def hold(self, is_held: bool) -> None:
+        """Requests without a version wait from now on, or go on."""
+        self.is_held = is_held
+        self._settle()
+
+    def replica_set(self, version: str) -> ReplicaSet:
+        """The way to a version that a caller asks for."""
+        if self._fleet.is_led:
+            committed = self.commitment
+            if committed is None or version not in committed.digests:
+                raise self._not_committed(version)
+            return self._way(version, committed.stages.get(version, b""))
+        return self._way(version)
+
+    def _not_committed(self, version: str) -> IsochroneError:
+        if not self._fleet.epoch:
+            return Unavailable("this gateway does not know yet what its fleet has committed; try again")
+        # Clients match the first words.
+        if self.commitment is None:
+            return NotFound(f"Request for unknown model: '{self.name}' is not found")
+        return NotFound(
+            f"Request for unknown model: '{self.name}' version {version} is not found: committed are "
+            f"{', '.join(sorted(self.commitment.digests))}"
+        )
+
+    def _way(self, version: str, stages: bytes = b"") -> ReplicaSet:
+        """Made when it is first asked for."""
+        replica_set = self.replica_sets.get((version, stages))
+        if replica_set is None:
+            placement = self._placement(version)
+            replica_set = self._make(version, placement, stages)
+            if len(self.replica_sets) > 64:
+                # Versions nobody serves, by callers who guess: a way of their own, which is not kept.
+                replica_set.update(self._members(version, stages), self.name, self._fleet.clock())
+                return replica_set
+            self.replica_sets[version, stages] = replica_set
+            parts = [self._make(version, replace(placement, tiers=(tier,)), stages) for tier in self.tiers.names]
+            for part in parts:
+                part.whole = replica_set
+            replica_set.tiers = tuple(parts)
+            replica_set.update(self._members(version, stages), self.name, self._fleet.clock())
+        return replica_set
+
+    def _placement(self, version: str) -> Placement:
+        """The model's row of the routing table; a committed version's digest stands in it."""
+        placement = self.rules.placement
+        digest = self._fleet.committed_digest(self.name, version)
+        return replace(placement, digest=digest) if digest else placement
+
+    def _make(self, version: str, placement: Placement, stages: bytes) -> ReplicaSet:
+        rules = self.rules
+        policy = self._fleet.make_policy(rules, Random(self._random.random()))
+        if isinstance(policy, Alerting):
+            policy.on_alert = policy.on_alert or self._alert
+            policy.timer = self._fleet.clock
+        return ReplicaSet(version, Balancer(policy, self._random, placement, rules.balancer), stages)
+
+    def _alert(self, reason: str) -> None:
+        log.error("a policy raised an alert", model=self.name, reason=reason)
+
+    def in_tier(self, replica_set: ReplicaSet, deadline: int, now: int) -> ReplicaSet:
+        """The part of a replica set a request goes by: the nearest tier that is expected to be in time."""
+        index = self.tiers.choose([self._expected(part, now) for part in replica_set.tiers], deadline, now)
+        return replica_set.tiers[index] if index >= 0 else replica_set
+
+    def _expected(self, replica_set: ReplicaSet, now: int) -> float:
+        """What a request would take in a tier, by a few of its workers."""
+        eligible = replica_set.balancer.eligible
+        if not eligible:
+            return NOBODY
+        known = [self.admission.expected_ns(replica, now) for replica in eligible[:_TIER_SAMPLE]]
+        return min((expected for expected in known if expected != UNTOLD), default=UNKNOWN)
+
+    def choose(self, head: Fields, epoch: bytes | None = None) -> ReplicaSet:
+        """The version a request without one gets. ``epoch``: the one it asks to be served by."""
+        committed = self.commitment
+        canary = self.canary
+        if epoch is not None and epoch != ANY_EPOCH and self._fleet.is_led:
+            committed = self._fleet.committed_at(epoch, self.name)
+            rules = committed.canary
+            canary = Canary(rules, self.name, self._random) if rules is not None else None
+        if committed is None:
+            if self._fleet.is_led:
+                raise self._not_committed("")
+            version, current = "", self.current
+        else:
+            version, current = committed.version, self._way(committed.version, _stages(committed))
+        if canary is None:
+            return current
+        agent = head.get(self._fleet.agent_header) or b""
+        tried = canary.version(agent, (head.get(canary.header) or b"") if canary.header else b"")
+        if not tried or tried == version:
+            return current
+        return self._way(tried, _stages(committed, tried))
+
+    def _members(self, version: str, stages: bytes = b"") -> list[Member]:
+        fleet = self._fleet
+        found = serving(fleet.members.values(), self.name, version, stages, fleet.committed_digest)
+        if found or fleet.is_led:
+            # What is committed waits for its workers.
+            return found
+        # No server is known to serve it: any that is known to speak the protocol says so in its own words.
+        return [member for member in fleet.members.values() if member.serves is not None]
+
+    def rebuild(self, now: int) -> None:
+        """Members came or went or serve something else than before, or something else is committed."""
+        committed = self.commitment
+        if committed is not None:
+            self.current = self._way(committed.version, _stages(committed))
+        else:
+            self.current = self._way(self._newest())
+        self._settle()
+        kept = self._fleet.committed_replica_sets(self.name)
+        for (version, stages), replica_set in list(self.replica_sets.items()):
+            members = self._members(version, stages)
+            if self._fleet.is_led:
+                served = (version, stages) in kept or not version
+            else:
+                served = any(version in (member.serves or {}).get(self.name, ()) for member in members)
+            if version and replica_set is not self.current and not served:
+                del self.replica_sets[version, stages]
+                # Sequences that began on it have lost their home.
+                replica_set.replicas = {}
+            else:
+                self._place_replica_set(replica_set)
+                replica_set.update(members, self.name, now)
+
+    def _place_replica_set(self, replica_set: ReplicaSet) -> None:
+        """A digest that was not known when the replica set was made may be committed now."""
+        digest = self._fleet.committed_digest(self.name, replica_set.version)
+        for one in (replica_set, *replica_set.tiers):
+            if one.balancer.placement.digest != digest and digest:
+                one.balancer.placement = replace(one.balancer.placement, digest=digest)
+
+    def _newest(self) -> str:
+        """The version that "the model" means: the highest of those that most members have."""
+        counts: dict[str, int] = {}
+        for member in self._fleet.members.values():
+            if not member.endpoint.healthy or member.endpoint.draining:
+                continue
+            for version in (member.serves or {}).get(self.name, ()):
+                counts[version] = counts.get(version, 0) + 1
+        if not counts:
+            return self.current.version
+        return max(counts, key=lambda version: (counts[version], _number(version)))
+
+    # Around one request.
+
+    def affinity_key(self, head: Fields) -> bytes:
+        """What keeps a caller's requests together; empty: nothing does."""
+        header = self.affinity.header
+        return self.affinity.key(b"", head.get(header) or b"") if header else b""
+
+    def failed(self, replica: Replica, now: int, *, lost: bool) -> None:
+        """An attempt broke. What is kept for trouble alone begins here: good answers cost nothing extra.
+
+        ``lost``: no answer came. Only that is counted against the endpoint: a model that fails on some input must not
+        take its worker from all other models.
+        """
+        self.failures += 1
+        if replica.breaker is None and self.rules.breaker.enabled:
+            replica.breaker = Breaker(self.rules.breaker)
+        self._book(replica)
+        if not lost:
+            return
+        ejection = self._outliers.ended(replica.endpoint, self.name, 0, True, now)
+        if ejection is not None:
+            self._fleet.ejected(ejection)
+
+    def _book(self, replica: Replica) -> None:
+        self._outliers.succeeded(replica.endpoint, self.name, replica.well, replica.well_ns)
+        replica.well = replica.well_ns = 0
+
+    def tick(self, now: int) -> None:
+        """Ten times a second: what was gathered since goes where it belongs."""
+        self.budget.book(now)
+        if self._hedges:
+            self.hedging.sent(self.requests - self._requests_seen, now)
+            self._requests_seen = self.requests
+            self.hedge_delay_ns = self.hedging.delay_ns(Kind.STATELESS, NEVER, now) or 0
+        for replica_set in self.replica_sets.values():
+            replica_set.refresh(now)
+            for replica in replica_set.replicas.values():
+                if replica.well:
+                    self._book(replica)
+                if replica.breaker is not None and replica.breaker.is_idle(now):
+                    replica.breaker = None
+
+    def unserved(self, replica_set: ReplicaSet) -> str:
+        """Why a request for this replica set would not be answered now; "": it would."""
+        if any(replica.endpoint.healthy for replica in replica_set.balancer.eligible):
+            return ""
+        return self.nobody(replica_set).message
+
+    def nobody(self, replica_set: ReplicaSet) -> IsochroneError:
+        """Why a request for this replica set can go nowhere."""
+        if not self._fleet.members and self._fleet.is_led:
+            return Unavailable("no worker of the fleet is registered, or all are drained; see isochrone status")
+        if not self._fleet.members:
+            return Unavailable("the gateway has no upstream; name one with --upstream host:port")
+        states = [
+            f"{one.endpoint.address}: {replica_set.balancer.refusal(one) or one.endpoint.handle.fault or 'unhealthy'}"
+            for one in replica_set.balancer.replicas
+        ]
+        states += [
+            f"{address}: {member.fault or 'it has not answered yet'}"
+            for address, member in self._fleet.members.items()
+            if not member.endpoint.healthy and address not in replica_set.replicas
+        ]
+        reason = "; ".join(states[:8]) or "none serves what is asked for"
+        return Unavailable(f"no worker can take a request for model '{self.name}' now ({reason})")
+
+
+def _stages(committed: Commitment | None, version: str = "") -> bytes:
+    """The stages an ensemble's version is to run; empty: it has none."""
+    return committed.stages.get(version or committed.version, b"") if committed is not None else b""
+
+
+def _number(version: str) -> int:
+    return int(version) if version.isdigit() else -1

@@ -1,0 +1,320 @@
+"""Watches one endpoint: is it ready, how loaded is it, what does it serve.
+
+An endpoint that answers requests reports its load with them; a silent one is asked. It is healthy when its health check
+succeeds and its repository index has been read since, in a form that parses: unknown means unserved. Two checks without
+an answer, one answer that says not ready, or an index that does not parse make it unhealthy. Health checks, index reads
+and metrics reads run in tasks of their own: a check must never wait for anything else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import structlog
+
+from isochrone.clock import MILLISECOND, SECOND, now_ns
+from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError
+from isochrone.gateway.replicas import NEWS_NS
+from isochrone.gateway.upstream.addresses import Upstream
+from isochrone.gateway.upstream.calls import ask_http
+from isochrone.gateway.upstream.load_reports import pending_requests, report_of
+from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
+from isochrone.wire.connect import connect_http1
+
+if TYPE_CHECKING:
+    from isochrone.gateway.fleet.fleet import Fleet
+    from isochrone.gateway.fleet.member import Member
+    from isochrone.gateway.upstream.connections import Connections
+
+log = structlog.get_logger()
+
+#: An index is not read more often than this, whatever answers hint at.
+_LOOK_AGAIN_NS = 50 * MILLISECOND
+#: Seconds that a process has to answer ``is_alive``.
+_ALIVE_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class MonitorRules:
+    """How members are watched."""
+
+    #: Seconds between questions to a member that is silent.
+    interval: float = 0.1
+    #: Seconds a question may take.
+    timeout: float = 0.25
+    #: Questions without an answer in a row that make a member unhealthy.
+    failures: int = 2
+    #: Seconds between looks at the metrics page of a server that tells no load with its answers.
+    metrics_interval: float = 0.5
+    #: Seconds between looks at what a member serves.
+    index_interval: float = 1.0
+
+
+class _IndexRow(msgspec.Struct):
+    """A row of the repository index, as far as it is read here. A version without a state is not loaded."""
+
+    name: str
+    version: str = ""
+    state: str = ""
+    digest: str = ""
+
+
+_index_decoder = msgspec.json.Decoder(list[_IndexRow])
+
+
+class Monitor:
+    """The watch of one endpoint, as tasks."""
+
+    def __init__(self, member: Member, fleet: Fleet, rules: MonitorRules, lost: Callable[[Member], None]) -> None:
+        self.member = member
+        self._fleet = fleet
+        self._rules = rules
+        #: Called when the endpoint stops answering: what is under way there is given up.
+        self._lost = lost
+        self._failures = 0
+        self._checked_at = 0
+        #: The last health check succeeded; the index was read since that began.
+        self._is_ready = self._is_index_known = False
+        self._index_at = self._index_failures = 0
+        self._is_index_due = True
+        #: Reads of the index are numbered: two may be under way, and the older one's answer may come last.
+        self._index_asked = self._index_taken = 0
+        self._wake = asyncio.Event()
+        watches = [self._watch_health, self._watch_index]
+        if member.metrics_connections is not None:
+            watches.append(self._watch_metrics)
+        self._tasks = [asyncio.ensure_future(self._keep(watch)) for watch in watches]
+
+    def look_now(self) -> None:
+        """Something seems to have changed: reads the index at once."""
+        self._is_index_due = True
+        self._wake.set()
+
+    def look_soon(self, now: int) -> None:
+        """The same, unless it was read a moment ago: many requests may notice at once."""
+        if now - self._index_at > _LOOK_AGAIN_NS:
+            self.look_now()
+
+    def process_gone(self) -> None:
+        """Its process has ended, for certain. What was under way there is told by its own connections."""
+        self._failures = max(self._failures, self._rules.failures)
+        self._not_ready("its process is gone", lost=False)
+
+    async def read_index(self) -> None:
+        """Reads the index, and returns when it is known."""
+        if self._is_ready:
+            await self._read_index()
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _keep(self, watch: Callable[[], Coroutine[None, None, None]]) -> None:
+        while True:
+            try:
+                await watch()
+            except Exception as error:
+                # A watch that ended would leave its endpoint as it is for ever.
+                log.error("a watch failed unexpectedly", worker=self.member.upstream.address, exc_info=error)
+                await asyncio.sleep(self._rules.interval)
+
+    # Health.
+
+    async def _watch_health(self) -> None:
+        member = self.member
+        while True:
+            now = now_ns()
+            silent = now - member.endpoint.heard_at > NEWS_NS or not member.endpoint.healthy
+            # However much it answers: refusals are answers too.
+            if silent or now - self._checked_at > SECOND:
+                self._checked_at = now
+                await self._check()
+            # Down for long: asked less often, so that a large dead fleet costs little.
+            await asyncio.sleep(min(2.0, self._rules.interval * max(1, self._failures // 4)))
+
+    async def _check(self) -> None:
+        member = self.member
+        asked = now_ns()
+        try:
+            answer = await ask_http(
+                member.connections,
+                b"GET",
+                b"/v2/health/ready",
+                ((ORCA_FORMAT_HEADER, b"text"),),
+                seconds=self._rules.timeout,
+            )
+        except IsochroneError as error:
+            if isinstance(error, DeadlineExceeded) and member.endpoint.heard_at > asked:
+                # Busy with large bodies, perhaps, but there: it has answered others, or is answering, meanwhile.
+                self._failures = 0
+                return
+            self._failures += 1
+            if self._failures >= self._rules.failures or not member.endpoint.healthy:
+                self._not_ready(str(error))
+            return
+        now = member.endpoint.heard_at = now_ns()
+        self._failures = 0
+        if answer.status == 200:
+            if not self._is_ready:
+                # First what it serves: an endpoint nothing is known of gets nothing.
+                self._is_ready = True
+                self.look_now()
+        else:
+            self._not_ready(f"it says not ready (HTTP {answer.status})", lost=False)
+        value = answer.get(ORCA_HEADER)
+        if value is not None:
+            member.endpoint.reports = True
+            try:
+                self._fleet.reported(member, report_of(parse_orca_header(value)), now)
+            except IsochroneError as error:
+                log.warning("a worker's load report makes no sense", worker=member.upstream.address, error=str(error))
+
+    def _not_ready(self, reason: str, *, lost: bool = True) -> None:
+        was_healthy = self.member.endpoint.healthy
+        self._is_ready = self._is_index_known = False
+        self._settle(reason)
+        if lost and was_healthy:
+            self._lost(self.member)
+
+    def _settle(self, fault: str = "") -> None:
+        """Healthy or not, by all that is known; ``fault``: why not."""
+        member, endpoint = self.member, self.member.endpoint
+        healthy = self._is_ready and self._is_index_known
+        member.fault = "" if healthy else fault or member.fault
+        if endpoint.healthy == healthy:
+            return
+        endpoint.healthy = healthy
+        if healthy:
+            endpoint.joined_at = now_ns()
+            log.info("a worker is ready", worker=endpoint.address)
+        else:
+            member.connections.drop_idle()
+            log.warning("a worker is not ready", worker=endpoint.address, reason=fault)
+        self._fleet.rebuild()
+
+    # What it serves.
+
+    async def _watch_index(self) -> None:
+        rules = self._rules
+        while True:
+            self._wake.clear()
+            overdue = now_ns() - self._index_at >= rules.index_interval * SECOND
+            if self._is_ready and (self._is_index_due or overdue):
+                await self._read_index()
+            failed = self._index_failures or self._is_index_due or not self._is_index_known
+            try:
+                # Not wait_for: before Python 3.12 it may lose a cancellation that comes with the event.
+                async with asyncio.timeout(rules.interval if failed else rules.index_interval):
+                    await self._wake.wait()
+            except TimeoutError:
+                pass
+
+    async def _read_index(self) -> None:
+        member = self.member
+        number = self._index_asked = self._index_asked + 1
+        self._is_index_due = False
+        serves: dict[str, dict[str, str]] | None = None
+        fault, is_sure = "", True
+        try:
+            answer = await ask_http(
+                member.connections,
+                b"POST",
+                b"/v2/repository/index",
+                ((b"content-type", b"application/json"),),
+                (b"{}",),
+                seconds=max(2.0, self._rules.timeout),
+            )
+            if answer.status == 200:
+                serves = _served(_index_decoder.decode(answer.body))
+            else:
+                fault = f"it answers its repository index with HTTP {answer.status}"
+                # A server that is busy or stopping may say so once; 404 says that it has none.
+                is_sure = answer.status < 500
+        except ConnectionLost:
+            # Health checks decide about that; the question is still open.
+            self._is_index_due = True
+            return
+        except asyncio.CancelledError:
+            # The caller stopped waiting; the index watch reads it again.
+            self.look_now()
+            raise
+        except IsochroneError as error:
+            fault, is_sure = f"its repository index cannot be read: {error}", False
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            fault = f"its repository index is not the protocol's: {error}"
+        if number < self._index_taken:
+            return  # what was asked for later is known already
+        self._index_taken = number
+        if serves is None:
+            self._index_failures += 1
+            self._is_index_due = not is_sure
+            if is_sure or self._index_failures >= self._rules.failures or not self._is_index_known:
+                if is_sure:
+                    # Asked again at the usual pace: another server may keep this port for long.
+                    self._index_at = now_ns()
+                if fault != member.fault and not member.endpoint.healthy:
+                    log.warning("it is not known what a worker serves", worker=member.upstream.address, reason=fault)
+                # Another process may listen there by now: the next question goes by a new connection.
+                member.connections.drop_idle()
+                self._is_index_known = False
+                self._take(None)
+                self._settle(fault)
+            return
+        self._index_at = now_ns()
+        self._index_failures = 0
+        self._take(serves)
+        if self._is_ready:
+            self._is_index_known = True
+            self._settle()
+
+    def _take(self, serves: dict[str, dict[str, str]] | None) -> None:
+        if serves != self.member.serves:
+            self.member.serves = serves
+            self._fleet.rebuild()
+
+    # Load of a server that reports none with its answers.
+
+    async def _watch_metrics(self) -> None:
+        connections = self.member.metrics_connections
+        while connections is not None:
+            endpoint = self.member.endpoint
+            if endpoint.healthy and not endpoint.reports:
+                await self._read_metrics(connections)
+            await asyncio.sleep(self._rules.metrics_interval)
+
+    async def _read_metrics(self, connections: Connections) -> None:
+        """Real Triton's report on its load: requests that wait, per model."""
+        try:
+            answer = await ask_http(connections, b"GET", b"/metrics", seconds=self._rules.timeout)
+        except IsochroneError:
+            return  # health checks decide about that
+        if answer.status == 200:
+            self._fleet.pending_told(self.member, pending_requests(bytes(answer.body)), now_ns())
+
+
+async def is_alive(upstream: Upstream) -> bool:
+    """Whether the process of an endpoint answers on a fresh connection, ready or not."""
+    try:
+        async with asyncio.timeout(_ALIVE_SECONDS):
+            connection = await connect_http1(upstream.host, upstream.port, timeout=_ALIVE_SECONDS)
+            try:
+                host = ((b"host", upstream.address.encode()),)
+                await connection.request(b"GET", b"/v2/health/ready", host)
+            finally:
+                connection.close()
+    except (IsochroneError, TimeoutError, OSError):
+        return False
+    return True
+
+
+def _served(rows: list[_IndexRow]) -> dict[str, dict[str, str]]:
+    serves: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row.state == "READY":
+            serves.setdefault(row.name, {})[row.version] = row.digest.removeprefix("sha256:")
+    return serves

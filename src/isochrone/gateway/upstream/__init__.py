@@ -1,0 +1,1 @@
+"""Connections to endpoints: addresses, requests on connections, load reports. Knows no models."""

@@ -1,0 +1,270 @@
+"""Connections to one endpoint: HTTP/1.1 ones carry a request each, HTTP/2 ones many.
+
+A request that finds no free connection waits for the next one, new or given back. Whether a lost request is sent again
+is decided above; here it is only said whether the server can have begun it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+
+from isochrone.background_tasks import BackgroundTasks
+from isochrone.errors import ConnectionLost, IsochroneError
+from isochrone.gateway.upstream.addresses import Upstream
+from isochrone.settings.wire_limits import WireLimits
+from isochrone.wire.connect import connect_http1, connect_http2
+from isochrone.wire.exchange import Buffer
+from isochrone.wire.http1.client import Call, Http1ClientConnection
+from isochrone.wire.http1.response_heads import ResponseHeads
+from isochrone.wire.http2.client import Http2ClientConnection
+from isochrone.wire.receiver import Receiver
+from isochrone.wire.turn import Turn
+
+#: HTTP/2 connections to one endpoint: a second one when the first takes no further stream.
+_MAX_HTTP2 = 4
+#: Requests that may wait for a connection.
+_MAX_WAITING = 4096
+
+
+class Sent(Protocol):
+    """A request on its way."""
+
+    def cancel(self) -> None: ...
+
+
+class Waiting:
+    """A request that waits for a connection."""
+
+    __slots__ = ("_launch", "launched", "on_launched", "receiver")
+
+    def __init__(self, receiver: Receiver, launch: Callable[[Http1ClientConnection | Http2ClientConnection], Sent]):
+        self.receiver: Receiver | None = receiver
+        self._launch = launch
+        self.launched: Sent | None = None
+        #: Called with what was launched.
+        self.on_launched: Callable[[Any], None] | None = None
+
+    def launch(self, connection: Http1ClientConnection | Http2ClientConnection) -> None:
+        self.launched = self._launch(connection)
+        if self.on_launched is not None:
+            self.on_launched(self.launched)
+
+    def cancel(self) -> None:
+        self.receiver = None
+        if self.launched is not None:
+            self.launched.cancel()
+
+    def fail(self, error: IsochroneError) -> None:
+        receiver, self.receiver = self.receiver, None
+        if receiver is not None:
+            receiver.failed(error)
+
+
+class Connections:
+    """All connections of this process to one endpoint."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        limits: WireLimits,
+        turn: Turn | None = None,
+        max_connections: int = 1024,
+        timeout: float = 1.0,
+    ) -> None:
+        self.upstream = upstream
+        self._limits = limits
+        #: Shared with the listener: callers' and workers' connections take turns together.
+        self._turn = turn
+        self._max_connections = max_connections
+        #: Seconds to wait for the endpoint to accept.
+        self._timeout = timeout
+        self._heads = ResponseHeads(limits)
+        self._idle: list[Http1ClientConnection] = []
+        self._http1: set[Http1ClientConnection] = set()
+        self._http2: list[Http2ClientConnection] = []
+        self._waiting_http1: deque[Waiting] = deque()
+        self._waiting_http2: deque[Waiting] = deque()
+        self._connecting_http1 = 0
+        self._connecting_http2 = False
+        self._tasks = BackgroundTasks()
+        self._closed = False
+
+    @property
+    def open(self) -> int:
+        return len(self._http1) + len(self._http2)
+
+    # HTTP/1.1.
+
+    def send(self, head: bytes, body: Sequence[Buffer], receiver: Receiver) -> Sent:
+        """Sends a request on a connection of its own, which the receiver gives back by ``release``."""
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if connection.is_reusable:
+                return connection.send(head, body, receiver)
+
+        def launch(connection: Http1ClientConnection | Http2ClientConnection) -> Sent:
+            assert isinstance(connection, Http1ClientConnection)
+            return connection.send(head, body, receiver)
+
+        waiting = Waiting(receiver, launch)
+        if self._wait(self._waiting_http1, waiting):
+            self._grow_http1()
+        return waiting
+
+    def release(self, sent: Sent) -> None:
+        """The answer is whole: its connection takes the next request."""
+        if isinstance(sent, Waiting):
+            if sent.launched is None:
+                return
+            sent = sent.launched
+        connection = cast(Call, sent).connection
+        if connection.is_reusable:
+            self._serve_http1(connection)
+
+    def _serve_http1(self, connection: Http1ClientConnection) -> None:
+        while self._waiting_http1:
+            waiting = self._waiting_http1.popleft()
+            if waiting.receiver is not None:
+                waiting.launch(connection)
+                return
+        self._idle.append(connection)
+
+    def _grow_http1(self) -> None:
+        wanted = min(len(self._waiting_http1), self._max_connections - len(self._http1))
+        while self._connecting_http1 < wanted:
+            self._connecting_http1 += 1
+            self._tasks.start(self._connect_http1())
+
+    async def _connect_http1(self) -> None:
+        upstream = self.upstream
+        try:
+            connection = await connect_http1(
+                upstream.host,
+                upstream.port,
+                limits=self._limits,
+                heads=self._heads,
+                turn=self._turn,
+                timeout=self._timeout,
+            )
+        except IsochroneError as error:
+            self._connecting_http1 -= 1
+            self._fail(self._waiting_http1, error)
+            return
+        self._connecting_http1 -= 1
+        if self._closed:
+            connection.close()
+            return
+        self._http1.add(connection)
+        connection.on_closed = lambda: self._lost_http1(connection)
+        self._serve_http1(connection)
+
+    def _lost_http1(self, connection: Http1ClientConnection) -> None:
+        self._http1.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+        if self._waiting_http1 and not self._closed:
+            self._grow_http1()
+
+    # HTTP/2.
+
+    def open_stream(self, block: bytes, body: Sequence[Buffer], receiver: Receiver, *, end: bool = True) -> Sent:
+        """Opens a stream; ``block`` comes from ``request_block``."""
+        connection = self.http2()
+        if connection is not None:
+            return connection.open(block, body, receiver, end=end)
+
+        def launch(connection: Http1ClientConnection | Http2ClientConnection) -> Sent:
+            assert isinstance(connection, Http2ClientConnection)
+            return connection.open(block, body, receiver, end=end)
+
+        waiting = Waiting(receiver, launch)
+        if self._wait(self._waiting_http2, waiting) and not self._connecting_http2:
+            self._connecting_http2 = True
+            self._tasks.start(self._connect_http2())
+        return waiting
+
+    def open_whole(self, block: bytes, payload: Buffer, receiver: Receiver) -> Sent:
+        """``open_stream`` for a request that is whole."""
+        for connection in self._http2:
+            if len(connection.streams) < connection.peer_max_streams and not connection.going_away:
+                return connection.open_whole(block, payload, receiver)
+        return self.open_stream(block, (payload,) if len(payload) else (), receiver)
+
+    def http2(self) -> Http2ClientConnection | None:
+        """A connection that takes a stream; starts another one when none has room."""
+        last = None
+        for connection in self._http2:
+            if connection.is_reusable:
+                if connection.has_room:
+                    return connection
+                last = connection
+        if last is not None and len(self._http2) < _MAX_HTTP2 and not self._connecting_http2:
+            self._connecting_http2 = True
+            self._tasks.start(self._connect_http2())
+        return last
+
+    async def _connect_http2(self) -> None:
+        upstream = self.upstream
+        try:
+            connection = await connect_http2(
+                upstream.host, upstream.grpc_port, limits=self._limits, turn=self._turn, timeout=self._timeout
+            )
+        except IsochroneError as error:
+            self._connecting_http2 = False
+            self._fail(self._waiting_http2, error)
+            return
+        self._connecting_http2 = False
+        if self._closed:
+            connection.close()
+            return
+        self._http2.append(connection)
+        connection.on_going_away = lambda: self._lost_http2(connection)
+        waiting, self._waiting_http2 = self._waiting_http2, deque()
+        for one in waiting:
+            if one.receiver is not None:
+                one.launch(connection)
+
+    def _lost_http2(self, connection: Http2ClientConnection) -> None:
+        if connection in self._http2:
+            self._http2.remove(connection)
+
+    # Both.
+
+    def _wait(self, queue: deque[Waiting], waiting: Waiting) -> bool:
+        if self._closed or len(queue) >= _MAX_WAITING:
+            reason = "is gone" if self._closed else f"has {_MAX_WAITING} requests waiting for a connection"
+            asyncio.get_running_loop().call_soon(
+                waiting.fail, ConnectionLost(f"{self.upstream.address} {reason}", unprocessed=True)
+            )
+            return False
+        queue.append(waiting)
+        return True
+
+    def _fail(self, queue: deque[Waiting], error: IsochroneError) -> None:
+        """Nobody who waits is helped by this endpoint any more: they may go elsewhere."""
+        waiting = list(queue)
+        queue.clear()
+        for one in waiting:
+            one.fail(ConnectionLost(str(error), unprocessed=True))
+
+    def drop_idle(self) -> None:
+        """The endpoint was away: what is open may be half-dead."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def close(self) -> None:
+        """Gives up everything; whoever waits is told."""
+        self._closed = True
+        self._tasks.cancel()
+        for http1 in list(self._http1):
+            http1.close()
+        for http2 in list(self._http2):
+            http2.close()
+        error = ConnectionLost(f"{self.upstream.address} was removed", unprocessed=True)
+        self._fail(self._waiting_http1, error)
+        self._fail(self._waiting_http2, error)

@@ -1,0 +1,135 @@
+"""A request's first fields read without parsing it: what protobuf would say, for every message it can write."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tritonclient.grpc import service_pb2
+
+from isochrone.errors import MalformedRequest
+from isochrone.protocol.grpc.routing_fields import Opening, name_field, only_tensors, read_opening, version_field
+
+names = st.text(max_size=300)
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> service_pb2.ModelInferRequest:
+    message = service_pb2.ModelInferRequest(
+        model_name=draw(names), model_version=draw(st.sampled_from(("", "1", "23"))), id=draw(st.text(max_size=200))
+    )
+    if draw(st.booleans()):
+        message.parameters["sequence_id"].int64_param = draw(st.integers(0, 2**63 - 1))
+    elif draw(st.booleans()):
+        message.parameters["sequence_id"].string_param = draw(st.text(max_size=40))
+    if draw(st.booleans()):
+        message.parameters["timeout"].int64_param = draw(st.integers(0, 2**62))
+    elif draw(st.booleans()):
+        message.parameters["timeout"].bool_param = True
+    if draw(st.booleans()):
+        message.parameters["priority"].uint64_param = draw(st.integers(0, 2**32))
+    if draw(st.booleans()):
+        message.parameters["sequence_start"].bool_param = draw(st.booleans())
+        message.parameters["binary_data_output"].bool_param = True
+        message.parameters["share"].double_param = 0.5
+    if draw(st.booleans()):
+        message.inputs.add(name="x", datatype="FP32", shape=[2])
+        message.raw_input_contents.append(draw(st.binary(max_size=64)))
+    return message
+
+
+def expected(message: service_pb2.ModelInferRequest) -> Opening:
+    parameters = message.parameters
+    sequence = b""
+    if "sequence_id" in parameters:
+        one = parameters["sequence_id"]
+        number = b"%d" % one.int64_param if one.int64_param else b""
+        sequence = one.string_param.encode() if one.WhichOneof("parameter_choice") == "string_param" else number
+    return Opening(
+        message.model_name.encode(),
+        message.model_version.encode(),
+        sequence,
+        parameters["timeout"].int64_param * 1000 if "timeout" in parameters else 0,
+        parameters["priority"].uint64_param if "priority" in parameters else 0,
+        "sequence_start" in parameters and parameters["sequence_start"].bool_param,
+    )
+
+
+@given(requests(), st.binary(max_size=9))
+def test_as_protobuf_reads_it(message: service_pb2.ModelInferRequest, before: bytes) -> None:
+    wanted = expected(message)
+    assert read_opening(before + message.SerializeToString(), len(before)) == wanted
+
+
+@given(st.lists(requests(), min_size=1, max_size=4))
+def test_the_last_of_several_wins_wherever_it_stands(pieces: list[service_pb2.ModelInferRequest]) -> None:
+    """Messages one behind the other are one message: names and parameters then stand behind tensors, and repeat."""
+    joined = b"".join(piece.SerializeToString() for piece in pieces)
+    assert read_opening(joined, 0) == expected(service_pb2.ModelInferRequest.FromString(joined))
+
+
+#: Fields that this protocol does not have: varint 100, fixed64 17, fixed32 18, bytes 100; and one tag in three bytes.
+UNKNOWN = (b"\xa0\x06\x05", b"\x89\x01" + b"x" * 8, b"\x95\x01" + b"x" * 4, b"\xa2\x06\x02ab")
+
+
+@given(requests(), st.sampled_from(UNKNOWN), names)
+def test_fields_of_a_later_protocol_are_stepped_over(
+    message: service_pb2.ModelInferRequest, unknown: bytes, name: str
+) -> None:
+    body = message.SerializeToString() + unknown + name_field(name)
+    assert read_opening(body, 0) == expected(service_pb2.ModelInferRequest.FromString(body))
+    assert read_opening(b"\x8a\x80\x00" + name_field(name)[1:], 0) == Opening(name.encode())
+
+
+@given(requests(), requests())
+def test_messages_that_end_with_their_tensors(
+    message: service_pb2.ModelInferRequest, other: service_pb2.ModelInferRequest
+) -> None:
+    message.ClearField("parameters")
+    message.ClearField("id")
+    message.ClearField("model_version")
+    head = name_field(message.model_name)
+    message.ClearField("model_name")
+    body = head + message.SerializeToString()
+    assert only_tensors(body, len(head))
+    rest = other.SerializeToString()
+    other.ClearField("inputs")
+    other.ClearField("raw_input_contents")
+    assert only_tensors(body + rest, len(head)) == (other.ByteSize() == 0)
+    if body[len(head) :]:
+        assert not only_tensors(body[:-1], len(head))
+
+
+@given(requests(), st.sampled_from(("1", "9", "12345678901234567890")))
+def test_a_version_that_is_appended_wins(message: service_pb2.ModelInferRequest, version: str) -> None:
+    stamped = service_pb2.ModelInferRequest.FromString(message.SerializeToString() + version_field(version))
+    message.model_version = version
+    assert stamped == message
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_read_or_refused(data: bytes) -> None:
+    try:
+        opening = read_opening(data, 0)
+    except MalformedRequest:
+        return
+    assert len(opening.model) <= len(data)
+
+
+@given(requests(), st.data())
+def test_a_message_that_is_cut_off_is_refused_or_left_to_the_worker(
+    message: service_pb2.ModelInferRequest, data: st.DataObject
+) -> None:
+    whole = message.SerializeToString()
+    cut = data.draw(st.integers(0, len(whole)))
+    try:
+        opening = read_opening(whole[:cut], 0)
+    except MalformedRequest:
+        return
+    assert opening.model in (message.model_name.encode(), b"")
+
+
+@pytest.mark.parametrize("data", [b"\x0a", b"\x0a\x05abc", b"\x0a" + b"\x80" * 12, b"\x22\x02\x0a\xff"])
+def test_what_is_refused(data: bytes) -> None:
+    with pytest.raises(MalformedRequest):
+        read_opening(data, 0)
