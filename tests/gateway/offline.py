@@ -135,6 +135,7 @@ class Caller:
     #: The memory budget.
     memory = 1 << 30
     status = 0
+    headers: Headers = ()
     text = b""
 
     def __init__(self, head: Head, body: bytes = b"{}") -> None:
@@ -155,7 +156,7 @@ class Caller:
         return "no memory"
 
     def respond(self, status: int, headers: Any, body: Any) -> None:
-        self.status, self.text = status, b"".join(map(bytes, body))
+        self.status, self.headers, self.text = status, headers, b"".join(map(bytes, body))
 
 
 def only_request(gateway: Gateway) -> CallerRequest:

@@ -140,6 +140,10 @@ class CallerRequest(Request, ABC):
     def cut_off(self, error: IsochroneError) -> None:
         """Break off an answer that is being passed on: the caller must not take it for whole."""
 
+    def abort(self) -> None:
+        """Cut the caller's connection, or its stream: nothing better can be said."""
+        self.exchange.abort()
+
     @abstractmethod
     def copy(self, served: ServedModel) -> CallerRequest:
         """The same request for a shadow, from an exchange that discards its answer."""

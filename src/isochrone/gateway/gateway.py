@@ -213,6 +213,15 @@ class Gateway:
                 log.error("an instruction failed unexpectedly", instruction=do.name, exc_info=error)
                 if do is _SEND:
                     self.lost(subject, Internal(f"{type(error).__name__}: {error}"))
+                elif do is _ANSWER or do is _REJECT or do is _CUT_OFF:
+                    self._abort(caller)
+
+    def _abort(self, caller: CallerRequest) -> None:
+        """A caller that cannot be answered must not wait for ever."""
+        try:
+            caller.abort()
+        except Exception as error:
+            log.error("a caller could not be cut off", exc_info=error)
 
     def _execute_rare(self, do: Do, request: CallerRequest, subject: Any) -> None:
         if do is Do.PROBE:

@@ -11,7 +11,8 @@ from offline import add_members
 from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.front.grpc_streams import StreamAttempt, StreamRequest, StreamRoute
 from isochrone.gateway.gateway import Gateway
-from isochrone.gateway.rules.gateway_rules import GatewayRules
+from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
+from isochrone.gateway.traffic.quotas import QuotaRules
 from isochrone.protocol.grpc.routing_fields import name_field, read_opening, version_field
 from isochrone.protocol.varint import encode_varint
 from isochrone.settings.wire_limits import WireLimits
@@ -38,6 +39,7 @@ class Caller:
     def __init__(self) -> None:
         self.held = False
         self.ended_with = b""
+        self.received = b""
         self.reserved = 0
 
     def hold_window(self) -> None:
@@ -57,6 +59,11 @@ class Caller:
 
     def no_memory(self) -> str:
         return "no memory"
+
+    def send_headers(self, block: bytes, end: bool) -> None: ...
+
+    def send_data(self, data: bytes, end: bool = False) -> None:
+        self.received += data
 
     def end_with_trailers(self, block: bytes) -> None:
         self.ended_with = block
@@ -101,8 +108,8 @@ def committed(epoch: int, **versions: str) -> Mapping[str, Commitment]:
 class Bench:
     """A gateway, one stream through it, and both its ends."""
 
-    def __init__(self, *, led: bool = True) -> None:
-        self.gateway = Gateway(GatewayRules(), WireLimits(), seed=1)
+    def __init__(self, *, led: bool = True, rules: GatewayRules | None = None) -> None:
+        self.gateway = Gateway(rules or GatewayRules(), WireLimits(), seed=1)
         self.fleet = self.gateway.fleet
         add_members(self.fleet, SERVES)
         if led:
@@ -267,4 +274,93 @@ def test_without_a_control_plane_messages_go_by_what_the_worker_serves() -> None
     bench.say("chain")
     bench.say("unheard of")
     assert bench.worker.messages == [("m", "2"), ("n", "2"), ("n", "9"), ("chain", "2"), ("unheard of", "")]
+    assert not bench.caller.ended_with
+
+
+ANSWER_HEADERS = ((b"content-type", b"application/grpc"),)
+
+
+def quota(**rules: Any) -> GatewayRules:
+    return GatewayRules(defaults=ModelRules(quota=QuotaRules(**rules)))
+
+
+def attempt_of(bench: Bench) -> StreamAttempt:
+    (attempt,) = bench.stream.attempts
+    assert isinstance(attempt, StreamAttempt)
+    return attempt
+
+
+def test_a_message_over_its_quota_is_answered_and_the_stream_goes_on() -> None:
+    bench = Bench(led=False, rules=quota(rate=1e-9, burst=2))
+    for _ in range(3):
+        bench.say("m")
+    assert len(bench.worker.messages) == 2
+    assert b"requests per second" in bench.caller.received
+    assert not bench.caller.ended_with
+
+
+def test_an_answer_of_ours_never_stands_inside_one_of_the_worker() -> None:
+    bench = Bench(led=False, rules=quota(rate=1e-9, burst=1))
+    bench.say("m")
+    attempt = attempt_of(bench)
+    attempt.head(200, ANSWER_HEADERS)
+    whole = b"\0" + (10).to_bytes(4, "big") + b"0123456789"
+    attempt.data(whole[:3])
+    bench.say("m")
+    assert bench.caller.received == whole[:3]
+    attempt.data(whole[3:9])
+    attempt.data(whole[9:])
+    assert bench.caller.received.startswith(whole)
+    assert b"requests per second" in bench.caller.received[len(whole) :]
+
+
+def test_a_caller_that_asks_too_much_and_does_not_read_is_ended() -> None:
+    bench = Bench(led=False, rules=quota(rate=1e-9, burst=1))
+    bench.say("m")
+    bench.caller.is_congested = True
+    bench.say("m")
+    assert b"requests per second" in bench.caller.ended_with
+    assert bench.worker.cancelled
+
+
+def test_messages_of_a_stream_share_the_place_of_their_stream() -> None:
+    bench = Bench(led=False, rules=quota(concurrency=1))
+    for _ in range(3):
+        bench.say("m")
+    assert len(bench.worker.messages) == 3
+
+
+def test_messages_are_charged_to_the_model_that_they_name() -> None:
+    limited = ModelRules(quota=QuotaRules(rate=1e-9, burst=1))
+    plenty = ModelRules(quota=QuotaRules(rate=1e9, burst=1000))
+    bench = Bench(led=False, rules=GatewayRules(models={"m": plenty, "n": limited}))
+    for name in ("m", "m", "n", "n", "m"):
+        bench.say(name)
+    assert [model for model, _ in bench.worker.messages] == ["m", "m", "n", "m"]
+
+
+def test_a_call_that_ends_at_once_after_an_answer_of_ours_keeps_its_status() -> None:
+    bench = Bench(led=False, rules=quota(rate=1e-9, burst=1))
+    bench.say("m")
+    bench.say("m")
+    attempt = attempt_of(bench)
+    attempt.head(200, (*ANSWER_HEADERS, (b"grpc-status", b"5"), (b"grpc-message", b"nobody here")))
+    attempt.complete(())
+    assert b"nobody here" in bench.caller.ended_with
+    assert not attempt.foreign
+
+
+def test_a_stream_that_was_not_begun_goes_to_another_worker() -> None:
+    bench = Bench(led=False)
+    add_members(bench.fleet, SERVES, SERVES)
+    other = Worker()
+    for member in bench.fleet.members.values():
+        member.connections = other  # type: ignore[assignment]
+    bench.say("m")
+    attempt = attempt_of(bench)
+    rejected = ((b"grpc-status", b"14"), (b"grpc-message", b"full"), (b"x-isochrone-unprocessed", b"1"))
+    attempt.head(200, (*ANSWER_HEADERS, *rejected))
+    attempt.complete(())
+    assert attempt_of(bench) is not attempt
+    assert len(other.messages) == 2
     assert not bench.caller.ended_with

@@ -52,6 +52,9 @@ class Noting(CallerRequest):
             raise ValueError("a fault of ours")
         self.scene.sent.append((self.name, attempt.replica_set.version))
 
+    def abort(self) -> None:
+        self.scene.aborted.append(self.name)
+
     def reject(self, error: IsochroneError) -> None:
         if self.name == "lost":
             raise ValueError("another one")
@@ -79,6 +82,7 @@ class Scene:
         self.now = now_ns()
         self.sent: list[tuple[str, str]] = []
         self.rejected: list[tuple[str, IsochroneError]] = []
+        self.aborted: list[str] = []
         self.on_rejection: Callable[[], None] | None = None
 
     def commit(self, epoch: int, version: str) -> None:
@@ -119,6 +123,7 @@ def test_one_that_fails_is_rejected_and_the_others_go_on() -> None:
     ((name, error),) = scene.rejected
     assert name == "broken"
     assert "a fault of ours" in str(error)
+    assert scene.aborted == ["lost"]
     assert [line["log_level"] for line in lines if line["log_level"] == "error"] == ["error"] * 3
 
 

@@ -43,6 +43,28 @@ def test_a_rejection_is_repeated_where_that_is_safe(idempotent: bool, mark: byte
     offline(run)
 
 
+def test_the_mark_of_one_attempt_is_not_passed_on_for_the_request() -> None:
+    """Another attempt may have run, and the caller would repeat it."""
+
+    async def run(loop: OfflineLoop) -> None:
+        rules = ModelRules(policy="round_robin", retries=RetryRules(attempts=2))
+        gateway = Gateway(GatewayRules(rules), WireLimits(), seed=1)
+        add_members(gateway.fleet, {"m": {"1": ""}}, {"m": {"1": ""}})
+        caller = Caller(PLAIN)
+        GatewayApplication(gateway).route(PLAIN).handle(caller)  # type: ignore[arg-type]
+        await turns()
+        full = REJECTED.replace(b"503 Service Unavailable", b"429 Too Many Requests")
+        loop.transports[0].protocol.data_received(full % b"" + ERROR)
+        await turns()
+        loop.transports[1].protocol.data_received(full % MARK + ERROR)
+        await turns()
+        assert caller.status == 429
+        assert b"x-isochrone-unprocessed" not in dict(caller.headers)
+        await gateway.close()
+
+    offline(run)
+
+
 @pytest.mark.parametrize("kind", Kind)
 @pytest.mark.parametrize("outcome", Outcome)
 @pytest.mark.parametrize("idempotent", [True, False])

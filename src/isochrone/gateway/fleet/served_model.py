@@ -284,7 +284,8 @@ class ServedModel:
             if version and replica_set is not self.current and not served:
                 del self.replica_sets[version, stages]
                 # Sequences that began on it have lost their home.
-                replica_set.replicas = {}
+                for one in (replica_set, *replica_set.tiers):
+                    one.replicas = {}
             else:
                 self._place_replica_set(replica_set)
                 replica_set.update(members, self.name, now)

@@ -33,7 +33,7 @@ from isochrone.gateway.upstream.load_reports import relayed_message, report_of_m
 from isochrone.protocol.grpc.calls import CallHead, error_block, fail, message_of
 from isochrone.protocol.grpc.routing_fields import Opening, name_field, only_tensors, read_opening
 from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
-from isochrone.protocol.rejections import is_marked
+from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked
 from isochrone.protocol.stages import STAGES_HEADER
 from isochrone.protocol.timing import through_gateway
 from isochrone.wire.exchange import Buffer, Exchange, Head, Header, Headers, Route
@@ -73,7 +73,8 @@ _NOT_FORWARDED = frozenset(
         EPOCH_HEADER,
     )
 )
-_NOT_RETURNED = frozenset((b"content-length", ORCA_BINARY_HEADER))
+#: The mark speaks of one attempt, not of the request.
+_NOT_RETURNED = frozenset((b"content-length", ORCA_BINARY_HEADER, UNPROCESSED_HEADER))
 _OK = b"0"
 _ANSWERED = Outcome.ANSWERED
 _NOT_FOUND = b"5"

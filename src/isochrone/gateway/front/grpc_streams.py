@@ -31,6 +31,7 @@ from isochrone.gateway.front.grpc_requests import (
     not_grpc,
     returned_block,
     timeout_field,
+    trailer_block,
 )
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.requests import quota_accounts
@@ -40,9 +41,9 @@ from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.upstream.connections import Waiting
 from isochrone.protocol.compression.codec import Inflation, is_identity
 from isochrone.protocol.compression.inflating import inflate
-from isochrone.protocol.grpc.calls import error_block, fail, unpack
+from isochrone.protocol.grpc.calls import error_block, fail, frame_message, unpack
 from isochrone.protocol.grpc.message_reader import MessageReader
-from isochrone.protocol.grpc.routing_fields import Opening, read_opening
+from isochrone.protocol.grpc.routing_fields import Opening, read_opening, request_id
 from isochrone.wire.budget import SMALL
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Headers
 
@@ -56,6 +57,38 @@ if TYPE_CHECKING:
 
 #: Models of one stream whose stamps are remembered.
 _MOST_STAMPS = 64
+#: Messages over their quota whose answers wait for the end of another message.
+_MOST_REFUSALS = 64
+
+
+class MessageBoundaries:
+    """Where the gRPC messages of a byte stream end."""
+
+    __slots__ = ("_left", "_prefix")
+
+    def __init__(self) -> None:
+        self._prefix = b""
+        #: Bytes of the current message that are still to come.
+        self._left = 0
+
+    @property
+    def is_between(self) -> bool:
+        return not self._left and not self._prefix
+
+    def feed(self, data: Buffer) -> None:
+        position, end = 0, len(data)
+        while position < end:
+            if self._left:
+                step = min(self._left, end - position)
+                self._left -= step
+                position += step
+                continue
+            piece = bytes(data[position : position + 5 - len(self._prefix)])
+            position += len(piece)
+            self._prefix += piece
+            if len(self._prefix) == 5:
+                self._left = int.from_bytes(self._prefix[1:], "big")
+                self._prefix = b""
 
 
 class StreamRoute(GrpcRoute):
@@ -144,6 +177,9 @@ class StreamRequest(CallerStream):
         #: Something was sent either way since the gateway, stopping, last looked.
         self._active = True
         self._headers_sent = False
+        #: Where messages of the endpoint end, and our own answers that wait for that; None: no quotas apply.
+        self._boundaries: MessageBoundaries | None = None
+        self._refusals: list[bytes] = []
         stream.owner = self
         self.gateway.streams.add(self)
         self.gateway.wake()
@@ -295,7 +331,7 @@ class StreamRequest(CallerStream):
             return
         if not self._has_arrived:
             self._arrive(opening)
-        elif self.served.quotas and self._is_over_quota(message):
+        elif self._boundaries is not None and self._is_over_quota(opening, message):
             return
         stamp = b""
         if not opening.version or self.gateway.fleet.is_led:
@@ -315,20 +351,31 @@ class StreamRequest(CallerStream):
         self.gateway.arrive(self)
         if not self.over:
             self._stamps[opening.model, opening.version] = b"" if self.version else self.replica_set.stamp
+            if served.quotas:
+                self._boundaries = MessageBoundaries()
 
-    def _is_over_quota(self, message: Buffer) -> bool:
+    def _is_over_quota(self, opening: Opening, message: Buffer) -> bool:
         """Count a message; one over its quota is answered here, and the stream goes on."""
+        served = self.gateway.fleet.model(opening.model.decode("utf-8", "replace"))
         try:
-            quota_accounts.count_message(self, now_ns())
+            quota_accounts.count_message(self, served, self.gateway.clock())
         except quota_accounts.QuotaExceeded as error:
-            refused = service_pb2.ModelStreamInferResponse(error_message=error.message)
-            refused.infer_response.id = service_pb2.ModelInferRequest.FromString(bytes(message)).id
-            encoded = refused.SerializeToString()
-            self._send_headers(())
-            self._stream.send_data(b"".join((b"\0", len(encoded).to_bytes(4, "big"), encoded)))
+            if self._stream.is_congested or len(self._refusals) >= _MOST_REFUSALS:
+                raise  # it asks for more than it may, and does not read the answers
+            refusal = service_pb2.ModelStreamInferResponse(error_message=error.message)
+            refusal.infer_response.id = request_id(message).decode("utf-8", "replace")
+            self._refusals.append(frame_message(refusal.SerializeToString()))
+            self._send_refusals()
             self._give_back()
             return True
         return False
+
+    def _send_refusals(self) -> None:
+        """Answer messages over their quota, unless a message of the endpoint is only half sent."""
+        if self._refusals and self._boundaries is not None and self._boundaries.is_between:
+            self._send_headers(())
+            refusals, self._refusals = self._refusals, []
+            self._stream.send_data(b"".join(refusals))
 
     def _stamp(self, model: bytes, version: bytes) -> bytes:
         """The version a message without one gets: of its own model, the same for the whole stream."""
@@ -432,9 +479,10 @@ class StreamRequest(CallerStream):
             attempt.cancel()
             self.gateway.answered_foreign(attempt)
             return
-        # A call that ends at once comes as one block, which ``answer`` writes.
-        self._kept = None
-        self._give_back()
+        if not has_status(attempt.headers):
+            # Otherwise the call ends at once: another endpoint may take it.
+            self._kept = None
+            self._give_back()
 
     def pass_on(self, attempt: UpstreamAttempt, data: Buffer) -> None:
         stream = self._stream
@@ -445,6 +493,9 @@ class StreamRequest(CallerStream):
             self.gateway.streaming(attempt)
         self._send_headers(attempt.headers)
         stream.send_data(data)
+        if self._boundaries is not None:
+            self._boundaries.feed(data)
+            self._send_refusals()
         upstream = self._upstream
         if stream.is_congested and upstream is not None:
             upstream.hold_window()
@@ -456,7 +507,7 @@ class StreamRequest(CallerStream):
             self._stream.send_headers(returned_block(200, headers or ((b"content-type", b"application/grpc"),)), False)
 
     def completed(self, attempt: StreamAttempt, trailers: Headers) -> None:
-        if not has_status(trailers or attempt.headers) or (self._headers_sent and not trailers):
+        if not has_status(trailers or attempt.headers) or (attempt.streaming and not trailers):
             attempt.foreign = "it ended the call without a grpc-status"
             self.gateway.answered_foreign(attempt)
             return
@@ -504,7 +555,7 @@ class StreamRequest(CallerStream):
             self._send_headers(attempt.headers)
             self._stream.end_with_trailers(returned_block(0, attempt.trailers))
         elif self._headers_sent:
-            self._stream.end_with_trailers(returned_block(0, attempt.headers))
+            self._stream.end_with_trailers(trailer_block(attempt.headers))
         else:
             self._stream.end_with_trailers(returned_block(200, attempt.headers))
 

@@ -30,7 +30,7 @@ from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.traffic.parameters import GLANCE, Parameters, may_contain, read, read_bounded
 from isochrone.gateway.upstream.load_reports import relayed, report_of_header
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
-from isochrone.protocol.rejections import is_marked
+from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked
 from isochrone.protocol.rest.answers import JSON, respond_error
 from isochrone.protocol.rest.headers import timeout_header
 from isochrone.protocol.stages import STAGES_HEADER
@@ -71,7 +71,8 @@ _NOT_FORWARDED = frozenset(
 #: Requests in flight on a worker from which on they share HTTP/2 connections: one write and one read then carry many.
 #: A lone request is faster on a connection of its own. Only our own workers take REST over HTTP/2.
 _SHARED_FROM = 4
-_NOT_RETURNED = _NOT_FORWARDED | {ORCA_HEADER}
+#: The mark speaks of one attempt, not of the request.
+_NOT_RETURNED = _NOT_FORWARDED | {ORCA_HEADER, UNPROCESSED_HEADER}
 _STATELESS, _ANSWERED = Kind.STATELESS, Outcome.ANSWERED
 #: Rejections: another endpoint may take the request.
 _REJECTIONS = frozenset((429, 503, 504))

@@ -47,8 +47,8 @@ def end(attempt: Attempt, now: int, failed: bool, *, answered: bool = True) -> N
     attempt.over = True
     latency = now - attempt.sent_at
     if request.kind is _STREAM and not failed:
-        # How long a stream lasts is its caller's choice, not a latency.
-        latency = int(replica.latency_ns)
+        # How long a stream lasts is its caller's choice, not a latency; how long its first answer takes is one.
+        latency = attempt.streaming_at - attempt.sent_at if attempt.streaming_at else int(replica.latency_ns)
     replica.ended(attempt.load, latency, failed, now)
     balancer = attempt.replica_set.balancer
     if len(balancer.eligible) > 1:

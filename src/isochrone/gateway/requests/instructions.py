@@ -21,7 +21,7 @@ class Do(IntEnum):
     CANCEL = 3
     #: Break off an answer that is being passed on; the error.
     CUT_OFF = 4
-    #: Send a copy, whose answer is discarded; where to (``shadows.Destination``).
+    #: Send a copy, whose answer is discarded; where to (``machine.Destination``).
     COPY = 5
     #: Ask replicas for their load; the replicas.
     PROBE = 6

@@ -1,10 +1,10 @@
 """The request machine: the life of every request of one gateway, from arrival to answer. Pure.
 
 Events come in by the methods, each with the time; instructions come out as a list, in order. The shell executes them
-after the event, so that no event arrives inside another. The machine owns version pinning, placement, admission,
-quotas, circuit breakers, retries, hedges, deadlines, copies for shadows, suspects and the counts of evaluations. It
-never waits, never reads a clock and never touches a connection. Every request that arrives gets exactly one ANSWER,
-REJECT or CUT_OFF, unless its caller has gone.
+after the event, so the machine is consistent whenever an instruction causes the next event. The machine owns version
+pinning, placement, admission, quotas, circuit breakers, retries, hedges, deadlines, copies for shadows, suspects and
+the counts of evaluations. It never waits, never reads a clock and never touches a connection. Every request that
+arrives gets exactly one ANSWER, REJECT or CUT_OFF, unless its caller has gone.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from isochrone.clock import NEVER, SECOND
-from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError, Quarantined, Unavailable
+from isochrone.errors import ConnectionLost, DeadlineExceeded, Internal, IsochroneError, Quarantined, Unavailable
 from isochrone.gateway.replicas import Endpoint, LoadReport
 from isochrone.gateway.requests import accounts, placing, quota_accounts
 from isochrone.gateway.requests.held import Held
@@ -169,7 +169,17 @@ class RequestMachine:
         held, self._held = self._held, {}
         for waiting in held.values():
             for request in waiting.take_all():
-                instructions += [(Do.RESUME, request, None)] if request.is_parked else self.arrive(request, now)
+                if request.is_parked:
+                    instructions.append((Do.RESUME, request, None))
+                    continue
+                try:
+                    instructions += self.arrive(request, now)
+                except Exception as error:
+                    # A fault of ours with one request must not keep the others from going on.
+                    self.open.pop(request, None)
+                    request.over = True
+                    reason = f"{type(error).__name__}: {error}"
+                    instructions.append((Do.REJECT, request, Internal(reason)))
         return instructions
 
     def reject_held(self, reason: str, now: int) -> list[Instruction]:
@@ -191,6 +201,8 @@ class RequestMachine:
         return instructions
 
     def _end_held(self, request: Request, error: IsochroneError, now: int) -> list[Instruction]:
+        if request.over:
+            return []
         if request in self.open:
             return self._give_up(request, error, now)  # a stream that named another model while it was in flight
         request.over = True
@@ -217,18 +229,20 @@ class RequestMachine:
         instructions: list[Instruction] = []
         if outcome is _NOT_BEGUN or outcome is _REJECTED:
             accounts.rejected(attempt, now)
+            request.may_have_run |= outcome is _REJECTED
             if version_gone:
                 # Until the gateway knows what the endpoint serves now, such requests use up the retry budget.
                 instructions.append((Do.LOOK, None, replica.endpoint))
             if request.over:
                 return instructions
             if not attempt.streaming:
+                before, request.rejection = request.rejection, attempt
                 again = self._again(request, attempt, outcome, now)
                 if again is None and version_gone and may_repeat(served.rules.retries, request.kind, outcome):
                     again = self._unpin(request, attempt, now)
                 if again is not None:
-                    request.rejection = attempt
                     return instructions + again
+                request.rejection = before
         else:
             accounts.end(attempt, now, outcome is _FAILED)
             if served.suspected and request.may_be_suspect:
@@ -246,7 +260,8 @@ class RequestMachine:
             served.hedging.ended(now - request.arrived)
         if request.granted is not None:
             # What the worker reports of a run: the wait is not the caller's fault.
-            request.compute_ns = min(now - attempt.sent_at, replica.report.run_ns or NEVER)
+            took = 0 if request.kind is Kind.STREAM else now - attempt.sent_at
+            request.compute_ns = min(took, replica.report.run_ns or NEVER)
         if request.granted is None and request.shadow is None and request.suspect is None:
             # As in ``_finish``, without the call.
             request.over = True
@@ -276,6 +291,7 @@ class RequestMachine:
         """
         accounts.end(attempt, now, failed=True, answered=False)
         request.attempts.remove(attempt)
+        request.may_have_run |= not (isinstance(error, ConnectionLost) and error.unprocessed)
         instructions: list[Instruction] = [(Do.FOREIGN, request, attempt)] if attempt.foreign else []
         if request.over:
             return instructions
@@ -286,6 +302,7 @@ class RequestMachine:
             if is_first:
                 instructions.append((Do.CHECK, None, attempt.replica.endpoint))
         if attempt.streaming:
+            self._count_failure(request)
             instructions += [*self._cancel(request, now), *self._finish(request, now)]
             instructions.append((Do.CUT_OFF, request, _named(attempt, error)))
         elif not waits:
@@ -426,8 +443,10 @@ class RequestMachine:
         instructions: list[Instruction] = []
         if self.suspected.has_waiting and not self._is_pumping:
             self._is_pumping = True
-            self.suspected.pump(lambda request, occupied: self._place_alone(request, occupied, now, instructions))
-            self._is_pumping = False
+            try:
+                self.suspected.pump(lambda request, occupied: self._place_alone(request, occupied, now, instructions))
+            finally:
+                self._is_pumping = False
         return instructions
 
     def _place_alone(
@@ -464,8 +483,10 @@ class RequestMachine:
         if now >= request.patience_until:
             request.patience_until = NEVER
             request.due_at = min(request.deadline, request.hedge_at)
-            unhealthy = {one.replica.endpoint for one in request.attempts if not one.replica.endpoint.healthy}
-            return [each for endpoint in unhealthy for each in self._leave(request, endpoint, now)]
+            unhealthy = dict.fromkeys(one.replica.endpoint for one in request.attempts)
+            return [
+                each for endpoint in unhealthy if not endpoint.healthy for each in self._leave(request, endpoint, now)
+            ]
         if now < request.hedge_at:
             return []
         request.hedge_at = NEVER
@@ -517,13 +538,20 @@ class RequestMachine:
         """
         instructions: list[Instruction] = []
         for request in [one for one in self.open if any(each.replica.endpoint is endpoint for each in one.attempts)]:
-            others = any(replica.endpoint is not endpoint for replica in request.replica_set.balancer.eligible)
-            if others and may_repeat(request.served.rules.retries, request.kind, Outcome.LOST):
+            if self._can_move(request):
                 instructions += self._leave(request, endpoint, now)
             else:
                 request.patience_until = now + _PATIENCE_NS
                 request.due_at = min(request.due_at, request.patience_until)
         return instructions
+
+    def _can_move(self, request: Request) -> bool:
+        """Whether another replica could take a request whose attempt is given up."""
+        retries = request.served.rules.retries
+        if not retries.enabled or len(request.tried) >= retries.attempts:
+            return False
+        others = any(replica not in request.tried for replica in request.replica_set.balancer.eligible)
+        return others and may_repeat(retries, request.kind, Outcome.LOST)
 
     def _leave(self, request: Request, endpoint: Endpoint, now: int) -> list[Instruction]:
         """Give up a request's attempts at an endpoint."""
@@ -551,7 +579,7 @@ class RequestMachine:
         if request.rejection is not None and not isinstance(error, Quarantined):
             instructions.append((Do.ANSWER, request, request.rejection))
         else:
-            instructions.append((Do.REJECT, request, error))
+            instructions.append((Do.REJECT, request, error.begun() if request.may_have_run else error))
         return instructions
 
     def _cancel(self, request: Request, now: int, *, unneeded: bool = False) -> list[Instruction]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from isochrone.errors import QueueFull
+from isochrone.gateway.fleet.served_model import ServedModel
 from isochrone.gateway.requests.request import Request
 from isochrone.gateway.traffic.quotas import Quotas
 
@@ -20,7 +21,7 @@ class QuotaExceeded(QueueFull):
 
 def enter(request: Request, now: int) -> None:
     """Charge a request; raise when its caller is over a quota."""
-    request.granted = _granted(request, now)
+    request.granted = _granted(request, request.served, now)
 
 
 def leave(request: Request, now: int) -> None:
@@ -30,19 +31,19 @@ def leave(request: Request, now: int) -> None:
         quotas.ended(key, request.compute_ns, now)
 
 
-def count_message(request: Request, now: int) -> None:
-    """Charge a further message of a stream: like a request, except that it occupies no place of its own."""
+def count_message(request: Request, served: ServedModel, now: int) -> None:
+    """Charge a further message of a stream to the model that it names. Its place is that of its stream."""
     compute_ns = request.tried[-1].report.run_ns if request.tried else 0
-    for quotas, key in _granted(request, now):
+    for quotas, key in _granted(request, served, now, occupies=False):
         quotas.ended(key, compute_ns, now)
 
 
-def _granted(request: Request, now: int) -> list[tuple[Quotas, bytes]]:
+def _granted(request: Request, served: ServedModel, now: int, *, occupies: bool = True) -> list[tuple[Quotas, bytes]]:
     head, priority = request.head, request.demand.priority
     granted: list[tuple[Quotas, bytes]] = []
-    for quotas in request.served.quotas:
+    for quotas in served.quotas:
         key = head.get(quotas.header) or b""
-        refusal = quotas.take(key, priority, now)
+        refusal = quotas.take(key, priority, now, occupies=occupies)
         if refusal is not None:
             for other, paid in granted:
                 other.undo(paid)

@@ -94,6 +94,8 @@ class Request:
     #: The quotas it was granted by, with their accounts; and the compute time to charge.
     granted: list[tuple[Quotas, bytes]] | None = None
     compute_ns = 0
+    #: One of its attempts may have run, whatever the others say.
+    may_have_run = False
     #: A rejection, answered when no other attempt is answered better.
     rejection: Attempt | None = None
     #: Set while it waits for a strict switch; and whether it goes on by RESUME then, since a codec keeps its messages.

@@ -113,10 +113,11 @@ class Quotas:
     def __len__(self) -> int:
         return len(self._accounts)
 
-    def take(self, key: bytes, priority: int, now: int) -> QuotaRefusal | None:
+    def take(self, key: bytes, priority: int, now: int, *, occupies: bool = True) -> QuotaRefusal | None:
         """Take one request from the caller's quotas, or return the quota that is used up; then nothing is taken.
 
-        After None, the caller must call ``ended``, or ``undo`` if another quota rejects the request.
+        After None, the caller must call ``ended``, or ``undo`` if another quota rejects the request. ``occupies``: it
+        counts against the concurrency; a message of a stream does not, since its stream does already.
         """
         rules = self.rules
         key = _short(key)
@@ -129,7 +130,7 @@ class Quotas:
         if self._step and account.rate_full_at - now > self._ahead:
             limit = f"{rules.rate:g} requests per second with a burst of {rules.burst}"
             return QuotaRefusal("rate", key, limit, account.rate_full_at - now - self._ahead)
-        if rules.concurrency and account.in_flight >= rules.concurrency:
+        if occupies and rules.concurrency and account.in_flight >= rules.concurrency:
             return QuotaRefusal("concurrency", key, f"{rules.concurrency} requests at once", 0)
         if self._compute_ahead and account.compute_full_at - now >= self._compute_ahead:
             limit = f"{rules.compute_share:g} s of compute per second, {rules.compute_burst_ns / 1e9:g} s at once"

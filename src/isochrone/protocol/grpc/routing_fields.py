@@ -31,6 +31,24 @@ class Opening(NamedTuple):
     starts_sequence: bool = False
 
 
+def request_id(message: Buffer) -> bytes:
+    """The id of a request; empty where it has none or does not parse."""
+    position, end = 0, len(message)
+    try:
+        while position < end:
+            tag, position = read_varint(message, position)
+            if tag & 7 != 2:
+                position = _skip(message, position, tag & 7)
+                continue
+            length, position = read_varint(message, position)
+            if tag == _ID:
+                return bytes(message[position : position + length])
+            position += length
+    except MalformedRequest:
+        pass
+    return b""
+
+
 def read_opening(message: Buffer, position: int) -> Opening:
     """Reads a message that begins at ``position``."""
     model = version = sequence = b""
