@@ -13,14 +13,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from offline import OfflineLoop, add_members, make_fleet, offline, turns
 
-from isochrone.clock import now_ns
+from isochrone.clock import MILLISECOND, now_ns
 from isochrone.gateway.fleet.fleet import Fleet
 from isochrone.gateway.fleet.sequences import Home, Sequences
 from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.policies.base import Demand
-from isochrone.gateway.replicas import Replica
-from isochrone.gateway.rules.gateway_rules import GatewayRules
+from isochrone.gateway.replicas import LoadReport, Replica
+from isochrone.gateway.requests import placing
+from isochrone.gateway.requests.request import Request
+from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
+from isochrone.gateway.traffic.tiers import TierRules
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head
@@ -287,3 +290,28 @@ class TwoGateways(RuleBasedStateMachine):
 
 
 TestTwoGateways = TwoGateways.TestCase
+
+
+def test_sequences_stay_in_the_nearest_tier_whatever_the_load_there() -> None:
+    """Gateways see different loads; placed by load, a sequence would be split between tiers."""
+    rules = GatewayRules(defaults=ModelRules(tiers=TierRules(order=("edge", "core"))))
+    homes = []
+    for wait_ms in (0, 1000):
+        fleet = make_fleet(rules)
+        fleet.set_members(
+            Upstream(f"{tier}{number}", 1, 1, tier=tier) for tier in ("edge", "core") for number in (1, 2)
+        )
+        for member in fleet.members.values():
+            member.endpoint.healthy, member.serves = True, {"m": {"1": ""}}
+        fleet.rebuild()
+        served = fleet.model("m")
+        for replica in served.current.replicas.values():
+            if replica.endpoint.tier == "edge":
+                replica.reported(LoadReport(9, 9, wait_ms * MILLISECOND, MILLISECOND, MILLISECOND), fleet.clock())
+        request = Request()
+        request.served, request.replica_set = served, served.current
+        request.deadline = fleet.clock() + 500 * MILLISECOND
+        request.demand = Demand(served.affinity.key(b"7"), request.deadline, 1, 1, (), True)
+        homes.append(placing.place(request, fleet.clock()).endpoint.address)
+    assert homes[0] == homes[1]
+    assert homes[0].startswith("edge")

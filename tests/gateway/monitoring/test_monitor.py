@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from offline import OfflineLoop, RecordingTransport, add_members, make_fleet, offline, turns
 
-from isochrone.clock import now_ns
+from isochrone.clock import SECOND, now_ns
 from isochrone.gateway.fleet.member import Member
 from isochrone.gateway.monitoring.monitor import Monitor, MonitorRules
 from isochrone.gateway.upstream.addresses import Upstream
@@ -166,7 +166,8 @@ def test_an_endpoint_that_answers_others_meanwhile_is_not_lost() -> None:
         unanswered: list[RecordingTransport] = []
 
         def answers_others() -> bool:
-            endpoint.member.endpoint.heard_at = now_ns()
+            # However late the loop gets its turn: after every question that is open now.
+            endpoint.member.endpoint.heard_at = now_ns() + SECOND
             endpoint.monitor._checked_at = 0  # a second has passed
             unanswered.extend(each for each in endpoint.questions(HEALTH) if each not in unanswered)
             return len(unanswered) > 5
@@ -175,6 +176,7 @@ def test_an_endpoint_that_answers_others_meanwhile_is_not_lost() -> None:
         assert endpoint.member.endpoint.healthy
         assert not endpoint.lost
         # Silent, it is lost as ever.
+        endpoint.member.endpoint.heard_at = 0
         await until(lambda: endpoint.lost)
         await endpoint.monitor.stop()
 
@@ -237,5 +239,21 @@ def test_the_older_one_stands_where_the_newer_is_never_answered() -> None:
         older.protocol.data_received(index("1", "2"))
         await asyncio.gather(*reading)
         assert monitor.member.serves == {"m": {"1": "", "2": ""}}
+
+    offline(run)
+
+
+def test_requests_on_half_open_connections_of_a_process_that_is_gone_are_given_up() -> None:
+    """A broken connection reports the process as gone; other connections may not break for hours."""
+
+    async def run(loop: OfflineLoop) -> None:
+        endpoint = Endpoint(loop, MonitorRules(interval=0, timeout=0.001, index_interval=3600))
+        await endpoint.answers(HEALTH, READY)
+        await endpoint.answers(INDEX, index("1"))
+        endpoint.monitor.process_gone()
+        assert not endpoint.lost, "most requests hear of it by their own connections"
+        await until(lambda: endpoint.lost)
+        await endpoint.monitor.stop()
+        assert len(endpoint.lost) == 1
 
     offline(run)

@@ -76,6 +76,7 @@ class Monitor:
         #: Called when the endpoint stops answering: what is under way there is given up.
         self._lost = lost
         self._failures = 0
+        self._is_loss_due = False
         self._checked_at = 0
         #: The last health check succeeded; the index was read since that began.
         self._is_ready = self._is_index_known = False
@@ -103,6 +104,8 @@ class Monitor:
         """Its process has ended, for certain. What was under way there is told by its own connections."""
         self._failures = max(self._failures, self._rules.failures)
         self._not_ready("its process is gone", lost=False)
+        # Unless connections are half open: then the next check without an answer gives up what is in flight there.
+        self._is_loss_due = True
 
     async def read_index(self) -> None:
         """Reads the index, and returns when it is known."""
@@ -154,11 +157,15 @@ class Monitor:
                 self._failures = 0
                 return
             self._failures += 1
+            if self._is_loss_due:
+                self._is_loss_due = False
+                self._lost(member)
             if self._failures >= self._rules.failures or not member.endpoint.healthy:
                 self._not_ready(str(error))
             return
         now = member.endpoint.heard_at = now_ns()
         self._failures = 0
+        self._is_loss_due = False
         if answer.status == 200:
             if not self._is_ready:
                 # First what it serves: an endpoint nothing is known of gets nothing.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from isochrone.clock import NEVER
 from isochrone.errors import DeadlineExceeded, Unavailable
+from isochrone.gateway.fleet.replica_set import ReplicaSet
 from isochrone.gateway.placement.admission import Refusal
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import Replica
@@ -25,12 +26,11 @@ def is_of_sequence(request: Request) -> bool:
 
 def place(request: Request, now: int) -> Replica:
     """The replica of a first attempt."""
-    served, replica_set = request.served, request.replica_set
-    if replica_set.tiers:
-        replica_set = request.replica_set = served.in_tier(replica_set, request.deadline, now)
-    demand = request.demand
+    served, replica_set, demand = request.served, request.replica_set, request.demand
     if demand.key and is_of_sequence(request):
         return _at_home(request, now)
+    if replica_set.tiers:
+        replica_set = request.replica_set = served.in_tier(replica_set, request.deadline, now)
     replica = replica_set.balancer.choose(demand, now)
     if replica is None:
         raise served.nobody(replica_set)
@@ -85,11 +85,21 @@ def _admitted(request: Request, replica: Replica, now: int, *, may_move: bool = 
 def _at_home(request: Request, now: int) -> Replica:
     """A request of a sequence goes where the sequence lives, or nowhere."""
     served = request.served
+    request.replica_set = _tier_of_sequences(request.replica_set)
     home = served.sequences.home(request.demand, request.replica_set)
     if home is None:
         raise served.nobody(request.replica_set)
     request.replica_set = home.replica_set
     return _admitted(request, home.replica, now, may_move=False)
+
+
+def _tier_of_sequences(replica_set: ReplicaSet) -> ReplicaSet:
+    """The nearest tier that serves the version: every gateway finds the same, whatever load it sees."""
+    for part in replica_set.tiers:
+        replicas = part.replicas.values()
+        if any(replica.endpoint.healthy and not part.balancer.refusal(replica) for replica in replicas):
+            return part
+    return replica_set
 
 
 def _beside_breakers(request: Request, replica: Replica, now: int) -> Replica:
