@@ -18,6 +18,7 @@ from isochrone.gateway.fleet.fleet import Fleet
 from isochrone.gateway.fleet.sequences import Home, Sequences
 from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.placement.admission import AdmissionRules
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport, Replica
 from isochrone.gateway.requests import placing
@@ -294,7 +295,8 @@ TestTwoGateways = TwoGateways.TestCase
 
 def test_sequences_stay_in_the_nearest_tier_whatever_the_load_there() -> None:
     """Gateways see different loads; placed by load, a sequence would be split between tiers."""
-    rules = GatewayRules(defaults=ModelRules(tiers=TierRules(order=("edge", "core"))))
+    tiers, admits_all = TierRules(order=("edge", "core")), AdmissionRules(enabled=False)
+    rules = GatewayRules(defaults=ModelRules(tiers=tiers, admission=admits_all))
     homes = []
     for wait_ms in (0, 1000):
         fleet = make_fleet(rules)
