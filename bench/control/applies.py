@@ -85,6 +85,8 @@ class Applying:
         self._fleet = fleet
         self._mutations = mutations
         self._applied: Document = yaml.safe_load(fleet.text)
+        #: An aborted rollout has left a pool that its file retires: the next file retires it, too, and is asked again.
+        self._keeps_pool = False
 
     def one(self) -> Outcome:
         mutated = self._mutations.next(self._applied)
@@ -94,6 +96,7 @@ class Applying:
         if taken:
             self._applied = yaml.safe_load(mutated.text)
             wrong = wrong or self._carried_out(mutated, rollouts)
+            self._keeps_pool = mutated.aborts and mutated.agrees
             if mutated.aborts:
                 # An operator would remove a version that cannot be served; the served one is still there.
                 self._applied["models"][SOLO]["version"] = self._fleet.api.versions()[SOLO]
@@ -106,7 +109,7 @@ class Applying:
             api.apply(mutated.text, directory)
             return "", True
         except Refused as refused:
-            if not mutated.agrees:
+            if not mutated.agrees and not (self._keeps_pool and '"code":"not_agreed"' in refused.said):
                 return refused.said, False
         try:
             api.apply(mutated.text, directory, retire=True)
