@@ -109,7 +109,8 @@ class Applying:
             api.apply(mutated.text, directory)
             return "", True
         except Refused as refused:
-            if not mutated.agrees and not (self._keeps_pool and '"code":"not_agreed"' in refused.said):
+            keeps = self._keeps_pool and not mutated.refused and '"code":"not_agreed"' in refused.said
+            if not mutated.agrees and not keeps:
                 return refused.said, False
         try:
             api.apply(mutated.text, directory, retire=True)
