@@ -364,3 +364,14 @@ def test_a_stream_that_was_not_begun_goes_to_another_worker() -> None:
     assert attempt_of(bench) is not attempt
     assert len(other.messages) == 2
     assert not bench.caller.ended_with
+
+
+def test_a_stream_arrives_with_its_first_message_not_with_its_opening() -> None:
+    """Otherwise its idle time would be a latency, and its quotas would be charged in the past."""
+    bench = Bench(led=False, rules=quota(rate=1.0, burst=1))
+    opened = bench.stream.arrived
+    before = bench.gateway.clock()
+    bench.say("m")
+    assert opened < before <= attempt_of(bench).sent_at
+    bench.say("m")
+    assert len(bench.worker.messages) == 1, "a second of quota has not passed since the first message"

@@ -341,6 +341,8 @@ class StreamRequest(CallerStream):
     def _arrive(self, opening: Opening) -> None:
         served = self.served = self.gateway.fleet.model(opening.model.decode("utf-8", "replace"))
         self._has_arrived = True
+        # The call may have been opened long ago: latencies, quotas and admission count from its first message.
+        self.arrived = self.gateway.clock()
         self.version = opening.version.decode("utf-8", "replace")
         key = b""
         if opening.sequence and served.rules.affinity.sequence:
