@@ -48,9 +48,11 @@ def read_to_end(connection: socket.socket) -> bytes:
         while piece := connection.recv(1 << 16):
             received += piece
             if not told and b"connection: close" in received:
-                # A refused client is given time to read its refusal; this one has read it.
                 told = True
-                connection.shutdown(socket.SHUT_WR)
+                if b"transfer-encoding: chunked" not in received:
+                    # A refused client is given time to read its refusal; this one has read it. An answer in pieces
+                    # would be cut short: to the server, a client that stops sending has gone.
+                    connection.shutdown(socket.SHUT_WR)
     except OSError as error:
         if isinstance(error, TimeoutError):
             raise

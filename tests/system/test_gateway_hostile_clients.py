@@ -8,7 +8,7 @@ import os
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from typing import Any
 
 import grpc
@@ -73,21 +73,18 @@ class TestSlowReaders:
         lengths = {"Inference-Header-Content-Length": str(len(header))}
         request = message("POST", "/v2/models/identity_uint8/infer", header + bytes(16 * MIB), lengths)
         before = resident(fleet.gateway.pid)
-        connections = []
-        for _ in range(10):
-            connection = socket.create_connection((HOST, fleet.gateway.http_port), timeout=20)
-            connection.sendall(request)
-            connections.append(connection)
-        # Others go on meanwhile.
-        for _ in range(20):
-            assert ask(fleet.gateway.http_port, "POST", INFER, BODY).status == 200
-        assert resident(fleet.gateway.pid) - before < 10 * 3 * 16 * MIB
-        for connection in connections:
-            with connection:
-                received = read_to_end(connection)
-            head, _, body = received.partition(b"\r\n\r\n")
-            assert head.startswith(b"HTTP/1.1 200 ")
-            assert len(body) >= 16 * MIB
+        with ExitStack() as opened:
+            connections = [opened.enter_context(connected(fleet.gateway.http_port, timeout=20)) for _ in range(10)]
+            for connection in connections:
+                connection.sendall(request)
+            # Others go on meanwhile.
+            for _ in range(20):
+                assert ask(fleet.gateway.http_port, "POST", INFER, BODY).status == 200
+            assert resident(fleet.gateway.pid) - before < 10 * 3 * 16 * MIB
+            for connection in connections:
+                head, _, body = read_to_end(connection).partition(b"\r\n\r\n")
+                assert head.startswith(b"HTTP/1.1 200 ")
+                assert len(body) >= 16 * MIB
         wait_for(lambda: resident(fleet.gateway.pid) - before < 200 * MIB)
 
     def test_of_a_stream_without_end(self, fleet: Fleet) -> None:
