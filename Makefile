@@ -66,7 +66,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/lint-imports
+	$(BIN)/lint-imports --config import-contracts.toml
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

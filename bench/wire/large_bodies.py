@@ -127,8 +127,8 @@ def report(total: Counter[str], processes: list[Process], peaks: dict[str, int],
         print(
             f"{process.name}: resident at most {peaks[process.name] // MB} MB; held at most {most / MB:.0f} MB of "
             f"{budget / MB:.0f}; now {figures['isochrone_buffered_bytes'] / MB:.1f} MB, stalled connections "
-            f"{figures['isochrone_connections_stalled']:g}; refused {figures['isochrone_refused_for_memory_total']:g}; "
-            f"loop lag {lags}"
+            f"{figures['isochrone_connections_stalled']:g}; "
+            f"rejected {figures['isochrone_rejected_for_memory_total']:g}; loop lag {lags}"
         )
         held = held and most <= budget and not figures["isochrone_connections_stalled"]
     return held

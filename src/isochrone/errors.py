@@ -52,7 +52,6 @@ class IsochroneError(Exception):
     code: str = "internal"
     http_status: int = 500
     grpc_status: int = GRPC_INTERNAL
-    retryable: bool = False
     #: Nothing of the request has run: sending it elsewhere repeats nothing. Set by ``not_begun``.
     unprocessed: bool = False
 
@@ -168,7 +167,6 @@ class QueueFull(IsochroneError):
     code = "queue_full"
     http_status = 429
     grpc_status = GRPC_RESOURCE_EXHAUSTED
-    retryable = True
 
 
 class Internal(IsochroneError):
@@ -189,7 +187,6 @@ class Unavailable(IsochroneError):
     code = "unavailable"
     http_status = 503
     grpc_status = GRPC_UNAVAILABLE
-    retryable = True
 
 
 class ConnectionLost(Unavailable):

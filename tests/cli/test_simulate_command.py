@@ -47,7 +47,7 @@ def test_help_shows_its_examples() -> None:
 def test_the_table_has_a_row_per_policy_and_is_not_cut_off(small: str) -> None:
     result = invoke(small)
     assert result.exit_code == 0
-    for text in ("What it shows.", "round_robin", "prequal", "p99.9 ms", "goodput/s", "missed", "refused"):
+    for text in ("What it shows.", "round_robin", "prequal", "p99.9 ms", "goodput/s", "missed", "rejected"):
         assert text in result.output
     assert "…" not in result.output
     assert "requests in" in result.output

@@ -153,7 +153,7 @@ def test_what_nobody_measures_is_not_shown() -> None:
     assert shown["isochrone_connections"].samples[0].value == 77.0
     assert shown["isochrone_connections_stalled"].samples[0].value == 2.0
     assert shown["isochrone_buffered_peak_bytes"].samples[0].value == 30.0
-    assert shown["isochrone_refused_for_memory"].samples[0].value == 5.0
+    assert shown["isochrone_rejected_for_memory"].samples[0].value == 5.0
     lag = {
         sample.labels.get("le", sample.name): sample.value
         for sample in shown["isochrone_event_loop_lag_seconds"].samples

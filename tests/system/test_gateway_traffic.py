@@ -165,8 +165,8 @@ class TestCanary:
 
     def counted(self, gateway: GatewayProcess, model: str) -> dict[str, tuple[int, int]]:
         """By version: requests and failures, as they are told to a controller."""
-        trial = json.loads(ask(gateway.metrics_port, "GET", "/trials").body)[model]
-        return {version: (each["requests"], each["failures"]) for version, each in trial["versions"].items()}
+        evaluation = json.loads(ask(gateway.metrics_port, "GET", "/evaluations").body)[model]
+        return {version: (each["requests"], each["failures"]) for version, each in evaluation["versions"].items()}
 
     def test_a_deadline_that_cannot_be_met_counts_against_the_version(self, ruled: GatewayProcess) -> None:
         body = json.dumps({"inputs": [{"name": "X", "datatype": "FP32", "shape": [1, 4], "data": [0] * 4}]}).encode()
@@ -222,7 +222,7 @@ class TestMetrics:
         infer(ruled, "identity_uint32", kind="UINT32")
         text = self.page(ruled, accept)
         families = {family.name: family for family in parse(text)}
-        for name in ("requests", "refused", "retries", "hedges", "failures", "in_flight", "worker_healthy"):
+        for name in ("requests", "rejected", "retries", "hedges", "failures", "in_flight", "worker_healthy"):
             family = families[f"isochrone_gateway_{name}"]
             assert family.documentation
             assert family.type in ("counter", "gauge")

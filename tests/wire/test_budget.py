@@ -18,7 +18,7 @@ def test_one_connection_may_hold_half_two_a_third_each_and_a_newcomer_finds_room
     assert second.reserve(250)
     assert not second.reserve(1)
     assert third.reserve(125)
-    assert budget.refused == 2
+    assert budget.rejected == 2
     first.give_back(500)
     assert second.reserve(100)
 

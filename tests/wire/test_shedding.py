@@ -1,4 +1,4 @@
-"""Answers that nobody reads use up the process's memory: requests of their connection that have none are refused."""
+"""Answers that nobody reads use up the process's memory: requests of their connection that have none are rejected."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_thousand_answers_that_nobody_reads_stay_within_the_budget() -> None:
     assert answered == 38  # 15/16 of the budget, and the one that crossed it
     assert all(owner.gone == 1 for owner in owners[answered:])
     assert statuses(sent) == [b"200"] * answered + [b"503"] * (1000 - answered)
-    assert budget.refused == 1000 - answered
+    assert budget.rejected == 1000 - answered
     # The refusals say why, as soon as their windows let them.
     sent = end.feed(window_update(0, 1 << 20) + window_update(1999, 1000))
     assert b"max_buffered_bytes" in data_of(sent, 1999)
@@ -99,7 +99,7 @@ def test_answers_that_have_begun_and_bodies_that_are_held_are_not_forgotten() ->
         exchange.respond(200, (), [bytes(400_000)])
         end.turn()
     streams = end.connection.streams
-    assert budget.refused > 0
+    assert budget.rejected > 0
     assert streams[91].reserved == streams[93].reserved == 0
     assert budget.held == sum(stream.unsent for stream in streams.values())
     end.feed(frame(DATA, 1, 93, bytes(199_000)))
@@ -150,7 +150,7 @@ def test_bodies_are_no_answers_that_wait_however_little_memory_is_left() -> None
                 number += 2
     assert budget.free < budget.scarce
     assert first.connection.share.is_exceeded
-    assert budget.refused == 0
+    assert budget.rejected == 0
     requests = sum(len(end.route.exchanges) for end in ends)
     sent = []
     for end in ends:
@@ -159,7 +159,7 @@ def test_bodies_are_no_answers_that_wait_however_little_memory_is_left() -> None
         sent += statuses(end.turn())
         assert end.connection.unsent == 0
     assert sent == [b"200"] * len(ends)
-    assert budget.refused == 0
+    assert budget.rejected == 0
     assert sum(len(end.connection.streams) for end in ends) == requests - len(ends)
     for end in ends:
         for exchange in end.route.exchanges[1:]:
@@ -203,7 +203,7 @@ def test_others_go_on() -> None:
     for exchange in greedy.route.exchanges:
         exchange.respond(200, (), [bytes(400_000)])
         greedy.turn()
-    assert greedy.listener.budget.refused > 0
+    assert greedy.listener.budget.rejected > 0
     modest.route.exchanges[0].respond(200, (), [bytes(100_000)])
     assert statuses(modest.turn()) == [b"200"]
     modest.feed(headers(5, end=True))

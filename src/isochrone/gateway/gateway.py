@@ -16,7 +16,7 @@ import structlog
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import Internal, IsochroneError
-from isochrone.gateway.evaluation.counts import TrialReport
+from isochrone.gateway.evaluation.counts import EvaluationReport
 from isochrone.gateway.evaluation.sampling import SampleReport, Sampling
 from isochrone.gateway.fleet.fleet import Fleet
 from isochrone.gateway.fleet.member import Member
@@ -337,9 +337,13 @@ class Gateway:
                 found[address] = differs
         return found
 
-    def trials(self) -> dict[str, TrialReport]:
-        """Counts of versions under trial, by model."""
-        return {name: served.trial.report() for name, served in self.fleet.models.items() if served.trial is not None}
+    def evaluations(self) -> dict[str, EvaluationReport]:
+        """Counts of versions under evaluation, by model."""
+        return {
+            name: served.evaluation.report()
+            for name, served in self.fleet.models.items()
+            if served.evaluation is not None
+        }
 
     def sample(self, model: str) -> SampleReport | None:
         """Live requests of a model; asking keeps sampling on for a while."""

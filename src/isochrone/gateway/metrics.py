@@ -1,4 +1,4 @@
-"""A gateway's metrics page: requests, refusals, retries and hedges per model; health and load per worker."""
+"""A gateway's metrics page: requests, rejections, retries and hedges per model; health and load per worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from prometheus_client.registry import Collector, CollectorRegistry
 
 from isochrone.clock import now_ns
 from isochrone.errors import MethodNotAllowed, NotFound
-from isochrone.gateway.control_calls.evaluation_pages import TrialPages
+from isochrone.gateway.control_calls.evaluation_pages import EvaluationPages
 from isochrone.observe.snapshot import WireSnapshot
 from isochrone.observe.wire_metrics import wire_metrics
 from isochrone.protocol.rest.answers import ErrorRoute
@@ -26,7 +26,7 @@ _PREFIX = "isochrone_gateway_"
 #: Name, help, attribute of a served model.
 _COUNTERS = (
     ("requests", "Requests taken", "requests"),
-    ("refused", "Requests refused here: no time, no worker, over quota", "refused"),
+    ("rejected", "Requests rejected here: no time, no worker, over quota", "rejected"),
     ("retries", "Attempts sent again to another worker", "retries"),
     ("retries_denied", "Retries the budget did not allow", "retries_denied"),
     ("hedges", "Second copies of slow requests", "hedges"),
@@ -151,7 +151,7 @@ class GatewayMetricsApplication:
         self._registry = CollectorRegistry()
         self._registry.register(GatewayCollector(gateway, wire))
         ProcessCollector(registry=self._registry)
-        self._pages = TrialPages(gateway.trials, gateway.sample, lambda: gateway.control_token)
+        self._pages = EvaluationPages(gateway.evaluations, gateway.sample, lambda: gateway.control_token)
 
     def route(self, head: Head) -> Route:
         page = self._pages.route(head)

@@ -76,7 +76,7 @@ class WireSnapshot:
     buffered_peak: int
     buffered_limit: int
     #: Requests rejected because their connection held its share of the budget.
-    refused: int
+    rejected: int
     #: The event loop's lag.
     loop_lag: Histogram
 

@@ -22,7 +22,7 @@ def wire_metrics(wire: WireSnapshot) -> Iterator[Metric]:
     yield GaugeMetricFamily("isochrone_buffered_peak_bytes", "Peak of isochrone_buffered_bytes", wire.buffered_peak)
     yield GaugeMetricFamily("isochrone_buffered_limit_bytes", "max_buffered_bytes", wire.buffered_limit)
     yield CounterMetricFamily(
-        "isochrone_refused_for_memory", "Requests rejected because their connection held its share", wire.refused
+        "isochrone_rejected_for_memory", "Requests rejected because their connection held its share", wire.rejected
     )
     lag = HistogramMetricFamily("isochrone_event_loop_lag_seconds", "Delay of callbacks that were due")
     lag.add_metric((), _buckets(wire.loop_lag), wire.loop_lag.sum_ns / 1e9)

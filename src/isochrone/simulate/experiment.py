@@ -20,7 +20,7 @@ from isochrone.simulate.scenario.records import PolicyChoice, Scenario, capacity
 #: Called during a run with the policy, the seed, the simulated seconds so far, and their total.
 Progress = Callable[[str, int, float, float], None]
 
-_PER_RUN = ("p50_ms", "p90_ms", "p99_ms", "p99.9_ms", "goodput_per_s", "missed_share", "refused_share", "failed_share")
+_PER_RUN = ("p50_ms", "p90_ms", "p99_ms", "p99.9_ms", "goodput_per_s", "missed_share", "rejected_share", "failed_share")
 
 
 def run(scenario: Scenario, choices: Sequence[PolicyChoice], progress: Progress | None = None) -> dict[str, Any]:

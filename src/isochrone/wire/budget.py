@@ -20,7 +20,7 @@ SMALL = 16 * 1024
 class MemoryBudget:
     """The memory of one process."""
 
-    __slots__ = ("free", "limit", "lowest", "refused", "scarce")
+    __slots__ = ("free", "limit", "lowest", "rejected", "scarce")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -31,7 +31,7 @@ class MemoryBudget:
         #: The least that was ever free.
         self.lowest = limit
         #: Requests rejected because there was no memory.
-        self.refused = 0
+        self.rejected = 0
 
     @property
     def held(self) -> int:
@@ -71,7 +71,7 @@ class Share:
         """Reserve ``size`` bytes for received data; False: the connection would exceed its share."""
         budget = self.budget
         if self.held + size > budget.free - size:
-            budget.refused += 1
+            budget.rejected += 1
             return False
         self.add(size)
         return True

@@ -37,7 +37,7 @@ class Listeners:
             buffered=budget.held,
             buffered_peak=budget.limit - budget.lowest,
             buffered_limit=budget.limit,
-            refused=budget.refused,
+            rejected=budget.rejected,
             loop_lag=self._lag.histogram(),
         )
 

@@ -237,7 +237,7 @@ def test_the_fleet_is_shown_with_what_is_unusual() -> None:
 def test_what_would_not_be_answered_is_shown_with_its_reason() -> None:
     status = msgspec.structs.replace(
         a_status(),
-        models=(ModelStatus("detector", "1", "d", "", None, (), ("cpu",), "unserved", "", "Connection refused"),),
+        models=(ModelStatus("detector", "1", "d", "", None, (), ("cpu",), "unserved", "", "Connection rejected"),),
         workers=(WorkerStatus("cpu-1", "h:1", "", "cpu", "", "", "isochrone", False, 0.0, "it has stopped"),),
         gateways=(GatewayStatus("gw-1", "h:3", "", True, 9, False, 0.0, {"/epoch": "no JSON"}),),
         rollouts=(),
@@ -245,7 +245,7 @@ def test_what_would_not_be_answered_is_shown_with_its_reason() -> None:
         faults=(Fault("/rollouts/r1", 4, "no JSON"),),
     )
     shown = " ".join(printed(status_view.picture(status, 100.0)).split())
-    assert "unserved: Connection refused" in shown
+    assert "unserved: Connection rejected" in shown
     assert "gets no requests: it has stopped" in shown
     assert "cannot read /epoch: no JSON" in shown
     assert "cpu-2 – cpu isochrone ended with status 1 for the third time: ImportError: x" in shown
@@ -265,7 +265,7 @@ PAGE = """
 # TYPE isochrone_gateway_requests_total counter
 isochrone_gateway_requests_total{model="a"} 10
 isochrone_gateway_requests_total{model="b"} 5
-isochrone_gateway_refused_total{model="a"} 1
+isochrone_gateway_rejected_total{model="a"} 1
 isochrone_gateway_in_flight 3
 """
 #: As workers write it: a counter of Triton's has no "_total" in its name, but is declared as one.
@@ -285,7 +285,7 @@ process_resident_memory_bytes 104857600
 
 
 def test_pages_of_gateways_and_workers_are_added_up() -> None:
-    assert read_page(PAGE).sums == {"requests": 15.0, "refused": 1.0, "in_flight": 3.0}
+    assert read_page(PAGE).sums == {"requests": 15.0, "rejected": 1.0, "in_flight": 3.0}
     worker = read_page(WORKER_PAGE)
     assert worker.sums == {
         "requests": 100.0,
@@ -306,7 +306,7 @@ def test_figures_are_of_the_time_between_two_readings() -> None:
         {**worker.sums, "requests": 150.0, "cpu": 3.5}, {bound: count + 50 for bound, count in worker.buckets.items()}
     )
     figures = between(worker, more, 2.0)
-    assert (figures.requests, figures.failures, figures.in_flight, figures.refused) == (25.0, 0.0, 4.0, None)
+    assert (figures.requests, figures.failures, figures.in_flight, figures.rejected) == (25.0, 0.0, 4.0, None)
     assert (figures.cpu, figures.memory) == (0.5, 104857600.0)
     # All fifty were under a millisecond.
     assert figures.p99_ms == pytest.approx(0.99)
@@ -330,14 +330,14 @@ def test_a_quantile_lies_in_the_bucket_that_holds_it(values: list[float], share:
 def test_models_are_added_up_over_gateways_and_workers() -> None:
     gateway = read_page(PAGE)
     later = Reading(
-        {**gateway.sums, "requests": 45.0}, {}, {**gateway.models, "a": Reading({"requests": 40.0, "refused": 3.0})}
+        {**gateway.sums, "requests": 45.0}, {}, {**gateway.models, "a": Reading({"requests": 40.0, "rejected": 3.0})}
     )
     worker = read_page(WORKER_PAGE)
     grown = {bound: count + 20 for bound, count in worker.buckets.items()}
     model = Reading({**worker.models["a"].sums, "requests": 120.0}, grown)
     busy = Reading(worker.sums, grown, {"a": model, "stage": Reading({"requests": 10.0})})
     found = of_models([(gateway, later, 2.0)] * 2, [(worker, busy, 2.0)] * 2)
-    assert (found["a"].requests, found["a"].refused, found["a"].runs) == (30.0, 2.0, 20.0)
+    assert (found["a"].requests, found["a"].rejected, found["a"].runs) == (30.0, 2.0, 20.0)
     assert found["a"].in_flight == 8.0
     assert found["a"].p99_ms == pytest.approx(0.99)
     # A model that only runs as a step of an ensemble, and a model without requests.
@@ -355,7 +355,7 @@ def test_what_a_process_does_not_tell_is_left_out() -> None:
     assert lines[0].endswith("model detector  1,234 req/s  2,468 runs/s  1.50 p99 ms")
     assert lines[1].endswith("model tracker  no figures")
     assert lines[2].endswith(
-        "gateway gw-1  1,234 req/s  0 refused/s  0.2 failed/s  3 in flight  50% cpu  128 MiB memory"
+        "gateway gw-1  1,234 req/s  0 rejected/s  0.2 failed/s  3 in flight  50% cpu  128 MiB memory"
     )
     assert lines[-1].endswith("worker cpu-1  no figures")
     shown = " ".join(printed(top_picture(a_status(), seen)).split())

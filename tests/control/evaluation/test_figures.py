@@ -6,16 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.control.evaluation.figures import Figures, Tally
-from isochrone.gateway.evaluation.counts import Trial, bucket_bounds, bucket_of
+from isochrone.gateway.evaluation.counts import EvaluationCounts, bucket_bounds, bucket_of
 
 
-def answer(trial: Trial, version: str, times: int, latency: int = 1000, failed: bool = False) -> None:
+def answer(counts: EvaluationCounts, version: str, times: int, latency: int = 1000, failed: bool = False) -> None:
     for _ in range(times):
-        trial.ended(version, latency, failed)
+        counts.ended(version, latency, failed)
 
 
 def test_only_what_came_since_the_first_report_counts() -> None:
-    one, other = Trial("1", "2"), Trial("1", "2")
+    one, other = EvaluationCounts("1", "2"), EvaluationCounts("1", "2")
     answer(one, "1", 10)
     answer(one, "2", 3, failed=True)
     tally = Tally("1", "2")
@@ -33,13 +33,13 @@ def test_only_what_came_since_the_first_report_counts() -> None:
 
 
 def test_a_gateway_that_counts_anew_loses_nothing_that_was_read() -> None:
-    first = Trial("1", "2")
+    first = EvaluationCounts("1", "2")
     tally = Tally("1", "2")
     answer(first, "2", 4)
     tally.take("a", first.report())
     answer(first, "2", 6)
     tally.take("a", first.report())
-    again = Trial("1", "2")
+    again = EvaluationCounts("1", "2")
     # More than before the restart: the counts alone do not show it.
     answer(again, "2", 50)
     tally.take("a", again.report())
@@ -50,12 +50,12 @@ def test_a_gateway_that_counts_anew_loses_nothing_that_was_read() -> None:
 
 
 def test_latencies_are_forgotten_and_answers_and_failures_are_not() -> None:
-    first, tally = Trial("1", "2"), Tally("1", "2")
+    first, tally = EvaluationCounts("1", "2"), Tally("1", "2")
     tally.take("a", first.report())
     answer(first, "1", 4)
     answer(first, "2", 2, failed=True)
     tally.take("a", first.report())
-    again = Trial("1", "2")
+    again = EvaluationCounts("1", "2")
     answer(again, "1", 3, latency=2000)
     tally.take("a", again.report())
     tally.forget_latencies()
@@ -67,21 +67,21 @@ def test_latencies_are_forgotten_and_answers_and_failures_are_not() -> None:
 
 
 def test_a_gateway_that_joins_counts_from_its_start_and_one_that_is_silent_keeps_its_counts() -> None:
-    trial = Trial("1", "2")
-    answer(trial, "1", 8)
+    counts = EvaluationCounts("1", "2")
+    answer(counts, "1", 8)
     tally = Tally("1", "2")
-    tally.take("late", trial.report(), joined=True)
+    tally.take("late", counts.report(), joined=True)
     tally.take("late", None)
-    tally.take("late", Trial("1", "3").report())
+    tally.take("late", EvaluationCounts("1", "3").report())
     assert tally.figures()[0].requests == 8
 
 
 @given(st.lists(st.integers(1, 1 << 40), min_size=1, max_size=50), st.floats(0.01, 0.99))
 def test_a_quantile_lies_in_the_bucket_of_the_true_one(latencies: list[int], share: float) -> None:
-    trial = Trial("1", "2")
+    counts = EvaluationCounts("1", "2")
     for latency in latencies:
-        trial.ended("1", latency, False)
-    figures = Figures.of(trial.report().versions["1"])
+        counts.ended("1", latency, False)
+    figures = Figures.of(counts.report().versions["1"])
     rank = next(number for number in range(1, len(latencies) + 1) if number >= share * len(latencies))
     low, high = bucket_bounds(bucket_of(sorted(latencies)[rank - 1]))
     assert low <= figures.quantile(share) <= high

@@ -1,4 +1,4 @@
-"""Counting two versions under trial: buckets hold what they say, counts only grow, reports survive JSON."""
+"""Counting two versions under evaluation: buckets hold what they say, counts only grow, reports survive JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.gateway.evaluation.counts import Trial, TrialReport, bucket_bounds, bucket_of
+from isochrone.gateway.evaluation.counts import EvaluationCounts, EvaluationReport, bucket_bounds, bucket_of
 
 LATENCIES = st.integers(0, 1 << 46)
 
@@ -31,19 +31,19 @@ def test_buckets_leave_no_gap_and_what_is_beyond_goes_to_the_last() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["1", "2", "3"]), LATENCIES, st.booleans()), max_size=60))
 def test_what_is_told_is_what_was_counted(answers: list[tuple[str, int, bool]]) -> None:
-    trial = Trial("1", "2")
+    counts = EvaluationCounts("1", "2")
     seen: dict[str, list[int]] = {"1": [], "2": []}
     failures = {"1": 0, "2": 0}
-    earlier = trial.report()
+    earlier = counts.report()
     for version, latency, failed in answers:
-        trial.ended(version, latency, failed)
+        counts.ended(version, latency, failed)
         if version in seen:
             failures[version] += failed
             seen[version] += [] if failed else [bucket_of(latency)]
-        report = trial.report()
+        report = counts.report()
         assert all(report.versions[each].requests >= earlier.versions[each].requests for each in seen)
         earlier = report
-    report = trial.report()
+    report = counts.report()
     assert (report.stable, report.canary, set(report.versions)) == ("1", "2", {"1", "2"})
     for version, buckets in seen.items():
         told = report.versions[version]
@@ -52,10 +52,10 @@ def test_what_is_told_is_what_was_counted(answers: list[tuple[str, int, bool]]) 
 
 
 def test_a_report_survives_json_and_a_new_trial_has_another_identity() -> None:
-    trial = Trial("1", "2")
-    trial.ended("1", 1_000_000, False)
-    trial.ended("2", 0, True)
-    report = trial.report()
-    assert msgspec.json.decode(msgspec.json.encode(report), type=TrialReport) == report
-    assert Trial("1", "2").identity != trial.identity
-    assert trial.report().identity == report.identity
+    counts = EvaluationCounts("1", "2")
+    counts.ended("1", 1_000_000, False)
+    counts.ended("2", 0, True)
+    report = counts.report()
+    assert msgspec.json.decode(msgspec.json.encode(report), type=EvaluationReport) == report
+    assert EvaluationCounts("1", "2").identity != counts.identity
+    assert counts.report().identity == report.identity

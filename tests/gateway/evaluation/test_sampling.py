@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.clock import SECOND
-from isochrone.gateway.control_calls.evaluation_pages import TrialPages
-from isochrone.gateway.evaluation.counts import Trial, TrialReport
+from isochrone.gateway.control_calls.evaluation_pages import EvaluationPages
+from isochrone.gateway.evaluation.counts import EvaluationCounts, EvaluationReport
 from isochrone.gateway.evaluation.sampling import GRPC, GRPC_PATH, HTTP, SampleReport, Samples, Sampling
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Owner
 
@@ -56,7 +56,7 @@ class Answer:
         raise AssertionError("broken off")
 
 
-def get(pages: TrialPages, target: bytes, method: bytes = b"GET", token: bytes = b"secret") -> tuple[int, Any]:
+def get(pages: EvaluationPages, target: bytes, method: bytes = b"GET", token: bytes = b"secret") -> tuple[int, Any]:
     head = Head(method, target, ((b"x-isochrone-control", token),))
     route = pages.route(head)
     assert route is not None
@@ -140,8 +140,8 @@ def test_no_more_than_sixteen_models_are_sampled_at_once() -> None:
 
 
 def test_the_pages_tell_trials_and_samples() -> None:
-    trial = Trial("1", "2", identity="t")
-    trial.ended("2", 40, False)
+    counts = EvaluationCounts("1", "2", identity="t")
+    counts.ended("2", 40, False)
     samples = Samples(random=Random(1))
     samples.offer(HTTP, b"/infer", HEADERS, b"\xff\0")
     asked: list[str] = []
@@ -150,24 +150,24 @@ def test_the_pages_tell_trials_and_samples() -> None:
         asked.append(model)
         return samples.report(model) if model == "a/b" else None
 
-    pages = TrialPages(lambda: {"m": trial.report()}, sample, lambda: "secret")
-    status, told = get(pages, b"/trials?x")
+    pages = EvaluationPages(lambda: {"m": counts.report()}, sample, lambda: "secret")
+    status, told = get(pages, b"/evaluations?x")
     assert status == 200
-    assert msgspec.convert(told, dict[str, TrialReport], strict=False) == {"m": trial.report()}
+    assert msgspec.convert(told, dict[str, EvaluationReport], strict=False) == {"m": counts.report()}
     assert told["m"]["versions"]["2"] == {"requests": 1, "failures": 0, "histogram": [[40, 1]]}
     status, told = get(pages, b"/samples/a%2Fb")
     assert (status, told["samples"][0]["body"]) == (200, b64encode(b"\xff\0").decode())
     assert msgspec.json.decode(json.dumps(told), type=SampleReport) == samples.report("a/b")
     assert get(pages, b"/samples/nobody")[0] == 404
     assert asked == ["a/b", "nobody"]
-    assert get(pages, b"/trials", b"POST")[0] == 405
+    assert get(pages, b"/evaluations", b"POST")[0] == 405
     assert pages.route(Head(b"GET", b"/metrics", ())) is None
 
 
 def test_samples_are_for_the_fleets_controller_alone() -> None:
     asked: list[str] = []
     for token, sent in (("secret", b"guess"), ("secret", b""), ("", b""), ("", b"secret")):
-        pages = TrialPages(dict, asked.append, lambda token=token: token)  # type: ignore[arg-type]
+        pages = EvaluationPages(dict, asked.append, lambda token=token: token)  # type: ignore[arg-type]
         status, told = get(pages, b"/samples/m", token=sent)
         assert status == 403
         assert "controller" in told["error"]

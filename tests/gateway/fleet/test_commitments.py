@@ -143,12 +143,12 @@ class TestCanary:
         fleet.lead()
         fleet.commit(1, committed("1", canary=CanaryRules("2", "1", 0.1)))
         served = fleet.model("m")
-        assert served.trial is not None
-        trial = served.trial
+        assert served.evaluation is not None
+        counts = served.evaluation
         fleet.commit(2, committed("1", 2, canary=CanaryRules("2", "1", 0.5)))
-        assert served.trial is trial
+        assert served.evaluation is counts
         fleet.commit(3, committed("2", 3))
-        assert served.trial is None
+        assert served.evaluation is None
         assert served.plain
 
 

@@ -77,7 +77,7 @@ def test_admission_refuses_what_no_worker_can_answer_in_time() -> None:
     guarded = outcome(
         "least_connections", **overload, gateways={"admission": True, "retries": False, "outliers": False}
     )
-    assert open_door.refused == 0
-    assert guarded.refused > 0.5 * guarded.offered
+    assert open_door.rejected == 0
+    assert guarded.rejected > 0.5 * guarded.offered
     assert guarded.in_time > 1.5 * open_door.in_time
     assert guarded.late < 0.05 * guarded.offered

@@ -150,7 +150,6 @@ def test_a_lost_connection_fails_what_was_asked_and_says_so_to_its_owner() -> No
     for receiver in receivers:
         assert isinstance(receiver.error, ConnectionLost)
         assert not receiver.error.unprocessed
-        assert receiver.error.retryable
     assert told == ["closed"]
 
 

@@ -37,8 +37,8 @@ runs are those on the workers, including steps of ensembles. p99 is of the time 
 one core. Figures that a metrics page lacks are left out. Ctrl-C ends the command.
 """
 
-_COLUMNS = ("req/s", "refused/s", "failed/s", "in flight", "p99 ms", "cpu", "memory")
-_MODEL_COLUMNS = ("req/s", "refused/s", "failed/s", "runs/s", "in flight", "p99 ms")
+_COLUMNS = ("req/s", "rejected/s", "failed/s", "in flight", "p99 ms", "cpu", "memory")
+_MODEL_COLUMNS = ("req/s", "rejected/s", "failed/s", "runs/s", "in flight", "p99 ms")
 #: Seconds for one metrics page.
 _PAGE_TIMEOUT = 2.0
 
@@ -167,7 +167,7 @@ def plain_lines(status: Status, seen: Seen, now: float) -> list[str]:
 def _cells(figures: Figures | None) -> tuple[str, ...]:
     shown = figures or Figures()
     return (
-        *map(_rate, (shown.requests, shown.refused, shown.failures)),
+        *map(_rate, (shown.requests, shown.rejected, shown.failures)),
         "–" if shown.in_flight is None else f"{shown.in_flight:.0f}",
         "–" if shown.p99_ms is None else f"{shown.p99_ms:.2f}",
         "–" if shown.cpu is None else f"{shown.cpu:.0%}",
@@ -178,7 +178,7 @@ def _cells(figures: Figures | None) -> tuple[str, ...]:
 def _model_cells(figures: ModelFigures | None) -> tuple[str, ...]:
     shown = figures or ModelFigures()
     return (
-        *map(_rate, (shown.requests, shown.refused, shown.failures, shown.runs)),
+        *map(_rate, (shown.requests, shown.rejected, shown.failures, shown.runs)),
         "–" if shown.in_flight is None else f"{shown.in_flight:.0f}",
         "–" if shown.p99_ms is None else f"{shown.p99_ms:.2f}",
     )

@@ -18,7 +18,7 @@ _GATEWAY = "isochrone_gateway_"
 #: Samples that are summed over their labels, without the ``_total`` that the parser adds to counters.
 _SUMS = {
     f"{_GATEWAY}requests": "requests",
-    f"{_GATEWAY}refused": "refused",
+    f"{_GATEWAY}rejected": "rejected",
     f"{_GATEWAY}failures": "failures",
     f"{_GATEWAY}in_flight": "in_flight",
     "nv_inference_request_success": "requests",
@@ -29,7 +29,7 @@ _SUMS = {
 }
 #: Gauges among them.
 _LEVELS = ("in_flight", "memory")
-_RATES = ("requests", "refused", "failures", "cpu")
+_RATES = ("requests", "rejected", "failures", "cpu")
 _BUCKETS = "isochrone_request_duration_seconds_bucket"
 
 
@@ -48,7 +48,7 @@ class Figures:
     """Figures of a process between two readings; None: not on its page."""
 
     requests: float | None = None
-    refused: float | None = None
+    rejected: float | None = None
     failures: float | None = None
     in_flight: float | None = None
     p99_ms: float | None = None
@@ -64,7 +64,7 @@ class ModelFigures:
 
     #: At the gateways: requests of clients.
     requests: float | None = None
-    refused: float | None = None
+    rejected: float | None = None
     failures: float | None = None
     #: On the workers: each request, and each step of an ensemble.
     runs: float | None = None
@@ -123,7 +123,7 @@ def of_models(
         grown = [_since(before, after) for before, after, _ in at_workers]
         found[name] = ModelFigures(
             requests=_total(_rate(*pair[:2], "requests", pair[2]) for pair in at_gateways),
-            refused=_total(_rate(*pair[:2], "refused", pair[2]) for pair in at_gateways),
+            rejected=_total(_rate(*pair[:2], "rejected", pair[2]) for pair in at_gateways),
             failures=_total(_rate(*pair[:2], "failures", pair[2]) for pair in at_gateways),
             runs=_total(_rate(*pair[:2], name, pair[2]) for pair in at_workers for name in ("requests", "failures")),
             in_flight=_total(after.sums.get("in_flight") for _, after, _ in at_workers),

@@ -13,10 +13,9 @@ from rich.table import Table
 from isochrone.protocol.timing import step_of
 
 #: In the order a request passes them.
-STAGES = ("gateway", "upstream", "network-in", "dispatch", "queue", "batch", "compute", "serialise")
+STAGES = ("gateway", "upstream", "dispatch", "queue", "batch", "compute", "serialise")
 _MEANING = {
     "network": "sockets and the client",
-    "network-in": "the request's arrival",
     "gateway": "the hop through it",
     "upstream": "gateway and server",
     "dispatch": "reading and checking",

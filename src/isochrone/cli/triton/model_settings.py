@@ -7,9 +7,11 @@ import re
 from pathlib import Path
 
 from isochrone.cli.triton.command_line import BadFlag, GivenFlags
+from isochrone.models.configuration.backends import BACKENDS
 from isochrone.worker.catalog.load_settings import LoadSettings
 
-_BACKENDS = {"onnxruntime": "onnx", "pytorch": "torch", "python": "python"}
+#: By their names in configurations; an ensemble has no settings.
+_BACKENDS = {entry.names[0]: short for short, entry in BACKENDS.items() if short != "ensemble"}
 #: Settings that models may also give as parameters; a model's own wins.
 _PARAMETERS = {
     "onnx": (

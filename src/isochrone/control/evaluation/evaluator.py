@@ -23,7 +23,7 @@ from isochrone.control.rollout.decision import Decision
 from isochrone.control.rollout.observed_state import ObservedState, Verdict
 from isochrone.control.state.records import CanaryRule, Change, CompareRule, GatewayRecord, RolloutRecord
 from isochrone.errors import Unavailable
-from isochrone.gateway.evaluation.counts import TrialReport
+from isochrone.gateway.evaluation.counts import EvaluationReport
 from isochrone.gateway.evaluation.sampling import Sample, SampleReport
 from isochrone.protocol.access import control_token
 
@@ -116,7 +116,7 @@ class Evaluator:
             while True:
                 unreachable = []
                 for name, gateway in list(self._gateways.items()):
-                    reports = await _get(client, gateway, "/trials", dict[str, TrialReport])
+                    reports = await _get(client, gateway, "/evaluations", dict[str, EvaluationReport])
                     if reports is None:
                         unreachable.append(name)
                     for model, tally in tallies.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from isochrone.gateway.evaluation.counts import TrialReport, VersionReport, bucket_bounds
+from isochrone.gateway.evaluation.counts import EvaluationReport, VersionReport, bucket_bounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +19,7 @@ class Figures:
     #: Answers, including failures.
     requests: int = 0
     failures: int = 0
-    #: Latencies of successful answers: bucket (``gateway.trials``) → count.
+    #: Latencies of successful answers: bucket (``gateway.evaluation.counts``) → count.
     histogram: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
@@ -71,7 +71,7 @@ class Tally:
         #: Counts that ended: the gateway restarted, or reset them.
         self._gone = dict.fromkeys(self._versions, _NOTHING)
 
-    def take(self, gateway: str, report: TrialReport | None, *, joined: bool = False) -> None:
+    def take(self, gateway: str, report: EvaluationReport | None, *, joined: bool = False) -> None:
         """Add a gateway's report. ``joined``: the gateway joined after the step began, so all its counts are of the
         step.
 

@@ -1,8 +1,8 @@
-"""Two pages beside the metrics, for controllers: ``GET /trials`` and ``GET /samples/<model>``.
+"""Two pages beside the metrics, for controllers: ``GET /evaluations`` and ``GET /samples/<model>``.
 
-The first tells how versions under trial do; the second gives a sample of live requests, and keeps sampling on while it
-is asked for. Samples are callers' data: only the fleet's controller, which knows the gateway's token from the store,
-may read them.
+The first tells how versions under evaluation do; the second gives a sample of live requests, and keeps sampling on
+while it is asked for. Samples are callers' data: only the fleet's controller, which knows the gateway's token from the
+store, may read them.
 """
 
 from __future__ import annotations
@@ -13,49 +13,49 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from isochrone.errors import MethodNotAllowed, NotFound, PermissionDenied
-from isochrone.gateway.evaluation.counts import TrialReport
+from isochrone.gateway.evaluation.counts import EvaluationReport
 from isochrone.gateway.evaluation.sampling import SampleReport
 from isochrone.protocol.access import control_token
 from isochrone.protocol.rest.answers import JSON, ErrorRoute, respond_error
 from isochrone.wire.exchange import Exchange, Head, Route
 
-_TRIALS = b"/trials"
+_EVALUATIONS = b"/evaluations"
 _SAMPLES = b"/samples/"
 
 
-class TrialPages:
-    """The pages, from what a gateway hands in: all trials by model; one model's sample, None for an unknown model; the
-    token that whoever reads samples must know, "" where nobody may."""
+class EvaluationPages:
+    """The pages, from what a gateway hands in: all evaluations by model; one model's sample, None for an unknown model;
+    the token that whoever reads samples must know, "" where nobody may."""
 
     def __init__(
         self,
-        trials: Callable[[], Mapping[str, TrialReport]],
+        evaluations: Callable[[], Mapping[str, EvaluationReport]],
         sample: Callable[[str], SampleReport | None],
         token: Callable[[], str],
     ) -> None:
-        self._trials = trials
+        self._evaluations = evaluations
         self._sample = sample
         self._token = token
 
     def route(self, head: Head) -> Route | None:
         """None: the path is somebody else's."""
         path = head.target.partition(b"?")[0]
-        if path != _TRIALS and not path.startswith(_SAMPLES):
+        if path != _EVALUATIONS and not path.startswith(_SAMPLES):
             return None
         if head.method not in (b"GET", b"HEAD"):
             return ErrorRoute(MethodNotAllowed(f"{path.decode('latin-1')[:200]}: expected GET"))
-        if path == _TRIALS:
-            return _TrialsRoute(self._trials)
+        if path == _EVALUATIONS:
+            return _EvaluationsRoute(self._evaluations)
         model = unquote_to_bytes(path.removeprefix(_SAMPLES)).decode("utf-8", "replace")
         return _SamplesRoute(self._sample, self._token, model)
 
 
-class _TrialsRoute(Route):
-    def __init__(self, trials: Callable[[], Mapping[str, TrialReport]]) -> None:
-        self._trials = trials
+class _EvaluationsRoute(Route):
+    def __init__(self, evaluations: Callable[[], Mapping[str, EvaluationReport]]) -> None:
+        self._evaluations = evaluations
 
     def handle(self, exchange: Exchange) -> None:
-        exchange.respond(200, JSON, [msgspec.json.encode(self._trials())])
+        exchange.respond(200, JSON, [msgspec.json.encode(self._evaluations())])
 
 
 class _SamplesRoute(Route):

@@ -1,7 +1,8 @@
-"""How two versions of a model do while one of them is tried: answers, failures and latencies, counted. Pure.
+"""How two versions of a model do while one of them is evaluated: answers, failures and latencies, counted. Pure.
 
-Asked once per answer of a model under trial, so counting is one bucket more and nothing else. Memory is fixed. Counts
-only grow: a controller reads them now and then, over all gateways, and takes differences. Nothing is judged here.
+Called once per answer of a model under evaluation, so counting is one bucket more and nothing else. Memory is fixed.
+Counts only grow: a controller reads them now and then, over all gateways, and takes differences. Nothing is judged
+here.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _BUCKETS = log_buckets.bucket_of(_LONGEST, _BITS) + 1
 
 
 class VersionReport(msgspec.Struct, frozen=True):
-    """One version since the trial began."""
+    """One version since the evaluation began."""
 
     #: Answers, failures among them.
     requests: int = 0
@@ -30,8 +31,8 @@ class VersionReport(msgspec.Struct, frozen=True):
     histogram: tuple[tuple[int, int], ...] = ()
 
 
-class TrialReport(msgspec.Struct, frozen=True):
-    """What is told of a trial. Under another identity, counting began anew."""
+class EvaluationReport(msgspec.Struct, frozen=True):
+    """What is told of an evaluation. Under another identity, counting began anew."""
 
     identity: str
     stable: str
@@ -49,7 +50,7 @@ def bucket_bounds(bucket: int) -> tuple[int, int]:
     return log_buckets.bucket_bounds(bucket, _BITS)
 
 
-class Trial:
+class EvaluationCounts:
     """A model's two versions on one gateway. Answers of other versions are not counted."""
 
     __slots__ = ("_counts", "canary", "identity", "stable")
@@ -75,10 +76,10 @@ class Trial:
         else:
             counts[bucket_of(latency_ns)] += 1
 
-    def report(self) -> TrialReport:
+    def report(self) -> EvaluationReport:
         versions = {}
         for version, counts in self._counts.items():
             failures = counts[_BUCKETS]
             histogram = tuple((bucket, count) for bucket, count in enumerate(counts[:_BUCKETS]) if count)
             versions[version] = VersionReport(sum(counts), failures, histogram)
-        return TrialReport(self.identity, self.stable, self.canary, versions)
+        return EvaluationReport(self.identity, self.stable, self.canary, versions)

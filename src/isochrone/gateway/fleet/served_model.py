@@ -16,7 +16,7 @@ import structlog
 
 from isochrone.clock import NEVER
 from isochrone.errors import IsochroneError, NotFound, Unavailable
-from isochrone.gateway.evaluation.counts import Trial
+from isochrone.gateway.evaluation.counts import EvaluationCounts
 from isochrone.gateway.fleet.commitment import ANY_EPOCH, Commitment
 from isochrone.gateway.fleet.replica_set import ReplicaSet
 from isochrone.gateway.fleet.sequences import Sequences
@@ -97,7 +97,7 @@ class ServedModel:
         self.sequences = Sequences()
         self._requests_seen = 0
         # For the metrics page.
-        self.requests = self.refused = self.retries = self.retries_denied = self.hedges = self.failures = 0
+        self.requests = self.rejected = self.retries = self.retries_denied = self.hedges = self.failures = 0
         self.suspects = self.quarantines = self.quarantine_rejections = 0
         #: Some requests of it may be like one that cost a worker its process: each is looked at.
         self.suspected = False
@@ -106,7 +106,7 @@ class ServedModel:
         #: A strict switch is in progress: requests without a version wait.
         self.is_held = False
         #: Counts of a canary and of what it is compared with; None: there is none.
-        self.trial: Trial | None = None
+        self.evaluation: EvaluationCounts | None = None
         #: By version, and the stages an ensemble is to run.
         self.replica_sets: dict[tuple[str, bytes], ReplicaSet] = {}
         self.configure(rules)
@@ -147,11 +147,11 @@ class ServedModel:
         rules = self.rules.canary if committed is None else committed.canary
         self.canary = Canary(rules, self.name, self._random) if rules is not None and rules.version else None
         if rules is None or not rules.version:
-            self.trial = None
+            self.evaluation = None
         else:
             stable = rules.stable or self.current.version
-            if self.trial is None or (self.trial.stable, self.trial.canary) != (stable, rules.version):
-                self.trial = Trial(stable, rules.version)
+            if self.evaluation is None or (self.evaluation.stable, self.evaluation.canary) != (stable, rules.version):
+                self.evaluation = EvaluationCounts(stable, rules.version)
         #: Requests without a version go by ``current``, all of them: nothing else has to be looked at.
         self.plain = self.canary is None and not self.is_held and (committed is not None or not self._fleet.is_led)
 

@@ -8,6 +8,8 @@ from typing import Any
 from isochrone.clock import NEVER
 from isochrone.gateway.requests.request import Attempt, Request
 
+#: Asks for the explanation, and carries it.
+EXPLAIN_HEADER, PLACEMENT_HEADER = b"x-isochrone-explain", b"x-isochrone-placement"
 #: Candidates that an explanation lists: it has to fit a header field.
 _MOST_SHOWN = 16
 

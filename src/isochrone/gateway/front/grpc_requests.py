@@ -22,8 +22,7 @@ from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt, la
 from isochrone.gateway.evaluation.sampling import GRPC
 from isochrone.gateway.fleet.commitment import EPOCH_HEADER
 from isochrone.gateway.front.discarding_exchange import DiscardingExchange
-from isochrone.gateway.front.explanation import explanation
-from isochrone.gateway.front.http_requests import EXPLAIN_HEADER
+from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER, explanation
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.requests.outcomes import Outcome
@@ -317,7 +316,7 @@ class GrpcRequest(CallerRequest):
             trailers = through_gateway(trailers, now_ns() - self.arrived)
         if self.route.explains:
             placement = explanation(self, attempt, self.gateway.clock())
-            trailers = (*(trailers or attempt.headers), (b"x-isochrone-placement", placement))
+            trailers = (*(trailers or attempt.headers), (PLACEMENT_HEADER, placement))
             keep = True
         if self.route.epoch is not None:
             trailers = (*(trailers or attempt.headers), (EPOCH_HEADER, self.answered_epoch(self.route.epoch)))

@@ -11,13 +11,10 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from tritonclient.grpc import service_pb2
-
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import (
     ConnectionLost,
     DeadlineExceeded,
-    InvalidArgument,
     IsochroneError,
     MalformedRequest,
     Unavailable,
@@ -33,6 +30,8 @@ from isochrone.gateway.front.grpc_requests import (
     timeout_field,
     trailer_block,
 )
+from isochrone.gateway.front.rejected_messages import RejectedMessages
+from isochrone.gateway.front.stamps import Stamps
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.requests import quota_accounts
 from isochrone.gateway.requests.outcomes import Outcome
@@ -41,9 +40,9 @@ from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.upstream.connections import Waiting
 from isochrone.protocol.compression.codec import Inflation, is_identity
 from isochrone.protocol.compression.inflating import inflate
-from isochrone.protocol.grpc.calls import error_block, fail, frame_message, unpack
+from isochrone.protocol.grpc.calls import error_block, fail, unpack
 from isochrone.protocol.grpc.message_reader import MessageReader
-from isochrone.protocol.grpc.routing_fields import Opening, read_opening, request_id
+from isochrone.protocol.grpc.routing_fields import Opening, read_opening
 from isochrone.wire.budget import SMALL
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Headers
 
@@ -54,41 +53,6 @@ if TYPE_CHECKING:
     from isochrone.gateway.replicas import LoadReport
     from isochrone.wire.http2.client import ClientStream
     from isochrone.wire.http2.server_stream import ServerStream
-
-#: Models of one stream whose stamps are remembered.
-_MOST_STAMPS = 64
-#: Messages over their quota whose answers wait for the end of another message.
-_MOST_REFUSALS = 64
-
-
-class MessageBoundaries:
-    """Where the gRPC messages of a byte stream end."""
-
-    __slots__ = ("_left", "_prefix")
-
-    def __init__(self) -> None:
-        self._prefix = b""
-        #: Bytes of the current message that are still to come.
-        self._left = 0
-
-    @property
-    def is_between(self) -> bool:
-        return not self._left and not self._prefix
-
-    def feed(self, data: Buffer) -> None:
-        position, end = 0, len(data)
-        while position < end:
-            if self._left:
-                step = min(self._left, end - position)
-                self._left -= step
-                position += step
-                continue
-            piece = bytes(data[position : position + 5 - len(self._prefix)])
-            position += len(piece)
-            self._prefix += piece
-            if len(self._prefix) == 5:
-                self._left = int.from_bytes(self._prefix[1:], "big")
-                self._prefix = b""
 
 
 class StreamRoute(GrpcRoute):
@@ -159,8 +123,7 @@ class StreamRequest(CallerStream):
         self._stream = stream
         self._reader = MessageReader(route.gateway.limits.max_body_bytes, stream)
         self._has_arrived = False
-        #: By model and version as messages name them: what is appended to those, the version where they bring none.
-        self._stamps: dict[tuple[bytes, bytes], bytes] = {}
+        self._stamps = Stamps(route.gateway.fleet)
         #: All messages, while there is no connection to send them on, and as long as another endpoint may still take
         #: the call: until this one answers, or it is too much. None: from then on.
         self._kept: list[bytes] | None = []
@@ -177,9 +140,8 @@ class StreamRequest(CallerStream):
         #: Something was sent either way since the gateway, stopping, last looked.
         self._active = True
         self._headers_sent = False
-        #: Where messages of the endpoint end, and our own answers that wait for that; None: no quotas apply.
-        self._boundaries: MessageBoundaries | None = None
-        self._refusals: list[bytes] = []
+        #: Answers to messages over their quota; None: no quotas apply.
+        self._rejections: RejectedMessages | None = None
         stream.owner = self
         self.gateway.streams.add(self)
         self.gateway.wake()
@@ -293,7 +255,7 @@ class StreamRequest(CallerStream):
 
     def _must_wait(self, opening: Opening) -> bool:
         """Whether a message waits for a switch of versions. A stream stays with the versions it was admitted with."""
-        if opening.version or (opening.model, b"") in self._stamps:
+        if opening.version or self._stamps.knows(opening.model):
             return False
         served = self.gateway.fleet.model(opening.model.decode("utf-8", "replace"))
         if not served.is_held:
@@ -331,11 +293,11 @@ class StreamRequest(CallerStream):
             return
         if not self._has_arrived:
             self._arrive(opening)
-        elif self._boundaries is not None and self._is_over_quota(opening, message):
+        elif self._rejections is not None and self._is_over_quota(opening, message):
             return
-        stamp = b""
-        if not opening.version or self.gateway.fleet.is_led:
-            stamp = self._stamp(opening.model, opening.version)
+        if self.over:
+            return
+        stamp = self._stamps.of(opening, self)
         self._send(b"".join((b"\0", (len(message) + len(stamp)).to_bytes(4, "big"), message, stamp)))
 
     def _arrive(self, opening: Opening) -> None:
@@ -352,9 +314,9 @@ class StreamRequest(CallerStream):
         self.demand = Demand(key, self.deadline, 1, priority, (), opening.starts_sequence)
         self.gateway.arrive(self)
         if not self.over:
-            self._stamps[opening.model, opening.version] = b"" if self.version else self.replica_set.stamp
+            self._stamps.add(opening, b"" if self.version else self.replica_set.stamp)
             if served.quotas:
-                self._boundaries = MessageBoundaries()
+                self._rejections = RejectedMessages()
 
     def _is_over_quota(self, opening: Opening, message: Buffer) -> bool:
         """Count a message; one over its quota is answered here, and the stream goes on."""
@@ -362,48 +324,19 @@ class StreamRequest(CallerStream):
         try:
             quota_accounts.count_message(self, served, self.gateway.clock())
         except quota_accounts.QuotaExceeded as error:
-            if self._stream.is_congested or len(self._refusals) >= _MOST_REFUSALS:
+            rejections = self._rejections
+            if rejections is None or rejections.is_full or self._stream.is_congested:
                 raise  # it asks for more than it may, and does not read the answers
-            refusal = service_pb2.ModelStreamInferResponse(error_message=error.message)
-            refusal.infer_response.id = request_id(message).decode("utf-8", "replace")
-            self._refusals.append(frame_message(refusal.SerializeToString()))
-            self._send_refusals()
+            rejections.add(message, error)
+            self._send_rejections()
             self._give_back()
             return True
         return False
 
-    def _send_refusals(self) -> None:
-        """Answer messages over their quota, unless a message of the endpoint is only half sent."""
-        if self._refusals and self._boundaries is not None and self._boundaries.is_between:
+    def _send_rejections(self) -> None:
+        if self._rejections is not None and (ready := self._rejections.take()):
             self._send_headers(())
-            refusals, self._refusals = self._refusals, []
-            self._stream.send_data(b"".join(refusals))
-
-    def _stamp(self, model: bytes, version: bytes) -> bytes:
-        """The version a message without one gets: of its own model, the same for the whole stream."""
-        stamp = self._stamps.get((model, version))
-        if stamp is None and not self.over:
-            served = self.gateway.fleet.model(model.decode("utf-8", "replace"))
-            if self.gateway.fleet.is_led:
-                stamp = self._committed_stamp(served, version)
-            else:
-                address = self.tried[-1].endpoint.address if self.tried else ""
-                stamp = served.current.stamp if address in served.current.replicas else b""
-            if len(self._stamps) < _MOST_STAMPS:
-                self._stamps[model, version] = stamp
-        return stamp or b""
-
-    def _committed_stamp(self, served: ServedModel, version: bytes) -> bytes:
-        """A message without a stamp would run the newest version there, whatever is committed."""
-        text = version.decode("utf-8", "replace")
-        replica_set = served.replica_set(text) if version else served.choose(self._stream.head)
-        if replica_set.stages and replica_set.stages != self.replica_set.stages:
-            # The head carries them, and it has been sent.
-            raise InvalidArgument(
-                f"model '{served.name}' is an ensemble; a stream sends the versions of stages once, when it begins: "
-                "open another stream for it"
-            )
-        return b"" if version else replica_set.stamp
+            self._stream.send_data(ready)
 
     # To the endpoint.
 
@@ -495,9 +428,9 @@ class StreamRequest(CallerStream):
             self.gateway.streaming(attempt)
         self._send_headers(attempt.headers)
         stream.send_data(data)
-        if self._boundaries is not None:
-            self._boundaries.feed(data)
-            self._send_refusals()
+        if self._rejections is not None:
+            self._rejections.passed_on(data)
+            self._send_rejections()
         upstream = self._upstream
         if stream.is_congested and upstream is not None:
             upstream.hold_window()

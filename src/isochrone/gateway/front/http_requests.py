@@ -19,7 +19,7 @@ from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt, la
 from isochrone.gateway.evaluation.sampling import HTTP
 from isochrone.gateway.fleet.commitment import EPOCH_HEADER
 from isochrone.gateway.front.discarding_exchange import DiscardingExchange
-from isochrone.gateway.front.explanation import explanation
+from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER, explanation
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.requests.outcomes import Outcome
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from isochrone.wire.http2.client import ClientStream
 
 TIMEOUT_HEADER = b"x-request-timeout-ms"
-EXPLAIN_HEADER = b"x-isochrone-explain"
 #: Of one connection, not of the message (RFC 9110 §7.6.1), or written anew here.
 _NOT_FORWARDED = frozenset(
     (
@@ -353,7 +352,7 @@ class HttpRequest(CallerRequest):
         if route.wants_timing:
             headers = through_gateway(headers, now_ns() - self.arrived)
         if route.explains:
-            headers = (*headers, (b"x-isochrone-placement", explanation(self, attempt, self.gateway.clock())))
+            headers = (*headers, (PLACEMENT_HEADER, explanation(self, attempt, self.gateway.clock())))
         if route.epoch is not None:
             headers = (*headers, (EPOCH_HEADER, self.answered_epoch(route.epoch)))
         self.exchange.respond(attempt.status, headers, attempt.body)
@@ -394,7 +393,7 @@ class HttpRequest(CallerRequest):
         self.gateway.streaming(attempt)
         headers = self._returned(attempt)
         if self.route.explains:
-            headers = (*headers, (b"x-isochrone-placement", explanation(self, attempt, self.gateway.clock())))
+            headers = (*headers, (PLACEMENT_HEADER, explanation(self, attempt, self.gateway.clock())))
         self.exchange.start(attempt.status, headers)
         pieces, attempt.body = attempt.body, []
         for piece in pieces:

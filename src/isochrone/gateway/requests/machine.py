@@ -9,20 +9,19 @@ arrives gets exactly one ANSWER, REJECT or CUT_OFF, unless its caller has gone.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from isochrone.clock import NEVER, SECOND
 from isochrone.errors import ConnectionLost, DeadlineExceeded, Internal, IsochroneError, Quarantined, Unavailable
 from isochrone.gateway.replicas import Endpoint, LoadReport
 from isochrone.gateway.requests import accounts, placing, quota_accounts
+from isochrone.gateway.requests.further_attempts import FurtherAttempts, named
 from isochrone.gateway.requests.held import Held
 from isochrone.gateway.requests.instructions import Do, Instruction
 from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.requests.repeating import may_repeat
 from isochrone.gateway.requests.request import Attempt, Request
-from isochrone.gateway.requests.suspected import Loss, SuspectedRequests
-from isochrone.gateway.resilience.retrials import Placed
+from isochrone.gateway.requests.suspected import Loss
 from isochrone.gateway.resilience.retry_budget import Kind
 
 if TYPE_CHECKING:
@@ -47,15 +46,11 @@ class Destination(NamedTuple):
     replica_set: ReplicaSet
 
 
-class RequestMachine:
-    """The requests of one gateway."""
+class RequestMachine(FurtherAttempts):
+    """The requests of one gateway, and every event of their lives."""
 
     def __init__(self, fleet: Fleet) -> None:
-        self._fleet = fleet
-        #: Not answered yet, and not held; in the order of arrival, so that equal histories give equal instructions.
-        self.open: dict[Request, None] = {}
-        self.suspected = SuspectedRequests(lambda model: fleet.rules.of(model).quarantine)
-        self._is_pumping = False
+        super().__init__(fleet)
         #: By model: requests that wait for a strict switch.
         self._held: dict[str, Held] = {}
 
@@ -99,7 +94,7 @@ class RequestMachine:
                 self._count_failure(request)
                 raise
         except IsochroneError as error:
-            served.refused += 1
+            served.rejected += 1
             return [*self._finish(request, now), (Do.REJECT, request, error)]
         instructions: list[Instruction] = [(_SEND, request, accounts.begin(request, replica, now))]
         policy = request.replica_set.balancer.policy
@@ -251,10 +246,10 @@ class RequestMachine:
                 return instructions
         if request.attempts:
             instructions += self._cancel(request, now, unneeded=True)
-        if served.trial is not None and request.shadow is None:
+        if served.evaluation is not None and request.shadow is None:
             # A stream lasts as long as its caller wants: its first answer counts.
             latency = attempt.streaming_at - attempt.sent_at if attempt.streaming_at else now - request.arrived
-            served.trial.ended(attempt.replica_set.version, latency, outcome is not Outcome.ANSWERED)
+            served.evaluation.ended(attempt.replica_set.version, latency, outcome is not Outcome.ANSWERED)
         if not served.requests & 7 and request.kind is Kind.STATELESS:
             # One answer in eight is enough to know how long they take.
             served.hedging.ended(now - request.arrived)
@@ -304,90 +299,10 @@ class RequestMachine:
         if attempt.streaming:
             self._count_failure(request)
             instructions += [*self._cancel(request, now), *self._finish(request, now)]
-            instructions.append((Do.CUT_OFF, request, _named(attempt, error)))
+            instructions.append((Do.CUT_OFF, request, named(attempt, error)))
         elif not waits:
             instructions += self._failed(request, attempt, error, now)
         return instructions
-
-    def _failed(self, request: Request, attempt: Attempt, error: IsochroneError, now: int) -> list[Instruction]:
-        """An attempt failed, and its worker's process did not end with it: another worker may do better."""
-        attempt.lost = isinstance(error, ConnectionLost)
-        unprocessed = isinstance(error, ConnectionLost) and error.unprocessed
-        instructions: list[Instruction] = []
-        if attempt.lost and not attempt.foreign:
-            # Another server may have its port by now.
-            instructions.append((Do.LOOK, None, attempt.replica.endpoint))
-        outcome = Outcome.NOT_BEGUN if unprocessed else Outcome.FOREIGN if attempt.foreign else Outcome.LOST
-        again = self._again(request, attempt, outcome, now)
-        if again is not None:
-            return instructions + again
-        return instructions + self._give_up(request, _named(attempt, error), now)
-
-    # Another attempt.
-
-    def _again(
-        self, request: Request, attempt: Attempt, outcome: Outcome, now: int, *, process_ended: bool = False
-    ) -> list[Instruction] | None:
-        """Keep a request going after an attempt failed; None: nothing does."""
-        if request.attempts:
-            return []
-        served = request.served
-        retries = served.rules.retries
-        if request.shadow is not None or not retries.enabled or len(request.tried) >= retries.attempts:
-            return None
-        if now >= request.deadline or not may_repeat(retries, request.kind, outcome):
-            return None
-        if placing.is_of_sequence(request):
-            return self._move_sequence(request, attempt, now)
-        replica_set = request.replica_set
-        eligible = replica_set.balancer.eligible
-        if len(eligible) < 2 and attempt.replica in eligible:
-            if replica_set.whole is None:
-                return None
-            # No other replica in this tier: any other tier will do now.
-            request.replica_set = replica_set.whole
-        # The first repetition of what was lost with its connection is free: there is no more of it than was in flight
-        # there, and the death of a worker must not cost what the budget happens not to cover.
-        free = process_ended or ((attempt.lost or bool(attempt.foreign)) and len(request.tried) == 1)
-        if not free and not served.budget.take(now):
-            served.retries_denied += 1
-            return None
-        if request.suspect is not None:
-            self.suspected.wait(request)
-            return self._pump(now)
-        replica = placing.another(request, now)
-        if replica is None:
-            return None
-        served.retries += 1
-        return [(Do.SEND, request, accounts.begin(request, replica, now))]
-
-    def _move_sequence(self, request: Request, attempt: Attempt, now: int) -> list[Instruction] | None:
-        """Send the first request of a sequence, which no worker has begun, to another worker."""
-        served, key, replica_set = request.served, request.demand.key, request.replica_set
-        replica = served.sequences.next_home(key, replica_set, request.tried, lost=attempt.lost)
-        if replica is None and replica_set.whole is not None:
-            # No other replica in this tier: any other tier will do now.
-            replica_set = request.replica_set = replica_set.whole
-            replica = served.sequences.next_home(key, replica_set, request.tried, lost=attempt.lost)
-        if replica is None or placing.breaker_refusal(request, replica, now):
-            return None
-        if not (attempt.lost and len(request.tried) == 1) and not served.budget.take(now):
-            served.retries_denied += 1
-            return None
-        served.retries += 1
-        served.sequences.settle(key, replica_set, replica)
-        return [(Do.SEND, request, accounts.begin(request, replica, now))]
-
-    def _unpin(self, request: Request, attempt: Attempt, now: int) -> list[Instruction] | None:
-        """Send a request again to an endpoint that has lost the version chosen here: without one, as it came."""
-        if now >= request.deadline or not attempt.replica_set.version or self._fleet.is_led:
-            # Under a control plane only what is committed is served: the newest there may be what is being prepared.
-            return None
-        if request.shadow is not None or not request.served.budget.take(now):
-            return None
-        request.replica_set = request.served.replica_set("")
-        replica = request.replica_set.replicas.get(attempt.replica.endpoint.address)
-        return None if replica is None else [(Do.SEND, request, accounts.begin(request, replica, now))]
 
     # Suspects.
 
@@ -413,65 +328,6 @@ class RequestMachine:
                 instructions += self._suspect(loss, guilty.get(loss.request.suspect), now)
         return instructions + self._pump(now)
 
-    def _suspect(self, loss: Loss, quarantined: Quarantined | None, now: int) -> list[Instruction]:
-        """The worker's process ended under a request: the request goes on alone, unless it is quarantined."""
-        request, attempt = loss.request, loss.attempt
-        if quarantined is not None:
-            return self._give_up(request, quarantined, now)
-        self.suspected.mark_in_flight(request)
-        request.hedge_at = NEVER
-        request.due_at = request.deadline
-        attempt.lost = True
-        request.loss = _named(attempt, loss.error)
-        again = self._again(request, attempt, Outcome.LOST, now, process_ended=True)
-        return again if again is not None else self._give_up(request, request.loss, now)
-
-    def _cleared(self, request: Request, attempt: Attempt, now: int) -> list[Instruction]:
-        """A worker answered it and lives: identical requests that waited are no suspects either."""
-        instructions: list[Instruction] = []
-        for other in self.suspected.answered(request, attempt):
-            try:
-                replica = placing.place(other, now)
-            except IsochroneError as error:
-                instructions += self._give_up(other, error, now)
-            else:
-                instructions.append((Do.SEND, other, accounts.begin(other, replica, now)))
-        return instructions + self._pump(now)
-
-    def _pump(self, now: int) -> list[Instruction]:
-        """Send suspects to endpoints that have room for one."""
-        instructions: list[Instruction] = []
-        if self.suspected.has_waiting and not self._is_pumping:
-            self._is_pumping = True
-            try:
-                self.suspected.pump(lambda request, occupied: self._place_alone(request, occupied, now, instructions))
-            finally:
-                self._is_pumping = False
-        return instructions
-
-    def _place_alone(
-        self, request: Request, occupied: Collection[str], now: int, instructions: list[Instruction]
-    ) -> str | Placed:
-        """Send a suspect to an endpoint that is not occupied, unless it has tried them all."""
-        if request.over:
-            return Placed.ENDED
-        replica_set = request.replica_set
-        replicas = replica_set.replicas
-        replica = placing.beside(request, tuple(replicas[each] for each in occupied if each in replicas), now)
-        if replica is not None:
-            if request.tried:
-                request.served.retries += 1
-            instructions.append((Do.SEND, request, accounts.begin(request, replica, now)))
-            return replica.endpoint.address
-        if any(each not in request.tried for each in replica_set.balancer.eligible):
-            return Placed.WAITS
-        if replica_set.whole is not None:
-            # No other replica in this tier: any other tier will do now.
-            request.replica_set = replica_set.whole
-            return self._place_alone(request, occupied, now, instructions)
-        instructions += self._give_up(request, request.loss or request.served.nobody(replica_set), now)
-        return Placed.ENDED
-
     # Time, endpoints and callers.
 
     def due(self, request: Request, now: int) -> list[Instruction]:
@@ -492,16 +348,6 @@ class RequestMachine:
         request.hedge_at = NEVER
         request.due_at = min(request.deadline, request.patience_until)
         return self._hedge(request, now)
-
-    def _hedge(self, request: Request, now: int) -> list[Instruction]:
-        if len(request.attempts) != 1 or request.attempts[0].streaming:
-            return []
-        replica = placing.another(request, now)
-        served = request.served
-        if replica is None or not served.hedging.may_send(request.replica_set.balancer.eligible, replica, now):
-            return []
-        served.hedges += 1
-        return [(Do.SEND, request, accounts.begin(request, replica, now))]
 
     def _expire(self, request: Request, now: int) -> list[Instruction]:
         self._count_failure(request)
@@ -545,14 +391,6 @@ class RequestMachine:
                 request.due_at = min(request.due_at, request.patience_until)
         return instructions
 
-    def _can_move(self, request: Request) -> bool:
-        """Whether another replica could take a request whose attempt is given up."""
-        retries = request.served.rules.retries
-        if not retries.enabled or len(request.tried) >= retries.attempts:
-            return False
-        others = any(replica not in request.tried for replica in request.replica_set.balancer.eligible)
-        return others and may_repeat(retries, request.kind, Outcome.LOST)
-
     def _leave(self, request: Request, endpoint: Endpoint, now: int) -> list[Instruction]:
         """Give up a request's attempts at an endpoint."""
         error = ConnectionLost("the worker does not answer health checks")
@@ -569,47 +407,3 @@ class RequestMachine:
             if served is not None:
                 served.suspected = False
         return self._pump(now)
-
-    # The end.
-
-    def _give_up(self, request: Request, error: IsochroneError, now: int) -> list[Instruction]:
-        """Nothing is left to try."""
-        instructions = [*self._cancel(request, now), *self._finish(request, now)]
-        self._count_failure(request)
-        if request.rejection is not None and not isinstance(error, Quarantined):
-            instructions.append((Do.ANSWER, request, request.rejection))
-        else:
-            instructions.append((Do.REJECT, request, error.begun() if request.may_have_run else error))
-        return instructions
-
-    def _cancel(self, request: Request, now: int, *, unneeded: bool = False) -> list[Instruction]:
-        """Every attempt in flight is of no use any more. ``unneeded``: another attempt's answer came first."""
-        if not request.attempts:
-            return []
-        attempts, request.attempts = request.attempts, []
-        for attempt in attempts:
-            accounts.drop(attempt, now, unneeded=unneeded)
-        return [(Do.CANCEL, request, attempt) for attempt in attempts]
-
-    def _finish(self, request: Request, now: int) -> Iterable[Instruction]:
-        request.over = True
-        self.open.pop(request, None)
-        if request.granted is not None:
-            quota_accounts.leave(request, now)
-        if request.shadow is not None:
-            request.shadow.ended(len(request.body))
-        if request.suspect is not None:
-            self.suspected.over(request)
-            return self._pump(now)
-        return ()
-
-    def _count_failure(self, request: Request) -> None:
-        """A version under evaluation, or the one it is compared with, has cost a caller an answer."""
-        if request.served.trial is not None and request.shadow is None:
-            request.served.trial.ended(request.replica_set.version, 0, True)
-
-
-def _named(attempt: Attempt, error: IsochroneError) -> ConnectionLost:
-    """Whatever it was, an answer that is too large included, it was not the caller's mistake."""
-    unprocessed = isinstance(error, ConnectionLost) and error.unprocessed
-    return ConnectionLost(f"worker {attempt.replica.endpoint.address}: {error}", unprocessed=unprocessed)

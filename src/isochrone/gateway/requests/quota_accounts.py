@@ -12,7 +12,6 @@ class QuotaExceeded(QueueFull):
     """The quota of a caller is used up; ``retry_after`` in whole seconds."""
 
     code = "quota"
-    retryable = False
 
     def __init__(self, message: str, retry_after: int) -> None:
         super().__init__(message)

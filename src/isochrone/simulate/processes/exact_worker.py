@@ -110,8 +110,8 @@ class ExactWorker(Worker):
             self._pump(now)
 
     def _settle_refused(self, now: int) -> None:
-        refused, self.queue.rejected = self.queue.rejected, []
-        for request, _ in refused:
+        rejected, self.queue.rejected = self.queue.rejected, []
+        for request, _ in rejected:
             call = self._forget(request)
             if not call.over:
                 self.answer(now, call, TOO_LATE, self.report(now))

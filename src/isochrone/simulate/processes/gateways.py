@@ -283,7 +283,7 @@ class Gateway:
         """The client knows."""
         tally = request.tally
         if outcome == REFUSED:
-            tally.refused += 1
+            tally.rejected += 1
         elif outcome in (ANSWERED, TOO_LATE):
             if outcome == ANSWERED and now <= request.deadline:
                 tally.in_time += 1
@@ -326,15 +326,11 @@ class Gateway:
 
     def sweep(self, now: int) -> None:
         """Ten times a second: ejections end, newcomers grow, suspects go on."""
-        limit = now - self.served.current.balancer.rules.slow_start_ns
-        # An endpoint whose ejection ends joins again, so this is one look.
-        if any(replica.endpoint.joined_at > limit for replica in self.replicas):
-            self.served.current.refresh(now)
+        self.fleet.refresh(now)
         self.execute(self.machine.sweep(now), now)
 
     def judge(self, now: int) -> None:
         """Once a second: find outliers."""
-        self.served.tick(now)
         if self._outliers.tick(now):
             self.fleet.refresh(now)
 

@@ -34,13 +34,13 @@ def tables(figures: dict[str, Any]) -> Iterable[Table]:
 def _table(title: str, first: str, rows: list[tuple[str, dict[str, Any]]]) -> Table:
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="dim")
     table.add_column(first, no_wrap=True)
-    for column in (*(f"{name} ms" for name in _COLUMNS), "missed", "refused", "failed", "goodput/s"):
+    for column in (*(f"{name} ms" for name in _COLUMNS), "missed", "rejected", "failed", "goodput/s"):
         table.add_column(column, justify="right", no_wrap=True)
     for name, row in rows:
         table.add_row(
             name,
             *(f"{row[f'{column}_ms']:,.2f}" for column in _COLUMNS),
-            *(_share(row[column]) for column in ("missed_share", "refused_share", "failed_share")),
+            *(_share(row[column]) for column in ("missed_share", "rejected_share", "failed_share")),
             f"{row['goodput_per_s']:,.0f}",
         )
     return table

@@ -17,7 +17,7 @@ PERCENTILES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99.9": 0.999}
 class Tally:
     """Outcomes of one kind of request in one phase."""
 
-    __slots__ = ("failed", "in_time", "late", "latency", "offered", "refused", "retried")
+    __slots__ = ("failed", "in_time", "late", "latency", "offered", "rejected", "retried")
 
     def __init__(self) -> None:
         self.offered = 0
@@ -26,7 +26,7 @@ class Tally:
         #: Answered after the deadline, given up at it, or dropped because of it after admission.
         self.late = 0
         #: Rejected by the admission of the gateway or the worker.
-        self.refused = 0
+        self.rejected = 0
         #: Errors, and requests without an eligible worker.
         self.failed = 0
         #: Attempts beyond the first.
@@ -35,13 +35,13 @@ class Tally:
 
     @property
     def settled(self) -> int:
-        return self.in_time + self.late + self.refused + self.failed
+        return self.in_time + self.late + self.rejected + self.failed
 
     def merge(self, other: Tally) -> None:
         self.offered += other.offered
         self.in_time += other.in_time
         self.late += other.late
-        self.refused += other.refused
+        self.rejected += other.rejected
         self.failed += other.failed
         self.retried += other.retried
         self.latency.merge(other.latency)
@@ -56,7 +56,7 @@ class Tally:
             "offered": self.offered,
             "in_time": self.in_time,
             "late": self.late,
-            "refused": self.refused,
+            "rejected": self.rejected,
             "failed": self.failed,
             "retried": self.retried,
             **percentiles,
@@ -64,6 +64,6 @@ class Tally:
             "max_ms": round(self.latency.highest / MILLISECOND, 4),
             "goodput_per_s": round(self.in_time / seconds, 3) if seconds else 0.0,
             "missed_share": round(self.late / offered, 6),
-            "refused_share": round(self.refused / offered, 6),
+            "rejected_share": round(self.rejected / offered, 6),
             "failed_share": round(self.failed / offered, 6),
         }

@@ -111,7 +111,7 @@ def _medians(runs: Sequence[dict[str, Any]]) -> tuple[float, ...]:
 
 
 def _missed(runs: Sequence[dict[str, Any]]) -> float:
-    lost = sum(figures["late"] + figures["refused"] + figures["failed"] for figures in runs)
+    lost = sum(figures["late"] + figures["rejected"] + figures["failed"] for figures in runs)
     return float(lost / sum(figures["offered"] for figures in runs))
 
 

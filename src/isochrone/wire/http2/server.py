@@ -170,7 +170,7 @@ class Http2ServerConnection(AcceptedConnection):
             return
         stream = self.streams[stream_id] = ServerStream(self, stream_id, head)
         if self.share.is_exceeded:
-            self.listener.budget.refused += 1
+            self.listener.budget.rejected += 1
             stream.remote_done = ends
             stream.reject_for_memory()
             return
@@ -259,7 +259,7 @@ class Http2ServerConnection(AcceptedConnection):
             if stream.consumer is not None:
                 stream.consumer.shed()
             elif not stream.begun and not stream.local_done:
-                self.listener.budget.refused += 1
+                self.listener.budget.rejected += 1
                 stream.shed()
 
     def finished_early(self, stream: Stream) -> None:
