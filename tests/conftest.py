@@ -22,6 +22,8 @@ hypothesis.settings.register_profile("isochrone", derandomize=True, deadline=Non
 hypothesis.settings.register_profile(
     "soak", derandomize=True, deadline=None, max_examples=2000, stateful_step_count=110, database=None
 )
+# For one test and many hours of thought: run it with several seeds (``--hypothesis-seed``), one process each.
+hypothesis.settings.register_profile("thorough", deadline=None, max_examples=50_000, database=None)
 hypothesis.settings.load_profile("isochrone")
 
 # A run under ``nohup`` ignores SIGHUP, one in the background of a script SIGINT, and so would every process that a test

@@ -1,7 +1,9 @@
-"""All errors that a caller can see, as one tree.
+"""The errors that a caller can see, as one tree.
 
-Each class has a stable ``code`` (for logs and metrics), the HTTP and gRPC statuses of the answer, and whether a retry
-can succeed. The transports read these attributes; this module knows no transport.
+Each class has a stable ``code`` (for logs and metrics) and the HTTP and gRPC statuses of the answer. The transports
+read these attributes; this module knows no transport. A few packages subclass them for errors of their own, with the
+statuses given here. What the wire rejects before a request is whole (limits of size, time and connections) has a status
+and no class.
 
     IsochroneError
     ├── InvalidArgument          400  INVALID_ARGUMENT     an invalid request or file

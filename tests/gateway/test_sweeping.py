@@ -56,6 +56,35 @@ def test_a_request_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(run())
 
 
+def test_a_fault_with_one_request_ends_that_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = Gateway(GatewayRules(), WireLimits())
+    aborted: list[Any] = []
+
+    class Faulty(Due):
+        deadline = 0
+        over = False
+
+        def __init__(self) -> None: ...
+
+        def expire(self) -> None:
+            raise ValueError("a fault of ours")
+
+        def abort(self) -> None:
+            aborted.append(self)
+
+    def due(request: Any, now: int) -> list[Any]:
+        raise ValueError("a fault of ours")
+
+    monkeypatch.setattr(gateway.machine, "due", due)
+    first, second, stream = Faulty(), Faulty(), Faulty()
+    gateway.machine.open.update({first: None, second: None})  # type: ignore[dict-item]
+    gateway.streams.add(stream)  # type: ignore[arg-type]
+    gateway.sweep(1)
+    assert aborted == [first, second, stream]
+    assert not gateway.machine.open
+    assert not gateway.streams
+
+
 def test_what_is_remembered_of_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_requests, "_MAX_STARTS_BYTES", 10_000)
     http_requests._plain_starts.clear()

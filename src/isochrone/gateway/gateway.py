@@ -377,7 +377,7 @@ class Gateway:
                 self._due(request, now)
         if self.streams:
             for stream in [one for one in self.streams if now >= one.deadline and one not in self.machine.open]:
-                stream.expire()
+                self._expire(stream)
         if self.fleet.holding:
             self.execute(self.machine.expire_held(now))
 
@@ -418,6 +418,16 @@ class Gateway:
             # A fault of ours with one request must not end the sweep: all others' deadlines hang on it.
             log.error("a request failed unexpectedly", exc_info=error)
             self.machine.open.pop(request, None)
+            request.over = True
+            self._abort(cast("CallerRequest", request))
+
+    def _expire(self, stream: CallerStream) -> None:
+        try:
+            stream.expire()
+        except Exception as error:
+            log.error("a stream failed unexpectedly", exc_info=error)
+            self.streams.discard(stream)
+            self._abort(stream)
 
     async def close(self) -> None:
         """Stop the monitors and give up the requests in flight."""

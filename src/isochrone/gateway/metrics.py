@@ -45,7 +45,6 @@ _DECISIONS = {
     "shadow_copies_left_out": "Copies that were not made because too many were in flight",
 }
 #: Seconds.
-_HOLD_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class GatewayCollector(Collector):
@@ -119,10 +118,7 @@ class GatewayCollector(Collector):
                 versions.add_metric((name,), int(committed.version))
         yield versions
         held = HistogramMetricFamily(_PREFIX + "hold_seconds", "How long requests were held by strict switches")
-        counts = [sum(each <= limit for each in fleet.hold_seconds) for limit in _HOLD_BUCKETS]
-        total = len(fleet.hold_seconds)
-        buckets = [(str(limit), float(count)) for limit, count in zip(_HOLD_BUCKETS, counts, strict=True)]
-        held.add_metric((), [*buckets, ("+Inf", float(total))], sum(fleet.hold_seconds))
+        held.add_metric((), fleet.hold_times.buckets(), fleet.hold_times.seconds)
         yield held
 
     def _workers(self) -> Iterator[Metric]:

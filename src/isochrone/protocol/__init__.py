@@ -14,9 +14,12 @@ To add a header:
   ``grpc.calls.CallHead.extras`` for gRPC's trailing metadata, with the request's ``is_plain`` false.
 - A header of every response, whatever the request: ``wire.http1.exchange.response_head`` (HTTP/1.1),
   ``wire.http2.server_stream.response_block`` (HTTP/2), ``grpc.calls.RESPONSE_HEADERS`` and, for errors,
-  ``grpc.calls.error_block`` (gRPC). Encoded heads are reused.
+  ``grpc.calls.error_block`` (gRPC). Encoded heads are reused. A gateway adds the header to its own responses by the
+  same functions, so ``_NOT_RETURNED`` in both of its codecs must drop the worker's. Not covered: what the wire itself
+  rejects (``wire.listener``, ``wire.http2.server_stream``), and the control API.
 - A header that the operator turns into a request parameter, or requires: ``forwarded_headers`` and ``access``; no code
   is needed.
 
-The gateway forwards the headers of requests and responses; its codecs decide which headers stay at the gateway.
+The gateway forwards the headers of requests and responses, except for the sets ``_NOT_FORWARDED`` and
+``_NOT_RETURNED`` of its codecs; ``gateway.front`` says how to add a header that the gateway reads.
 """

@@ -75,7 +75,7 @@ class TestOneGateway:
         fleet = gateway("a", "b", "c")
         home = place(fleet, b"s7", starts=True)
         for _ in range(50):
-            fleet.model("m").current.balancer.sent(home.replica, 0)
+            home.replica.sent()
         assert place(fleet, b"s7") is home
 
     def test_workers_share_the_sequences(self) -> None:
@@ -310,7 +310,7 @@ def test_sequences_stay_in_the_nearest_tier_whatever_the_load_there() -> None:
         for replica in served.current.replicas.values():
             if replica.endpoint.tier == "edge":
                 replica.reported(LoadReport(9, 9, wait_ms * MILLISECOND, MILLISECOND, MILLISECOND), fleet.clock())
-        request = Request()
+        request = Request(fleet.clock())
         request.served, request.replica_set = served, served.current
         request.deadline = fleet.clock() + 500 * MILLISECOND
         request.demand = Demand(served.affinity.key(b"7"), request.deadline, 1, 1, (), True)

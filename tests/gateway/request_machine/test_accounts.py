@@ -13,8 +13,8 @@ from isochrone.gateway.resilience.breaker import State
 
 
 def begin(fleet: Fleet, replica: Replica, now: int) -> Attempt:
-    request = Request()
-    request.served, request.attempts = fleet.model("m"), []
+    request = Request(now)
+    request.served = fleet.model("m")
     request.replica_set = request.served.current
     return accounts.begin(request, replica, now)
 

@@ -30,11 +30,10 @@ class Noting(CallerRequest):
     """Notes its end; a request named "broken" cannot be sent, and one named "lost" cannot even be rejected."""
 
     def __init__(self, name: str, scene: Scene, timeout_ns: int = 0) -> None:
+        super().__init__(scene.now)
         self.name, self.scene = name, scene
         self.gateway = scene.gateway
         self.served = scene.gateway.fleet.model("m")
-        self.arrived = scene.now
-        self.attempts = []
         self.demand = self.served.plain_demand
         if timeout_ns:
             self.deadline = self.arrived + timeout_ns
@@ -109,7 +108,7 @@ def test_they_go_on_in_order_by_the_new_version() -> None:
     assert scene.sent == [], "the commit alone lets nothing through"
     assert scene.gateway.release() == 2
     assert scene.sent == [("first", "2"), ("second", "2")]
-    assert len(scene.gateway.fleet.hold_seconds) == 1
+    assert scene.gateway.fleet.hold_times.total == 1
     assert scene.gateway.fleet.model("m").plain
 
 
@@ -167,9 +166,9 @@ def test_none_waits_past_its_own_deadline() -> None:
 def test_no_more_wait_than_there_is_room_for() -> None:
     held = Held()
     for _ in range(MOST):
-        held.add(Request())
+        held.add(Request(0))
     with pytest.raises(Unavailable, match="try again"):
-        held.add(Request())
+        held.add(Request(0))
 
 
 def test_the_sweep_of_a_gateway_rejects_those_whose_deadline_has_passed() -> None:

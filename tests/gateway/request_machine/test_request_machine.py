@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from offline import add_members, make_fleet
+from plain_requests import PlainRequest
 
 from isochrone.clock import MILLISECOND, NEVER, SECOND
 from isochrone.errors import ConnectionLost, IsochroneError, Unavailable
@@ -16,34 +17,14 @@ from isochrone.gateway.requests.instructions import Do, Instruction
 from isochrone.gateway.requests.machine import RequestMachine
 from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.requests.request import Attempt, Request
+from isochrone.gateway.resilience.hedging import HedgeRules
 from isochrone.gateway.resilience.retry_budget import Kind, RetryRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
-from isochrone.gateway.traffic.fields import Fields
 
 MODEL = {"m": {"1": ""}}
 FINAL = (Do.ANSWER, Do.REJECT, Do.CUT_OFF)
-
-
-class Head:
-    def get(self, name: bytes) -> bytes | None:
-        return None
-
-
-class PlainRequest(Request):
-    """A request without bytes; no two are identical."""
-
-    number = 0
-
-    @property
-    def head(self) -> Fields:
-        return Head()
-
-    @property
-    def body(self) -> bytes:
-        return b""
-
-    def take_fingerprint(self) -> bytes:
-        return b"%d" % self.number
+#: From the first answer on: histories are short.
+HEDGE = HedgeRules(ratio=1.0, least_seen=0)
 
 
 class Requests(RuleBasedStateMachine):
@@ -58,7 +39,7 @@ class Requests(RuleBasedStateMachine):
     def start(self, endpoints: int, idempotent: bool, attempts: int, policy: str) -> None:
         retries = RetryRules(ratio=1.0, floor_per_second=100, attempts=attempts, idempotent=idempotent)
         self.retries = retries
-        self.fleet = make_fleet(GatewayRules(defaults=ModelRules(policy=policy, retries=retries)))
+        self.fleet = make_fleet(GatewayRules(defaults=ModelRules(policy=policy, retries=retries, hedge=HEDGE)))
         add_members(self.fleet, *[MODEL] * endpoints)
         self.served = self.fleet.model("m")
         self.machine = RequestMachine(self.fleet)
@@ -67,15 +48,19 @@ class Requests(RuleBasedStateMachine):
         self.finals: Counter[Request] = Counter()
         self.gone: set[Request] = set()
         self.requests: list[Request] = []
+        #: Endpoints that fail their health checks.
+        self.stalled: set[Any] = set()
         #: Endpoints whose processes are being checked.
         self.checking: list[Any] = []
         #: Sendings of a request that may have run.
         self.runs: Counter[Request] = Counter()
 
     def carry_out(self, instructions: list[Instruction]) -> None:
+        gone = []
         for what, request, subject in instructions:
             if what is Do.SEND:
                 assert request is not None
+                assert subject.replica.endpoint not in gone
                 self.in_flight.append(subject)
                 self.runs[request] += 1
                 assert self.runs[request] <= 1 or (request.kind is Kind.STATELESS and self.retries.idempotent)
@@ -84,8 +69,8 @@ class Requests(RuleBasedStateMachine):
             elif what is Do.CHECK:
                 self.checking.append(subject)
             elif what is Do.GONE:
-                subject.healthy = False
-                self.fleet.rebuild()
+                gone.append(subject)
+                assert not subject.healthy
             elif what in FINAL:
                 assert request is not None
                 assert request.over
@@ -94,10 +79,10 @@ class Requests(RuleBasedStateMachine):
 
     @rule(kind=st.sampled_from([Kind.STATELESS, Kind.STREAM]), timeout_ms=st.sampled_from([0, 5, 100]))
     def arrive(self, kind: Kind, timeout_ms: int) -> None:
-        request = PlainRequest()
+        request = PlainRequest(self.now)
         request.number = len(self.requests)
         request.served = self.served
-        request.arrived, request.attempts, request.kind = self.now, [], kind
+        request.kind = kind
         request.deadline = self.now + timeout_ms * MILLISECOND if timeout_ms else NEVER
         request.demand = Demand(deadline=request.deadline) if timeout_ms else self.served.plain_demand
         self.requests.append(request)
@@ -155,7 +140,9 @@ class Requests(RuleBasedStateMachine):
         member = data.draw(st.sampled_from(list(self.fleet.members.values())))
         member.endpoint.healthy = healthy
         self.fleet.rebuild()
+        self.stalled.discard(member.endpoint)
         if not healthy:
+            self.stalled.add(member.endpoint)
             self.carry_out(self.machine.endpoint_lost(member.endpoint, self.now))
 
     def _take(self, data: st.DataObject) -> Attempt:
@@ -173,6 +160,8 @@ class Requests(RuleBasedStateMachine):
             assert set(request.attempts) == {one for one in self.in_flight if one.request is request}
             waits = self.checking or request.suspect is not None
             assert not is_open or request.attempts or waits, "nothing would ever end it"
+            stalled = request.attempts and all(one.replica.endpoint in self.stalled for one in request.attempts)
+            assert not is_open or not stalled or waits or request.due_at != NEVER, "it would wait as long as they do"
 
 
 TestRequests = Requests.TestCase

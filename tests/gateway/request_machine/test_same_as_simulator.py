@@ -288,7 +288,8 @@ RULES = st.builds(
     ModelRules,
     retries=st.builds(RetryRules, enabled=st.booleans(), idempotent=st.booleans(), attempts=st.integers(1, 4)),
     admission=st.builds(AdmissionRules, enabled=st.booleans()),
-    hedge=st.just(HedgeRules(enabled=False)),
+    # A hedge from the first answer on: histories are short.
+    hedge=st.builds(HedgeRules, enabled=st.booleans(), ratio=st.just(1.0), least_seen=st.just(0)),
     quarantine=st.builds(QuarantineRules, enabled=st.booleans()),
     balancer=st.builds(BalancerRules, slow_start_ns=st.just(0), panic_threshold=st.sampled_from([0.0, 0.5])),
 )
@@ -328,3 +329,15 @@ def test_histories_reach_every_instruction_that_a_simulation_knows() -> None:
     pair.health(2, False)
     found = {said[0] for said in pair.shell.said}
     assert found >= {"SEND", "ANSWER", "REJECT", "CANCEL", "CHECK", "GONE"}
+
+
+def test_histories_reach_hedges() -> None:
+    rules = ModelRules(balancer=BalancerRules(slow_start_ns=0), hedge=HedgeRules(ratio=1.0, least_seen=0))
+    pair = Pair("round_robin", 3, rules, 1)
+    for _ in range(4):
+        pair.arrive(0)
+        pair.end(0, "answer", 0, False)
+    pair.wait(400)
+    pair.arrive(500)
+    pair.wait(30)
+    assert [gateway.fleet.model(MODEL).hedges for gateway in (pair.shell, pair.simulation)] == [1, 1]

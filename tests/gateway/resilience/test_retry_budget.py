@@ -25,7 +25,8 @@ def test_never_more_than_the_share_over_any_window(
     for passed_ms, sends, wishes in steps:
         now += passed_ms * MS
         for _ in range(sends):
-            budget.request(now)
+            budget.unbooked += 1
+            budget.book(now)
             requests.append(now)
         for _ in range(wishes):
             if budget.take(now):
@@ -38,11 +39,13 @@ def test_never_more_than_the_share_over_any_window(
 def test_the_budget_comes_back_as_the_window_slides() -> None:
     budget = Budget(0.1, 0.0, 10 * SECOND)
     for _ in range(100):
-        budget.request(0)
+        budget.unbooked += 1
+        budget.book(0)
     assert [budget.take(0) for _ in range(12)] == [True] * 10 + [False] * 2
     assert not budget.take(5 * SECOND)
     for _ in range(20):
-        budget.request(11 * SECOND)
+        budget.unbooked += 1
+        budget.book(11 * SECOND)
     assert [budget.take(11 * SECOND) for _ in range(3)] == [True, True, False]
 
 
@@ -54,5 +57,6 @@ def test_a_quiet_model_may_still_retry() -> None:
 def test_switched_off_nothing_is_granted() -> None:
     budget = retry_budget(RetryRules(enabled=False))
     for _ in range(1_000):
-        budget.request(0)
+        budget.unbooked += 1
+        budget.book(0)
     assert not budget.take(0)

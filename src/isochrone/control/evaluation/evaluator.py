@@ -47,11 +47,11 @@ class Evaluator:
         self.judged: dict[str, Verdict] = {}
         self._tasks: dict[str, tuple[str, asyncio.Task[None]]] = {}
         self._gateways: Mapping[str, GatewayRecord] = {}
-        self._world: ObservedState | None = None
+        self._observed: ObservedState | None = None
 
     def update(self, decision: Decision, observed: ObservedState) -> None:
         """Start and stop evaluations as the decision asks for."""
-        self._gateways, self._world = observed.gateways, observed
+        self._gateways, self._observed = observed.gateways, observed
         record = decision.record
         identity = record.identity
         if decision.compares and record.compare is not None:
@@ -179,7 +179,7 @@ class Evaluator:
     async def _replay(self, model: str, change: Change, samples: list[Sample], rule: CompareRule) -> Comparison:
         ends = time.monotonic() + rule.timeout
         while True:
-            for worker in self._world.of_pools(change.pools).values() if self._world is not None else ():
+            for worker in self._observed.of_pools(change.pools).values() if self._observed is not None else ():
                 if {change.before, change.version} <= set(worker.ready(model)):
                     return await compare_versions(samples, worker.record, model, change.before, change.version, rule)
             if time.monotonic() > ends:

@@ -11,6 +11,7 @@ import structlog
 from isochrone.clock import now_ns
 from isochrone.errors import InvalidArgument, NotFound, Unavailable
 from isochrone.gateway.fleet.commitment import Commitment
+from isochrone.gateway.fleet.hold_times import HoldTimes
 from isochrone.gateway.fleet.member import Member
 from isochrone.gateway.fleet.served_model import PolicyMaker, ServedModel, policy_of_rules
 from isochrone.gateway.replicas import LoadReport
@@ -27,8 +28,6 @@ log = structlog.get_logger()
 
 #: Epochs that callers may ask for, and whose versions keep their replica sets.
 _EPOCHS_KEPT = 2
-#: Durations of switches that are remembered.
-_HOLDS_KEPT = 1024
 #: Models a gateway keeps replica sets for; more are served without a replica set of their own.
 _MAX_GROUPS = 10_000
 
@@ -59,11 +58,10 @@ class Fleet:
         #: By epoch, the last one last: what is committed of each model. Of the one before, requests may still be under
         #: way, and callers may ask for it.
         self.epochs: dict[int, Mapping[str, Commitment]] = {}
-        #: Models that wait for a switch; and how long switches took that are over, in seconds, for the metrics page.
+        #: Models that wait for a switch; and how long switches took that are over, for the metrics page.
         self.holding: frozenset[str] = frozenset()
-        self.hold_seconds: list[float] = []
+        self.hold_times = HoldTimes()
         self._held_since = 0
-        self.holds = 0
         #: The listener's, where callers' and workers' connections take turns together.
         self.turn: Turn | None = None
         self._limits = limits
@@ -173,9 +171,13 @@ class Fleet:
         for served in held:
             served.hold(False)
         if held:
-            self.holds += 1
-            self.hold_seconds.append((now - self._held_since) / 1e9)
-            del self.hold_seconds[:-_HOLDS_KEPT]
+            self.hold_times.add((now - self._held_since) / 1e9)
+
+    @property
+    def has_quotas(self) -> bool:
+        """Whether requests of any model may be over a quota."""
+        rules = self.rules
+        return bool(self.quotas) or any(each.quota.enabled for each in (rules.defaults, *rules.models.values()))
 
     def configure(self, rules: GatewayRules) -> None:
         """These are the rules from now on; models whose own did not change keep all they have learned."""

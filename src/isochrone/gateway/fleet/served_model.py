@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
+#: One answer in eight tells hedges how long answers take; one in 64 once they are sent.
+_FIRST_LATENCIES, _LATER_LATENCIES = 7, 63
 #: Workers of a tier looked at to tell what it would take there.
 _TIER_SAMPLE = 8
 
@@ -134,6 +136,8 @@ class ServedModel:
         #: After how long a second copy may go, looked up ten times a second; 0: none does.
         self.hedge_delay_ns = 0
         self._hedges = rules.hedge.enabled and rules.retries.idempotent
+        #: Requests whose number has none of these bits tell hedges how long answers take; 0: none do.
+        self.latency_mask = _FIRST_LATENCIES if self._hedges else 0
         #: Of one model on one worker from here; 0: no limit.
         self.max_in_flight = rules.breaker.max_in_flight if rules.breaker.enabled else 0
         if self.replica_sets:
@@ -343,6 +347,8 @@ class ServedModel:
             self.hedging.sent(self.requests - self._requests_seen, now)
             self._requests_seen = self.requests
             self.hedge_delay_ns = self.hedging.delay_ns(Kind.STATELESS, NEVER, now) or 0
+            if self.hedge_delay_ns:
+                self.latency_mask = _LATER_LATENCIES
         for replica_set in self.replica_sets.values():
             replica_set.refresh(now)
             for replica in replica_set.replicas.values():

@@ -93,14 +93,16 @@ _blocks: dict[int, tuple[Headers, bytes]] = {}
 _good: dict[int, tuple[Headers, bytes]] = {}
 
 
-def returned_block(status: int, fields: Headers, keep_load: bool = False) -> bytes:
-    """Headers (``status`` set) or trailers (0) as the caller gets them."""
+def returned_block(status: int, fields: Headers, *, keep_load: bool = False, recurs: bool = True) -> bytes:
+    """Headers (``status`` set) or trailers (0) as the caller gets them. ``recurs``: the same object may come again."""
     found = _blocks.get(id(fields))
     if found is not None and found[0] is fields and not keep_load:
         return found[1]
-    kept = tuple(field for field in fields if field[0] not in _NOT_RETURNED or keep_load)
+    kept = tuple(
+        field for field in fields if field[0] not in _NOT_RETURNED or (keep_load and field[0] == ORCA_BINARY_HEADER)
+    )
     block = response_block(status, kept) if status else trailer_block(kept)
-    if not keep_load and len(block) <= _MAX_BLOCK_BYTES:
+    if recurs and not keep_load and len(block) <= _MAX_BLOCK_BYTES:
         if len(_blocks) >= 1024:
             _blocks.clear()
         _blocks[id(fields)] = (fields, block)
@@ -193,12 +195,11 @@ class GrpcRequest(CallerRequest):
     def __init__(
         self, route: GrpcRoute, stream: ServerStream, served: ServedModel, opening: Opening, message: Buffer, start: int
     ) -> None:
+        super().__init__(stream.arrived)
         self.gateway = route.gateway
         self.exchange = stream
         self.served = served
-        self.arrived = stream.arrived
         self.demand = served.plain_demand
-        self.attempts = []
         self.route = route
         stream.owner = self
         #: The message, and where it begins: behind its prefix, or at 0 when it had to be decompressed.
@@ -206,8 +207,8 @@ class GrpcRequest(CallerRequest):
         self.start = start
         if route.epoch is not None:
             self.asked_epoch = route.epoch
-        timeout = route.timeout_ns or served.deadline_ns
-        if opening is PLAIN and not timeout and not served.affinity.header:
+        timeout = route.timeout_ns
+        if opening is PLAIN and not timeout and not served.deadline_ns and not served.affinity.header:
             return
         if opening.version:
             self.version = opening.version.decode("utf-8", "replace")
@@ -218,6 +219,7 @@ class GrpcRequest(CallerRequest):
             # A sequence lives on one worker, and none of its requests may run twice.
             key = served.affinity.key(opening.sequence)
             self.kind = Kind.SEQUENCE
+        timeout = timeout or served.deadline_ns
         if timeout:
             self.deadline = self.arrived + timeout
         if timeout or key or opening.priority:
@@ -302,35 +304,32 @@ class GrpcRequest(CallerRequest):
     def answer(self, attempt: UpstreamAttempt) -> None:
         stream = cast("ServerStream", self.exchange)
         trailers = attempt.trailers
-        if attempt.streaming:
-            stream.end_with_trailers(returned_block(0, trailers, self.route.call.wants_load))
-            return
         good = _good.get(id(trailers))
-        if good is not None and good[0] is trailers and self.route.returns_plainly:
+        if good is not None and good[0] is trailers and self.route.returns_plainly and not attempt.streaming:
             head = _blocks.get(id(attempt.headers))
             if head is not None and head[0] is attempt.headers and len(attempt.body) == 1 and attempt.status == 200:
                 stream.respond_unary(head[1], attempt.body[0], attempt.size, good[1])
                 return
-        keep = self.route.wants_load
-        if self.route.call.wants_timing and trailers:
+        route = self.route
+        if route.call.wants_timing and trailers:
             trailers = through_gateway(trailers, now_ns() - self.arrived)
-        if self.route.explains:
+        if route.explains:
             placement = explanation(self, attempt, self.gateway.clock())
             trailers = (*(trailers or attempt.headers), (PLACEMENT_HEADER, placement))
-            keep = True
-        if self.route.epoch is not None:
-            trailers = (*(trailers or attempt.headers), (EPOCH_HEADER, self.answered_epoch(self.route.epoch)))
-            keep = True
-        if keep and trailers:
+        if route.epoch is not None:
+            trailers = (*(trailers or attempt.headers), (EPOCH_HEADER, self.answered_epoch(route.epoch)))
+        if route.wants_load and trailers:
             trailers = tuple(self._relayed(field) for field in trailers)
         if not trailers:
-            # One block: a refusal, or an answer without a message.
-            stream.end_with_trailers(returned_block(200, attempt.headers, keep))
+            # One block: a rejection, or an answer without a message.
+            stream.end_with_trailers(returned_block(200, attempt.headers, keep_load=route.wants_load))
+            return
+        last = returned_block(0, trailers, keep_load=route.wants_load, recurs=trailers is attempt.trailers)
+        if attempt.streaming:
+            stream.end_with_trailers(last)
             return
         body = attempt.body[0] if len(attempt.body) == 1 else b"".join(attempt.body)
-        stream.respond_unary(
-            returned_block(200, attempt.headers), body, attempt.size, returned_block(0, trailers, keep)
-        )
+        stream.respond_unary(returned_block(200, attempt.headers), body, attempt.size, last)
 
     def _relayed(self, field: Header) -> Header:
         name, value = field

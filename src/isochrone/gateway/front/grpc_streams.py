@@ -2,8 +2,8 @@
 
 The first message names the model, and with it the request arrives at the machine; all later messages follow it to the
 same endpoint. Each message is stamped with the version that its stream was admitted with. A model that a later message
-is the first to name is admitted then, and waits for a strict switch like a first one. Quotas count every message. Both
-directions wait for each other's windows: a slow reader on one side stops the sender on the other.
+is the first to name gets its version then, and waits for a strict switch like a first one. Quotas count every message.
+Both directions wait for each other's windows: a slow reader on one side stops the sender on the other.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from isochrone.gateway.front.grpc_requests import (
     not_grpc,
     returned_block,
     timeout_field,
-    trailer_block,
 )
 from isochrone.gateway.front.rejected_messages import RejectedMessages
 from isochrone.gateway.front.stamps import Stamps
@@ -106,17 +105,16 @@ class StreamRequest(CallerStream):
 
     gateway: Gateway
     attempt_type: ClassVar[type[Attempt]] = StreamAttempt
-    kind = Kind.STREAM
     can_ask = False
     #: Which of its messages ended a process cannot be known.
     may_be_suspect = False
 
     def __init__(self, route: StreamRoute, stream: ServerStream) -> None:
+        super().__init__(stream.arrived)
+        self.kind = Kind.STREAM
         self.route = route
         self.gateway = route.gateway
         self.exchange = stream
-        self.arrived = stream.arrived
-        self.attempts = []
         timeout = route.call.timeout_ns
         if timeout:
             self.deadline = stream.arrived + timeout
@@ -140,7 +138,7 @@ class StreamRequest(CallerStream):
         #: Something was sent either way since the gateway, stopping, last looked.
         self._active = True
         self._headers_sent = False
-        #: Answers to messages over their quota; None: no quotas apply.
+        #: Answers to messages over their quota; None: there were no quotas when it began.
         self._rejections: RejectedMessages | None = None
         stream.owner = self
         self.gateway.streams.add(self)
@@ -293,7 +291,7 @@ class StreamRequest(CallerStream):
             return
         if not self._has_arrived:
             self._arrive(opening)
-        elif self._rejections is not None and self._is_over_quota(opening, message):
+        elif self._is_over_quota(opening, message):
             return
         if self.over:
             return
@@ -315,18 +313,20 @@ class StreamRequest(CallerStream):
         self.gateway.arrive(self)
         if not self.over:
             self._stamps.add(opening, b"" if self.version else self.replica_set.stamp)
-            if served.quotas:
+            if self.gateway.fleet.has_quotas:
                 self._rejections = RejectedMessages()
 
     def _is_over_quota(self, opening: Opening, message: Buffer) -> bool:
         """Count a message; one over its quota is answered here, and the stream goes on."""
         served = self.gateway.fleet.model(opening.model.decode("utf-8", "replace"))
+        if not served.quotas:
+            return False
         try:
             quota_accounts.count_message(self, served, self.gateway.clock())
         except quota_accounts.QuotaExceeded as error:
             rejections = self._rejections
             if rejections is None or rejections.is_full or self._stream.is_congested:
-                raise  # it asks for more than it may, and does not read the answers
+                raise  # it asks for more than it may, and does not read the answers; or quotas are new
             rejections.add(message, error)
             self._send_rejections()
             self._give_back()
@@ -490,7 +490,7 @@ class StreamRequest(CallerStream):
             self._send_headers(attempt.headers)
             self._stream.end_with_trailers(returned_block(0, attempt.trailers))
         elif self._headers_sent:
-            self._stream.end_with_trailers(trailer_block(attempt.headers))
+            self._stream.end_with_trailers(returned_block(0, attempt.headers, recurs=False))
         else:
             self._stream.end_with_trailers(returned_block(200, attempt.headers))
 

@@ -24,6 +24,7 @@ from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.requests.quota_accounts import QuotaExceeded
+from isochrone.gateway.requests.request import Request
 from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.conformance import foreign_http
 from isochrone.gateway.resilience.retry_budget import Kind
@@ -230,17 +231,16 @@ class HttpRequest(CallerRequest):
     gateway: Gateway
 
     def __init__(self, route: HttpRoute, exchange: Exchange, served: ServedModel) -> None:
+        Request.__init__(self, exchange.arrived)
         self.gateway = route.gateway
         self.exchange = exchange
         self.served = served
-        self.arrived = exchange.arrived
         self.demand = served.plain_demand
-        self.attempts = []
         self.route = route
         if not route.is_plain:
             self.version, self.asked_epoch, self.kind = route.version, route.epoch, route.kind
         exchange.owner = self
-        timeout = route.timeout_ns or served.deadline_ns
+        timeout = route.timeout_ns
         key = served.affinity_key(exchange.head) if served.affinity.header else b""
         priority = served.priority
         starts_sequence = False
@@ -258,6 +258,7 @@ class HttpRequest(CallerRequest):
                     # A sequence lives on one worker, and none of its requests may run twice.
                     key = served.affinity.key(sequence)
                     self.kind = Kind.SEQUENCE
+        timeout = timeout or served.deadline_ns
         if timeout:
             self.deadline = self.arrived + timeout
         if timeout or key or priority != served.priority:
@@ -348,23 +349,24 @@ class HttpRequest(CallerRequest):
         if known is not None and known[0] is attempt.headers and route.returns_plainly:
             self.exchange.respond(attempt.status, known[1], attempt.body)
             return
-        headers = self._returned(attempt)
+        self.exchange.respond(attempt.status, self._returned(attempt), attempt.body)
+
+    def _returned(self, attempt: UpstreamAttempt) -> Headers:
+        """The headers of the answer: the worker's, and what the request asks for."""
+        route = self.route
+        headers = returned(attempt.headers, route.wants_load)
+        if route.wants_load:
+            leaving = self.gateway.is_leaving
+            headers = tuple(
+                (name, relayed(value, leaving)) if name == ORCA_HEADER else (name, value) for name, value in headers
+            )
         if route.wants_timing:
             headers = through_gateway(headers, now_ns() - self.arrived)
         if route.explains:
             headers = (*headers, (PLACEMENT_HEADER, explanation(self, attempt, self.gateway.clock())))
         if route.epoch is not None:
             headers = (*headers, (EPOCH_HEADER, self.answered_epoch(route.epoch)))
-        self.exchange.respond(attempt.status, headers, attempt.body)
-
-    def _returned(self, attempt: UpstreamAttempt) -> Headers:
-        if not self.route.wants_load:
-            return returned(attempt.headers, False)
-        leaving = self.gateway.is_leaving
-        return tuple(
-            (name, relayed(value, leaving)) if name == ORCA_HEADER else (name, value)
-            for name, value in returned(attempt.headers, True)
-        )
+        return headers
 
     def reject(self, error: IsochroneError) -> None:
         if isinstance(error, QuotaExceeded):
@@ -391,10 +393,7 @@ class HttpRequest(CallerRequest):
             self.gateway.answered_foreign(attempt)
             return
         self.gateway.streaming(attempt)
-        headers = self._returned(attempt)
-        if self.route.explains:
-            headers = (*headers, (PLACEMENT_HEADER, explanation(self, attempt, self.gateway.clock())))
-        self.exchange.start(attempt.status, headers)
+        self.exchange.start(attempt.status, self._returned(attempt))
         pieces, attempt.body = attempt.body, []
         for piece in pieces:
             self.pass_on(attempt, piece)

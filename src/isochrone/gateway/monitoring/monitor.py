@@ -103,6 +103,7 @@ class Monitor:
     def process_gone(self) -> None:
         """Its process has ended, for certain. What was under way there is told by its own connections."""
         self._failures = max(self._failures, self._rules.failures)
+        self.member.connections.drop_idle()
         self._not_ready("its process is gone", lost=False)
         # Unless connections are half open: then the next check without an answer gives up what is in flight there.
         self._is_loss_due = True

@@ -127,22 +127,11 @@ class Balancer:
         replica = self.policy.choose(demand, now)
         if self._starting and replica.weight < 1 and not demand.key and self._random.random() > replica.weight:
             # Slow start, whatever the policy: a part of what it gives a newcomer is chosen anew among the others.
-            again = Demand(demand.key, demand.deadline, demand.rows, demand.priority, (*demand.avoid, replica))
-            other = self.policy.choose(again, now)
+            other = self.policy.choose(demand.avoiding((*demand.avoid, replica)), now)
             if other not in demand.avoid:
                 # A newcomer is still better than one that was tried in vain.
                 replica = other
         return replica
-
-    def sent(self, replica: Replica, now: int) -> int:
-        """A request goes to it; ``ended`` wants the returned load back."""
-        load = replica.sent()
-        self.policy.sent(replica, now)
-        return load
-
-    def ended(self, replica: Replica, load: int, latency_ns: int, failed: bool, now: int) -> None:
-        replica.ended(load, latency_ns, failed, now)
-        self.policy.ended(replica, latency_ns, failed, now)
 
     def dropped(self, replica: Replica, sent_at: int, now: int, *, unneeded: bool = False) -> None:
         """An attempt ended without evidence about the replica; see ``Policy.dropped``."""

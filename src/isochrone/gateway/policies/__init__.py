@@ -7,11 +7,16 @@ To add a policy:
 - Options are keyword-only arguments of ``__init__``, checked with ``toolkit.options``. Rules files set them
   under ``policy_options``, scenarios of the simulator under ``options``, without further code.
 - Register the class in ``_CLASSES`` below, and the module in the layers of "Routing policies do not know each other" in
-  pyproject.toml.
+  import-contracts.toml. fleet.yaml, rules files, the command line, the simulator and the benches go by ``NAMES``.
 - ``tests/gateway/policies/test_every_policy.py`` runs every registered policy. Add a test of the rule itself beside it.
-- Add a row to the table "Policies" in docs/gateway.md. Counters go into ``counts`` and the table "Metrics" there.
+- Add a row to the table "Policies" in docs/gateway.md. Counters go into ``counts`` and the table "Metrics" there. Run
+  ``make docs``; README.md and docs/architecture.svg say how many policies there are.
 
-A policy must not perform I/O, read a clock or import other parts of the gateway.
+What a policy knows of a request is ``base.Demand``. The gateway does not parse tensors, so a new figure must come from
+the head or the first fields of a message: the codecs in ``gateway.front`` set it, ``ServedModel.plain_demand`` stands
+for requests without any, and ``simulate.processes.gateways`` sets it in simulations.
+
+A policy must not perform I/O or read a clock. Of the gateway it imports ``replicas`` alone.
 """
 
 from __future__ import annotations

@@ -34,12 +34,17 @@ class Demand:
         self.key = key
         #: The instant by which the answer must arrive.
         self.deadline = deadline
+        #: Rows of the batch. 1 in the gateway, which does not parse shapes; simulations know it.
         self.rows = rows
         self.priority = priority
         #: Replicas already tried: chosen only when no other is eligible.
         self.avoid = avoid
         #: It carries ``sequence_start``.
         self.starts_sequence = starts_sequence
+
+    def avoiding(self, replicas: tuple[Replica, ...]) -> Demand:
+        """The same without replicas that were tried."""
+        return Demand(self.key, self.deadline, self.rows, self.priority, replicas, self.starts_sequence)
 
 
 class Policy:

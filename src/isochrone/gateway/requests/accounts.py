@@ -6,6 +6,7 @@ not).
 
 from __future__ import annotations
 
+from isochrone.clock import SECOND
 from isochrone.gateway.replicas import Replica
 from isochrone.gateway.requests.request import Attempt, Request
 from isochrone.gateway.resilience.breaker import Breaker
@@ -14,6 +15,8 @@ from isochrone.gateway.resilience.retry_budget import Kind
 #: A replica's load report is asked for this often: asking every time would make every answer's head a new one, to be
 #: parsed.
 ASK_NS = 2_000_000
+#: A request that no other replica can take stays with an endpoint that fails its health checks for so long.
+PATIENCE_NS = 2 * SECOND
 #: Weight of one rejection in the error rate of a replica that reports no load.
 _GAIN = 1 / 16
 _STREAM = Kind.STREAM
@@ -33,9 +36,17 @@ def begin(request: Request, replica: Replica, now: int) -> Attempt:
     if replica.breaker is not None:
         attempt.breaker = replica.breaker
         attempt.breaker_round = replica.breaker.sent()
+    if balancer.panicking and not replica.endpoint.healthy:
+        be_patient(request, now)
     request.attempts.append(attempt)
     request.tried = (*request.tried, replica) if request.tried else (replica,)
     return attempt
+
+
+def be_patient(request: Request, now: int) -> None:
+    """A request is on an endpoint that fails its health checks: look again later."""
+    request.patience_until = now + PATIENCE_NS
+    request.due_at = min(request.due_at, request.patience_until)
 
 
 def end(attempt: Attempt, now: int, failed: bool, *, answered: bool = True) -> None:

@@ -33,25 +33,21 @@ class FurtherAttempts(OpenRequests):
             return None
         if placing.is_of_sequence(request):
             return self._move_sequence(request, attempt, now)
-        replica_set = request.replica_set
-        eligible = replica_set.balancer.eligible
-        if len(eligible) < 2 and attempt.replica in eligible:
-            if replica_set.whole is None:
-                return None
-            # No other replica in this tier: any other tier will do now.
-            request.replica_set = replica_set.whole
+        if not placing.has_untried(request):
+            return None
         # The first repetition of what was lost with its connection is free: there is no more of it than was in flight
         # there, and the death of a worker must not cost what the budget happens not to cover.
         free = process_ended or ((attempt.lost or bool(attempt.foreign)) and len(request.tried) == 1)
+        is_suspect = request.suspect is not None
+        replica = None if is_suspect else placing.another(request, now)
+        if replica is None and not is_suspect:
+            return None
         if not free and not served.budget.take(now):
             served.retries_denied += 1
             return None
-        if request.suspect is not None:
+        if replica is None:
             self.suspected.wait(request)
             return self._pump(now)
-        replica = placing.another(request, now)
-        if replica is None:
-            return None
         served.retries += 1
         return [(Do.SEND, request, accounts.begin(request, replica, now))]
 
@@ -91,15 +87,16 @@ class FurtherAttempts(OpenRequests):
         if replica is None or not served.hedging.may_send(request.replica_set.balancer.eligible, replica, now):
             return []
         served.hedges += 1
-        return [(Do.SEND, request, accounts.begin(request, replica, now))]
+        attempt = accounts.begin(request, replica, now)
+        attempt.is_hedge = True
+        return [(Do.SEND, request, attempt)]
 
     def _can_move(self, request: Request) -> bool:
         """Whether another replica could take a request whose attempt is given up."""
         retries = request.served.rules.retries
         if not retries.enabled or len(request.tried) >= retries.attempts:
             return False
-        others = any(replica not in request.tried for replica in request.replica_set.balancer.eligible)
-        return others and may_repeat(retries, request.kind, Outcome.LOST)
+        return placing.has_untried(request) and may_repeat(retries, request.kind, Outcome.LOST)
 
     def _failed(self, request: Request, attempt: Attempt, error: IsochroneError, now: int) -> list[Instruction]:
         """An attempt failed, and its worker's process did not end with it: another worker may do better."""
@@ -122,7 +119,7 @@ class FurtherAttempts(OpenRequests):
             return self._give_up(request, quarantined, now)
         self.suspected.mark_in_flight(request)
         request.hedge_at = NEVER
-        request.due_at = request.deadline
+        request.due_at = min(request.deadline, request.patience_until)
         attempt.lost = True
         request.loss = named(attempt, loss.error)
         again = self._again(request, attempt, Outcome.LOST, now, process_ended=True)

@@ -31,7 +31,7 @@ class Do(IntEnum):
     FOREIGN = 8
     #: Find out whether the process of an endpoint lives, then report it by ``RequestMachine.checked``; the endpoint.
     CHECK = 9
-    #: Send nothing to an endpoint until it answers health checks: its process has ended; the endpoint.
+    #: Begin the health checks of an endpoint anew: its process has ended, and it gets nothing until then; the endpoint.
     GONE = 10
     #: Publish that a request was quarantined; the ``Quarantining``.
     QUARANTINED = 11

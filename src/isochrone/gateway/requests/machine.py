@@ -34,8 +34,6 @@ _SEND, _ANSWER = Do.SEND, Do.ANSWER
 _NOT_BEGUN, _REJECTED, _FAILED = Outcome.NOT_BEGUN, Outcome.REJECTED, Outcome.FAILED
 #: A copy for a shadow is given up after so long.
 _COPY_NS = 10 * SECOND
-#: A request that no other replica can take stays with an endpoint that fails its health checks for so long.
-_PATIENCE_NS = 2 * SECOND
 
 
 class Destination(NamedTuple):
@@ -66,6 +64,8 @@ class RequestMachine(FurtherAttempts):
                 if not self._is_versioned(request):
                     return []
             except IsochroneError as error:
+                served.requests += 1
+                served.rejected += 1
                 request.over = True
                 return [(Do.REJECT, request, error)]
         served.requests += 1
@@ -250,8 +250,8 @@ class RequestMachine(FurtherAttempts):
             # A stream lasts as long as its caller wants: its first answer counts.
             latency = attempt.streaming_at - attempt.sent_at if attempt.streaming_at else now - request.arrived
             served.evaluation.ended(attempt.replica_set.version, latency, outcome is not Outcome.ANSWERED)
-        if not served.requests & 7 and request.kind is Kind.STATELESS:
-            # One answer in eight is enough to know how long they take.
+        mask = served.latency_mask
+        if mask and not served.requests & mask and outcome is Outcome.ANSWERED and _is_hedged(request):
             served.hedging.ended(now - request.arrived)
         if request.granted is not None:
             # What the worker reports of a run: the wait is not the caller's fault.
@@ -315,6 +315,9 @@ class RequestMachine(FurtherAttempts):
                 if not loss.request.over:
                     instructions += self._failed(loss.request, loss.attempt, loss.error, now)
             return instructions + self._pump(now)
+        # At once: whatever is placed from here on must not go there.
+        endpoint.healthy = False
+        self._fleet.refresh(now)
         instructions.append((Do.GONE, None, endpoint))
         guilty: dict[object, Quarantined] = {}
         for case in self.suspected.process_ended(endpoint, losses, now):
@@ -337,17 +340,25 @@ class RequestMachine(FurtherAttempts):
         if now >= request.deadline:
             return self._expire(request, now)
         if now >= request.patience_until:
-            request.patience_until = NEVER
-            request.due_at = min(request.deadline, request.hedge_at)
-            unhealthy = dict.fromkeys(one.replica.endpoint for one in request.attempts)
-            return [
-                each for endpoint in unhealthy if not endpoint.healthy for each in self._leave(request, endpoint, now)
-            ]
+            return self._lose_patience(request, now)
         if now < request.hedge_at:
             return []
         request.hedge_at = NEVER
         request.due_at = min(request.deadline, request.patience_until)
         return self._hedge(request, now)
+
+    def _lose_patience(self, request: Request, now: int) -> list[Instruction]:
+        """Leave endpoints that have been silent all the while."""
+        since = request.patience_until - accounts.PATIENCE_NS
+        request.patience_until = NEVER
+        request.due_at = min(request.deadline, request.hedge_at)
+        instructions: list[Instruction] = []
+        for endpoint in dict.fromkeys(one.replica.endpoint for one in request.attempts):
+            if not endpoint.healthy and endpoint.heard_at <= since:
+                instructions += self._leave(request, endpoint, now)
+            elif not endpoint.healthy:
+                accounts.be_patient(request, now)
+        return instructions
 
     def _expire(self, request: Request, now: int) -> list[Instruction]:
         self._count_failure(request)
@@ -387,8 +398,7 @@ class RequestMachine(FurtherAttempts):
             if self._can_move(request):
                 instructions += self._leave(request, endpoint, now)
             else:
-                request.patience_until = now + _PATIENCE_NS
-                request.due_at = min(request.due_at, request.patience_until)
+                accounts.be_patient(request, now)
         return instructions
 
     def _leave(self, request: Request, endpoint: Endpoint, now: int) -> list[Instruction]:
@@ -407,3 +417,8 @@ class RequestMachine(FurtherAttempts):
             if served is not None:
                 served.suspected = False
         return self._pump(now)
+
+
+def _is_hedged(request: Request) -> bool:
+    """Whether hedges may be sent for such requests."""
+    return request.kind is Kind.STATELESS and request.shadow is None

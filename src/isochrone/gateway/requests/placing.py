@@ -5,11 +5,12 @@ Raises the error that the caller gets when no replica may take the request.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from isochrone.clock import NEVER
 from isochrone.errors import DeadlineExceeded, Unavailable
 from isochrone.gateway.fleet.replica_set import ReplicaSet
 from isochrone.gateway.placement.admission import Refusal
-from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import Replica
 from isochrone.gateway.requests.request import Request
 from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
@@ -42,9 +43,24 @@ def place(request: Request, now: int) -> Replica:
     return replica
 
 
+def has_untried(request: Request) -> bool:
+    """Whether there is a replica that the request was not sent to yet, in its tier or in any other."""
+    tried, whole = request.tried, request.replica_set.whole
+    return any(
+        replica not in tried
+        for replica_set in (request.replica_set, whole)
+        if replica_set is not None
+        for replica in replica_set.balancer.eligible
+    )
+
+
 def another(request: Request, now: int) -> Replica | None:
     """A replica that the request was not sent to yet and that may take it; None: there is none."""
-    replica = request.replica_set.balancer.choose(avoiding(request, request.tried), now)
+    replica_set = request.replica_set
+    if replica_set.whole is not None and all(each in request.tried for each in replica_set.balancer.eligible):
+        # No other replica in this tier: any other tier will do now.
+        request.replica_set = replica_set.whole
+    replica = request.replica_set.balancer.choose(request.demand.avoiding(request.tried), now)
     if replica is None or replica in request.tried or breaker_refusal(request, replica, now):
         return None
     return replica
@@ -54,16 +70,11 @@ def beside(request: Request, occupied: tuple[Replica, ...], now: int) -> Replica
     """``another`` for a suspect, which must not go to replicas whose endpoints have one."""
     avoid = (*request.tried, *occupied)
     balancer = request.replica_set.balancer
-    replica = balancer.choose(avoiding(request, avoid), now)
+    replica = balancer.choose(request.demand.avoiding(avoid), now)
     if replica is None or replica in avoid:
         # A policy that goes by a key may insist on its own choice.
         replica = next((each for each in balancer.eligible if each not in avoid), None)
     return None if replica is None or breaker_refusal(request, replica, now) else replica
-
-
-def avoiding(request: Request, avoid: tuple[Replica, ...]) -> Demand:
-    demand = request.demand
-    return Demand(demand.key, request.deadline, demand.rows, demand.priority, avoid)
 
 
 def breaker_refusal(request: Request, replica: Replica, now: int) -> str:
@@ -89,8 +100,12 @@ def _at_home(request: Request, now: int) -> Replica:
     home = served.sequences.home(request.demand, request.replica_set)
     if home is None:
         raise served.nobody(request.replica_set)
-    request.replica_set = home.replica_set
-    return _admitted(request, home.replica, now, may_move=False)
+    request.replica_set, replica = home.replica_set, home.replica
+    if request.demand.priority != _HIGHEST_PRIORITY:
+        replica = _admitted(request, replica, now, may_move=False)
+    if reason := breaker_refusal(request, replica, now):
+        raise _refused_by_breakers(request, {replica: reason})
+    return replica
 
 
 def _tier_of_sequences(replica_set: ReplicaSet) -> ReplicaSet:
@@ -111,9 +126,13 @@ def _beside_breakers(request: Request, replica: Replica, now: int) -> Replica:
         if not reason:
             return replica
         refused[replica] = reason
-        other = balancer.choose(avoiding(request, tuple(refused)), now)
+        other = balancer.choose(request.demand.avoiding(tuple(refused)), now)
         if other is None or other in refused:
             break
         replica = other
+    raise _refused_by_breakers(request, refused)
+
+
+def _refused_by_breakers(request: Request, refused: Mapping[Replica, str]) -> Unavailable:
     reasons = "; ".join(f"{one.endpoint.address}: {reason}" for one, reason in refused.items())
-    raise Unavailable(f"no worker may take a request for model '{request.served.name}' now ({reasons})")
+    return Unavailable(f"no worker may take a request for model '{request.served.name}' now ({reasons})")

@@ -52,10 +52,6 @@ class Budget:
         #: First attempts that are not in the window yet: the gateway counts here and calls ``book`` ten times a second.
         self.unbooked = 0
 
-    def request(self, now: int) -> None:
-        """Count a first attempt."""
-        self._counts.add(now)
-
     def book(self, now: int) -> None:
         """Move ``unbooked`` into the window."""
         if self.unbooked:

@@ -160,10 +160,8 @@ class Gateway:
     def arrive(self, now: int, work: float, kind: RequestKind, tally: Tally, key: bytes = b"") -> None:
         """A request from a client."""
         tally.offered += 1
-        request = SimulatedRequest()
+        request = SimulatedRequest(now)
         request.served = self.served
-        request.arrived = now
-        request.attempts = []
         request.work = work
         request.tally = tally
         self._arrivals = request.number = self._arrivals + 1
@@ -173,8 +171,6 @@ class Gateway:
         self.execute(self.machine.arrive(request, now), now)
         if request.over:
             return
-        if request.due_at < request.deadline:
-            self.engine.at(request.due_at, self._due_alone, request)
         if request.deadline != NEVER:
             waiting = self._waiting.get(kind.index)
             if waiting is None:
@@ -218,6 +214,8 @@ class Gateway:
         """A hedge may be due, or the patience with an endpoint is over."""
         if not request.over and now >= request.due_at:
             self.execute(self.machine.due(request, now), now)
+            if request.patience_until != NEVER:
+                self.engine.at(request.due_at, self._due_alone, request)
 
     def health(self, now: int, worker: Worker, well: bool) -> None:
         """Active health checks found a change."""
@@ -265,9 +263,11 @@ class Gateway:
         call = attempt.call = Call(request.arrived, request.work, self, request.tally, request.deadline, demand.rows)
         call.priority = demand.priority
         call.attempt = attempt
-        if len(request.tried) > 1:
+        if len(request.tried) > 1 and not attempt.is_hedge:
             request.tally.retried += 1
         self.engine.at(now + self._delay(), self._worker(attempt.replica.endpoint).arrive, call)
+        if request.due_at < request.deadline:
+            self.engine.at(request.due_at, self._due_alone, request)
 
     def _cancel(self, attempt: SimulatedAttempt, now: int) -> None:
         attempt.call.over = True

@@ -197,6 +197,15 @@ class Http1ClientConnection(asyncio.Protocol):
             if len(self.staged) == 1:
                 turn.received(self, b"")
             return
+        self.receive(data)
+
+    def receive(self, data: bytes) -> None:
+        """Process received bytes."""
+        if self.staged:
+            data = self.staged[0] if len(self.staged) == 1 else b"".join(self.staged)
+            self.staged = []
+        if self.closed or not data:
+            return
         if not self.unparsed and self.head is None and len(self.calls) == 1:
             # Most reads are one complete answer with a memoised head, to the only request in progress.
             stop = data.find(b"\r\n\r\n") + 4
@@ -207,15 +216,6 @@ class Http1ClientConnection(asyncio.Protocol):
                 if receiver is not None:
                     receive_whole(receiver, head.status, head.headers, data[stop:], ())
                 return
-        self.receive(data)
-
-    def receive(self, data: bytes) -> None:
-        """Process received bytes."""
-        if self.staged:
-            data = self.staged[0] if len(self.staged) == 1 else b"".join(self.staged)
-            self.staged = []
-        if self.closed or not data:
-            return
         if self.unparsed:
             data = self.unparsed + data
             self.unparsed = b""

@@ -23,7 +23,7 @@ _response_blocks: dict[tuple[int, Headers], bytes] = {}
 
 
 def response_block(status: int, headers: Headers) -> bytes:
-    """The header block of a response, memoised. A header of every HTTP/2 response except gRPC's is added here."""
+    """The header block of a response, memoised. A header of every HTTP/2 response is added here."""
     key = (status, headers)
     block = _response_blocks.get(key)
     if block is None:
