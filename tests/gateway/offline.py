@@ -16,6 +16,7 @@ from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Buffer, Head, Headers
+from isochrone.wire.receiver import Receiver
 
 
 class RecordingTransport(asyncio.Transport):
@@ -86,7 +87,7 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-class Answer:
+class Answer(Receiver):
     """A receiver that notes what it got."""
 
     def __init__(self) -> None:

@@ -32,7 +32,7 @@ def test_every_decision_is_counted_once() -> None:
     for number, part in enumerate((served.current, *served.current.tiers)):
         assert isinstance(part.balancer.policy, Prequal)
         part.balancer.policy.random_fallback = 10**number
-    served.admission.moved, served.admission.refusals, served.admission.probes = 1, 2, 3
+    served.admission.moved, served.admission.rejections, served.admission.probes = 1, 2, 3
     served.tiers.spilled = 4
     assert served.shadow is not None
     served.shadow.copied, served.shadow.left_out = 5, 6

@@ -14,6 +14,7 @@ from isochrone.wire.http1.request_heads import RequestHeads
 from isochrone.wire.http1.server import Http1Connection
 from isochrone.wire.http2.server import Http2ServerConnection
 from isochrone.wire.listener import Listener
+from isochrone.wire.receiver import Receiver
 from isochrone.wire.turn import Turn
 
 
@@ -191,7 +192,7 @@ class ServerEnd:
         return self.transport.take()
 
 
-class RecordingReceiver:
+class RecordingReceiver(Receiver):
     """What came of one request."""
 
     def __init__(self) -> None:

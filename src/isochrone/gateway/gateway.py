@@ -46,7 +46,12 @@ _SWEEP = 0.002
 _IDLE_SWEEP = 0.01
 _REFRESH_NS = 100 * MILLISECOND
 _SEND, _ANSWER, _REJECT, _CANCEL, _CUT_OFF = Do.SEND, Do.ANSWER, Do.REJECT, Do.CANCEL, Do.CUT_OFF
-_FOREIGN, _NOT_BEGUN, _REJECTED = Outcome.FOREIGN, Outcome.NOT_BEGUN, Outcome.REJECTED
+_ANSWERED, _FOREIGN, _NOT_BEGUN, _REJECTED = (
+    Outcome.ANSWERED,
+    Outcome.FOREIGN,
+    Outcome.NOT_BEGUN,
+    Outcome.REJECTED,
+)
 
 
 class Gateway:
@@ -157,6 +162,10 @@ class Gateway:
         outcome = request.outcome(attempt)
         if outcome is _FOREIGN:
             self.answered_foreign(attempt)
+            return
+        if outcome is _ANSWERED and not attempt.asks:
+            # Nearly all answers.
+            self.execute(self.machine.answered(request, attempt, outcome, self.clock()))
             return
         report = request.load_report(attempt) if attempt.asks else None
         is_rejected = outcome is _NOT_BEGUN or outcome is _REJECTED

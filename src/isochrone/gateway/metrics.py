@@ -88,7 +88,7 @@ class GatewayCollector(Collector):
             admission, shadow = served.admission, served.shadow
             values = {
                 "admission_moved": admission.moved,
-                "admission_rejected": admission.refusals,
+                "admission_rejected": admission.rejections,
                 "admission_probes": admission.probes,
                 "tier_spills": served.tiers.spilled,
                 "shadow_copies": shadow.copied if shadow is not None else 0,

@@ -1,15 +1,15 @@
-"""What is known of each worker: its own word, and what was seen from here. Pure records; the clock is handed in.
+"""What a gateway knows of each worker: its load reports, and what was measured here. Pure records.
 
-An ``Endpoint`` is one server. A ``Replica`` is one model on one endpoint: policies choose among those. The gateway and
-the simulator both keep them, by the same three calls: ``sent``, ``ended``, ``reported``.
+An ``Endpoint`` is one worker. A ``Replica`` is one model version on one endpoint: policies choose among replicas. The
+gateway and the simulator both keep them, by the same three calls: ``sent``, ``ended``, ``reported``.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-#: A worker's word is believed for this long.
-NEWS_NS = 100_000_000
+#: A load report is used for this long.
+FRESH_NS = 100_000_000
 #: Weight of one observation in running means.
 _GAIN = 1 / 16
 #: Loads at which latency is remembered: 0, 1, 2, 3–4, 5–8, … requests in flight.
@@ -17,24 +17,24 @@ _LOAD_CLASSES = 16
 
 
 class LoadReport(NamedTuple):
-    """A worker's own word on its load, as it comes with an answer or a probe."""
+    """A worker's report of its load, from an answer or a probe."""
 
     #: Requests in flight on it from everybody, all models.
     in_flight: int
     #: Of those, requests that wait for an instance.
     queue: int
-    #: Until a new request of the model would start, and how long a run with it would take. 0: not told.
+    #: Until a new request of the model would start, and how long a run with it would take. 0: not reported.
     wait_ns: int = 0
     run_ns: int = 0
-    #: How long a run of that request alone would take: the least there can be. 0: not told.
+    #: How long a run of that request alone would take: the least there can be. 0: not reported.
     alone_ns: int = 0
-    #: Bytes; -1: not told.
+    #: Bytes; -1: not reported.
     free_memory: int = -1
     draining: bool = False
 
 
 class Endpoint:
-    """One server, whatever it serves."""
+    """One worker, whatever it serves."""
 
     __slots__ = (
         "address",
@@ -108,11 +108,11 @@ class Replica:
         self.weight = weight
         #: Requests of this model from this gateway under way on it.
         self.in_flight = 0
-        #: Its last word, when that came (0: never), and how many requests were sent to it since.
+        #: Its last load report, when that came (0: never), and how many requests were sent to it since.
         self.report = LoadReport(0, 0)
         self.reported_at = 0
         self.sent_since = 0
-        #: Seen from here: running mean of latency, 0 before the first answer.
+        #: Measured here: running mean of latency, 0 before the first answer.
         self.latency_ns = 0.0
         #: Latency that jumps up and decays.
         self.peak_ns = 0.0
@@ -120,7 +120,7 @@ class Replica:
         self.error_rate = 0.0
         #: Of the version it serves; "": not known.
         self.digest = ""
-        #: The shell's own: its circuit breaker, while there is trouble; and answers that outliers have not seen yet.
+        #: Its circuit breaker, after failures; and answers that outlier detection has not counted yet.
         self.breaker: Any = None
         #: When its load was last asked for.
         self.asked_at = 0
@@ -132,7 +132,7 @@ class Replica:
     def __repr__(self) -> str:
         return f"<Replica {self.endpoint.address} in_flight={self.in_flight}>"
 
-    # What the shell tells.
+    # Events.
 
     def sent(self) -> int:
         """A request goes to it; returns the load it was sent at, which ``ended`` wants back."""
@@ -142,7 +142,7 @@ class Replica:
         return self.in_flight
 
     def ended(self, load: int, latency_ns: int, failed: bool, now: int) -> None:
-        """A request is over. A failure's latency is not believed: who fails fast must not look fast."""
+        """A request is over. The latency of a failure does not count: a worker that fails fast must not look fast."""
         endpoint = self.endpoint
         endpoint.in_flight -= 1
         self.in_flight -= 1
@@ -160,7 +160,7 @@ class Replica:
             self.latency_ns = self.peak_ns = float(latency_ns)
         if endpoint.reports:
             return
-        # Its own word is not to be had: what was seen at such a load has to do.
+        # It reports no load: the latency at such a load stands in for it.
         index = min(load.bit_length(), _LOAD_CLASSES - 1)
         seen = self._by_load[index]
         self._by_load[index] = seen + (latency_ns - seen) * _GAIN if seen else float(latency_ns)
@@ -171,7 +171,7 @@ class Replica:
         self.in_flight -= 1
 
     def reported(self, report: LoadReport, now: int) -> None:
-        """Its own word came."""
+        """A load report came."""
         self.report = report
         self.reported_at = now
         self.sent_since = 0
@@ -179,23 +179,23 @@ class Replica:
         if report.free_memory >= 0:
             self.endpoint.free_memory = report.free_memory
 
-    # What policies ask.
+    # Estimates for policies.
 
     def load(self, now: int) -> int:
-        """Requests in flight on it, as far as is known: its own word and what was sent since, or what is seen here."""
-        if now - self.reported_at <= NEWS_NS and self.reported_at:
-            told = self.report.in_flight + self.sent_since
-            return told if told > self.in_flight else self.in_flight
+        """Requests in flight on it: by its report and what was sent since, or from this gateway alone."""
+        if now - self.reported_at <= FRESH_NS and self.reported_at:
+            reported = self.report.in_flight + self.sent_since
+            return reported if reported > self.in_flight else self.in_flight
         return self.in_flight
 
     def expected_ns(self, now: int) -> float:
-        """How long one more request would take: by its own word, or by what was seen at such a load; 0: unknown.
+        """How long one more request would take: by its report, or by the latency at such a load; 0: unknown.
 
         A replica that fails is expected to take longer, in proportion.
         """
         report = self.report
         run_ns = report.run_ns
-        if run_ns and now - self.reported_at <= NEWS_NS:
+        if run_ns and now - self.reported_at <= FRESH_NS:
             expected = float(report.wait_ns + run_ns)
         else:
             index = min((self.in_flight + 1).bit_length(), _LOAD_CLASSES - 1)

@@ -27,16 +27,11 @@ class Receiver(Protocol):
 
     def failed(self, error: IsochroneError) -> None: ...
 
-
-def receive_whole(receiver: Receiver, status: int, headers: Headers, data: Buffer, trailers: Headers) -> None:
-    """Deliver an answer that arrived in one piece: with one call if the receiver has ``whole``, else with three."""
-    whole = getattr(receiver, "whole", None)
-    if whole is not None:
-        whole(status, headers, data, trailers)
-        return
-    receiver.head(status, headers)
-    receiver.data(data)
-    receiver.complete(trailers)
+    def whole(self, status: int, headers: Headers, data: Buffer, trailers: Headers) -> None:
+        """An answer that arrived in one piece, as most do. Receivers may override it, to save two calls."""
+        self.head(status, headers)
+        self.data(data)
+        self.complete(trailers)
 
 
 class Response(NamedTuple):
@@ -55,7 +50,7 @@ class Response(NamedTuple):
         return None
 
 
-class Gathering:
+class Gathering(Receiver):
     """A receiver that collects a ``Response`` for a coroutine that awaits it."""
 
     __slots__ = ("_headers", "_pieces", "_size", "_status", "future", "limit")

@@ -7,9 +7,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.gateway.placement.admission import UNTOLD, Admission, AdmissionRules, Refusal
+from isochrone.gateway.placement.admission import NO_ESTIMATE, Admission, AdmissionRules, Rejection
 from isochrone.gateway.policies.base import Demand
-from isochrone.gateway.replicas import NEWS_NS, Endpoint, LoadReport, Replica
+from isochrone.gateway.replicas import FRESH_NS, Endpoint, LoadReport, Replica
 
 MS = 1_000_000
 START = 1_000 * MS
@@ -54,13 +54,13 @@ def test_refusal_names_the_best_worker_and_by_how_much_it_misses() -> None:
     worst, best = replica_that(wait_ms=30, run_ms=10), replica_that(wait_ms=20, run_ms=5)
     door = Admission()
     refusal = door.check([worst, best], worst, demand_in(20), START)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, Rejection)
     assert refusal.best is best
     assert refusal.expected_ns == 25 * MS + RULES.margin_ns
     assert refusal.missed_by_ns == 5 * MS + RULES.margin_ns
     assert best.endpoint.address in refusal.message
     assert "5.200 ms" in refusal.message
-    assert (door.refusals, door.moved, door.probes) == (1, 0, 0)
+    assert (door.rejections, door.moved, door.probes) == (1, 0, 0)
 
 
 def test_a_late_choice_is_replaced_by_the_one_with_most_time_to_spare() -> None:
@@ -72,18 +72,18 @@ def test_a_late_choice_is_replaced_by_the_one_with_most_time_to_spare() -> None:
 
 def test_those_tried_already_are_no_way_out() -> None:
     late, tried = replica_that(wait_ms=50), replica_that()
-    assert isinstance(Admission().check([late, tried], late, demand_in(10, avoid=(tried,)), START), Refusal)
+    assert isinstance(Admission().check([late, tried], late, demand_in(10, avoid=(tried,)), START), Rejection)
 
 
 def test_a_request_that_must_not_move_is_refused_although_others_are_free() -> None:
     late = replica_that(wait_ms=50)
-    assert isinstance(Admission().check([], late, demand_in(10), START), Refusal)
+    assert isinstance(Admission().check([], late, demand_in(10), START), Rejection)
 
 
 def test_a_passed_deadline_is_refused_whoever_is_silent() -> None:
     silent = replica_that(told=False)
     refusal = Admission().check([silent], silent, demand_in(-3), START)
-    assert isinstance(refusal, Refusal)
+    assert isinstance(refusal, Rejection)
     assert refusal.missed_by_ns == 3 * MS + RULES.margin_ns
 
 
@@ -92,7 +92,7 @@ def test_the_margin_decides_when_the_rest_is_exact() -> None:
     on_time = Demand(deadline=START + 10 * MS + RULES.margin_ns)
     too_short = Demand(deadline=START + 10 * MS + RULES.margin_ns - 1)
     assert Admission().check([replica], replica, on_time, START) is replica
-    assert isinstance(Admission().check([replica], replica, too_short, START), Refusal)
+    assert isinstance(Admission().check([replica], replica, too_short, START), Rejection)
 
 
 def test_what_was_sent_since_counts() -> None:
@@ -111,7 +111,7 @@ def test_what_was_sent_since_counts() -> None:
 def test_a_flood_between_two_words_is_stopped() -> None:
     replica = replica_that(run_ms=4)
     door, admitted = Admission(), 0
-    while not isinstance(door.check([replica], replica, demand_in(10), START), Refusal):
+    while not isinstance(door.check([replica], replica, demand_in(10), START), Rejection):
         replica.sent()
         admitted += 1
         assert admitted < 100
@@ -135,8 +135,8 @@ def test_failures_do_not_make_a_worker_late() -> None:
 
 
 def test_old_words_are_not_believed() -> None:
-    old = replica_that(wait_ms=10_000, age_ms=NEWS_NS / MS + 1)
-    assert Admission().expected_ns(old, START) == UNTOLD
+    old = replica_that(wait_ms=10_000, age_ms=FRESH_NS / MS + 1)
+    assert Admission().expected_ns(old, START) == NO_ESTIMATE
     assert Admission().check([old], old, demand_in(1), START) is old
 
 
@@ -147,7 +147,7 @@ def test_a_silent_idle_worker_is_asked_before_a_refusal() -> None:
 
 def test_a_worker_that_owes_answers_and_is_silent_is_left_alone() -> None:
     late, stopped = replica_that(wait_ms=50), replica_that(told=False, in_flight=2)
-    assert isinstance(Admission().check([late, stopped], late, demand_in(10), START), Refusal)
+    assert isinstance(Admission().check([late, stopped], late, demand_in(10), START), Rejection)
 
 
 def test_a_server_that_never_tells_is_judged_by_what_was_seen() -> None:
@@ -156,7 +156,7 @@ def test_a_server_that_never_tells_is_judged_by_what_was_seen() -> None:
     load = plain.sent()
     plain.ended(load, 6 * MS, False, START)
     assert Admission().check([late, plain], late, demand_in(10), START) is plain
-    assert isinstance(Admission().check([late, plain], late, demand_in(5), START), Refusal)
+    assert isinstance(Admission().check([late, plain], late, demand_in(5), START), Rejection)
 
 
 def test_a_refused_stream_lets_a_probe_through_now_and_then() -> None:
@@ -166,7 +166,7 @@ def test_a_refused_stream_lets_a_probe_through_now_and_then() -> None:
     for step in range(900):  # 0.1 ms apart: 90 ms, in which no word gets too old
         now = START + step * MS // 10
         answer = door.check(fleet, fleet[0], Demand(deadline=now + 20 * MS), now)
-        if not isinstance(answer, Refusal):
+        if not isinstance(answer, Rejection):
             admitted_at.append(step)
             answer.reported(answer.report, now)
     assert admitted_at[0] == RULES.probe_after_ns * 10 // MS
@@ -186,16 +186,16 @@ def test_fresh_news_needs_no_probe() -> None:
     for step in range(1_000):
         now = START + step * MS
         replica.reported(replica.report, now)
-        assert isinstance(door.check([replica], replica, Demand(deadline=now + 20 * MS), now), Refusal)
+        assert isinstance(door.check([replica], replica, Demand(deadline=now + 20 * MS), now), Rejection)
     assert door.probes == 0
 
 
 def test_in_a_large_fleet_the_one_that_can_make_it_is_found_and_stays_found() -> None:
     fleet = [replica_that(wait_ms=500, everybody=50) for _ in range(1_000)]
     able = fleet[777] = replica_that()
-    door = Admission(AdmissionRules(probe_after_ns=NEWS_NS))
+    door = Admission(AdmissionRules(probe_after_ns=FRESH_NS))
     looks = 0
-    while isinstance(door.check(fleet, fleet[0], demand_in(10), START), Refusal):
+    while isinstance(door.check(fleet, fleet[0], demand_in(10), START), Rejection):
         looks += 1
     assert looks <= 1_000 / (RULES.sample - 1) + 1
     assert all(door.check(fleet, fleet[0], demand_in(10), START) is able for _ in range(200))
@@ -225,10 +225,10 @@ def test_never_refuses_what_a_fresh_worker_can_make(fleet: list[Replica], steps:
         limit = deadline_ms * MS - RULES.margin_ns
         expected = {replica: door.expected_ns(replica, now) for replica in fleet}
         answer = door.check(fleet, chosen, demand, now)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, Rejection):
             # Nobody with fresh word is in time, and the one named is the least late of them.
-            assert expected[chosen] != UNTOLD
-            fresh = [value for value in expected.values() if value != UNTOLD]
+            assert expected[chosen] != NO_ESTIMATE
+            fresh = [value for value in expected.values() if value != NO_ESTIMATE]
             assert min(fresh) > limit - 1
             assert expected[answer.best] == min(fresh)
             assert answer.missed_by_ns >= 0

@@ -13,7 +13,7 @@ from isochrone.gateway.policies.least_pending import LeastPending
 from isochrone.gateway.policies.peak_ewma import PeakEwma
 from isochrone.gateway.policies.weighted.latency_weighted import LatencyWeighted
 from isochrone.gateway.policies.weighted.weighted_round_robin import WeightedRoundRobin
-from isochrone.gateway.replicas import NEWS_NS, LoadReport, Replica
+from isochrone.gateway.replicas import FRESH_NS, LoadReport, Replica
 
 SECOND = 1_000_000_000
 
@@ -55,7 +55,7 @@ def test_least_pending_counts_requests_of_other_gateways() -> None:
     policy.reported(replicas[0], SECOND)
     assert set(taken(policy, replicas, 10, SECOND)) == {1}
     # Old news is no news.
-    assert 0 in taken(policy, replicas, 10, SECOND + 2 * NEWS_NS)
+    assert 0 in taken(policy, replicas, 10, SECOND + 2 * FRESH_NS)
 
 
 def test_one_lucky_answer_does_not_make_a_worker_fast() -> None:

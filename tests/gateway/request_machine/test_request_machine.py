@@ -133,6 +133,7 @@ class Requests(RuleBasedStateMachine):
         self.served.tick(self.now)
         for request in [one for one in self.requests if one in self.machine.open and self.now >= one.due_at]:
             self.carry_out(self.machine.due(request, self.now))
+            assert request.over or request.due_at > self.now, "the sweep would call it again and again"
         self.carry_out(self.machine.sweep(self.now))
 
     @rule(data=st.data(), healthy=st.booleans())

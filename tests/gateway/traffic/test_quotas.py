@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from isochrone.gateway.traffic.quotas import QuotaRefusal, QuotaRules, Quotas
+from isochrone.gateway.traffic.quotas import QuotaRejection, QuotaRules, Quotas
 
 MS = 1_000_000
 SECOND = 1_000 * MS
@@ -29,7 +29,7 @@ def burst_left(quotas: Quotas, key: bytes, now: int) -> int:
     return left
 
 
-def refused(quotas: Quotas, key: bytes, now: int, priority: int = 0) -> QuotaRefusal:
+def refused(quotas: Quotas, key: bytes, now: int, priority: int = 0) -> QuotaRejection:
     refusal = quotas.take(key, priority, now)
     assert refusal is not None
     return refusal

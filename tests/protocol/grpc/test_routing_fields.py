@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
 from isochrone.errors import MalformedRequest
-from isochrone.protocol.grpc.routing_fields import Opening, name_field, only_tensors, read_opening, version_field
+from isochrone.protocol.grpc.routing_fields import Opening, layout_of, name_field, read_opening, version_field
 
 names = st.text(max_size=300)
 
@@ -86,18 +86,37 @@ def test_messages_that_end_with_their_tensors(
     message: service_pb2.ModelInferRequest, other: service_pb2.ModelInferRequest
 ) -> None:
     message.ClearField("parameters")
-    message.ClearField("id")
     message.ClearField("model_version")
     head = name_field(message.model_name)
     message.ClearField("model_name")
     body = head + message.SerializeToString()
-    assert only_tensors(body, len(head))
+    assert layout_of(body, len(head))
     rest = other.SerializeToString()
-    other.ClearField("inputs")
-    other.ClearField("raw_input_contents")
-    assert only_tensors(body + rest, len(head)) == (other.ByteSize() == 0)
+    for name in ("inputs", "raw_input_contents", "id"):
+        other.ClearField(name)
+    assert bool(layout_of(body + rest, len(head))) == (other.ByteSize() == 0)
     if body[len(head) :]:
-        assert not only_tensors(body[:-1], len(head))
+        assert layout_of(body[:-1], len(head)) is None
+
+
+@given(requests(), requests(), st.data())
+def test_messages_with_the_same_layout_say_the_same(
+    message: service_pb2.ModelInferRequest, other: service_pb2.ModelInferRequest, data: st.DataObject
+) -> None:
+    """Whatever bytes come: if they have the layout of a known message, they have its opening."""
+    message.ClearField("parameters")
+    message.ClearField("model_version")
+    message.model_name = message.model_name or "m"
+    known = message.SerializeToString()
+    layout = layout_of(known, len(name_field(message.model_name)))
+    assert layout is not None
+    changed = bytearray(known)
+    for place in data.draw(st.lists(st.integers(0, len(known) - 1), max_size=4)):
+        changed[place] = data.draw(st.integers(0, 255))
+    strange = other.SerializeToString()[: len(known)].ljust(len(known), b"\x3a")
+    for candidate in (bytes(changed), strange, known):
+        if all(candidate[start:end] == expected for start, end, expected in layout):
+            assert read_opening(candidate, 0) == read_opening(known, 0)
 
 
 @given(requests(), st.sampled_from(("1", "9", "12345678901234567890")))

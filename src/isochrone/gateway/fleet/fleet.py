@@ -252,7 +252,7 @@ class Fleet:
             # A replica set notices the change only if the report reached it first.
             self.refresh(now)
 
-    def pending_told(self, member: Member, pending: Mapping[str, int], now: int) -> None:
+    def pending_reported(self, member: Member, pending: Mapping[str, int], now: int) -> None:
         """A server's metrics page was read: how many requests of each model wait there, from everybody."""
         address = member.upstream.address
         everybody = sum(pending.values())

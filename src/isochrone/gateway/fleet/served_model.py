@@ -21,7 +21,7 @@ from isochrone.gateway.fleet.commitment import ANY_EPOCH, Commitment
 from isochrone.gateway.fleet.replica_set import ReplicaSet
 from isochrone.gateway.fleet.sequences import Sequences
 from isochrone.gateway.fleet.serving import serving
-from isochrone.gateway.placement.admission import UNTOLD, Admission
+from isochrone.gateway.placement.admission import NO_ESTIMATE, Admission
 from isochrone.gateway.placement.balancer import Balancer, Placement
 from isochrone.gateway.policies import make
 from isochrone.gateway.policies.base import Demand, Policy
@@ -237,7 +237,7 @@ class ServedModel:
         if not eligible:
             return NOBODY
         known = [self.admission.expected_ns(replica, now) for replica in eligible[:_TIER_SAMPLE]]
-        return min((expected for expected in known if expected != UNTOLD), default=UNKNOWN)
+        return min((expected for expected in known if expected != NO_ESTIMATE), default=UNKNOWN)
 
     def choose(self, head: Fields, epoch: bytes | None = None) -> ReplicaSet:
         """The version a request without one gets. ``epoch``: the one it asks to be served by."""

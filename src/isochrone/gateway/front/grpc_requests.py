@@ -26,11 +26,12 @@ from isochrone.gateway.front.explanation import EXPLAIN_HEADER, PLACEMENT_HEADER
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
 from isochrone.gateway.requests.outcomes import Outcome
+from isochrone.gateway.requests.request import Request
 from isochrone.gateway.resilience import fingerprints
 from isochrone.gateway.resilience.retry_budget import Kind
 from isochrone.gateway.upstream.load_reports import relayed_message, report_of_message
 from isochrone.protocol.grpc.calls import CallHead, error_block, fail, message_of
-from isochrone.protocol.grpc.routing_fields import Opening, name_field, only_tensors, read_opening
+from isochrone.protocol.grpc.routing_fields import Layout, Opening, layout_of, name_field, read_opening
 from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
 from isochrone.protocol.rejections import UNPROCESSED_HEADER, is_marked
 from isochrone.protocol.stages import STAGES_HEADER
@@ -52,10 +53,12 @@ _prefix = Struct(">BI")
 _encode = Encoder().encode
 #: Messages up to this size are copied into one piece with their stamp.
 _JOIN_LIMIT = 65_536
-#: Tag of ``inputs``, the field behind those that are read.
-_FIRST_INPUT = b"\x2a"
-#: Field 1: model_name.
-_FIRST_NAME = b"\x0a"
+#: Tag of field 1: model_name.
+_NAME_TAG = 0x0A
+#: Models of one head whose messages are known, and lengths of messages of each.
+_MOST_MODELS, _MOST_LENGTHS = 1024, 64
+#: No message has this.
+_NO_LAYOUT: Layout = ((0, 0, b"none"),)
 #: An opening that says nothing but the model.
 PLAIN = Opening(b"")
 _NOT_FORWARDED = frozenset(
@@ -134,8 +137,8 @@ class GrpcRoute(Route):
         self.returns_plainly = not (
             self.wants_load or self.call.wants_timing or self.explains or self.epoch is not None
         )
-        #: First bytes of messages that name a model and go on with its inputs.
-        self._known: dict[bytes, ServedModel] = {}
+        #: By their first field: the model that messages name, and by their length what they have in common.
+        self._known: dict[bytes, tuple[ServedModel, dict[int, Layout]]] = {}
         passed = tuple(field for field in head.headers if field[0] not in _NOT_FORWARDED)
         own = ((b"te", b"trailers"), (b"content-type", b"application/grpc"))
         self.plain = request_block(b"POST", b"http", b"isochrone", head.target, (*own, *passed))
@@ -154,16 +157,15 @@ class GrpcRoute(Route):
 
     def _read(self, stream: ServerStream) -> GrpcRequest:
         body = stream.body
-        if len(body) > 8 and not body[0]:
-            named = 8 + body[6]
-            known = self._known.get(bytes(body[5:named]))
-            if (
-                known is not None
-                and known.plain
-                and _prefix.unpack_from(body)[1] == len(body) - 5
-                and only_tensors(body, named - 1)
-            ):
-                return GrpcRequest(self, stream, known, PLAIN, body, 5)
+        length = len(body)
+        if length > 8:
+            known = self._known.get(bytes(body[5 : 7 + body[6]]))
+            if known is not None and known[0].plain:
+                for begin, end, expected in known[1].get(length, _NO_LAYOUT):
+                    if body[begin:end] != expected:
+                        break
+                else:
+                    return GrpcRequest(self, stream, known[0], PLAIN, body, 5)
         body, start = message_of(body, self.call.encoding, self.gateway.limits.max_body_bytes)
         opening = read_opening(body, start)
         model = opening.model.decode("utf-8", "replace")
@@ -174,17 +176,22 @@ class GrpcRoute(Route):
         return GrpcRequest(self, stream, served, opening, body, start)
 
     def _remember(self, body: Buffer, opening: Opening, served: ServedModel) -> None:
-        """Messages with these first bytes name this model, and nothing else before their first input."""
-        if len(body) < 8 or body[6] > 0x7F:
+        """Messages that have so much in common with this one say the same."""
+        if len(body) < 8 or body[5] != _NAME_TAG or body[6] > 0x7F or self.epoch is not None:
             return  # nothing named, or a name so long that its length takes two bytes
-        key = bytes(body[5 : 8 + body[6]])
-        # The name that stands may be another one than the first.
-        named = key[:1] == _FIRST_NAME and key[2:-1] == opening.model
-        named = named and opening == Opening(opening.model) and served is not self.gateway.fleet.unknown
-        if key.endswith(_FIRST_INPUT) and named and self.epoch is None:
-            if len(self._known) >= 1024:
-                self._known.clear()
-            self._known[key] = served
+        if opening != Opening(opening.model) or served is self.gateway.fleet.unknown:
+            return
+        behind = 7 + body[6]
+        layout = layout_of(body, behind)
+        if layout is None:
+            return
+        key = bytes(body[5:behind])
+        if key not in self._known and len(self._known) >= _MOST_MODELS:
+            self._known.clear()
+        layouts = self._known.setdefault(key, (served, {}))[1]
+        if len(layouts) >= _MOST_LENGTHS:
+            layouts.clear()
+        layouts[len(body)] = layout
 
 
 class GrpcRequest(CallerRequest):
@@ -195,7 +202,7 @@ class GrpcRequest(CallerRequest):
     def __init__(
         self, route: GrpcRoute, stream: ServerStream, served: ServedModel, opening: Opening, message: Buffer, start: int
     ) -> None:
-        super().__init__(stream.arrived)
+        Request.__init__(self, stream.arrived)
         self.gateway = route.gateway
         self.exchange = stream
         self.served = served

@@ -18,7 +18,7 @@ import structlog
 
 from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError
-from isochrone.gateway.replicas import NEWS_NS
+from isochrone.gateway.replicas import FRESH_NS
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.gateway.upstream.calls import ask_http
 from isochrone.gateway.upstream.load_reports import pending_requests, report_of
@@ -133,7 +133,7 @@ class Monitor:
         member = self.member
         while True:
             now = now_ns()
-            silent = now - member.endpoint.heard_at > NEWS_NS or not member.endpoint.healthy
+            silent = now - member.endpoint.heard_at > FRESH_NS or not member.endpoint.healthy
             # However much it answers: refusals are answers too.
             if silent or now - self._checked_at > SECOND:
                 self._checked_at = now
@@ -302,7 +302,7 @@ class Monitor:
         except IsochroneError:
             return  # health checks decide about that
         if answer.status == 200:
-            self._fleet.pending_told(self.member, pending_requests(bytes(answer.body)), now_ns())
+            self._fleet.pending_reported(self.member, pending_requests(bytes(answer.body)), now_ns())
 
 
 async def is_alive(upstream: Upstream) -> bool:

@@ -16,6 +16,7 @@ from isochrone.gateway.replicas import Replica
 from isochrone.gateway.upstream.load_reports import report_of_header
 from isochrone.protocol.orca import ORCA_HEADER
 from isochrone.wire.exchange import Buffer, Headers
+from isochrone.wire.receiver import Receiver
 
 if TYPE_CHECKING:
     from isochrone.gateway.fleet.fleet import Fleet
@@ -30,7 +31,7 @@ _PATIENCE_NS = 500 * MILLISECOND
 _QUESTION = b"GET /v2/health/ready HTTP/1.1\r\nhost: isochrone\r\nendpoint-load-metrics-format: text\r\n\r\n"
 
 
-class Probe:
+class Probe(Receiver):
     """One question, and the receiver of its answer."""
 
     __slots__ = ("_fleet", "_member", "_report", "sent")

@@ -1,8 +1,8 @@
-"""Whether a request is worth sending at all, and a better worker for it when the chosen one would be late. Pure.
+"""Admission: whether a request can meet its deadline, and a better worker when the chosen one would be late. Pure.
 
-It stands between the policy's choice and the sending; one object per model. It goes by the workers' own fresh word and
-refuses only when nobody it looked at can make it. It never shuts the door for good: words age, work that was waiting
-gets done, and now and then a request that looks late goes through and brings fresh news.
+Runs between the policy's choice and the sending; one object per model. It goes by the workers' recent load reports, and
+rejects a request only when none of the workers that it looked at can be in time. It cannot reject for ever: reports
+expire, queues drain, and now and then a request that looks late is sent and returns with a new report.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from typing import NamedTuple
 
 from isochrone.clock import NEVER
 from isochrone.gateway.policies.base import Demand
-from isochrone.gateway.replicas import NEWS_NS, Replica
+from isochrone.gateway.replicas import FRESH_NS, Replica
 from isochrone.settings.ranges import Amount, Duration, Positive
 
-#: No worker's word: not an estimate.
-UNTOLD = -1.0
+#: The worker has sent no recent load report.
+NO_ESTIMATE = -1.0
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
-    """When a request is refused before it is sent."""
+    """When a request is rejected before it is sent."""
 
     #: Off: every request is sent to the policy's choice.
     enabled: bool = True
-    #: Kept free for the way to the worker and back, beside its own estimate.
+    #: Added to the worker's estimate: the network.
     margin_ns: Duration = 200_000
-    #: How many workers are looked at when the chosen one would be late. A larger fleet is gone through in turns.
+    #: Workers that are considered when the chosen one would be late. A larger fleet is considered in turns.
     sample: Positive = 16
-    #: What one request sent since a worker's last word adds to the wait there, as a share of a run, when that worker
-    #: was idle then; 1 for models that do not batch. A worker with a queue has told what a request costs.
+    #: What one request sent since a worker's last load report adds to the wait there, as a share of a run, if that
+    #: worker was idle then; 1 for models that do not batch. The report of a worker with a queue says what it adds.
     sent_share: Amount = 0.25
     #: At most so often one request of the model goes through although it looks late ...
     probe_every_ns: Duration = 10_000_000
-    #: ... and only to a worker whose word is older than this: younger news needs no probe.
+    #: ... and only to a worker whose load report is older than this.
     probe_after_ns: Duration = 2_000_000
 
 
-class Refusal(NamedTuple):
-    """Nobody that was looked at would be in time."""
+class Rejection(NamedTuple):
+    """No worker that was considered would be in time."""
 
     #: Who would have been least late.
     best: Replica
@@ -58,23 +58,23 @@ class Refusal(NamedTuple):
 
 
 class Admission:
-    """The door of one model."""
+    """The admission of one model."""
 
-    __slots__ = ("_cursor", "_known", "_probed_at", "moved", "probes", "refusals", "rules")
+    __slots__ = ("_cursor", "_known", "_probed_at", "moved", "probes", "rejections", "rules")
 
     def __init__(self, rules: AdmissionRules | None = None) -> None:
         self.rules = rules or AdmissionRules()
-        #: Refused; sent to another than the policy's choice; sent although it looked late.
-        self.refusals = 0
+        #: Requests rejected; sent to another replica than the policy's choice; sent although they looked late.
+        self.rejections = 0
         self.moved = 0
         self.probes = 0
-        #: Where the next look at the fleet starts, and where the last worker that could make it stood.
+        #: Index at which the next search starts, and index of the last worker that could be in time.
         self._cursor = 0
         self._known = 0
         self._probed_at = -NEVER
 
-    def check(self, eligible: Sequence[Replica], chosen: Replica, demand: Demand, now: int) -> Replica | Refusal:
-        """Whom the request goes to: the chosen one, a better one, or nobody.
+    def check(self, eligible: Sequence[Replica], chosen: Replica, demand: Demand, now: int) -> Replica | Rejection:
+        """The replica that the request goes to: the chosen one or a better one; or a rejection.
 
         Where a request must not move, as in a sequence that has begun, ``eligible`` is empty.
         """
@@ -83,19 +83,19 @@ class Admission:
             return chosen
         limit = deadline - now - rules.margin_ns
         least = self.expected_ns(chosen, now)
-        if least <= limit and least != UNTOLD:
+        if least <= limit and least != NO_ESTIMATE:
             return chosen
         if deadline <= now:
-            self.refusals += 1
-            return Refusal(chosen, rules.margin_ns, now - deadline + rules.margin_ns)
-        if least == UNTOLD:
+            self.rejections += 1
+            return Rejection(chosen, rules.margin_ns, now - deadline + rules.margin_ns)
+        if least == NO_ESTIMATE:
             return chosen
         return self._search(eligible, chosen, least, limit, demand, now)
 
     def _search(
         self, eligible: Sequence[Replica], chosen: Replica, least: float, limit: int, demand: Demand, now: int
-    ) -> Replica | Refusal:
-        """The chosen one is late: a better one, a silent one, a probe, or a refusal."""
+    ) -> Replica | Rejection:
+        """The chosen one would be late: a better one, one without a recent report, a probe, or a rejection."""
         rules, avoid = self.rules, demand.avoid
         best = oldest = chosen
         oldest_at = chosen.reported_at
@@ -103,8 +103,8 @@ class Admission:
         count, start = len(eligible), 0
         looks = eligible
         if count > rules.sample:
-            # The next few in turn, and the last good one again: a worker that can make it is found after
-            # count / sample looks at the latest, and then stays found.
+            # The next few in turn, and the last good one again: a worker that can be in time is found after at most
+            # count / sample searches, and stays known.
             start = self._cursor if self._cursor < count else 0
             few = max(1, rules.sample - 1)
             self._cursor = start + few
@@ -114,14 +114,14 @@ class Admission:
             if replica is chosen or (avoid and replica in avoid):
                 continue
             heard = replica.reported_at
-            if heard < oldest_at and now - heard <= NEWS_NS:
+            if heard < oldest_at and now - heard <= FRESH_NS:
                 oldest, oldest_at = replica, heard
-            # At best all its waiting work of then is gone by now: most need no closer look, and a look costs 1 µs.
+            # At best all work that waited then is done by now. That rules most out, and an estimate costs 1 µs.
             report = replica.report
-            if report.run_ns + report.wait_ns - now + heard >= least and now - heard <= NEWS_NS:
+            if report.run_ns + report.wait_ns - now + heard >= least and now - heard <= FRESH_NS:
                 continue
             expected = self.expected_ns(replica, now)
-            if expected == UNTOLD:
+            if expected == NO_ESTIMATE:
                 if self._worth_asking(replica, limit, now) and (silent is None or replica.in_flight < silent.in_flight):
                     silent = replica
                 continue
@@ -139,24 +139,24 @@ class Admission:
             self._probed_at = now
             self.probes += 1
             return oldest
-        self.refusals += 1
-        return Refusal(best, int(least) + rules.margin_ns, int(least) - limit)
+        self.rejections += 1
+        return Rejection(best, int(least) + rules.margin_ns, int(least) - limit)
 
     def expected_ns(self, replica: Replica, now: int) -> float:
-        """How long a request would take there by the worker's own fresh word; ``UNTOLD``: there is none.
+        """How long a request would take there by the worker's recent load report; ``NO_ESTIMATE``: there is none.
 
-        Failures do not count here as they do for policies: a worker that failed is not for that late.
+        Failures do not count here, as they do for policies: a worker that failed is not late for that.
         """
         report = replica.report
-        # Alone, where that is told: who would fit only by themselves is for the worker to judge, which knows its queue.
+        # Of a run alone, if that is reported: whether a request must run alone is for the worker to decide.
         run, age = report.alone_ns or report.run_ns, now - replica.reported_at
-        if not run or age > NEWS_NS:
-            return UNTOLD
+        if not run or age > FRESH_NS:
+            return NO_ESTIMATE
         wait = float(report.wait_ns)
         everybody = report.in_flight
         each = run * self.rules.sent_share
         if wait:
-            # What waited is being worked off. Others send there too, unseen: only our part of the load counts as gone.
+            # Work that waited is being done. Other gateways send there too, so only our share of it counts as done.
             ours = replica.endpoint.in_flight
             if everybody > 0:
                 each = min(wait / everybody, float(run))
@@ -166,9 +166,9 @@ class Admission:
         return wait + run + replica.sent_since * each
 
     def _worth_asking(self, replica: Replica, limit: int, now: int) -> bool:
-        """A worker without fresh word: idle as far as is seen here, or one that never tells and has been fast enough.
+        """Whether to try a worker without a recent report: idle as far as known, or fast enough and never reporting.
 
-        One that does tell and still owes an answer is left alone: it may have stopped.
+        One that reports and has not answered yet is not tried: it may have stopped.
         """
         if replica.in_flight == 0:
             return True

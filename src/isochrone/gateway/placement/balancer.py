@@ -1,7 +1,6 @@
-"""The decision for one model on one gateway: who is eligible, and whom the policy takes of those. Pure.
+"""Which replicas of one model version are eligible, and which of them the policy chooses. Pure.
 
-The same object runs in the gateway and in the simulator. Its callers keep time and do the sending; they tell it of
-every request sent and ended, and of every word from a worker.
+The same object runs in the gateway and in the simulator. Its callers keep time and do the sending.
 """
 
 from __future__ import annotations
@@ -164,7 +163,7 @@ class Balancer:
                     "in_flight": replica.in_flight,
                     "load": replica.load(now),
                     "expected_ms": round(replica.expected_ns(now) / 1e6, 3),
-                    "news_age_ms": round((now - replica.reported_at) / 1e6, 1) if replica.reported_at else None,
+                    "report_age_ms": round((now - replica.reported_at) / 1e6, 1) if replica.reported_at else None,
                     "error_rate": round(replica.error_rate, 4),
                     "weight": round(replica.weight, 3),
                 }

@@ -18,7 +18,7 @@ from isochrone.errors import QueueFull
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.policies.toolkit.options import number, one_of
 from isochrone.gateway.policies.toolkit.scores import ScoreBoard, ScoredPolicy
-from isochrone.gateway.replicas import NEWS_NS, Replica
+from isochrone.gateway.replicas import FRESH_NS, Replica
 
 #: In this time a refill rate at most doubles, or is halved at most four times.
 _PERIOD_NS = 100_000_000
@@ -124,7 +124,7 @@ class TokenBucket(ScoredPolicy):
         if elapsed > _PERIOD_NS:
             elapsed = _PERIOD_NS
         self._adjusted_at[slot] = now
-        fresh = replica.reported_at and now - replica.reported_at <= NEWS_NS
+        fresh = replica.reported_at and now - replica.reported_at <= FRESH_NS
         # Without a fresh report, all requests in flight but one are assumed to wait.
         queue = replica.report.queue if fresh else max(replica.in_flight - 1, 0)
         short = max(-4.0, (self._queue - queue) / self._queue)

@@ -46,7 +46,7 @@ def begin(request: Request, replica: Replica, now: int) -> Attempt:
 def be_patient(request: Request, now: int) -> None:
     """A request is on an endpoint that fails its health checks: look again later."""
     request.patience_until = now + PATIENCE_NS
-    request.due_at = min(request.due_at, request.patience_until)
+    request.due_at = min(request.deadline, request.hedge_at, request.patience_until)
 
 
 def end(attempt: Attempt, now: int, failed: bool, *, answered: bool = True) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from isochrone.clock import NEVER
 from isochrone.errors import DeadlineExceeded, Unavailable
 from isochrone.gateway.fleet.replica_set import ReplicaSet
-from isochrone.gateway.placement.admission import Refusal
+from isochrone.gateway.placement.admission import Rejection
 from isochrone.gateway.replicas import Replica
 from isochrone.gateway.requests.request import Request
 from isochrone.gateway.traffic.affinity import SEQUENCE_MARK
@@ -88,7 +88,7 @@ def _admitted(request: Request, replica: Replica, now: int, *, may_move: bool = 
     served = request.served
     eligible = request.replica_set.balancer.eligible if may_move else ()
     verdict = served.admission.check(eligible, replica, request.demand, now)
-    if isinstance(verdict, Refusal):
+    if isinstance(verdict, Rejection):
         raise DeadlineExceeded(f"Request timeout expired: model '{served.name}': {verdict.message}")
     return verdict
 

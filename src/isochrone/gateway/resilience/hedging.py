@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Annotated
 
-from isochrone.gateway.replicas import NEWS_NS, Replica
+from isochrone.gateway.replicas import FRESH_NS, Replica
 from isochrone.gateway.resilience.latency_quantile import LatencyQuantile
 from isochrone.gateway.resilience.retry_budget import Budget, Kind
 from isochrone.settings.ranges import Count, Duration, Range, Share
@@ -82,6 +82,6 @@ class Hedging:
         return busy <= rules.busy_share * sampled and self._budget.take(now)
 
     def _is_busy(self, replica: Replica, now: int) -> bool:
-        if replica.reported_at and now - replica.reported_at <= NEWS_NS:
+        if replica.reported_at and now - replica.reported_at <= FRESH_NS:
             return replica.report.queue > 0 or replica.sent_since > self.rules.busy_in_flight
         return replica.in_flight >= self.rules.busy_in_flight

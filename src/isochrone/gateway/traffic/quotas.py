@@ -55,7 +55,7 @@ class QuotaRules:
         return bool(self.rate or self.concurrency or self.compute_share or self.total_rate)
 
 
-class QuotaRefusal(NamedTuple):
+class QuotaRejection(NamedTuple):
     """A quota is used up; the answer is 429 or RESOURCE_EXHAUSTED."""
 
     #: Name of the setting: rate, concurrency, compute_share or total_rate.
@@ -113,7 +113,7 @@ class Quotas:
     def __len__(self) -> int:
         return len(self._accounts)
 
-    def take(self, key: bytes, priority: int, now: int, *, occupies: bool = True) -> QuotaRefusal | None:
+    def take(self, key: bytes, priority: int, now: int, *, occupies: bool = True) -> QuotaRejection | None:
         """Take one request from the caller's quotas, or return the quota that is used up; then nothing is taken.
 
         After None, the caller must call ``ended``, or ``undo`` if another quota rejects the request. ``occupies``: it
@@ -129,19 +129,19 @@ class Quotas:
             self._accounts.move_to_end(key)
         if self._step and account.rate_full_at - now > self._ahead:
             limit = f"{rules.rate:g} requests per second with a burst of {rules.burst}"
-            return QuotaRefusal("rate", key, limit, account.rate_full_at - now - self._ahead)
+            return QuotaRejection("rate", key, limit, account.rate_full_at - now - self._ahead)
         if occupies and rules.concurrency and account.in_flight >= rules.concurrency:
-            return QuotaRefusal("concurrency", key, f"{rules.concurrency} requests at once", 0)
+            return QuotaRejection("concurrency", key, f"{rules.concurrency} requests at once", 0)
         if self._compute_ahead and account.compute_full_at - now >= self._compute_ahead:
             limit = f"{rules.compute_share:g} s of compute per second, {rules.compute_burst_ns / 1e9:g} s at once"
-            return QuotaRefusal("compute_share", key, limit, account.compute_full_at - now - self._compute_ahead + 1)
+            return QuotaRejection("compute_share", key, limit, account.compute_full_at - now - self._compute_ahead + 1)
         if self._total_step:
             classes = len(self._total_ahead)
             ahead = self._total_ahead[priority - 1 if 0 < priority < classes else classes - 1]
             # A full bucket always grants: a small burst with a large reserve must not starve a class.
             if self._total_full_at - now > ahead:
                 limit = f"{rules.total_rate:g} requests per second with a burst of {rules.total_burst}"
-                return QuotaRefusal("total_rate", key, limit, self._total_full_at - now - ahead)
+                return QuotaRejection("total_rate", key, limit, self._total_full_at - now - ahead)
             self._total_full_at = max(self._total_full_at, now) + self._total_step
         if self._step:
             account.rate_full_at = max(account.rate_full_at, now) + self._step

@@ -15,7 +15,8 @@ from isochrone.protocol.varint import encode_varint, read_varint
 from isochrone.wire.exchange import Buffer
 
 _NAME, _VERSION, _ID, _PARAMETERS = 0x0A, 0x12, 0x1A, 0x22
-_INPUT, _RAW_INPUT = 0x2A, 0x3A
+#: id 3, inputs 5, outputs 6, raw_input_contents 7.
+_NOT_ROUTING = (_ID, 0x2A, 0x32, 0x3A)
 
 
 class Opening(NamedTuple):
@@ -96,21 +97,30 @@ def read_opening(message: Buffer, position: int) -> Opening:
     return Opening(model, version, sequence, timeout_ns, priority, starts_sequence)
 
 
-def only_tensors(message: Buffer, position: int) -> bool:
-    """Whether inputs, outputs and raw contents are all that follows: no second model_name, no parameters."""
-    end = len(message)
+#: Where a message must have which bytes: start, end, bytes.
+Layout = tuple[tuple[int, int, bytes], ...]
+
+
+def layout_of(message: Buffer, position: int) -> Layout | None:
+    """What messages of this length must have in common to name the same model and nothing else that routing reads.
+
+    ``position``: behind the first field, which is the model's name. None: something else than id and tensors follows.
+    A message of the same length with the same tags and lengths at the same places has the same fields; their contents
+    may differ.
+    """
+    end, same_from = len(message), 0
+    layout = []
     try:
         while position < end:
-            if not _INPUT <= message[position] <= _RAW_INPUT or message[position] & 7 != 2:
-                return False
-            length = message[position + 1]
-            position += 2
-            if length > 0x7F:
-                length, position = read_varint(message, position - 1)
-            position += length
+            tag = message[position]
+            if tag not in _NOT_ROUTING:
+                return None
+            length, content = read_varint(message, position + 1)
+            layout.append((same_from, content, bytes(message[same_from:content])))
+            same_from = position = content + length
     except (IndexError, MalformedRequest):
-        return False
-    return position == end
+        return None
+    return tuple(layout) or ((0, end, bytes(message)),) if position == end else None
 
 
 def _skip(message: Buffer, position: int, wire_type: int) -> int:

@@ -20,7 +20,7 @@ from isochrone.wire.exchange import Buffer, Headers
 from isochrone.wire.http1.body_receiver import LARGE_BODY, BodyReceiver
 from isochrone.wire.http1.chunked import ChunkedDecoder, ChunkedError
 from isochrone.wire.http1.response_heads import ResponseHead, ResponseHeads
-from isochrone.wire.receiver import Gathering, Receiver, Response, receive_whole, too_large
+from isochrone.wire.receiver import Gathering, Receiver, Response, too_large
 from isochrone.wire.turn import Turn
 
 #: Requests up to this size are joined into one write; larger ones go out as a list of buffers.
@@ -214,7 +214,7 @@ class Http1ClientConnection(asyncio.Protocol):
                 call = self.calls.popleft()
                 receiver, call.receiver = call.receiver, None
                 if receiver is not None:
-                    receive_whole(receiver, head.status, head.headers, data[stop:], ())
+                    receiver.whole(head.status, head.headers, data[stop:], ())
                 return
         if self.unparsed:
             data = self.unparsed + data

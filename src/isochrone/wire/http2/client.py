@@ -22,7 +22,7 @@ from isochrone.wire.http2.fields import MALFORMED, AnswerBlock, answer_block
 from isochrone.wire.http2.frames import ConnectionFault
 from isochrone.wire.http2.hpack import Encoder, HeaderListTooLarge
 from isochrone.wire.http2.stream import Stream
-from isochrone.wire.receiver import Receiver, receive_whole, too_large
+from isochrone.wire.receiver import Receiver, too_large
 from isochrone.wire.turn import Turn
 
 #: Limit on streams before the server's SETTINGS arrive (RFC 9113 §6.5.2 recommends at least 100 to servers).
@@ -330,7 +330,7 @@ class Http2ClientConnection(Http2Connection):
             receiver, stream.receiver = stream.receiver, None
             position = over
             if receiver is not None:
-                receive_whole(receiver, answer.status, answer.headers, data[stop + 9 : after], trailers)
+                receiver.whole(answer.status, answer.headers, data[stop + 9 : after], trailers)
             if self.waiting or self.going_away:
                 self.stream_over()
             if self.closed:

@@ -9,7 +9,7 @@ from policy_queues import MS, fleet
 
 from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.policies.prequal.policy import Prequal
-from isochrone.gateway.replicas import NEWS_NS, LoadReport, Replica
+from isochrone.gateway.replicas import FRESH_NS, LoadReport, Replica
 
 SECOND = 1_000_000_000
 
@@ -179,7 +179,7 @@ def test_load_reports_include_requests_of_other_gateways() -> None:
     assert gateway.send()[0] is gateway.replicas[2]
     gateway.to(gateway.replicas[2])
     assert gateway.send()[0] is gateway.replicas[1]
-    gateway.now += 3 * NEWS_NS
+    gateway.now += 3 * FRESH_NS
     assert gateway.replicas[0] in {gateway.send()[0] for _ in range(3)}
 
 

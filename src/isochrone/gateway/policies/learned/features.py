@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from math import log
 
-from isochrone.gateway.replicas import NEWS_NS, Replica
+from isochrone.gateway.replicas import FRESH_NS, Replica
 
 #: Of the candidate: expected time of one more request, as reported or as measured; requests in flight of all gateways
 #: and of this one; mean and peak latency measured here; time of one request alone; share of failures; age of the load
@@ -89,7 +89,7 @@ def figures(what: Seen, tightness: float, size: float) -> list[float]:
         speed,
     ) = what
     expected = log(expected_ns)
-    fresh = reported_run_ns and age <= NEWS_NS
+    fresh = reported_run_ns and age <= FRESH_NS
     outlook = log(left + run_ns) if left > 0 else speed
     return [
         expected,
@@ -99,7 +99,7 @@ def figures(what: Seen, tightness: float, size: float) -> list[float]:
         log(peak_ns),
         log(reported_run_ns) if fresh else expected,
         error_rate,
-        age / NEWS_NS if fresh else 1.0,
+        age / FRESH_NS if fresh else 1.0,
         lack_of_memory(free_memory),
         outlook,
         outlook * tightness,

@@ -16,7 +16,7 @@ import msgspec
 
 from isochrone.errors import ConfigError
 from isochrone.gateway.policies.learned.features import NAMES, Seen, View, figures, lack_of_memory
-from isochrone.gateway.replicas import NEWS_NS, Replica
+from isochrone.gateway.replicas import FRESH_NS, Replica
 
 #: Trained by ``isochrone simulate train``; docs/learned.md has the command and the figures.
 SHIPPED = Path(__file__).with_name("weights.json")
@@ -25,7 +25,7 @@ MISSED = 1.0
 #: Residuals are clipped: a larger one says more about the request than about the weights.
 _CLIPPED = 2.0
 #: A view is recomputed this often: a load report expires without an event.
-REFRESH_NS = NEWS_NS // 2
+REFRESH_NS = FRESH_NS // 2
 #: The score of a replica that has not answered yet, or whose figures are outside the range of training.
 UNKNOWN = float("inf")
 #: A replica that fails more often than this is never chosen by the model, whatever the range of training.
@@ -153,13 +153,13 @@ class Model:
         run_ns: float = report.run_ns
         reported_at = replica.reported_at
         age = now - reported_at
-        if run_ns and age <= NEWS_NS:
+        if run_ns and age <= FRESH_NS:
             since = replica.sent_since
             load = report.in_flight + since
             if load < in_flight:
                 load = in_flight
             view.free_at = reported_at + report.wait_ns + since * run_ns
-            news = age / NEWS_NS
+            news = age / FRESH_NS
         else:
             # No fresh load report: only the latency measured here is known.
             run_ns = replica.expected_ns(now)

@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from isochrone.clock import NEVER
-from isochrone.gateway.replicas import NEWS_NS, Replica
+from isochrone.gateway.replicas import FRESH_NS, Replica
 
 #: All figures are recomputed this often: a load report expires without an event.
-_REFRESH_NS = NEWS_NS // 2
+_REFRESH_NS = FRESH_NS // 2
 #: A passed-over worker gets a trial request after this time and this many choices, which keeps trials out of the p99.
 #: A failed trial doubles both, a successful one halves them: a worker that has recovered is back within seconds.
 _TRIAL_NS = 1_000_000_000
@@ -194,7 +194,7 @@ class WholeFleet:
         self._suspects.discard(slot)
         self._changed.add(slot)
         others = replica.report.in_flight - replica.in_flight
-        if now - self._reported_at[slot] <= NEWS_NS:
+        if now - self._reported_at[slot] <= FRESH_NS:
             self._others[slot] += (others - self._others[slot]) * _GAIN
         else:
             self._others[slot] = others
@@ -209,12 +209,12 @@ class WholeFleet:
 
     def _update(self, slot: int, replica: Replica, now: int) -> None:
         load = in_flight = replica.in_flight
-        if self._others[slot] > 0.5 and now - self._reported_at[slot] <= NEWS_NS:
+        if self._others[slot] > 0.5 and now - self._reported_at[slot] <= FRESH_NS:
             load += int(self._others[slot] + 0.5)
         self._rank[slot] = load * _LOAD + self._turns[slot]
         expected = replica.expected_ns(now) or self._stand_in(replica)
         since = replica.sent_since
-        if since and now - replica.reported_at <= NEWS_NS:
+        if since and now - replica.reported_at <= FRESH_NS:
             # The report does not include requests sent since; at most those in flight are still there.
             expected += (since if since < in_flight else in_flight) * replica.report.run_ns
         seen = replica.latency_ns * _BELIEVED
