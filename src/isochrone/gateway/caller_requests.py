@@ -47,6 +47,8 @@ class UpstreamAttempt(Attempt):
     sent: Sent | None = None
     status = 0
     headers: Headers = ()
+    #: Those of an HTTP answer that go back to the caller, where such an answer has come before.
+    returned: Headers | None = None
     trailers: Headers = ()
 
     def __init__(self, request: Request, replica_set: ReplicaSet, replica: Replica, now: int) -> None:

@@ -314,7 +314,9 @@ class HttpRequest(CallerRequest):
             attempt.replica.endpoint.handle.connections.release(attempt.sent)
         status = attempt.status
         known = _returned.get(id(attempt.headers))
-        if (known is None or known[0] is not attempt.headers) and not attempt.streaming and self._is_foreign(attempt):
+        if known is not None and known[0] is attempt.headers:
+            attempt.returned = known[1]
+        elif not attempt.streaming and self._is_foreign(attempt):
             return Outcome.FOREIGN
         if status < 404:
             return _ANSWERED
@@ -344,12 +346,10 @@ class HttpRequest(CallerRequest):
         if attempt.streaming:
             self._end_streaming(attempt)
             return
-        route = self.route
-        known = _returned.get(id(attempt.headers))
-        if known is not None and known[0] is attempt.headers and route.returns_plainly:
-            self.exchange.respond(attempt.status, known[1], attempt.body)
-            return
-        self.exchange.respond(attempt.status, self._returned(attempt), attempt.body)
+        headers = attempt.returned
+        if headers is None or not self.route.returns_plainly:
+            headers = self._returned(attempt)
+        self.exchange.respond(attempt.status, headers, attempt.body)
 
     def _returned(self, attempt: UpstreamAttempt) -> Headers:
         """The headers of the answer: the worker's, and what the request asks for."""

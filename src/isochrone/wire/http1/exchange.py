@@ -12,6 +12,7 @@ from isochrone.wire.connection_host import ConnectionHost
 from isochrone.wire.exchange import Buffer, Head, Headers, Owner
 from isochrone.wire.http1.memory import Http1Memory
 from isochrone.wire.progress import Progress
+from isochrone.wire.turn import TurnConnection
 
 #: Answers up to this size are joined into one write; larger ones go out as a list of buffers.
 JOIN_LIMIT = 32 * 1024
@@ -36,7 +37,7 @@ def response_head(status: int, headers: Headers) -> bytes:
     return head
 
 
-class ExchangeConnection(Protocol):
+class ExchangeConnection(TurnConnection, Protocol):
     """The part of an HTTP/1.1 connection that its exchanges use."""
 
     closed: bool
@@ -132,19 +133,24 @@ class Http1Exchange:
         exchanges = connection.exchanges
         if (
             len(exchanges) == 1
-            and not connection.in_callback
-            and not connection.out
             and not connection.closing
             and not connection.reading_paused
             and length <= JOIN_LIMIT
-            and not connection.listener.turn.staging
+            and not connection.memory.is_held
         ):
-            # The common case: a small answer that can be written immediately.
+            # The common case: a small answer to the only request, written immediately or with those of the same turn.
             exchanges.clear()
-            connection.tick = connection.listener.tick
-            data = b"".join(parts)
-            connection.progress.written += len(data)
-            connection.transport.write(data)
+            listener = connection.listener
+            connection.tick = listener.tick
+            if connection.in_callback or connection.out:
+                connection.out += parts
+            elif listener.turn.staging:
+                connection.out = parts
+                listener.turn.mark(connection)
+            else:
+                data = b"".join(parts)
+                connection.progress.written += len(data)
+                connection.transport.write(data)
             if self.reserved:
                 self.give_back(self.reserved)
             return
