@@ -6,7 +6,6 @@ network, probes, cancels, checks processes, and counts how every request ended. 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, ClassVar, cast
@@ -20,7 +19,7 @@ from isochrone.gateway.replicas import Endpoint, LoadReport, Replica
 from isochrone.gateway.requests.instructions import Do, Instruction
 from isochrone.gateway.requests.machine import RequestMachine
 from isochrone.gateway.requests.outcomes import Outcome
-from isochrone.gateway.requests.request import Attempt, Request
+from isochrone.gateway.requests.request import Attempt
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.traffic.fields import Fields
@@ -28,6 +27,7 @@ from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.simulate.engine import Engine
 from isochrone.simulate.processes.calls import ANSWERED, FAILED, LOST, REFUSED, TOO_LATE, UNREACHABLE, Call
+from isochrone.simulate.processes.due_requests import DueRequests, WatchedRequest
 from isochrone.simulate.processes.worker import ERRING, SERVING, STOPPED, Worker
 from isochrone.simulate.results.tally import Tally
 
@@ -74,14 +74,13 @@ class SimulatedAttempt(Attempt):
     call: Call
 
 
-class SimulatedRequest(Request):
+class SimulatedRequest(WatchedRequest):
     """A request without bytes."""
 
     attempt_type: ClassVar[type[Attempt]] = SimulatedAttempt
 
     work: float
     tally: Tally
-    number: int
 
     @property
     def head(self) -> Fields:
@@ -140,9 +139,9 @@ class Gateway:
         self.served = self.fleet.model(MODEL)
         self.replicas: list[Replica] = list(self.served.current.replicas.values())
         self.machine = RequestMachine(self.fleet)
-        #: Requests with a deadline by kind, in the order they came: of one kind, the first is due first.
-        self._waiting: dict[int, deque[SimulatedRequest]] = {}
-        self._armed: set[int] = set()
+        self._due = DueRequests()
+        #: The next look at them.
+        self._armed_for = NEVER
         self._arrivals = 0
         self.probes = 0
 
@@ -169,19 +168,8 @@ class Gateway:
             request.deadline = now + kind.deadline_ns - self._client_ns
         request.demand = Demand(key, request.deadline, kind.rows, kind.priority)
         self.execute(self.machine.arrive(request, now), now)
-        if request.over:
-            return
-        if request.deadline != NEVER:
-            waiting = self._waiting.get(kind.index)
-            if waiting is None:
-                waiting = self._waiting[kind.index] = deque()
-            # Requests that are over leave at the front: the line holds those in flight, not those of a deadline's span.
-            while waiting and waiting[0].over:
-                waiting.popleft()
-            waiting.append(request)
-            if kind.index not in self._armed:
-                self._armed.add(kind.index)
-                self.engine.at(request.deadline, self._due, kind.index)
+        if not request.over:
+            self._watch(request)
 
     def answered(self, now: int, call: Call) -> None:
         """A worker's answer, or the loss of a connection."""
@@ -198,24 +186,28 @@ class Gateway:
             report = call.report if attempt.asks else None
             self.execute(self.machine.answered(request, attempt, _OUTCOMES[outcome], now, report), now)
 
-    def _due(self, now: int, kind: int) -> None:
-        """The deadline of the oldest request of a kind may have come."""
-        waiting = self._waiting[kind]
-        while waiting and (waiting[0].over or waiting[0].deadline <= now):
-            request = waiting.popleft()
-            if not request.over:
-                self.execute(self.machine.due(request, now), now)
-        if waiting:
-            self.engine.at(waiting[0].deadline, self._due, kind)
-        else:
-            self._armed.discard(kind)
+    def _watch(self, request: SimulatedRequest) -> None:
+        """Call the machine when a request is due."""
+        if self._due.watch(request):
+            self._arm()
 
-    def _due_alone(self, now: int, request: SimulatedRequest) -> None:
-        """A hedge may be due, or the patience with an endpoint is over."""
-        if not request.over and now >= request.due_at:
-            self.execute(self.machine.due(request, now), now)
-            if request.patience_until != NEVER:
-                self.engine.at(request.due_at, self._due_alone, request)
+    def _arm(self) -> None:
+        first = self._due.next
+        if first < self._armed_for:
+            self._armed_for = first
+            self.engine.at(first, self._look)
+
+    def _look(self, now: int, _: None) -> None:
+        """Some requests may be due."""
+        if now != self._armed_for:
+            return  # an earlier look has done it
+        self._armed_for = NEVER
+        for request in cast("list[SimulatedRequest]", self._due.take(now)):
+            if not request.over and now >= request.due_at:
+                self.execute(self.machine.due(request, now), now)
+            if not request.over:
+                self._watch(request)
+        self._arm()
 
     def health(self, now: int, worker: Worker, well: bool) -> None:
         """Active health checks found a change."""
@@ -229,8 +221,7 @@ class Gateway:
         if not well:
             self.execute(self.machine.endpoint_lost(endpoint, now), now)
             for request in self.machine.open:
-                if request.patience_until != NEVER:
-                    self.engine.at(request.patience_until, self._due_alone, request)
+                self._watch(cast(SimulatedRequest, request))
 
     # Instructions.
 
@@ -266,8 +257,7 @@ class Gateway:
         if len(request.tried) > 1 and not attempt.is_hedge:
             request.tally.retried += 1
         self.engine.at(now + self._delay(), self._worker(attempt.replica.endpoint).arrive, call)
-        if request.due_at < request.deadline:
-            self.engine.at(request.due_at, self._due_alone, request)
+        self._watch(request)
 
     def _cancel(self, attempt: SimulatedAttempt, now: int) -> None:
         attempt.call.over = True
