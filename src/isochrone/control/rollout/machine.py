@@ -242,8 +242,8 @@ def _evaluate_canary(record: RolloutRecord, observed: ObservedState) -> Decision
         return _abort(record, observed, f"the canary at {weight:.0%} is worse: {verdict.reason}")
     record = _judged(record, f"canary at {weight:.0%}", True, verdict.reason)
     if record.step + 1 < len(rule.weights):
-        after = msgspec.structs.replace(record, step=record.step + 1, note=verdict.reason)
-        return Decision(after, event=f"passed at {weight:.0%}: {verdict.reason}")
+        passed = f"passed at {weight:.0%}: {verdict.reason}"
+        return Decision(msgspec.structs.replace(record, step=record.step + 1, note=passed), event=passed)
     # The event keeps the figures: the record's note is overwritten later.
     return Decision(
         enter(record, SWITCHING, observed.now, note=verdict.reason), event=f"passed its canary: {verdict.reason}"

@@ -11,12 +11,15 @@ from pydantic import ValidationError
 
 from isochrone.gateway.policies import NAMES, known_options
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
+from isochrone.gateway.traffic.quotas import QuotaRules
 from isochrone.settings.documents import parse_document, read_text
 from isochrone.settings.expectations import problems_of
 from isochrone.settings.problems import Path as KeyPath
 from isochrone.settings.problems import Problem, settings_error
 from isochrone.settings.records import RecordSection, read_over, section_of
 from isochrone.suggestions import suggestion
+
+_UNLIMITED = QuotaRules()
 
 
 def load_rules(path: Path | str) -> GatewayRules:
@@ -48,6 +51,7 @@ def examine_rules(data: Any) -> tuple[GatewayRules, list[Problem]]:
         models = {name: model for name, model in data["models"].items() if ("models", str(name)) not in wrong}
         given = section.model_validate({**data, "models": models})
     rules = _rules_of(given)
+    found += _quota_problems(rules.quota, ("quota",))
     found += _problems(rules.defaults, ("defaults",))
     inherited = {(problem.path[1:], problem.given) for problem in found}
     for name, model in rules.models.items():
@@ -86,6 +90,7 @@ def _problems(rules: ModelRules, at: KeyPath) -> Iterator[Problem]:
         yield Problem((*at, "canary", "version"), "a version, since canary.weight is set", "none")
     if rules.shadow.share and not (rules.shadow.version or rules.shadow.model):
         yield Problem((*at, "shadow"), "a version or a model, since shadow.share is set", "neither")
+    yield from _quota_problems(rules.quota, (*at, "quota"))
     order = rules.tiers.order
     if len(set(order)) < len(order):
         yield Problem((*at, "tiers", "order"), "each tier once", ", ".join(order))
@@ -96,3 +101,14 @@ def _problems(rules: ModelRules, at: KeyPath) -> Iterator[Problem]:
         share = getattr(rules.balancer, name)
         if not 0 <= share <= 1:
             yield Problem((*at, "balancer", name), "a number from 0 to 1", str(share))
+
+
+def _quota_problems(quota: QuotaRules, at: KeyPath) -> Iterator[Problem]:
+    """A burst without its rate limits nothing."""
+    for burst, rate, key in (
+        ("burst", "rate", "burst"),
+        ("total_burst", "total_rate", "total_burst"),
+        ("compute_burst_ns", "compute_share", "compute_burst_ms"),
+    ):
+        if getattr(quota, burst) != getattr(_UNLIMITED, burst) and not getattr(quota, rate):
+            yield Problem((*at, rate), f"a number above 0, since {key} is set", "0")
