@@ -154,7 +154,7 @@ class Pair:
     ) -> None:
         """Errors: Triton's words in both; the same status, or ours and theirs where docs/protocol.md says so."""
         their, our = self.http(*call)
-        assert words in their.error
+        assert words in their.error, their
         assert words in our.error, our
         if status is None:
             assert our.status == their.status, (their, our)
