@@ -125,6 +125,16 @@ class TestTiers:
         again = told(machine.endpoint_lost(endpoint, now))
         assert [each for each in again if each[0] == "SEND"] == [("SEND", 1, "core:1")]
 
+    def test_hedges_stay_in_their_tier(self) -> None:
+        fleet = tiered(1)
+        machine, served, now = RequestMachine(fleet), fleet.model("m"), SECOND
+        served.hedge_delay_ns = MILLISECOND
+        request = plain_request(served, 1, now)
+        machine.arrive(request, now)
+        assert machine.due(request, request.due_at) == []
+        assert [replica.endpoint.tier for replica in request.tried] == ["edge"]
+        assert request.replica_set.whole is not None
+
 
 class TestSequences:
     @pytest.mark.parametrize("kind", [Kind.SEQUENCE, Kind.STREAM])

@@ -39,6 +39,7 @@ class FurtherAttempts(OpenRequests):
         # there, and the death of a worker must not cost what the budget happens not to cover.
         free = process_ended or ((attempt.lost or bool(attempt.foreign)) and len(request.tried) == 1)
         is_suspect = request.suspect is not None
+        placing.leave_exhausted_tier(request)
         replica = None if is_suspect else placing.another(request, now)
         if replica is None and not is_suspect:
             return None

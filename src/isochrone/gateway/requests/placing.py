@@ -54,12 +54,15 @@ def has_untried(request: Request) -> bool:
     )
 
 
-def another(request: Request, now: int) -> Replica | None:
-    """A replica that the request was not sent to yet and that may take it; None: there is none."""
+def leave_exhausted_tier(request: Request) -> None:
+    """If the request was sent to every replica of its tier, any other tier will do."""
     replica_set = request.replica_set
     if replica_set.whole is not None and all(each in request.tried for each in replica_set.balancer.eligible):
-        # No other replica in this tier: any other tier will do now.
         request.replica_set = replica_set.whole
+
+
+def another(request: Request, now: int) -> Replica | None:
+    """A replica that the request was not sent to yet and that may take it; None: there is none in its tier."""
     replica = request.replica_set.balancer.choose(request.demand.avoiding(request.tried), now)
     if replica is None or replica in request.tried or breaker_refusal(request, replica, now):
         return None
