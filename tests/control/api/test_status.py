@@ -115,18 +115,28 @@ def test_events_of_workers_come_once_however_many_gateways_see_it() -> None:
     for name in ("a", "b"):
         records.put(KEYS.gateway(name), gateway(name, worker="its repository index is not the protocol's"))
     faults = worker_faults(records.view)
-    (event,) = changes({}, faults, records.view, 5.0)
+    (event,), reported = changes({}, faults, records.view, 5.0)
     assert (event.what, event.about) == ("worker gets no requests", "w1")
     assert "not the protocol's" in event.detail
-    assert changes(faults, faults, records.view, 6.0) == []
-    (again,) = changes(faults, {}, records.view, 7.0)
-    assert again.what == "worker gets requests again"
+    assert changes(reported, faults, records.view, 6.0) == ([], reported)
+    (again,), reported_again = changes(reported, {}, records.view, 7.0)
+    assert (again.what, reported_again) == ("worker gets requests again", {})
     # One that has left does not come back, and one that drains is to get nothing.
     del records.entries[KEYS.worker("w1")]
-    assert changes(faults, {}, records.view, 8.0) == []
+    assert changes(reported, {}, records.view, 8.0) == ([], {})
     records.put(KEYS.worker("w1"), WorkerRecord("w1", "h", 1, 2))
     records.put(KEYS.drain("w1"), b"{}")
     assert worker_faults(records.view) == {}
+
+
+def test_a_further_reason_is_a_further_event_and_reasons_that_vary_are_not_without_end() -> None:
+    records = fleet(gateway("a"))
+    reported: dict[str, list[str]] = {}
+    told = []
+    for reason in ("its process is gone", "another server's index", "its process is gone", *map(str, range(100))):
+        events, reported = changes(reported, {"w1": reason}, records.view, 5.0)
+        told += [event.detail for event in events]
+    assert told == ["its process is gone", "another server's index", "0", "1"]
 
 
 def test_where_the_epoch_is_lost_gateways_say_what_they_serve() -> None:

@@ -29,8 +29,8 @@ class Housekeeping:
         self._keys = records.keys
         #: Unreadable records that were reported.
         self._reported: set[Fault] = set()
-        #: By worker: why gateways send it nothing, as it was reported.
-        self._worker_faults: dict[str, str] = {}
+        #: By worker that gets no requests: the reasons that were reported.
+        self._reasons: dict[str, list[str]] = {}
 
     async def repair(self, view: View, desired: Mapping[str, str]) -> bool:
         """Report unreadable records and repair those that would stop the leader; return whether it may go on.
@@ -49,12 +49,11 @@ class Housekeeping:
         return not view.is_unreadable(self._keys.epoch) and not view.is_unreadable(self._keys.switch)
 
     async def report_workers(self, view: View) -> None:
-        """Write an event for each worker that stopped or started to get requests."""
-        faults = worker_faults(view)
-        events = changes(self._worker_faults, faults, view, time.time())
+        """Write an event for each worker that stopped or started to get requests, or gets none for another reason."""
+        events, reasons = changes(self._reasons, worker_faults(view), view, time.time())
         if events:
             await self._records.write_transient((), [self._records.event_of(each) for each in events[:_AT_ONCE]])
-        self._worker_faults = faults
+        self._reasons = reasons
 
     async def tidy(self, view: View) -> None:
         """Delete records that are no longer needed, and keep the copy of the epoch current."""

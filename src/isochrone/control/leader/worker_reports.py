@@ -2,17 +2,20 @@
 Pure.
 
 There is an event when a registered worker gets no requests (it does not answer, another server answers on its port, it
-is ejected as an outlier), and another when it gets requests again. A worker that drains or has left causes none.
+is ejected as an outlier), one for each further reason (first nobody answers on its port, then another server does), and
+one when it gets requests again. A worker that drains or has left causes none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from isochrone.control.state.records import EventRecord
 from isochrone.control.state.view import View
 
 _GATEWAYS = "gateways"
+#: Of one worker, until it gets requests again: reasons whose words vary must not fill the record of events.
+_REASONS = 4
 
 
 def worker_faults(view: View) -> dict[str, str]:
@@ -29,16 +32,19 @@ def worker_faults(view: View) -> dict[str, str]:
     return found
 
 
-def changes(before: Mapping[str, str], after: Mapping[str, str], view: View, now: float) -> list[EventRecord]:
-    """The events for the difference between two reports."""
-    events = [
-        EventRecord(now, _GATEWAYS, "worker gets no requests", name, reason)
-        for name, reason in sorted(after.items())
-        if name not in before
-    ]
+def changes(
+    reported: Mapping[str, Sequence[str]], faults: Mapping[str, str], view: View, now: float
+) -> tuple[list[EventRecord], dict[str, list[str]]]:
+    """The events that are due, and the reasons reported with them; ``reported``: by worker, those reported before."""
+    events = []
+    after = {name: list(reported.get(name, ())) for name in faults}
+    for name, reason in sorted(faults.items()):
+        if reason not in after[name] and len(after[name]) < _REASONS:
+            after[name].append(reason)
+            events.append(EventRecord(now, _GATEWAYS, "worker gets no requests", name, reason))
     events += [
         EventRecord(now, _GATEWAYS, "worker gets requests again", name)
-        for name in sorted(before)
-        if name not in after and name in view.workers
+        for name in sorted(reported)
+        if name not in faults and name in view.workers
     ]
-    return events
+    return events, after
