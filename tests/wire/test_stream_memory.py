@@ -13,6 +13,7 @@ from tritonclient.grpc import service_pb2
 from wire_fakes import ServerEnd
 
 from isochrone.protocol.grpc.calls import OK_TRAILERS, CallHead
+from isochrone.protocol.grpc.decoder import InferDecoder
 from isochrone.protocol.grpc.stream import StreamInferRoute
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.budget import SMALL, Share
@@ -48,9 +49,12 @@ class Streams(Route):
 
     def __init__(self) -> None:
         self.service: Any = Service()
+        self.decoder = InferDecoder(self.service)
 
     def open(self, exchange: Exchange) -> Consumer:
-        return StreamInferRoute(self.service, LIMITS.max_body_bytes, CallHead(exchange.head)).open(exchange)
+        return StreamInferRoute(self.service, LIMITS.max_body_bytes, self.decoder, CallHead(exchange.head)).open(
+            exchange
+        )
 
 
 class Call:
@@ -92,6 +96,7 @@ def framed(payload: bytes) -> bytes:
 
 class Served:
     model_version = "1"
+    fixed_size = True
 
 
 def answer(request: Any) -> None:

@@ -9,7 +9,7 @@ import pytest
 from isochrone.errors import Restricted
 from isochrone.protocol.access.restrictions import APIS, RequiredHeader, check_grpc, check_rest, grpc_api, rest_api
 from isochrone.protocol.forwarded_headers import WithHeaders, forwarded
-from isochrone.protocol.grpc.control import METHODS
+from isochrone.protocol.grpc.control import METHODS, SERVICE
 from isochrone.protocol.grpc.router import STREAMING
 from isochrone.protocol.messages import InferRequest, Plan
 from isochrone.protocol.rest.control import CONTROL_PATHS
@@ -65,7 +65,7 @@ def test_every_path_that_is_served_belongs_to_an_api() -> None:
 
 
 def test_every_method_but_reflection_belongs_to_an_api() -> None:
-    for path in (*METHODS, *STREAMING):
+    for path in (*METHODS, *STREAMING, SERVICE + b"ModelStreamInfer"):
         assert (grpc_api(path.decode()) in APIS) != (b"reflection" in path), path
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from tritonclient.grpc import service_pb2
 
-from isochrone.protocol.grpc.plan import InferDecoder
+from isochrone.protocol.grpc.decoder import InferDecoder
 from isochrone.protocol.rest.plan import decode_plan, read_inputs
 
 BYTES = bytes([0, 1, 2, 255])
@@ -25,7 +25,7 @@ def test_grpc_reads_the_same_every_time() -> None:
     body = message.SerializeToString()
     decoder = InferDecoder(SERVICE)
     for _ in range(3):
-        _, inputs = decoder.decode(body, 0)
+        _, _, inputs = decoder.decode(body, 0)
         assert inputs["x"].tobytes() == bytes([0, 1, 1, 1])
         assert inputs["x"].dtype == np.bool_
         assert inputs["y"].tobytes() == BYTES
@@ -58,5 +58,5 @@ def test_bytes_that_are_right_are_not_copied() -> None:
     body = message.SerializeToString()
     decoder = InferDecoder(SERVICE)
     decoder.decode(body, 0)
-    _, inputs = decoder.decode(body, 0)
+    _, _, inputs = decoder.decode(body, 0)
     assert np.shares_memory(inputs["x"], np.frombuffer(body, np.uint8))

@@ -25,14 +25,19 @@ if TYPE_CHECKING:
 
 #: Field 6, length-delimited: raw_output_contents.
 _RAW_OUTPUT = b"\x32"
-_ID = b"\x1a"
 _MAX_ANSWERS_MEMOISED = 64
 #: Messages up to this size are joined into one buffer; larger ones are written piece by piece.
 JOIN_LIMIT = 16 * 1024
 
 
+def id_field(request_id: str) -> bytes:
+    """Field 3, length-delimited: id."""
+    raw = request_id.encode()
+    return b"\x1a" + encode_varint(len(raw)) + raw
+
+
 def answer_head(request: InferRequest, plan: GrpcPlan, outputs: Tensors, parameters: Parameters) -> bytes:
-    """The serialised answer without its id and raw contents."""
+    """The serialised answer without its id, which comes before it, and raw contents."""
     message = service_pb2.ModelInferResponse(model_name=plan.model_name, model_version=request.served_by.model_version)
     for key, value in parameters.items():
         slot = message.parameters[key]
@@ -81,15 +86,10 @@ def render(
     """The answer as buffers, and their total size."""
     outputs = _special_outputs(request, plan, outputs, service)
     head = answer_head(request, plan, outputs, parameters)
-    parts: list[Buffer] = [head]
-    size = len(head)
-    if request.id:
-        name = request.id.encode()
-        field = _ID + encode_varint(len(name)) + name
-        parts.append(field)
-        size += len(field)
-    for name_, array in outputs.items():
-        choice = plan.choices.get(name_)
+    parts: list[Buffer] = [id_field(request.id), head] if request.id else [head]
+    size = sum(len(part) for part in parts)
+    for name, array in outputs.items():
+        choice = plan.choices.get(name)
         # As in Triton, an output in shared memory has an empty entry: clients look up entries by position.
         blob = b"" if choice is not None and choice.region else _raw(array)
         length = len(blob)

@@ -1,4 +1,4 @@
-"""ModelInfer: unary inference calls. ``plan`` decodes the request messages, ``answers`` encodes the responses."""
+"""ModelInfer: unary inference calls. ``decoder`` decodes the request messages, ``answers`` encodes the responses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.protocol import timing
-from isochrone.protocol.grpc.answers import JOIN_LIMIT, plain_answer, render
+from isochrone.protocol.grpc.answers import JOIN_LIMIT, id_field, plain_answer, render
 from isochrone.protocol.grpc.calls import (
     OK_TRAILERS,
     RESPONSE_HEADERS,
@@ -18,7 +18,8 @@ from isochrone.protocol.grpc.calls import (
     message_of,
     unexpected,
 )
-from isochrone.protocol.grpc.plan import Answer, GrpcPlan, InferDecoder
+from isochrone.protocol.grpc.decoder import InferDecoder
+from isochrone.protocol.grpc.plan import Answer, GrpcPlan
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
 from isochrone.protocol.rejections import mark
 from isochrone.protocol.shared_memory_requests import SharedMemoryRequest, infer_with_regions
@@ -31,18 +32,6 @@ if TYPE_CHECKING:
     from isochrone.wire.http2.server_stream import ServerStream
 
 _encode_headers = Encoder().encode
-
-
-class InferMethod:
-    """ModelInfer with any header block."""
-
-    def __init__(self, service: InferenceService, max_body_bytes: int) -> None:
-        self._service = service
-        self._max_body_bytes = max_body_bytes
-        self._decoder = InferDecoder(service)
-
-    def route(self, call: CallHead) -> Route:
-        return InferRoute(self._service, self._max_body_bytes, self._decoder, call)
 
 
 class InferRoute(Route):
@@ -59,13 +48,14 @@ class InferRoute(Route):
             body = exchange.body
             # The common case is an uncompressed message that fills the body; ``message_of`` checks the others.
             if len(body) >= 5 and not body[0] and int.from_bytes(body[1:5], "big") == len(body) - 5:
-                plan, inputs = self._decode(body, 5)
+                plan, request_id, inputs = self._decode(body, 5)
             else:
-                plan, inputs = self._decode(*message_of(body, self.call.encoding, self._limit))
+                plan, request_id, inputs = self._decode(*message_of(body, self.call.encoding, self._limit))
             if plan.regions:
-                infer_with_regions(self.service, SharedMemoryGrpcRequest(exchange, self, plan, inputs), plan.choices)
+                request = SharedMemoryGrpcRequest(exchange, self, plan, request_id, inputs)
+                infer_with_regions(self.service, request, plan.choices)
             else:
-                self.service.infer(GrpcInferRequest(exchange, self, plan, inputs))
+                self.service.infer(GrpcInferRequest(exchange, self, plan, request_id, inputs))
         except IsochroneError as error:
             exchange.owner = None
             fail(exchange, error)
@@ -81,11 +71,11 @@ class GrpcInferRequest(InferRequest):
 
     plan: GrpcPlan
 
-    def __init__(self, stream: Any, route: InferRoute, plan: GrpcPlan, inputs: Tensors) -> None:
+    def __init__(self, stream: Any, route: InferRoute, plan: GrpcPlan, request_id: str, inputs: Tensors) -> None:
         # InferRequest's fields are set here, without a call to its __init__: this runs for every request.
         arrived = stream.arrived
         self.plan = plan
-        self.id = plan.request_id
+        self.id = request_id
         self.inputs = inputs
         if plan.timeout_ns or route.call.timeout_ns:
             self.deadline = route.call.deadline(arrived, plan.timeout_ns)
@@ -119,15 +109,20 @@ class GrpcInferRequest(InferRequest):
         stream = self.stream
         route = self.route
         plan = self.plan
-        if plan.is_plain and outputs and not self.id and route.call.is_plain and self.served_by.fixed_size:
+        trailers = OK_TRAILERS if route.call.is_plain else self._trailers()
+        if plan.is_plain and outputs and self.served_by.fixed_size:
             answer = plain_answer(self, plan, outputs, parameters)
-            if answer.size <= JOIN_LIMIT:
+            size, framed = answer.size, answer.framed
+            if self.id:
+                field = id_field(self.id)
+                size, framed = size + len(field), answer.framed_with(field)
+            if size <= JOIN_LIMIT:
                 if len(outputs) == 1:
                     for array in outputs.values():
-                        payload = answer.framed + array.tobytes()
+                        payload = framed + array.tobytes()
                 else:
-                    payload = self._join(answer, outputs)
-                stream.respond_unary(RESPONSE_HEADERS, payload, answer.size + 5, OK_TRAILERS)
+                    payload = self._join(framed, answer, outputs)
+                stream.respond_unary(RESPONSE_HEADERS, payload, size + 5, trailers)
                 return
         try:
             parts, size = render(self, plan, outputs, parameters, route.service)
@@ -135,10 +130,6 @@ class GrpcInferRequest(InferRequest):
             self.fail(error)
             return
         prefix = b"\0" + size.to_bytes(4, "big")
-        trailers = OK_TRAILERS
-        if not route.call.is_plain:
-            extras = route.call.extras(self, route.service, now_ns())
-            trailers = _encode_headers([(b"grpc-status", b"0"), *extras])
         if size <= JOIN_LIMIT:
             stream.respond_unary(RESPONSE_HEADERS, b"".join([prefix, *parts]), size + 5, trailers)
             return
@@ -150,9 +141,13 @@ class GrpcInferRequest(InferRequest):
             stream.send_data(part)
         stream.send_headers(trailers, True)
 
+    def _trailers(self) -> bytes:
+        extras = self.route.call.extras(self, self.route.service, now_ns())
+        return _encode_headers([(b"grpc-status", b"0"), *extras])
+
     @staticmethod
-    def _join(answer: Answer, outputs: Tensors) -> bytes:
-        parts = [answer.framed]
+    def _join(framed: bytes, answer: Answer, outputs: Tensors) -> bytes:
+        parts = [framed]
         for prefix, array in zip((b"", *answer.prefixes[1:]), outputs.values(), strict=True):
             parts += (prefix, array.tobytes())
         return b"".join(parts)

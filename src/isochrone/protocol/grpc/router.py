@@ -13,8 +13,9 @@ from isochrone.protocol.access import control_token
 from isochrone.protocol.compression.inflating import inflating_messages
 from isochrone.protocol.grpc.calls import CallHead, GrpcErrorRoute, fail
 from isochrone.protocol.grpc.control import CHANGES, METHODS, SERVICE, UnaryRoute, reads_only
+from isochrone.protocol.grpc.decoder import InferDecoder
 from isochrone.protocol.grpc.health import HealthWatchRoute
-from isochrone.protocol.grpc.infer import InferMethod
+from isochrone.protocol.grpc.infer import InferRoute
 from isochrone.protocol.grpc.reflection import REFLECTION_PATHS, ReflectionRoute
 from isochrone.protocol.grpc.stream import StreamInferRoute
 from isochrone.wire.exchange import Head, Route
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 #: path → route of a streaming method, from the service, max_body_bytes and the call's header block
 STREAMING: dict[bytes, Callable[[InferenceService, int, CallHead], Route]] = {
-    SERVICE + b"ModelStreamInfer": StreamInferRoute,
     b"/grpc.health.v1.Health/Watch": lambda service, _, call: HealthWatchRoute(service.is_ready, call),
     **dict.fromkeys(REFLECTION_PATHS, lambda _, __, call: ReflectionRoute(call)),
 }
@@ -36,7 +36,7 @@ class GrpcRouter:
     def __init__(self, service: InferenceService, max_body_bytes: int) -> None:
         self._service = service
         self._max_body_bytes = max_body_bytes
-        self._infer = InferMethod(service, max_body_bytes)
+        self._decoder = InferDecoder(service)
 
     def route(self, head: Head) -> Route:
         try:
@@ -49,7 +49,9 @@ class GrpcRouter:
         path = head.target
         service, limit = self._service, self._max_body_bytes
         if path == SERVICE + b"ModelInfer":
-            return inflating_messages(self._infer.route(call), call.encoding, limit, fail)
+            return inflating_messages(InferRoute(service, limit, self._decoder, call), call.encoding, limit, fail)
+        if path == SERVICE + b"ModelStreamInfer":
+            return StreamInferRoute(service, limit, self._decoder, call)
         streaming = STREAMING.get(path)
         if streaming is not None:
             return streaming(service, limit, call)

@@ -18,7 +18,7 @@ from isochrone.errors import IsochroneError, MalformedRequest, Unavailable
 from isochrone.protocol.back_pressure import WaitingProducers
 from isochrone.protocol.compression.codec import Inflation, is_identity
 from isochrone.protocol.compression.inflating import inflate
-from isochrone.protocol.grpc.answers import render
+from isochrone.protocol.grpc.answers import JOIN_LIMIT, id_field, plain_answer, render
 from isochrone.protocol.grpc.calls import (
     OK_TRAILERS,
     RESPONSE_HEADERS,
@@ -28,8 +28,9 @@ from isochrone.protocol.grpc.calls import (
     unexpected,
     unpack,
 )
+from isochrone.protocol.grpc.decoder import InferDecoder
 from isochrone.protocol.grpc.message_reader import MessageReader
-from isochrone.protocol.grpc.plan import GrpcPlan, InferDecoder
+from isochrone.protocol.grpc.plan import GrpcPlan
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
 from isochrone.protocol.shared_memory_requests import SharedMemoryRequest, infer_with_regions
 from isochrone.protocol.varint import encode_varint
@@ -54,25 +55,28 @@ _INFER_RESPONSE = b"\x12"
 class StreamInferRoute(Route):
     streaming = True
 
-    def __init__(self, service: InferenceService, max_body_bytes: int, call: CallHead) -> None:
+    def __init__(self, service: InferenceService, max_body_bytes: int, decoder: InferDecoder, call: CallHead) -> None:
         self._service = service
         self._max_body_bytes = max_body_bytes
+        self._decoder = decoder
         self._call = call
 
     def open(self, exchange: Exchange) -> Consumer:
-        return InferStream(exchange, self._service, self._max_body_bytes, self._call)
+        return InferStream(exchange, self._service, self._max_body_bytes, self._decoder, self._call)
 
 
 class InferStream:
     """One ModelStreamInfer call."""
 
-    def __init__(self, stream: Any, service: InferenceService, max_body_bytes: int, call: CallHead) -> None:
+    def __init__(
+        self, stream: Any, service: InferenceService, max_body_bytes: int, decoder: InferDecoder, call: CallHead
+    ) -> None:
         self.stream = stream
         self.service = service
         self.call = call
         self._limit = max_body_bytes
         self._reader = MessageReader(max_body_bytes, stream)
-        self._decoder = InferDecoder(service)
+        self._decoder = decoder
         #: Requests not yet over, oldest first.
         self._outstanding: deque[StreamInferRequest] = deque()
         self._outstanding_bytes = 0
@@ -217,9 +221,9 @@ class InferStream:
         request_id = ""
         try:
             body = unpack(flag, payload, self.call.encoding, self._limit)
-            plan, inputs = self._decoder.decode(body, 0)
-            request_id = plan.request_id
-            request = (SharedMemoryStreamRequest if plan.regions else StreamInferRequest)(self, plan, inputs, arrived)
+            plan, request_id, inputs = self._decoder.decode(body, 0)
+            kind = SharedMemoryStreamRequest if plan.regions else StreamInferRequest
+            request = kind(self, plan, request_id, inputs, arrived)
             request.deadline = self.call.deadline(self._opened, 0) if self.call.timeout_ns else request.deadline
             if plan.timeout_ns:
                 request.deadline = min(request.deadline, arrived + plan.timeout_ns)
@@ -319,8 +323,8 @@ class StreamInferRequest(InferRequest):
 
     plan: GrpcPlan
 
-    def __init__(self, stream: InferStream, plan: GrpcPlan, inputs: Tensors, arrived: int) -> None:
-        super().__init__(plan, plan.request_id, inputs, arrived)
+    def __init__(self, stream: InferStream, plan: GrpcPlan, request_id: str, inputs: Tensors, arrived: int) -> None:
+        super().__init__(plan, request_id, inputs, arrived)
         self.stream = stream
         self.decoupled = False
         #: Size of the request's message in bytes.
@@ -334,6 +338,15 @@ class StreamInferRequest(InferRequest):
         return self.stream.call.stages
 
     def _render(self, outputs: Tensors, parameters: Parameters) -> list[Buffer]:
+        parts: list[Buffer]
+        if self.plan.is_plain and outputs and self.served_by.fixed_size:
+            answer = plain_answer(self, self.plan, outputs, parameters)
+            if answer.size <= JOIN_LIMIT:
+                field = id_field(self.id) if self.id else b""
+                parts = [_INFER_RESPONSE + encode_varint(len(field) + answer.size), field]
+                for prefix, array in zip(answer.prefixes, outputs.values(), strict=True):
+                    parts += (prefix, array.tobytes())
+                return parts
         parts, size = render(self, self.plan, outputs, parameters, self.stream.service)
         return [_INFER_RESPONSE + encode_varint(size), *parts]
 
@@ -399,9 +412,7 @@ def _error_parts(request_id: str, error: IsochroneError) -> list[Buffer]:
 
 def _failed(stream: InferStream, request_id: str, error: IsochroneError) -> StreamInferRequest:
     """A request that failed before it was decoded; keeps its place in the order of answers."""
-    plan = GrpcPlan("", "", (), None)
-    plan.request_id = request_id
-    request = StreamInferRequest(stream, plan, {}, now_ns())
+    request = StreamInferRequest(stream, GrpcPlan("", "", (), None), request_id, {}, now_ns())
     request.ready.append(_error_parts(request_id, error))
     request.over = True
     return request
