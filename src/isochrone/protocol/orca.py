@@ -113,6 +113,30 @@ def orca_binary(report: Mapping[str, float]) -> bytes:
     return b"".join([_binary_prefix(name) + _pack_double(value) for name, value in report.items() if isfinite(value)])
 
 
+class LoadReport(dict[str, float]):
+    """A report that many answers carry: each form is written once. Must not change."""
+
+    __slots__ = ("_base64", "_json", "_text")
+
+    def __init__(self, figures: Mapping[str, float]) -> None:
+        super().__init__(figures)
+        self._text = self._json = self._base64 = b""
+
+    def header(self, form: bytes) -> bytes:
+        """The value of ``endpoint-load-metrics``; ``form``: ``text``, otherwise JSON."""
+        if form == b"text":
+            self._text = self._text or orca_text(self)
+            return self._text
+        self._json = self._json or orca_json(self)
+        return self._json
+
+    @property
+    def base64(self) -> bytes:
+        """The value of ``endpoint-load-metrics-bin`` as a transport sends it: base64 without padding."""
+        self._base64 = self._base64 or base64.b64encode(orca_binary(self)).rstrip(b"=")
+        return self._base64
+
+
 def parse_orca_header(value: bytes) -> dict[str, float]:
     """A report from ``endpoint-load-metrics``, in the form that its first word names."""
     form, _, rest = value.strip().partition(b" ")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from isochrone.protocol.access.fencing import Fence
     from isochrone.protocol.messages import InferRequest
+    from isochrone.protocol.orca import LoadReport
     from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 
 
@@ -88,7 +89,7 @@ class InferenceService(abc.ABC):
     def log_settings(self, changes: Mapping[str, bool | int | str]) -> dict[str, bool | int | str]: ...
 
     @abc.abstractmethod
-    def load_report(self, model_name: str = "", model_version: str = "") -> Mapping[str, float]:
+    def load_report(self, model_name: str = "", model_version: str = "") -> LoadReport:
         """The server's current load, for ORCA reports: queue depth, requests in flight, estimated wait, free memory.
 
         With a model's name, the wait and run times are that model's.

@@ -261,7 +261,7 @@ class Worker:
         for problem in await asyncio.gather(*(each.stop() for each in self._companions), return_exceptions=True):
             if problem is not None:
                 log.error("a companion of the worker failed to stop", error=str(problem))
-        self.service.stopping = True
+        self.service.begin_stop()
         if not quiet:
             log.info("stopping", in_flight=self.service.in_flight, grace_seconds=self.settings.exit_timeout)
         for task in self._background:

@@ -9,7 +9,6 @@ import structlog
 from tritonclient.grpc import service_pb2
 
 import isochrone
-from isochrone.clock import now_ns
 from isochrone.errors import InvalidArgument, IsochroneError, PermissionDenied, Unavailable
 from isochrone.observe.logs import REQUEST_LINES
 from isochrone.observe.snapshot import ServerSnapshot, WireSnapshot
@@ -18,12 +17,14 @@ from isochrone.protocol.service import InferenceService
 from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 from isochrone.worker.catalog.load_parameters import FILE_PREFIX
 from isochrone.worker.catalog.states import is_unloaded
+from isochrone.worker.load import WorkerLoad
 from isochrone.worker.request_wrappers import LoggedRequest, LoggedStream
 from isochrone.worker.trace_settings import TraceSettings
 
 if TYPE_CHECKING:
     from isochrone.observe.logs import Settings as LogSettings
     from isochrone.protocol.messages import InferRequest
+    from isochrone.protocol.orca import LoadReport
     from isochrone.worker.catalog.catalog import Catalog
 
 log = structlog.get_logger()
@@ -73,8 +74,7 @@ class WorkerService(InferenceService):
         self.stopping = False
         self._find = catalog.find
         self._served = catalog.served
-        self._report: dict[str, float] = {}
-        self._report_at = 0
+        self._load = WorkerLoad(catalog)
         self._apply_verbosity()
 
     # The hot path.
@@ -215,35 +215,13 @@ class WorkerService(InferenceService):
 
     # Load and metrics.
 
-    def load_report(self, model_name: str = "", model_version: str = "") -> Mapping[str, float]:
-        """At most a millisecond old, except for the model's own figures: many answers carry it."""
-        now = now_ns()
-        if now - self._report_at > 1_000_000:
-            self._report_at = now
-            versions = self.catalog.all_versions()
-            share, available = _memory()
-            self._report = {
-                "mem_utilization": share,
-                "named_metrics.free_memory_bytes": float(available),
-                "named_metrics.queue_depth": float(sum(served.runner.pending for served in versions)),
-                "named_metrics.in_flight": float(sum(served.in_flight for served in versions)),
-                "named_metrics.estimated_wait_us": max(
-                    (served.runner.estimated_wait(now) / 1000 for served in versions), default=0.0
-                ),
-                "named_metrics.draining": 1.0 if self.stopping else 0.0,
-            }
-        if not model_name:
-            return self._report
-        try:
-            runner = self.catalog.find(model_name, model_version).runner
-        except IsochroneError:
-            return self._report
-        return {
-            **self._report,
-            "named_metrics.estimated_wait_us": runner.estimated_wait(now) / 1000,
-            "named_metrics.estimated_run_us": runner.estimated_run() / 1000,
-            "named_metrics.least_run_us": runner.least_run() / 1000,
-        }
+    def begin_stop(self) -> None:
+        """Report not ready and draining; requests in flight continue."""
+        self.stopping = True
+        self._load.drain()
+
+    def load_report(self, model_name: str = "", model_version: str = "") -> LoadReport:
+        return self._load.report(model_name, model_version)
 
     def snapshot(self, wire: WireSnapshot | None = None) -> ServerSnapshot:
         """For the metrics page."""
@@ -255,14 +233,3 @@ class WorkerService(InferenceService):
     @property
     def in_flight(self) -> int:
         return sum(served.in_flight for served in self.catalog.all_versions())
-
-
-def _memory() -> tuple[float, int]:
-    """The share of the machine's memory in use, and the available bytes."""
-    try:
-        with open("/proc/meminfo", "rb") as file:
-            lines = dict(line.split(b":") for line in file.read(400).splitlines() if b":" in line)
-        total, available = (int(lines[key].split()[0]) for key in (b"MemTotal", b"MemAvailable"))
-        return 1 - available / total, available << 10
-    except (OSError, KeyError, ValueError):
-        return 0.0, 0

@@ -5,7 +5,6 @@ Every method of this package uses it. grpcio costs ten times as much per call (d
 
 from __future__ import annotations
 
-from base64 import b64encode
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -14,7 +13,7 @@ import structlog
 from isochrone.clock import NEVER
 from isochrone.errors import GRPC_DEADLINE_EXCEEDED, GRPC_UNAVAILABLE, Internal, IsochroneError, MalformedRequest
 from isochrone.protocol.compression import codec
-from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER, orca_binary
+from isochrone.protocol.orca import ORCA_BINARY_HEADER, ORCA_FORMAT_HEADER
 from isochrone.protocol.rejections import mark
 from isochrone.protocol.stages import stages_of
 from isochrone.protocol.timing import SERVER_TIMING_HEADER, TIMING_HEADER, server_timing
@@ -122,13 +121,8 @@ class CallHead:
             extras += ((SERVER_TIMING_HEADER, server_timing(request, now)),)
         if self.wants_load:
             plan = request.plan
-            value = orca_binary(service.load_report(plan.model_name, plan.model_version))
-            extras += ((ORCA_BINARY_HEADER, _binary_header(value)),)
+            extras += ((ORCA_BINARY_HEADER, service.load_report(plan.model_name, plan.model_version).base64),)
         return extras
-
-
-def _binary_header(value: bytes) -> bytes:
-    return b64encode(value).rstrip(b"=")
 
 
 def message_of(body: Buffer, encoding: bytes, limit: int) -> tuple[Buffer, int]:

@@ -85,8 +85,7 @@ class ControlRoute(Route):
         """The load report, if the caller asked for it, for example with a health check."""
         if self._load_format is None:
             return ()
-        render = orca.orca_text if self._load_format == b"text" else orca.orca_json
-        return ((orca.ORCA_HEADER, render(self._service.load_report())),)
+        return ((orca.ORCA_HEADER, self._service.load_report().header(self._load_format)),)
 
     async def _finish(self, exchange: Exchange, answer: Awaitable[Answer]) -> None:
         try:

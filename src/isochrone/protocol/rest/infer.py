@@ -16,7 +16,7 @@ from isochrone.errors import InvalidArgument, IsochroneError
 from isochrone.protocol.compression import codec
 from isochrone.protocol.compression.deflating import respond_compressed
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, OutputChoice, Parameters
-from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, orca_json, orca_text
+from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER
 from isochrone.protocol.rejections import mark
 from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpected
 from isochrone.protocol.rest.headers import header_length, timeout_header
@@ -291,8 +291,7 @@ class RestInferRequest(InferRequest):
             extras += ((SERVER_TIMING_HEADER, server_timing(self, now_ns())),)
         if route.load_format:
             report = route.service.load_report(route.model, route.version)
-            render = orca_text if route.load_format == b"text" else orca_json
-            extras += ((ORCA_HEADER, render(report)),)
+            extras += ((ORCA_HEADER, report.header(route.load_format)),)
         return extras
 
     def fail(self, error: IsochroneError) -> None:

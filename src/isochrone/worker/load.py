@@ -1,0 +1,102 @@
+"""The load that a worker reports with its answers: queues, waits, memory.
+
+Under load thousands of answers a second carry a report, so a report is kept for a millisecond.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from isochrone.clock import MILLISECOND, now_ns
+from isochrone.errors import IsochroneError
+from isochrone.protocol.orca import LoadReport
+
+if TYPE_CHECKING:
+    from isochrone.worker.catalog.catalog import Catalog
+
+#: A report is at most this old.
+_KEPT_NS = MILLISECOND
+#: The machine's free memory is read so often.
+_MEMORY_NS = 100 * MILLISECOND
+#: The figures of the whole worker are added up over all models: at most every so many times of what that takes.
+_SHARE = 32
+
+
+class WorkerLoad:
+    """Reports of one worker."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._draining = False
+        self._worker = LoadReport({})
+        self._worker_until = 0
+        self._memory = (0.0, 0)
+        self._memory_until = 0
+        #: By model and version as the caller named them.
+        self._models: dict[tuple[str, str], LoadReport] = {}
+        self._models_until = 0
+
+    def report(self, model_name: str = "", model_version: str = "") -> LoadReport:
+        """With a model's name, the wait and run times are that model's."""
+        now = now_ns()
+        if now > self._models_until:
+            self._models_until = now + _KEPT_NS
+            self._models.clear()
+            if now > self._worker_until:
+                self._worker = self._add_up(now)
+                ended = now_ns()
+                self._worker_until = ended + max(_KEPT_NS, _SHARE * (ended - now))
+        if not model_name:
+            return self._worker
+        key = (model_name, model_version)
+        known = self._models.get(key)
+        if known is None:
+            try:
+                runner = self._catalog.find(model_name, model_version).runner
+            except IsochroneError:
+                return self._worker
+            known = self._models[key] = LoadReport(
+                {
+                    **self._worker,
+                    "named_metrics.estimated_wait_us": runner.estimated_wait(now) / 1000,
+                    "named_metrics.estimated_run_us": runner.estimated_run() / 1000,
+                    "named_metrics.least_run_us": runner.least_run() / 1000,
+                }
+            )
+        return known
+
+    def drain(self) -> None:
+        """The worker is stopping: gateways must not choose it."""
+        self._draining = True
+        # Every further answer says so.
+        self._models_until = self._worker_until = 0
+
+    def _add_up(self, now: int) -> LoadReport:
+        versions = self._catalog.all_versions()
+        if now > self._memory_until:
+            self._memory_until = now + _MEMORY_NS
+            self._memory = _memory()
+        share, available = self._memory
+        return LoadReport(
+            {
+                "mem_utilization": share,
+                "named_metrics.free_memory_bytes": float(available),
+                "named_metrics.queue_depth": float(sum(served.runner.pending for served in versions)),
+                "named_metrics.in_flight": float(sum(served.in_flight for served in versions)),
+                "named_metrics.estimated_wait_us": max(
+                    (served.runner.estimated_wait(now) / 1000 for served in versions), default=0.0
+                ),
+                "named_metrics.draining": 1.0 if self._draining else 0.0,
+            }
+        )
+
+
+def _memory() -> tuple[float, int]:
+    """The share of the machine's memory in use, and the available bytes."""
+    try:
+        with open("/proc/meminfo", "rb") as file:
+            lines = dict(line.split(b":") for line in file.read(400).splitlines() if b":" in line)
+        total, available = (int(lines[key].split()[0]) for key in (b"MemTotal", b"MemAvailable"))
+        return 1 - available / total, available << 10
+    except (OSError, KeyError, ValueError):
+        return 0.0, 0
