@@ -1,22 +1,24 @@
-"""Memoises parsed message heads by their bytes, from the second occurrence on.
+"""Memoises message heads, parsed or written, from their second occurrence on.
 
-A head with a field that differs for each request (a trace id) never repeats, and must not evict heads that do.
+A head with a field that differs for each request (a trace id, a time) never repeats, and must not evict heads that do.
 """
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TypeVar
 
-T = TypeVar("T")
+Key = TypeVar("Key", bound=Hashable)
+Head = TypeVar("Head")
 
 
-def remember_second(raw: bytes, head: T, memo: dict[bytes, T], seen: set[int], limit: int) -> None:
-    """Memoise ``head``, parsed from ``raw``, if ``raw`` has been seen before; otherwise record that it was seen."""
-    mark = hash(raw)
+def remember_second(key: Key, head: Head, memo: dict[Key, Head], seen: set[int], limit: int) -> None:
+    """Memoise ``head``, made from ``key``, if the key has been seen before; otherwise record that it was seen."""
+    mark = hash(key)
     if mark in seen:
         if len(memo) >= limit:
             memo.clear()
-        memo[raw] = head
+        memo[key] = head
     else:
         if len(seen) >= limit:
             seen.clear()

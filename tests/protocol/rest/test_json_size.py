@@ -11,12 +11,12 @@ from isochrone.protocol.rest.plan import decode_plan
 
 def test_a_json_part_over_the_limit_is_refused_before_it_is_decoded() -> None:
     with pytest.raises(PayloadTooLarge, match="send tensors as binary data"):
-        decode_plan(b" " * (MAX_JSON_BYTES + 1), 0, "m", "")
+        decode_plan(b" " * (MAX_JSON_BYTES + 1), "m", "")
 
 
 def test_not_a_number_in_megabytes_of_json_is_refused() -> None:
     with pytest.raises(PayloadTooLarge, match="NaN or Infinity"):
-        decode_plan(b'{"inputs": [NaN]}' + b" " * (1 << 20), 0, "m", "")
+        decode_plan(b'{"inputs": [NaN]}' + b" " * (1 << 20), "m", "")
 
 
 def test_a_repeated_key_among_very_many_is_found() -> None:

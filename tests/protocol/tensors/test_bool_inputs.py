@@ -42,10 +42,10 @@ def test_rest_reads_the_same_on_both_paths(binary_outputs: bool) -> None:
             "parameters": {"binary_data_output": binary_outputs},
         }
     ).encode()
-    plan = decode_plan(header, len(header), "m", "")
+    plan, _ = decode_plan(header, "m", "")
     # Only a request whose outputs are binary too is memoised.
     assert plan.is_plain == binary_outputs
-    inputs = read_inputs(plan, header + BYTES + BYTES, SERVICE)
+    inputs = read_inputs(plan, header + BYTES + BYTES, len(header), SERVICE)
     assert inputs["x"].tolist() == [[False, True], [True, True]]
     assert inputs["x"].tobytes() == bytes([0, 1, 1, 1])
     assert inputs["y"].tobytes() == BYTES

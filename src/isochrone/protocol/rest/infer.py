@@ -1,7 +1,7 @@
 """POST …/infer: JSON and binary tensors to an ``InferRequest``, and its outputs back to bytes.
 
-Plans are memoised by the bytes of their JSON part. The JSON part of the answer is memoised on the plan, by the version
-that answered and the shapes of the outputs.
+The JSON part of an answer, without its id, is memoised on the plan, by the version that answered and the shapes of the
+outputs.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from isochrone.protocol.rejections import mark
 from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpected
 from isochrone.protocol.rest.headers import header_length, timeout_header
 from isochrone.protocol.rest.plan import RestPlan, decode_plan, read_inputs
+from isochrone.protocol.rest.plan_memo import PlanMemo
 from isochrone.protocol.shared_memory_requests import SharedMemoryRequest, infer_with_regions, write_output
 from isochrone.protocol.stages import stages_of
 from isochrone.protocol.tensors.binary import to_binary
@@ -34,31 +35,28 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
     from isochrone.protocol.service import InferenceService
 
-_MAX_HEADER_MEMOISED = 4096
-_MAX_PLANS_MEMOISED = 512
 _MAX_ANSWERS_MEMOISED = 64
+_MAX_LENGTHS_MEMOISED = 1024
 #: Outputs up to this size are copied into the answer; larger ones are sent as views.
 _COPY_LIMIT = 4096
 
 _encode_json = msgspec.json.Encoder().encode
+#: Length of the JSON part → the headers of an answer with binary tensors.
+_binary_headers: dict[int, Headers] = {}
 
 
-class PlanMemo:
-    """Plans for one model and version, as named in the path, by the bytes of their JSON part."""
-
-    __slots__ = ("_plans", "get")
-
-    def __init__(self) -> None:
-        self._plans: dict[bytes, RestPlan] = {}
-        self.get = self._plans.get
-
-    def keep(self, header: bytes, plan: RestPlan) -> None:
-        # A plan with inline data or a request id does not repeat.
-        if len(header) > _MAX_HEADER_MEMOISED or not plan.is_plain or plan.request_id:
-            return
-        if len(self._plans) >= _MAX_PLANS_MEMOISED:
-            self._plans.clear()
-        self._plans[header] = plan
+def binary_headers(length: int) -> Headers:
+    """The headers of an answer with binary tensors behind a JSON part of this length."""
+    headers = _binary_headers.get(length)
+    if headers is None:
+        headers = (
+            (b"content-type", b"application/octet-stream"),
+            (b"inference-header-content-length", b"%d" % length),
+        )
+        if len(_binary_headers) >= _MAX_LENGTHS_MEMOISED:
+            _binary_headers.clear()
+        _binary_headers[length] = headers
+    return headers
 
 
 class InferRoute(Route):
@@ -83,25 +81,22 @@ class InferRoute(Route):
             body = exchange.body
             length = self.header_length
             if length is None:
-                plan = decode_plan(body, len(body), self.model, self.version)
+                length = len(body)
+                plan, request_id = decode_plan(body, self.model, self.version)
             elif length == 0:
-                plan, body = self._raw_plan(body)
+                plan, request_id, body = self._raw_plan(body)
             else:
                 if length > len(body):
                     raise InvalidArgument(
                         f"Inference-Header-Content-Length is {length}, but the body has {len(body)} bytes"
                     )
-                header = bytes(body[:length])
-                known = self.memo.get(header)
-                if known is None:
-                    known = decode_plan(header, length, self.model, self.version)
-                    self.memo.keep(header, known)
-                plan = known
-            inputs = read_inputs(plan, body, self.service)
+                plan, request_id = self.memo.decode(bytes(body[:length]))
+            inputs = read_inputs(plan, body, length, self.service)
             if plan.regions:
-                infer_with_regions(self.service, SharedMemoryRestRequest(exchange, self, plan, inputs), plan.choices)
+                request = SharedMemoryRestRequest(exchange, self, plan, request_id, inputs)
+                infer_with_regions(self.service, request, plan.choices)
             else:
-                self.service.infer(RestInferRequest(exchange, self, plan, inputs))
+                self.service.infer(RestInferRequest(exchange, self, plan, request_id, inputs))
         except IsochroneError as error:
             exchange.owner = None
             respond_error(exchange, error)
@@ -109,8 +104,8 @@ class InferRoute(Route):
             exchange.owner = None
             respond_unexpected(exchange, error)
 
-    def _raw_plan(self, body: Buffer) -> tuple[RestPlan, Buffer]:
-        """The plan of a raw request, whose body is the bytes of one tensor, and the body.
+    def _raw_plan(self, body: Buffer) -> tuple[RestPlan, str, Buffer]:
+        """The plan of a raw request, whose body is the bytes of one tensor; its id, which is empty; and the body.
 
         The shape follows from the body's size. For BYTES the body is the only element, without its length.
         """
@@ -150,7 +145,7 @@ class InferRoute(Route):
                 "parameters": {"binary_data_output": True},
             }
         )
-        return decode_plan(header, 0, self.model, self.version), body
+        return *decode_plan(header, self.model, self.version), body
 
 
 class RestInferRequest(InferRequest):
@@ -160,14 +155,14 @@ class RestInferRequest(InferRequest):
 
     plan: RestPlan
 
-    def __init__(self, exchange: Exchange, route: InferRoute, plan: RestPlan, inputs: Tensors) -> None:
+    def __init__(self, exchange: Exchange, route: InferRoute, plan: RestPlan, request_id: str, inputs: Tensors) -> None:
         arrived = exchange.arrived
         timeout = plan.timeout_ns or route.timeout_ns
         if route.timeout_ns and plan.timeout_ns:
             timeout = min(plan.timeout_ns, route.timeout_ns)
         # InferRequest's fields are set here, without a call to its __init__: this runs for every request.
         self.plan = plan
-        self.id = plan.request_id
+        self.id = request_id
         self.inputs = inputs
         self.deadline = arrived + timeout if timeout else NEVER
         self.cancelled = False
@@ -213,6 +208,9 @@ class RestInferRequest(InferRequest):
             if answer is None:
                 answer = self._memoise(key, outputs, parameters)
             headers, start = answer
+            if self.id:
+                start = b'{"id":%b,%b' % (_encode_json(self.id), start[1:])
+                headers = binary_headers(len(start)) if headers is not JSON else JSON
             parts: list[Buffer] = [start]
             for array in outputs.values():
                 if array.nbytes <= _COPY_LIMIT:
@@ -222,21 +220,21 @@ class RestInferRequest(InferRequest):
             self._send(headers, parts)
             return
         try:
-            headers, parts = self._render(outputs, parameters)
+            headers, parts = self._render(outputs, parameters, self.id)
         except IsochroneError as error:
             self.fail(error)
             return
         self._send(headers, parts)
 
     def _memoise(self, key: Any, outputs: Tensors, parameters: Parameters) -> tuple[Headers, bytes]:
-        headers, parts = self._render(outputs, parameters)
+        headers, parts = self._render(outputs, parameters, "")
         answers = self.plan.answers
         if len(answers) >= _MAX_ANSWERS_MEMOISED:
             answers.clear()
         answers[key] = (headers, bytes(parts[0]))
         return answers[key]
 
-    def _render(self, outputs: Tensors, parameters: Parameters) -> tuple[Headers, list[Buffer]]:
+    def _render(self, outputs: Tensors, parameters: Parameters, request_id: str) -> tuple[Headers, list[Buffer]]:
         plan, served = self.plan, self.served_by
         described: list[dict[str, Any]] = []
         blobs: list[Buffer] = []
@@ -259,7 +257,7 @@ class RestInferRequest(InferRequest):
                 item["data"] = to_json(array, datatype)
             described.append(item)
         # In Triton's order, for clients that compare text.
-        message: dict[str, Any] = {"id": self.id} if self.id else {}
+        message: dict[str, Any] = {"id": request_id} if request_id else {}
         message["model_name"], message["model_version"] = plan.model_name, served.model_version
         if parameters:
             message["parameters"] = dict(parameters)
@@ -267,11 +265,7 @@ class RestInferRequest(InferRequest):
         start = _encode_json(message)
         if not blobs:
             return JSON, [start]
-        headers: Headers = (
-            (b"content-type", b"application/octet-stream"),
-            (b"inference-header-content-length", b"%d" % len(start)),
-        )
-        return headers, [start, *blobs]
+        return binary_headers(len(start)), [start, *blobs]
 
     def _send(self, headers: Headers, parts: Sequence[Buffer]) -> None:
         route = self.route

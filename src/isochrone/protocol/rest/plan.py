@@ -1,6 +1,6 @@
 """Decoding of the JSON part of an infer request into a ``RestPlan``, and of the tensors that it describes.
 
-The JSON part repeats from request to request if the tensors are binary, so ``infer`` memoises plans by its bytes.
+``plan_memo`` memoises plans.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ _decode_header = msgspec.json.Decoder(_Header).decode
 class RestPlan(Plan):
     """A decoded JSON part: the positions of the tensors, and the forms of the outputs."""
 
-    __slots__ = ("answers", "binary_default", "bools", "choices", "is_plain", "regions", "request_id", "sources")
+    __slots__ = ("answers", "binary_default", "bools", "choices", "is_plain", "regions", "sources")
 
-    #: (name, datatype, numpy type, shape, count, start, stop) for binary data after the JSON part;
+    #: (name, datatype, numpy type, shape, count, start, stop) for binary data, counted from the end of the JSON part;
     #: (name, datatype, region, shape, offset, size, None) for shared memory; an array for JSON data.
     sources: list[Any]
     choices: dict[str, OutputChoice]
@@ -64,7 +64,6 @@ class RestPlan(Plan):
     is_plain: bool
     #: BOOL inputs: their bytes may be other than 0 and 1, and are normalised on every path.
     bools: tuple[str, ...]
-    request_id: str
     #: Shared memory that the request reads or writes.
     regions: tuple[str, ...]
     answers: dict[Any, tuple[Headers, bytes]]
@@ -77,10 +76,10 @@ def _size_parameter(parameters: dict[str, Any], key: str, where: str) -> int:
     return value
 
 
-def decode_plan(header: Buffer, length: int, model_name: str, model_version: str) -> RestPlan:
-    """Decode a JSON part; ``length`` is its end, where binary data begins."""
+def decode_plan(header: Buffer, model_name: str, model_version: str) -> tuple[RestPlan, str]:
+    """Decode a JSON part; the plan, and the request's id."""
     message = read_json(header, _decode_header, _Header)
-    position = length
+    position = 0
     sources: list[Any] = []
     described: list[tuple[str, str, tuple[int, ...]]] = []
     regions: list[object] = []
@@ -138,10 +137,9 @@ def decode_plan(header: Buffer, length: int, model_name: str, model_version: str
     plan.binary_default = binary_default
     plan.is_plain = plain
     plan.bools = tuple(name for name, datatype, _ in described if datatype == "BOOL")
-    plan.request_id = message.id
     plan.regions = regions_named(regions, choices)
     plan.answers = {}
-    return plan
+    return plan, message.id
 
 
 def _check_one_source(item: _Input, has_binary: bool, has_region: bool) -> None:
@@ -174,20 +172,24 @@ def _choice(output: _Output, binary_default: bool) -> OutputChoice:
     )
 
 
-def read_inputs(plan: RestPlan, body: Buffer, service: InferenceService) -> Tensors:
-    """The tensors that a plan describes, as views of the body where the datatype allows."""
+def read_inputs(plan: RestPlan, body: Buffer, length: int, service: InferenceService) -> Tensors:
+    """The tensors that a plan describes, as views of the body where the datatype allows.
+
+    ``length``: the end of the JSON part, where binary data begins.
+    """
     inputs: Tensors = {}
+    size = len(body) - length
     if plan.is_plain:
         for name, _, dtype, shape, count, start, stop in plan.sources:
-            if stop > len(body):
-                raise _short(name, stop - start, len(body) - start)
-            inputs[name] = np.frombuffer(body, dtype, count, start).reshape(shape)
+            if stop > size:
+                raise _short(name, stop - start, size - start)
+            inputs[name] = np.frombuffer(body, dtype, count, length + start).reshape(shape)
         for name in plan.bools:
             inputs[name] = truth(inputs[name])
-        end = plan.sources[-1][6] if plan.sources else len(body)
+        end = plan.sources[-1][6] if plan.sources else size
     else:
         end = -1
-        view = memoryview(body)
+        view = memoryview(body)[length:]
         for described, source in zip(plan.inputs, plan.sources, strict=True):
             if not isinstance(source, tuple):
                 inputs[described[0]] = source
@@ -197,14 +199,14 @@ def read_inputs(plan: RestPlan, body: Buffer, service: InferenceService) -> Tens
                 view_ = input_view(name, where, start_or_count, start, service)
                 inputs[name] = from_binary(name, datatype, shape, view_, plan.model_name)
                 continue
-            if stop > len(body):
-                raise _short(name, stop - start, len(body) - start)
+            if stop > size:
+                raise _short(name, stop - start, size - start)
             inputs[name] = from_binary(name, datatype, shape, view[start:stop], plan.model_name)
             end = stop
     if len(inputs) != len(plan.inputs):
         raise InvalidArgument("the request names an input twice")
-    if end >= 0 and end != len(body):
-        raise InvalidArgument(f"unexpected additional input data: {len(body) - end} bytes follow the last input")
+    if end >= 0 and end != size:
+        raise InvalidArgument(f"unexpected additional input data: {size - end} bytes follow the last input")
     return inputs
 
 

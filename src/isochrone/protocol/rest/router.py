@@ -17,7 +17,8 @@ from isochrone.protocol.rest.answers import ErrorRoute
 from isochrone.protocol.rest.control import CHANGES, CONTROL_PATHS, ControlRoute, FencedRoute
 from isochrone.protocol.rest.generate import GenerateRoute
 from isochrone.protocol.rest.headers import inflating
-from isochrone.protocol.rest.infer import InferRoute, PlanMemo
+from isochrone.protocol.rest.infer import InferRoute
+from isochrone.protocol.rest.plan_memo import PlanMemos
 from isochrone.wire.exchange import Head, Route
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class RestRouter:
     def __init__(self, service: InferenceService, max_body_bytes: int) -> None:
         self.service = service
         self.max_body_bytes = max_body_bytes
-        self._memos: dict[tuple[str, str], PlanMemo] = {}
+        self._memos = PlanMemos()
 
     def route(self, head: Head) -> Route:
         try:
@@ -53,7 +54,7 @@ class RestRouter:
                 raise MethodNotAllowed(f"{match['verb']}: expected POST, given {_shown(head.method)}")
             model, version = _unquote(match["model"]), _unquote(match["version"] or "")
             if match["verb"] == "infer":
-                return InferRoute(self.service, self._memo(model, version), head, model, version)
+                return InferRoute(self.service, self._memos.of(model, version), head, model, version)
             return GenerateRoute(self.service, head, model, version, streaming=match["verb"] == "generate_stream")
         for pattern, methods in CONTROL_PATHS:
             found = pattern.match(text)
@@ -71,14 +72,6 @@ class RestRouter:
             term = term_of(head) if changes else None
             return route if term is None else FencedRoute(route, self.service.fence, term)
         raise NotFound(f"no such path: {text[:200]}; this server speaks the Open Inference Protocol under /v2")
-
-    def _memo(self, model: str, version: str) -> PlanMemo:
-        memo = self._memos.get((model, version))
-        if memo is None:
-            if len(self._memos) >= 4096:
-                self._memos.clear()
-            memo = self._memos[(model, version)] = PlanMemo()
-        return memo
 
 
 def _unquote(text: str) -> str:

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from isochrone.wire.connection_host import ConnectionHost
 from isochrone.wire.exchange import Buffer, Head, Headers, Owner
+from isochrone.wire.head_memo import remember_second
 from isochrone.wire.http1.memory import Http1Memory
 from isochrone.wire.progress import Progress
 from isochrone.wire.turn import TurnConnection
@@ -21,6 +22,8 @@ _REASONS = {status.value: status.phrase for status in HTTPStatus}
 
 #: (status, headers) → the head's bytes without content-length. Answers repeat as requests do.
 _response_heads: dict[tuple[int, Headers], bytes] = {}
+_seen_heads: set[int] = set()
+_MAX_MEMOISED_HEADS = 1024
 
 
 def response_head(status: int, headers: Headers) -> bytes:
@@ -31,9 +34,7 @@ def response_head(status: int, headers: Headers) -> bytes:
         lines = [b"HTTP/1.1 %d %s\r\n" % (status, _REASONS.get(status, "").encode())]
         lines += [b"%s: %s\r\n" % header for header in headers]
         head = b"".join(lines)
-        if len(_response_heads) >= 1024:
-            _response_heads.clear()
-        _response_heads[key] = head
+        remember_second(key, head, _response_heads, _seen_heads, _MAX_MEMOISED_HEADS)
     return head
 
 

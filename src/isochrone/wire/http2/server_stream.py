@@ -8,9 +8,10 @@ from isochrone.clock import now_ns
 from isochrone.wire.budget import SMALL
 from isochrone.wire.connection_host import ConnectionHost
 from isochrone.wire.exchange import Buffer, Consumer, Head, Headers, Owner
+from isochrone.wire.head_memo import remember_second
 from isochrone.wire.http2 import frames
 from isochrone.wire.http2.connection import Http2Connection
-from isochrone.wire.http2.hpack import Encoder
+from isochrone.wire.http2.hpack import Encoder, encode_literal
 from isochrone.wire.http2.request_body import RequestBody, announced_size
 from isochrone.wire.http2.stream import Stream
 
@@ -20,6 +21,8 @@ _GRPC_STATUSES = {408: b"4", 413: b"8", 431: b"8", 503: b"14"}
 _encode = Encoder().encode
 #: (status, headers) → encoded block. The encoder keeps no state, so a block is valid on any connection.
 _response_blocks: dict[tuple[int, Headers], bytes] = {}
+_seen_blocks: set[int] = set()
+_MAX_MEMOISED_BLOCKS = 1024
 
 
 def response_block(status: int, headers: Headers) -> bytes:
@@ -28,9 +31,7 @@ def response_block(status: int, headers: Headers) -> bytes:
     block = _response_blocks.get(key)
     if block is None:
         block = _encode([(b":status", b"%d" % status), *headers])
-        if len(_response_blocks) >= 1024:
-            _response_blocks.clear()
-        _response_blocks[key] = block
+        remember_second(key, block, _response_blocks, _seen_blocks, _MAX_MEMOISED_BLOCKS)
     return block
 
 
@@ -157,7 +158,8 @@ class ServerStream(Stream):
         if self.local_done:
             return
         length = sum(len(part) for part in body)
-        block = response_block(status, (*headers, (b"content-length", b"%d" % length)))
+        # Behind the block, since the length is what differs between answers.
+        block = response_block(status, headers) + encode_literal(b"content-length", b"%d" % length)
         if not length or self.head.method == b"HEAD":
             self.send_headers(block, True)
             return
