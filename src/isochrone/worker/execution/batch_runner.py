@@ -1,7 +1,8 @@
 """The runner of ordinary models: it queues requests, takes batches from the queue and runs them on instances.
 
-Runs on the loop's thread; instances compute on threads of their own. A batch whose expected time is under 100 µs runs
-inline, on the loop's thread: a thread would cost 22 µs and a context switch.
+Runs on the loop's thread; instances compute on threads of their own. Short batches run inline, on the loop's thread
+(``inline``): a thread would cost 22 µs and a context switch. ``gathering`` decides whether requests wait for others to
+share a batch with.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 from isochrone.clock import MICROSECOND, NEVER, now_ns
 from isochrone.errors import Cancelled, IsochroneError
 from isochrone.worker.execution.batch import Batch, answer, as_model_error
-from isochrone.worker.execution.inline import INLINE_NS, OVERRUN_NS, InlineRuns
+from isochrone.worker.execution.inline import INLINE_NS, OVERRUN_NS, QUIET_NS, InlineRuns
 from isochrone.worker.execution.instance import Instance
 from isochrone.worker.execution.lookahead import LookAhead
 from isochrone.worker.execution.queued_runner import QueuedRunner
@@ -22,6 +23,7 @@ from isochrone.worker.execution.watchdog import InlineHang, InlineWatchdog
 from isochrone.worker.scheduling.alarm import Alarm
 from isochrone.worker.scheduling.answer_order import AnswerOrder
 from isochrone.worker.scheduling.batch_queue import TURN_RUNS, QueueRules, would_miss
+from isochrone.worker.scheduling.gathering import Gathering
 from isochrone.worker.scheduling.latency_curve import LatencyCurve, RunningTime
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 _SINGLE_BATCHES = 4
 #: A request that arrives this soon after a single run belongs to a burst.
 _BURST_NS = 20 * MICROSECOND
+#: After this many requests in a row that came when nothing was going on, requests come one at a time.
+_QUIET_REQUESTS = 4
 
 
 class BatchRunner(QueuedRunner):
@@ -57,13 +61,16 @@ class BatchRunner(QueuedRunner):
         self._pump_scheduled = False
         self._alarm: Alarm | None = None
         self._ahead: LookAhead | None = None
-        self._inline = InlineRuns(name, self._loop)
+        self._inline = InlineRuns(name, self._loop, curve.max_rows)
+        self._gathering = Gathering()
         #: Time from the end of a batch to the last of its answers.
         self._answering = RunningTime()
         self._runs = 0
-        #: Consecutive batches of one request, and the end of the last single run.
+        #: Consecutive batches of one request, and the end of the last run.
         self._single_batches = 0
-        self._single_ended = 0
+        self._run_ended = 0
+        #: Consecutive requests that came when nothing was going on.
+        self._quiet = 0
         #: Rejections and runs, in all and at the last call of ``check_stuck``.
         self._rejections = self._rejections_seen = self._runs_seen = 0
         self._order = AnswerOrder() if preserve_ordering else None
@@ -78,7 +85,7 @@ class BatchRunner(QueuedRunner):
                 self._gate.add(instance, self._pump, index)
             return
         if instances[0].executable.inline_allowed:
-            self._inline.allow()
+            self._inline.begin(self.curve)
         self._ahead = LookAhead(self.queue, self.curve, self.instances, self._loop)
 
     def submit(self, request: InferRequest) -> None:
@@ -90,15 +97,17 @@ class BatchRunner(QueuedRunner):
         elif (limit := self._inline.limit_ns) and not self.queue.requests and self._idle and self._is_alone(request):
             # Nothing to batch with and nothing to wait for: run it now.
             rows = request.plan.batch_size
-            expected = self.curve.estimate(rows)
-            if 0 < expected <= limit:
+            expected = self._inline.typical[rows] or self.curve.estimate(rows)
+            if 0 < expected <= limit or (0 < expected <= QUIET_NS and self._is_quiet(request)):
                 if request.deadline != NEVER:
-                    miss = now_ns() + expected + self.queue.margin_ns - request.deadline
+                    miss = now_ns() + self.curve.estimate(rows) + self.queue.margin_ns - request.deadline
                     if miss > 0:
                         self._rejections += 1
                         raise would_miss(request, miss)
                 self._run_single(self._idle[-1], request, rows)
                 return
+        else:
+            self._quiet = 0
         try:
             self.queue.push(request, now_ns())
         except IsochroneError:
@@ -116,12 +125,26 @@ class BatchRunner(QueuedRunner):
         rules = self._rules
         if rules.max_rows == 1:
             return True
-        if self._single_batches < _SINGLE_BATCHES or rules.delay_ns:
+        if rules.delay_ns:
             return False
-        if request.arrived - self._single_ended < _BURST_NS:
+        if not self._gathering.gathers:
+            return True
+        if self._single_batches < _SINGLE_BATCHES:
+            return False
+        if request.arrived - self._run_ended < _BURST_NS:
             self._single_batches = 0
             return False
         return True
+
+    def _is_quiet(self, request: InferRequest) -> bool:
+        """Whether requests come one at a time, to this model alone: a longer run on the loop's thread delays nobody."""
+        watchdog = self._watchdog
+        if watchdog.last is not self or request.arrived - self._run_ended < _BURST_NS:
+            watchdog.last = self
+            self._quiet = 0
+            return False
+        self._quiet += 1
+        return self._quiet > _QUIET_REQUESTS
 
     def _scheduled_pump(self) -> None:
         self._pump_scheduled = False
@@ -155,8 +178,8 @@ class BatchRunner(QueuedRunner):
             for request in requests:
                 rows += request.plan.batch_size
             expected = self.curve.estimate(rows)
-            if 0 < expected <= self._inline.limit_ns:
-                self._run_inline(self._idle[-1], Batch(requests, rows))
+            if 0 < (self._inline.typical[rows] or expected) <= self._inline.limit_ns:
+                self._run_inline(self._idle[-1], Batch(requests, rows), now)
                 inline += 1
                 if inline >= TURN_RUNS and queue.pending:
                     if not self._pump_scheduled:
@@ -175,6 +198,7 @@ class BatchRunner(QueuedRunner):
     def _run_single(self, instance: Instance, request: InferRequest, rows: int) -> None:
         """Runs one request inline: like ``_run_inline``, without a ``Batch``."""
         watchdog = self._watchdog
+        watchdog.last = self
         request.dispatched = request.enqueued
         watchdog.since = started = now_ns()
         try:
@@ -187,24 +211,29 @@ class BatchRunner(QueuedRunner):
         ended = now_ns()
         request.compute_start = request.infer_start = started
         request.infer_end = request.compute_end = ended
-        # One run in eight is enough for the curve; a slow run always counts.
-        self._runs += 1
-        self._single_ended = ended
-        if not self._runs & 7 or ended - started > INLINE_NS:
-            self.curve.observe(rows, ended - started)
-            if ended - started > OVERRUN_NS:
-                self._inline.overran(ended - started, ended)
+        self._run_ended = ended
         self._statistics.record_single(request, ended, rows)
         self._request_ended()
         answer(request, outputs)
+        # One run in eight is enough for what is learned from it.
+        self._runs += 1
+        if not self._runs & 7:
+            self._inline.observe(rows, ended - started)
+            self.curve.observe(rows, ended - started)
+            if self._rules.max_rows > 1:
+                self._gathering.ran_alone(now_ns() - started, 8)
+        if ended - started > OVERRUN_NS:
+            self._inline.overran(ended - started, ended)
 
     def _single_failed(self, request: InferRequest, error: BaseException) -> None:
         if isinstance(error, InlineHang) or isinstance(error.__cause__, InlineHang):
             self._inline.forbid()
         self._fail(request, as_model_error(error, request))
 
-    def _run_inline(self, instance: Instance, batch: Batch) -> None:
+    def _run_inline(self, instance: Instance, batch: Batch, taken: int) -> None:
+        """``taken``: when it was taken from the queue."""
         watchdog = self._watchdog
+        watchdog.last = self
         watchdog.since = now_ns()
         try:
             instance.run_inline(batch)
@@ -217,6 +246,9 @@ class BatchRunner(QueuedRunner):
         self._settle(batch)
         if not self._runs & 7:
             self._answered(batch.compute_end)
+            self._inline.observe(batch.rows, batch.compute_end - batch.compute_start)
+        if len(batch.requests) > 1:
+            self._gathering.ran_together(len(batch.requests), now_ns() - taken)
 
     def _finished(self, instance: Instance, batch: Batch) -> None:
         """A batch has ended on its thread."""
@@ -264,6 +296,7 @@ class BatchRunner(QueuedRunner):
             return
         if batch.retried is not None:
             self._failures.batch_retried(batch)
+        self._run_ended = batch.compute_end
         infer_ns = batch.infer_end - batch.infer_start
         if not batch.errors:
             elapsed = batch.occupied or batch.compute_end - batch.compute_start
@@ -326,6 +359,7 @@ class BatchRunner(QueuedRunner):
 
     def check_stuck(self, now: int) -> None:
         """Rejects late requests and abandons runs that exceed their limit. Called about ten times a second."""
+        self._inline.look_again()
         if self.queue.requests and not self._idle:
             if self._ahead is not None:
                 self._ahead.withdraw()

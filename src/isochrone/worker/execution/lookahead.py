@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 #: An offer is made this long before the expected end of a run.
 _LEAD_NS = 500 * MICROSECOND
-#: Shorter runs leave no time for an offer; for longer runs the gap is insignificant.
-_SHORTEST_RUN_NS = 1 * MILLISECOND
+#: Shorter runs happen on the loop's thread; for longer runs the gap is insignificant.
+_SHORTEST_RUN_NS = 50 * MICROSECOND
 _LONGEST_RUN_NS = 50 * MILLISECOND
 
 

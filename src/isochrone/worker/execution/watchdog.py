@@ -28,6 +28,8 @@ class InlineWatchdog:
     def __init__(self) -> None:
         #: Start of the current inline run; 0: none. The loop's thread writes it at every inline run.
         self.since = 0
+        #: The runner whose requests came last, as far as it matters: see ``BatchRunner._is_quiet``.
+        self.last: object = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._previous: object = None

@@ -1,0 +1,80 @@
+"""Whether requests of a batching model should wait for each other at all. Pure.
+
+Requests that arrive in one turn of the loop can run as one batch: they wait until the end of the turn, are queued,
+gathered into one tensor and split again. For a cheap model that costs more than running each at once. What each way
+costs per request is measured here, and the cheaper one is used; now and then a few requests go the other way, since
+both change with the load: a batch of two saves less than a batch of twenty.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+#: Requests between two trials of the other way.
+_TRIAL_EVERY = 4096
+#: Costs that decide a trial, and requests after which it ends without: one at a time, there are no batches to measure.
+_TRIAL_COSTS = 3
+_TRIAL_REQUESTS = 256
+#: The other way must be cheaper by this factor.
+_ADVANTAGE = 0.95
+
+
+class Gathering:
+    """The choice of one model version. Starts with gathering."""
+
+    __slots__ = ("_costs", "_current", "_left", "_trial", "gathers")
+
+    def __init__(self) -> None:
+        #: Whether a request that could run at once waits for others. Read directly on the hot path.
+        self.gathers = True
+        #: ns per request of the way in use, a running median: a stall of the machine moves it a little; 0: not known.
+        self._current = 0.0
+        #: A trial of the other way is under way; the costs that it measured.
+        self._trial = False
+        self._costs: list[float] = []
+        #: Requests until the trial begins, or ends.
+        self._left = _TRIAL_REQUESTS
+
+    def ran_alone(self, nanoseconds: int, requests: int = 1) -> None:
+        """One of ``requests`` that ran at once; ``nanoseconds``: of the loop's time."""
+        self._ran(requests, nanoseconds, together=False)
+
+    def ran_together(self, requests: int, nanoseconds: int) -> None:
+        """A batch of several requests ran on the loop's thread."""
+        self._ran(requests, nanoseconds / requests, together=True)
+
+    def _ran(self, requests: int, cost: float, *, together: bool) -> None:
+        if together == self.gathers:
+            if self._trial:
+                self._costs.append(cost)
+            else:
+                self._note(cost)
+        self._left -= requests
+        if self._trial:
+            if len(self._costs) >= _TRIAL_COSTS:
+                self._decide(median(self._costs))
+            elif self._left <= 0:
+                self._decide(0.0)
+        elif self._left <= 0:
+            self._trial = True
+            self._left = _TRIAL_REQUESTS
+            self.gathers = not self.gathers
+
+    def _note(self, cost: float) -> None:
+        current = self._current
+        if not current:
+            self._current = cost
+        elif cost > current:
+            self._current = min(cost, current * 1.1)
+        else:
+            self._current = max(cost, current / 1.1)
+
+    def _decide(self, cost: float) -> None:
+        """Ends the trial; ``cost``: per request, 0 if nothing was measured."""
+        self._trial = False
+        self._costs.clear()
+        self._left = _TRIAL_EVERY
+        if cost and (not self._current or cost < self._current * _ADVANTAGE):
+            self._current = cost
+        else:
+            self.gathers = not self.gathers

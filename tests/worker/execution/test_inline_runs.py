@@ -1,0 +1,180 @@
+"""Which runs happen on the loop's thread, on machines that are quiet and on machines that are not."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from queued_requests import RecordedRequest, plan_of, rows_of
+from runner_bench import Bench, Gated, run, until
+
+from isochrone.clock import MICROSECOND, MILLISECOND, SECOND, now_ns
+from isochrone.worker.execution import inline as inline_module
+from isochrone.worker.execution.inline import INLINE_NS, InlineRuns
+from isochrone.worker.scheduling.latency_curve import LatencyCurve
+
+
+class Preemptions:
+    """What the kernel says of the thread."""
+
+    def __init__(self) -> None:
+        self.ru_nivcsw = 0
+
+
+@pytest.fixture
+def preemptions(monkeypatch: pytest.MonkeyPatch) -> Preemptions:
+    found = Preemptions()
+    monkeypatch.setattr(inline_module, "getrusage", lambda who: found)
+    return found
+
+
+def inline_runs(loop: Any, typical: int = 20 * MICROSECOND) -> InlineRuns:
+    curve = LatencyCurve(1)
+    curve.observe(1, typical)
+    runs = InlineRuns("m", loop, 1)
+    runs.begin(curve)
+    return runs
+
+
+def with_loop(scenario: Callable[[Any], None]) -> None:
+    async def main() -> None:
+        scenario(asyncio.get_running_loop())
+
+    asyncio.run(main())
+
+
+def test_a_long_run_in_a_hundred_does_not_change_what_is_typical() -> None:
+    def scenario(loop: Any) -> None:
+        runs = inline_runs(loop)
+        for number in range(3000):
+            runs.observe(1, 4 * MILLISECOND if number % 100 == 0 else 20 * MICROSECOND)
+            assert runs.typical[1] <= 25 * MICROSECOND
+
+    with_loop(scenario)
+
+
+def test_a_model_that_has_become_slow_leaves_and_one_that_is_fast_again_comes_back() -> None:
+    def scenario(loop: Any) -> None:
+        runs = inline_runs(loop)
+        for _ in range(20):
+            runs.observe(1, 400 * MICROSECOND)
+        assert runs.typical[1] > runs.limit_ns
+        for _ in range(20):
+            runs.look_again()
+        assert runs.typical[1] <= runs.limit_ns
+
+    with_loop(scenario)
+
+
+def test_a_model_of_milliseconds_is_not_tried_again() -> None:
+    def scenario(loop: Any) -> None:
+        runs = inline_runs(loop, typical=5 * MILLISECOND)
+        for _ in range(1000):
+            runs.look_again()
+        assert runs.typical[1] == 5 * MILLISECOND
+
+    with_loop(scenario)
+
+
+def test_overruns_while_other_processes_ran_are_not_the_models(preemptions: Preemptions) -> None:
+    def scenario(loop: Any) -> None:
+        runs = inline_runs(loop)
+        for number in range(100):
+            preemptions.ru_nivcsw += 1
+            runs.overran(30 * MILLISECOND, number * MILLISECOND)
+            assert runs.limit_ns == INLINE_NS
+
+    with_loop(scenario)
+
+
+def test_overruns_of_the_model_itself_send_it_to_its_thread(preemptions: Preemptions) -> None:
+    def scenario(loop: Any) -> None:
+        runs = inline_runs(loop)
+        preemptions.ru_nivcsw = 7
+        runs.look_again()
+        runs.overran(3 * MILLISECOND, 2 * SECOND)
+        assert runs.limit_ns == INLINE_NS, "one short overrun may be a stall of the machine"
+        runs.overran(3 * MILLISECOND, 2 * SECOND + 100 * MILLISECOND)
+        assert runs.limit_ns == 0
+        runs.close()
+
+    with_loop(scenario)
+
+
+class Named(Gated):
+    """Notes the thread of each run."""
+
+    inline_allowed = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[str] = []
+
+    def execute(self, inputs: dict[str, Any], outputs: tuple[str, ...] | None) -> dict[str, Any]:
+        self.threads.append(threading.current_thread().name)
+        return super().execute(inputs, outputs)
+
+
+def send_at(bench: Bench, arrived: int) -> RecordedRequest:
+    request = RecordedRequest(plan_of(), {"x": rows_of(1)}, arrived, now_ns() + 100 * SECOND)
+    bench.in_flight += 1
+    bench.runner.submit(request)
+    return request
+
+
+async def one_at_a_time(bench: Bench, requests: int) -> None:
+    for _ in range(requests):
+        request = send_at(bench, bench.runner._run_ended + MILLISECOND)
+        await until(lambda request=request: request.answers)  # type: ignore[misc]
+
+
+def test_a_longer_run_happens_inline_while_requests_come_one_at_a_time() -> None:
+    async def scenario() -> None:
+        model = Named()
+        bench = Bench(model, max_rows=1, run_ns=300 * MICROSECOND)
+        await one_at_a_time(bench, 12)
+        assert model.threads[0] == "m-1"
+        assert model.threads[-4:] == ["MainThread"] * 4
+        # Two at a time: the second one belongs to a burst, and both use the thread from then on.
+        model.threads.clear()
+        for _ in range(4):
+            pair = [send_at(bench, bench.runner._run_ended) for _ in range(2)]
+            await until(lambda pair=pair: all(each.answers for each in pair))  # type: ignore[misc]
+        assert model.threads[1:] == ["m-1"] * 7
+
+    run(scenario)
+
+
+def test_a_longer_run_uses_its_thread_while_another_model_is_asked_too() -> None:
+    async def scenario() -> None:
+        first, second = Named(), Named()
+        benches = [Bench(model, max_rows=1, run_ns=300 * MICROSECOND) for model in (first, second)]
+        benches[1].runner._watchdog = benches[0].runner._watchdog
+        for _ in range(12):
+            for bench in benches:
+                await one_at_a_time(bench, 1)
+        assert set(first.threads + second.threads) == {"m-1"}
+
+    run(scenario)
+
+
+def test_a_cheap_batching_model_runs_each_request_at_once_and_every_answer_is_right() -> None:
+    async def scenario() -> None:
+        model = Named()
+        bench = Bench(model, max_rows=8, run_ns=10 * MICROSECOND)
+        alone = bench.runner._gathering
+        alone.gathers = False
+        request = bench.send(3)
+        assert request.answers, "answered before submit returned"
+        assert np.array_equal(request.answers[0]["y"], [[6]])
+        alone.gathers = True
+        requests = [bench.send(value) for value in range(1, 5)]
+        assert not any(request.answers for request in requests)
+        await until(lambda: all(request.answers for request in requests))
+        assert model.runs[-1] == 4
+
+    run(scenario)

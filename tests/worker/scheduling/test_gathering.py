@@ -1,0 +1,90 @@
+"""Whether batching pays: the cheaper way is found, kept, and found again when it changes."""
+
+from __future__ import annotations
+
+import random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isochrone.worker.scheduling.gathering import Gathering
+
+
+class Load:
+    """Requests that come so many at a time; each way costs what it costs, give or take."""
+
+    def __init__(self, seed: int = 1, stalls: float = 0.0) -> None:
+        self.random = random.Random(seed)
+        self.gathering = Gathering()
+        self.stalls = stalls
+        self.spent = 0.0
+        self.ways = {True: 0, False: 0}
+
+    def send(self, requests: int, at_a_time: int, alone: float, batch: float, per_row: float) -> None:
+        sent = 0
+        while sent < requests:
+            scatter = self.random.uniform(0.8, 1.3) + (100 if self.random.random() < self.stalls else 0)
+            gathers = self.gathering.gathers
+            if gathers and at_a_time > 1:
+                cost = (batch + per_row * at_a_time) * scatter
+                self.gathering.ran_together(at_a_time, int(cost))
+                sent += at_a_time
+                self.spent += cost
+                self.ways[True] += at_a_time
+            else:
+                self.gathering.ran_alone(int(alone * scatter))
+                sent += 1
+                self.spent += alone * scatter
+                self.ways[False] += 1
+
+
+def test_a_model_whose_batches_cost_more_runs_each_request_at_once() -> None:
+    load = Load()
+    load.send(20_000, 12, alone=2_000, batch=20_000, per_row=3_000)
+    assert load.ways[False] > 0.95 * 20_000
+
+
+def test_a_model_whose_batches_cost_less_batches() -> None:
+    load = Load()
+    load.send(20_000, 12, alone=30_000, batch=40_000, per_row=4_000)
+    assert load.ways[True] > 0.95 * 20_000
+
+
+def test_requests_that_come_one_at_a_time_are_no_reason_to_change() -> None:
+    load = Load()
+    load.send(10_000, 1, alone=30_000, batch=40_000, per_row=4_000)
+    load.ways = {True: 0, False: 0}
+    load.send(20_000, 12, alone=30_000, batch=40_000, per_row=4_000)
+    assert load.ways[True] > 0.8 * 20_000
+
+
+def test_it_follows_the_load() -> None:
+    """Batches of two do not pay, batches of twenty do."""
+    load = Load()
+    for at_a_time, pays in ((2, False), (20, True), (2, False)):
+        load.send(20_000, at_a_time, alone=20_000, batch=60_000, per_row=8_000)
+        load.ways = {True: 0, False: 0}
+        load.send(20_000, at_a_time, alone=20_000, batch=60_000, per_row=8_000)
+        assert load.ways[pays] > 0.95 * 20_000
+
+
+@given(
+    st.integers(0, 1000),
+    st.integers(2, 32),
+    st.floats(1_000, 100_000),
+    st.floats(1_000, 200_000),
+    st.floats(500, 50_000),
+    st.sampled_from([0.0, 0.01]),
+)
+def test_it_costs_little_more_than_the_better_way_alone(
+    seed: int, at_a_time: int, alone: float, batch: float, per_row: float, stalls: float
+) -> None:
+    load = Load(seed, stalls)
+    load.send(4_000, at_a_time, alone, batch, per_row)
+    load.ways = {True: 0, False: 0}
+    load.send(20_000, at_a_time, alone, batch, per_row)
+    together = batch / at_a_time + per_row
+    cost = (load.ways[True] * together + load.ways[False] * alone) / sum(load.ways.values())
+    worse = max(alone, together)
+    # A trial of three batches in 4,096 requests; and where the ways differ by a third, the scatter decides.
+    assert cost <= 1.35 * min(alone, together) + 0.03 * worse
