@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from isochrone.errors import ConfigError
+from isochrone.models import onnx_telemetry as onnx_telemetry
 from isochrone.models.file_stamp import FileStamp, stamp
 
 #: onnxruntime's tensor types → datatypes of the protocol.
