@@ -24,14 +24,12 @@ from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
 from isochrone.protocol.rejections import mark
 from isochrone.protocol.shared_memory_requests import SharedMemoryRequest, infer_with_regions
 from isochrone.wire.exchange import Exchange, Route
-from isochrone.wire.http2.hpack import Encoder
+from isochrone.wire.http2.hpack import encode_literal
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import Tensors
     from isochrone.protocol.service import InferenceService
     from isochrone.wire.http2.server_stream import ServerStream
-
-_encode_headers = Encoder().encode
 
 
 class InferRoute(Route):
@@ -143,7 +141,7 @@ class GrpcInferRequest(InferRequest):
 
     def _trailers(self) -> bytes:
         extras = self.route.call.extras(self, self.route.service, now_ns())
-        return _encode_headers([(b"grpc-status", b"0"), *extras])
+        return OK_TRAILERS + b"".join([encode_literal(name, value) for name, value in extras])
 
     @staticmethod
     def _join(framed: bytes, answer: Answer, outputs: Tensors) -> bytes:
