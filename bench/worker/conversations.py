@@ -59,7 +59,7 @@ class HttpConversation:
         return 0 if self._missing else int(self.answer[9:12])
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
@@ -68,7 +68,7 @@ def _literal(index: int, value: str) -> bytes:
     return bytes([0x40 | index, len(value)]) + value.encode()
 
 
-def _header_blocks(authority: str, path: str) -> tuple[bytes, bytes]:
+def header_blocks(authority: str, path: str) -> tuple[bytes, bytes]:
     """The block of a connection's first request, and of every later one: all indexed, as stock clients send it."""
     first = b"\x83\x86" + _literal(4, path) + _literal(1, authority) + _literal(31, "application/grpc")
     first += b"\x40\x02te\x08trailers"
@@ -78,8 +78,8 @@ def _header_blocks(authority: str, path: str) -> tuple[bytes, bytes]:
 
 OPENING = (
     b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-    + _frame(_SETTINGS, 0, 0, struct.pack(">HIHI", 2, 0, 4, _LARGEST_WINDOW))
-    + _frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", _LARGEST_WINDOW - 65_535))
+    + frame(_SETTINGS, 0, 0, struct.pack(">HIHI", 2, 0, 4, _LARGEST_WINDOW))
+    + frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", _LARGEST_WINDOW - 65_535))
 )
 
 
@@ -93,7 +93,7 @@ class GrpcConversation:
 
     def __init__(self, authority: str, message: bytes, path: str = GRPC_INFER_PATH) -> None:
         self._message = message
-        self._blocks = _header_blocks(authority, path)
+        self._blocks = header_blocks(authority, path)
         self._calls = 0
         self._template, self._offsets = self._frames(self._blocks[0])
         self._stream = -1
@@ -113,7 +113,7 @@ class GrpcConversation:
         pieces = [self._message[at : at + _FRAME_BYTES] for at in range(0, len(self._message), _FRAME_BYTES)]
         for kind, payload, flags in [(_HEADERS, block, _END_HEADERS), *((_DATA, piece, 0) for piece in pieces)]:
             offsets.append(len(frames) + 5)
-            frames += _frame(kind, flags, 0, payload)
+            frames += frame(kind, flags, 0, payload)
         frames[offsets[-1] - 1] |= _END_STREAM
         return frames, offsets
 
@@ -140,7 +140,7 @@ class GrpcConversation:
             return self._template
         self._sent = 0
         self._stream_window = self._initial_window
-        headers = _frame(_HEADERS, _END_HEADERS, self._stream, self._blocks[self._calls > 1])
+        headers = frame(_HEADERS, _END_HEADERS, self._stream, self._blocks[self._calls > 1])
         return headers + self._sendable()
 
     def _sendable(self) -> bytes:
@@ -154,7 +154,7 @@ class GrpcConversation:
             self._sent += size
             self._connection_window -= size
             self._stream_window -= size
-            frames.append(_frame(_DATA, _END_STREAM if self._sent == len(self._message) else 0, self._stream, piece))
+            frames.append(frame(_DATA, _END_STREAM if self._sent == len(self._message) else 0, self._stream, piece))
         return b"".join(frames)
 
     def feed(self, data: bytes) -> int:
@@ -177,7 +177,7 @@ class GrpcConversation:
             position = end
         self._rest = buffer[position:]
         if self._unread_credit > 1 << 29:
-            self.outgoing += _frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", self._unread_credit))
+            self.outgoing += frame(_WINDOW_UPDATE, 0, 0, struct.pack(">I", self._unread_credit))
             self._unread_credit = 0
         return self._received if ended else -1
 
@@ -190,9 +190,9 @@ class GrpcConversation:
                 if key == 4:
                     self._stream_window += value - self._initial_window
                     self._initial_window = value
-            self.outgoing += _frame(_SETTINGS, _ACK, 0)
+            self.outgoing += frame(_SETTINGS, _ACK, 0)
         elif kind == _PING and not flags & _ACK:
-            self.outgoing += _frame(_PING, _ACK, 0, payload)
+            self.outgoing += frame(_PING, _ACK, 0, payload)
         elif kind == _WINDOW_UPDATE:
             increment = int.from_bytes(payload, "big")
             if stream == 0:
@@ -205,5 +205,5 @@ class GrpcConversation:
             self.outgoing += self._sendable()
 
 
-PING = _frame(_PING, 0, 0, b"isochron")
-PING_ACK = _frame(_PING, _ACK, 0, b"isochron")
+PING = frame(_PING, 0, 0, b"isochron")
+PING_ACK = frame(_PING, _ACK, 0, b"isochron")

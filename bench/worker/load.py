@@ -49,20 +49,20 @@ def http_load(peer: Peer, scenario: Scenario, in_flight: int, seconds: float, di
     # The path must stand in the URL: a path given by the script alone is sent as "/".
     command = ["wrk", "-t1", f"-c{in_flight}", f"-d{duration}s", "--timeout", "30s", "--latency"]
     before = peer.cpu_seconds()
-    output = _run([*command, "-s", str(script), f"{peer.http_url}{request.path}"], 60 + duration * 2)
+    output = run_tool([*command, "-s", str(script), f"{peer.http_url}{request.path}"], 60 + duration * 2)
     cpu_seconds = peer.cpu_seconds() - before
     if problem := re.search(r"Non-2xx.*|Socket errors:.*", output):
         raise LoadFailed(f"wrk: {problem[0].strip()}")
-    requests = int(_group(r"(\d+) requests in", output))
+    requests = int(first_group(r"(\d+) requests in", output))
     if not requests:
         raise LoadFailed("wrk: no request was answered")
     return Figure(
         requests=requests,
-        requests_per_second=float(_group(r"Requests/sec:\s+([\d.]+)", output)),
+        requests_per_second=float(first_group(r"Requests/sec:\s+([\d.]+)", output)),
         cpu_seconds=cpu_seconds,
-        median_us=_microseconds(_group(r"(?m)^\s+50%\s+(\S+)$", output)),
-        p99_us=_microseconds(_group(r"(?m)^\s+99%\s+(\S+)$", output)),
-        mean_us=_microseconds(_group(r"Latency\s+(\S+)", output)),
+        median_us=duration_us(first_group(r"(?m)^\s+50%\s+(\S+)$", output)),
+        p99_us=duration_us(first_group(r"(?m)^\s+99%\s+(\S+)$", output)),
+        mean_us=duration_us(first_group(r"Latency\s+(\S+)", output)),
     )
 
 
@@ -80,23 +80,23 @@ def grpc_load(peer: Peer, scenario: Scenario, in_flight: int, requests: int, dir
         f"http://{peer.grpc_address}{GRPC_INFER_PATH}",
     ]
     before = peer.cpu_seconds()
-    output = _run(command, 120)
+    output = run_tool(command, 120)
     cpu_seconds = peer.cpu_seconds() - before
-    succeeded = int(_group(r"(\d+) succeeded", output))
+    succeeded = int(first_group(r"(\d+) succeeded", output))
     if succeeded != requests:
-        raise LoadFailed(f"h2load: {_group(r'(requests: .*)', output)}")
+        raise LoadFailed(f"h2load: {first_group(r'(requests: .*)', output)}")
     # A gRPC error is a 200 without a message: h2load counts it as success, but its bytes of DATA differ.
-    received = int(_group(r"\((\d+)\) data", output))
+    received = int(first_group(r"\((\d+)\) data", output))
     if received < requests * scenario.tensor_bytes:
         raise LoadFailed(
             f"gRPC errors: expected {requests * scenario.tensor_bytes} bytes of tensors or more, given {received}"
         )
-    seconds = _microseconds(_group(r"finished in (\S+),", output)) / 1e6
+    seconds = duration_us(first_group(r"finished in (\S+),", output)) / 1e6
     return Figure(
         requests=requests,
         requests_per_second=requests / seconds,
         cpu_seconds=cpu_seconds,
-        mean_us=_microseconds(_group(r"time for request:\s+\S+\s+\S+\s+(\S+)", output)),
+        mean_us=duration_us(first_group(r"time for request:\s+\S+\s+\S+\s+(\S+)", output)),
     )
 
 
@@ -132,7 +132,7 @@ def grpc_one_at_a_time(peer: Peer, scenario: Scenario, seconds: float) -> Figure
     )
 
 
-def _run(command: list[str], timeout_seconds: float) -> str:
+def run_tool(command: list[str], timeout_seconds: float) -> str:
     try:
         finished = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout_seconds, check=False, stdin=subprocess.DEVNULL
@@ -144,7 +144,7 @@ def _run(command: list[str], timeout_seconds: float) -> str:
     return finished.stdout
 
 
-def _group(pattern: str, text: str) -> str:
+def first_group(pattern: str, text: str) -> str:
     found = re.search(pattern, text)
     if found is None:
         raise LoadFailed(f"expected {pattern!r} in the generator's output, given:\n{text[-500:]}")
@@ -154,7 +154,7 @@ def _group(pattern: str, text: str) -> str:
 _UNITS = {"us": 1.0, "ms": 1e3, "s": 1e6, "m": 60e6}
 
 
-def _microseconds(text: str) -> float:
+def duration_us(text: str) -> float:
     """ "1.23ms" as wrk and h2load print it."""
     found = re.fullmatch(r"([\d.]+)(us|ms|s|m)", text)
     if found is None:

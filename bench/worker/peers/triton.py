@@ -51,9 +51,18 @@ def start(
 
 @contextmanager
 def serve_repository(
-    repository: Path, python: Path, directory: Path, models: tuple[str, ...], flags: tuple[str, ...] = ()
+    repository: Path,
+    python: Path,
+    directory: Path,
+    models: tuple[str, ...],
+    flags: tuple[str, ...] = (),
+    *,
+    backends: Path | None = None,
 ) -> Iterator[Peer]:
-    """Triton over a repository that is already written; `directory` takes its log and its backend folder."""
+    """Triton over a repository that is already written; `directory` takes its log and its backend folder.
+
+    `backends`: a folder of other backends than the python one that the package brings.
+    """
     packages = _site_packages(python)
     server = packages / "pytriton" / "tritonserver"
     http_port, grpc_port = free_ports(2)
@@ -63,7 +72,7 @@ def serve_repository(
     command: list[str | Path] = [
         server / "bin" / "tritonserver",
         f"--model-repository={repository}",
-        f"--backend-directory={_backends(server, python, directory)}",
+        f"--backend-directory={backends or _backends(server, python, directory)}",
         f"--backend-config=python,shm-region-prefix-name={shared_memory_prefix}",
         f"--http-address={HOST}",
         f"--http-port={http_port}",
@@ -156,6 +165,7 @@ def _environment(python: Path, packages: Path) -> dict[str, str]:
         "PATH": f"{python.parent}:{os.environ['PATH']}",
         "LD_LIBRARY_PATH": ":".join([*libraries, *([inherited] if inherited else [])]),
         "VIRTUAL_ENV": str(python.parents[1]),
+        "ORT_DISABLE_TELEMETRY": "1",
         "PYTHONPATH": "",
     }
 

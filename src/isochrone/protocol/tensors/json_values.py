@@ -26,6 +26,9 @@ _BOOL: set[type] = {bool}
 _STR: set[type] = {str}
 _NUMBER: set[type] = {int, float}
 
+#: By numpy's code of a floating type: its largest value.
+_LARGEST = {np.dtype(kind).char: float(np.finfo(kind).max) for kind in (np.float16, np.float32, np.float64)}
+
 #: Numbers that JSON lacks, as Triton reads and writes them.
 NAN, INFINITY, MINUS_INFINITY = (msgspec.Raw(text) for text in (b"NaN", b"Infinity", b"-Infinity"))
 
@@ -123,6 +126,10 @@ def _floats(where: str, datatype: str, dtype: np.dtype[Any], flat: list[Any]) ->
     except OverflowError:  # an integer beyond the largest double
         index = next(i for i, value in enumerate(flat) if type(value) is int and value.bit_length() > 1023)
         raise _outside(where, datatype, index, flat[index]) from None
+    largest = _LARGEST.get(dtype.char)
+    if largest is not None and len(flat) and -largest <= wide.min() and wide.max() <= largest:
+        # The common case, without a NaN or an infinity: no value can become infinite.
+        return wide.astype(dtype, copy=False)
     with np.errstate(over="ignore"):
         array = wide.astype(dtype, copy=False)
     # NaN and infinities in the input are valid; a finite value that became infinite is out of range.

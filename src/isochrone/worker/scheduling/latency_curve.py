@@ -51,7 +51,7 @@ class RunningTime:
 class LatencyCurve:
     """Estimates in ns by rows."""
 
-    __slots__ = ("_best", "_deviation", "_known", "_mean", "_runs", "_scatter", "_since", "estimates", "max_rows")
+    __slots__ = ("_best", "_deviation", "_known", "_mean", "_runs", "_scatter", "_since", "estimates", "fastest", "max_rows")
 
     def __init__(self, max_rows: int) -> None:
         self.max_rows = max(1, max_rows)
@@ -59,6 +59,8 @@ class LatencyCurve:
         self._deviation = [0.0] * (self.max_rows + 1)
         #: The lowest each mean has been: how far ``relax`` may go.
         self._best = [0.0] * (self.max_rows + 1)
+        #: By rows: the fastest run; 0: that size was never run.
+        self.fastest = [0] * (self.max_rows + 1)
         self._runs = [0] * (self.max_rows + 1)
         self._known: list[int] = []
         #: Mean deviation relative to the mean, over all sizes.
@@ -72,6 +74,8 @@ class LatencyCurve:
         if not 0 < rows <= self.max_rows or nanoseconds <= 0:
             return
         runs = self._runs[rows] = self._runs[rows] + 1
+        if runs == 1 or nanoseconds < self.fastest[rows]:
+            self.fastest[rows] = nanoseconds
         if runs == 1:
             self._mean[rows] = self._best[rows] = float(nanoseconds)
             self._known.append(rows)
