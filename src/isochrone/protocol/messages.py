@@ -31,10 +31,10 @@ NO_PARAMETERS: Parameters = {}
 class Plan:
     """Everything in a request except its data: model, tensor names, types, shapes, parameters.
 
-    Agents repeat the same few headers, so a transport memoises plans by the header's bytes, and the service records in
-    ``checked_by`` that it has checked a plan against a model's signature: a plan is decoded and checked once, not once
-    per request. Only that record and the check's results change after construction. Two versions never share a plan at
-    the same time.
+    Agents repeat the same few headers, so a transport memoises plans by what is the same in them, and the service
+    records in ``checked_by`` that it has checked a plan against a model's signature: a plan is decoded and checked
+    once, not once per request. Only that record, the check's results and the plans of steps change after construction.
+    Two versions never share a plan at the same time.
     """
 
     __slots__ = (
@@ -51,6 +51,7 @@ class Plan:
         "sequence_id",
         "sequence_start",
         "shape_key",
+        "step_plans",
         "timeout_ns",
     )
 
@@ -91,6 +92,8 @@ class Plan:
         self.batch_size = 1
         #: Set with ``checked_by``: requests with equal keys may share a batch.
         self.shape_key: object = None
+        #: Of a request to an ensemble: the plans of its steps, memoised like this one.
+        self.step_plans: dict[object, Plan] | None = None
 
 
 class OutputChoice:

@@ -255,3 +255,21 @@ def test_a_step_that_is_not_served_holds_nothing() -> None:
     except NotFound:
         bench.request_ended()
     assert bench.is_clean()
+
+
+def test_requests_with_one_plan_share_the_plans_of_the_steps() -> None:
+    bench = Bench()
+    plan = plan_of()
+    other_shape = RecordedRequest(plan, {"x": rows_of(1, 2)})
+    for request in (
+        RecordedRequest(plan, {"x": rows_of(1)}),
+        RecordedRequest(plan, {"x": rows_of(2)}),
+        other_shape,
+        RecordedRequest(plan_of(priority=2), {"x": rows_of(3)}),
+    ):
+        bench.runner.submit(request)
+    first, second, third, fourth = (child.plan for child in bench.steps["left"].waiting)
+    assert first is second
+    assert third is not first
+    assert third.inputs[0][2] == (2, 1)
+    assert (fourth.priority, first.priority) == (2, 0)

@@ -113,6 +113,7 @@ def with_parameters(plan: GrpcPlan, message: Any) -> GrpcPlan:
     parameters = plain_parameters(message.parameters)
     fields = read_parameters(parameters)
     other = copy(plan)
+    other.step_plans = None
     other.parameters = {key: value for key, value in parameters.items() if key not in PLAN_PARAMETERS}
     other.priority = fields.get("priority", 0)
     other.timeout_ns = fields.get("timeout_ns", 0)

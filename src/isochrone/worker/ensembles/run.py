@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 #: Responses of decoupled steps that may be in later steps before the decoupled model has to wait.
 _FRAMES_AHEAD = 16
+_MAX_STEP_PLANS = 64
 
 
 def _sequence(identity: int | str, start: bool, end: bool) -> Parameters:
@@ -104,17 +105,7 @@ class EnsembleRun:
             return
         version = self.versions[index]
         inputs = frame.inputs(step, version)
-        plan = Plan(
-            step.model,
-            version.model_version,
-            tuple((name, name_of(array.dtype), array.shape) for name, array in inputs.items()),
-            tuple(step.outputs),
-            request.plan.parameters,
-            priority=request.plan.priority,
-            sequence_id=request.plan.sequence_id,
-            sequence_start=request.plan.sequence_start,
-            sequence_end=request.plan.sequence_end,
-        )
+        plan = _step_plan(request.plan, index, step, version, inputs)
         if version.decoupled and request.takes_many:
             self._is_stream = True
             # The step's responses become responses of the ensemble; the frame itself never will.
@@ -279,6 +270,31 @@ class EnsembleRun:
             blocked, self._blocked = self._blocked, []
             for callback in blocked:
                 callback()
+
+
+def _step_plan(plan: Plan, index: int, step: Step, version: ServedVersion, inputs: Tensors) -> Plan:
+    """The plan of a step's request, memoised on the plan of the ensemble's request."""
+    # An optional input may be absent.
+    key = (index, version, *inputs, *[(array.shape, array.dtype) for array in inputs.values()])
+    memo = plan.step_plans
+    if memo is None:
+        memo = plan.step_plans = {}
+    known = memo.get(key)
+    if known is None:
+        if len(memo) >= _MAX_STEP_PLANS:
+            memo.clear()
+        known = memo[key] = Plan(
+            step.model,
+            version.model_version,
+            tuple((name, name_of(array.dtype), array.shape) for name, array in inputs.items()),
+            tuple(step.outputs),
+            plan.parameters,
+            priority=plan.priority,
+            sequence_id=plan.sequence_id,
+            sequence_start=plan.sequence_start,
+            sequence_end=plan.sequence_end,
+        )
+    return known
 
 
 class StepRequest(InferRequest):

@@ -51,7 +51,18 @@ class RunningTime:
 class LatencyCurve:
     """Estimates in ns by rows."""
 
-    __slots__ = ("_best", "_deviation", "_known", "_mean", "_runs", "_scatter", "_since", "estimates", "fastest", "max_rows")
+    __slots__ = (
+        "_best",
+        "_deviation",
+        "_known",
+        "_mean",
+        "_runs",
+        "_scatter",
+        "_since",
+        "estimates",
+        "fastest",
+        "max_rows",
+    )
 
     def __init__(self, max_rows: int) -> None:
         self.max_rows = max(1, max_rows)
