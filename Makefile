@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PEERS := .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
 
-.PHONY: help setup demo demo-policies test test-peers test-lowest lint format docs bench bench-deadlines bench-connections bench-memory \
+.PHONY: help setup demo demo-policies test test-peers test-lowest lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
 	soak peers models clean
 
@@ -17,7 +17,7 @@ help:
 	@echo "make test-lowest  the tests with the lowest version of every dependency that pyproject.toml allows"
 	@echo "make lint         ruff, mypy --strict, import-linter"
 	@echo "make docs         the generated pages: references of fleet.yaml and the commands, tritonserver's flags, the schema"
-	@echo "make bench        our worker beside its peers in one alternating run; also bench-deadlines,"
+	@echo "make bench        our worker beside its peers in one alternating run; also bench-realistic, bench-deadlines,"
 	@echo "                  bench-connections, bench-memory; of the gateway bench-gateway, bench-antagonists,"
 	@echo "                  bench-overload, bench-decisions; of the control plane bench-rollouts, bench-faults,"
 	@echo "                  bench-canaries, bench-applies: bench/README.md says what each shows"
@@ -92,6 +92,9 @@ test-peers: $(VENV)/.dev $(PEERS)/.ready
 
 bench: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m bench.worker $(ARGS)
+
+bench-realistic: $(VENV)/.dev $(PEERS)/.ready
+	$(BIN)/python -m bench.realistic $(ARGS)
 
 # Half an hour: flow control as a model over 200,000 steps, then large bodies on real processes.
 soak: $(VENV)/.dev
