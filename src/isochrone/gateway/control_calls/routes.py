@@ -17,9 +17,9 @@ from tritonclient.grpc import service_pb2
 import isochrone
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import Internal, IsochroneError, Unavailable
-from isochrone.gateway.control_calls.merging import merge_indexes, merge_messages, merge_statistics
 from isochrone.gateway.upstream.calls import ask_grpc, ask_http
 from isochrone.protocol.grpc.calls import error_block, fail, only_message, respond
+from isochrone.protocol.merging import merge_indexes, merge_messages, merge_statistics
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, orca_json, orca_text
 from isochrone.protocol.rest.answers import JSON, respond_error
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
