@@ -1,0 +1,89 @@
+"""The board: one row per process in memory that all of them share, with its pid, state and last heartbeat.
+
+Made before the processes are forked. A process writes only its own row; the supervisor clears the row of a process that
+ended. Each field is one aligned 64-bit word, so a reader never sees half a value. Readiness needs no message: it reads
+the board, and is right while the coordinator is away.
+"""
+
+from __future__ import annotations
+
+import mmap
+from typing import Final
+
+from isochrone.clock import SECOND
+
+#: Fields of a row.
+_PID, _STATE, _BEAT, _RESTARTS = range(4)
+_WIDTH: Final = 4
+
+#: States, as bits: accepts connections; has every control call in force; is ready to serve.
+LISTENING, JOINED, READY = 1, 2, 4
+
+#: A process without a heartbeat for so long does not respond: it is stopped or stuck. Processes beat ten times a
+#: second. Loading a model may hold the interpreter's lock, but not for so long.
+SILENT_NS: Final = 10 * SECOND
+#: For readiness: requests already wait for so long at a process that is silent.
+STALE_NS: Final = 2 * SECOND
+
+
+class Board:
+    """The rows of ``count`` serving processes, which are numbered from 1."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._memory = mmap.mmap(-1, (count + 1) * _WIDTH * 8)
+        self._words = memoryview(self._memory).cast("Q")
+
+    @property
+    def numbers(self) -> range:
+        return range(1, self.count + 1)
+
+    def claim(self, number: int, pid: int, now: int) -> None:
+        """A process has started."""
+        self._set(number, _STATE, 0)
+        self._set(number, _PID, pid)
+        self._set(number, _BEAT, now)
+
+    def clear(self, number: int) -> None:
+        """The process has ended."""
+        self._set(number, _STATE, 0)
+        self._set(number, _PID, 0)
+        self._set(number, _RESTARTS, self._get(number, _RESTARTS) + 1)
+
+    def beat(self, number: int, now: int) -> None:
+        self._set(number, _BEAT, now)
+
+    def mark(self, number: int, bits: int, on: bool = True) -> None:
+        state = self._get(number, _STATE)
+        self._set(number, _STATE, state | bits if on else state & ~bits)
+
+    def pid(self, number: int) -> int:
+        """0: no such process runs."""
+        return self._get(number, _PID)
+
+    def restarts(self, number: int) -> int:
+        return self._get(number, _RESTARTS)
+
+    def has(self, number: int, bits: int) -> bool:
+        return self._get(number, _STATE) & bits == bits
+
+    def silence(self, number: int, now: int) -> int:
+        """Nanoseconds since the last heartbeat."""
+        return max(0, now - self._get(number, _BEAT))
+
+    def those(self, bits: int) -> list[int]:
+        """The numbers of processes in a state."""
+        return [number for number in self.numbers if self.has(number, bits)]
+
+    def ready(self, now: int) -> list[int]:
+        """The numbers of processes that are ready and respond."""
+        return [number for number in self.those(READY) if self.silence(number, now) < STALE_NS]
+
+    def all_ready(self, now: int) -> bool:
+        return len(self.ready(now)) == self.count
+
+    def _get(self, number: int, field: int) -> int:
+        return int(self._words[number * _WIDTH + field])
+
+    def _set(self, number: int, field: int, value: int) -> None:
+        self._words[number * _WIDTH + field] = value
