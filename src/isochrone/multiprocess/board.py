@@ -16,8 +16,9 @@ from isochrone.clock import SECOND
 _PID, _STATE, _BEAT, _RESTARTS = range(4)
 _WIDTH: Final = 4
 
-#: States, as bits: accepts connections; has every control call in force; is ready to serve.
-LISTENING, JOINED, READY = 1, 2, 4
+#: States, as bits: accepts connections; has every control call in force; is ready to serve; its start is over, ready or
+#: not (a gateway without workers is not).
+LISTENING, JOINED, READY, STARTED = 1, 2, 4, 8
 
 #: A process without a heartbeat for so long does not respond: it is stopped or stuck. Processes beat ten times a
 #: second. Loading a model may hold the interpreter's lock, but not for so long.
@@ -78,6 +79,9 @@ class Board:
     def ready(self, now: int) -> list[int]:
         """The numbers of processes that are ready and respond."""
         return [number for number in self.those(READY) if self.silence(number, now) < STALE_NS]
+
+    def all_started(self) -> bool:
+        return len(self.those(STARTED)) == self.count
 
     def all_ready(self, now: int) -> bool:
         return len(self.ready(now)) == self.count

@@ -13,7 +13,8 @@ import structlog
 
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError
-from isochrone.multiprocess.board import JOINED, LISTENING, READY
+from isochrone.gateway.control_calls.refresh import REFRESH
+from isochrone.multiprocess.board import JOINED, LISTENING, READY, STARTED
 from isochrone.multiprocess.group import ProcessGroup
 from isochrone.multiprocess.private_calls import call_json, gather
 from isochrone.multiprocess.shared_service import SharedService, call_coordinator
@@ -38,6 +39,7 @@ class ProcessInGroup:
         #: A process that is started again must not get connections before it can serve; at the start of the server
         #: there is no other one, and callers see that it is live and not ready.
         self.listens_at_once = generation == 0
+        self._is_ready: Callable[[], bool] = lambda: False
         self._beating: asyncio.Task[None] | None = None
         group.board.claim(number, os.getpid(), now_ns())
 
@@ -51,18 +53,18 @@ class ProcessInGroup:
 
     def start(self, is_ready: Callable[[], bool]) -> None:
         """Start the heartbeat. ``is_ready`` is of this process alone."""
+        self._is_ready = is_ready
         if self.listens_at_once:
             self._group.board.mark(self._number, LISTENING)
-        self._beating = asyncio.ensure_future(self._beat(is_ready))
+        self._beating = asyncio.ensure_future(self._beat())
 
     async def join(self) -> None:
         """Return when every control call in force has been made in this process. Raises the error of one."""
         await call_coordinator(self._group, f"/join/{self._number}", seconds=_JOIN_SECONDS)
 
     def ready(self) -> None:
-        """This process accepts requests."""
-        board = self._group.board
-        board.mark(self._number, LISTENING | READY)
+        """The start is over: this process accepts requests."""
+        self._group.board.mark(self._number, LISTENING | STARTED | (READY if self._is_ready() else 0))
         found = memory(os.getpid())
         if found is None:
             log.info("process ready", pid=os.getpid())
@@ -74,7 +76,7 @@ class ProcessInGroup:
         """Another process's view of the workers is refreshed; one that does not respond does not matter."""
         numbers = [number for number in self._group.board.those(LISTENING) if number != self._number]
         calls = {
-            number: call_json(self._group.socket(number), "POST", "/refresh", seconds=_REFRESH_SECONDS)
+            number: call_json(self._group.socket(number), "POST", REFRESH.decode(), seconds=_REFRESH_SECONDS)
             for number in numbers
         }
         for number, answer in (await gather(calls)).items():
@@ -90,9 +92,9 @@ class ProcessInGroup:
             self._beating.cancel()
             await asyncio.gather(self._beating, return_exceptions=True)
 
-    async def _beat(self, is_ready: Callable[[], bool]) -> None:
+    async def _beat(self) -> None:
         board, number = self._group.board, self._number
         while True:
             board.beat(number, now_ns())
-            board.mark(number, READY, is_ready())
+            board.mark(number, READY, self._is_ready())
             await asyncio.sleep(_BEAT)

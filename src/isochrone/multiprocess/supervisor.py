@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from isochrone.clock import now_ns
 from isochrone.multiprocess.child import fork
 from isochrone.multiprocess.group import ProcessGroup
 from isochrone.multiprocess.restarts import Restarts
@@ -44,7 +43,7 @@ class _Process:
 
 class Supervisor:
     """``serve(number, generation)`` runs a serving process, ``coordinate()`` the coordinator; both return an exit
-    status. ``announce`` is called once, when all are ready."""
+    status. ``announce`` is called once, when the start of all is over."""
 
     def __init__(
         self,
@@ -128,7 +127,7 @@ class Supervisor:
         process.due = time.monotonic() + pause
 
     def _look(self) -> None:
-        if not self._was_ready and self._ended_at is None and self._group.board.all_ready(now_ns()):
+        if not self._was_ready and self._ended_at is None and self._group.board.all_started():
             self._was_ready = True
             self._announce()
         if self._ended_at is None:

@@ -12,6 +12,7 @@ from isochrone.multiprocess.child import name_in_logs
 from isochrone.multiprocess.coordinator import CoordinatorSettings, coordinate
 from isochrone.multiprocess.group import ProcessGroup
 from isochrone.multiprocess.ports import PortInUse, reserve
+from isochrone.multiprocess.preload import preload
 from isochrone.multiprocess.serving import ProcessInGroup
 from isochrone.multiprocess.supervisor import Supervisor
 from isochrone.observe.logs import Settings as LogSettings
@@ -37,6 +38,8 @@ def run_workers(
         ports, held = reserve(wanted, shared=bool(settings.shared_ports))
     except PortInUse as error:
         raise StartFailed(f"{error}; choose another with --{error.service}-port") from None
+    # Before the group exists: a signal during a long load leaves nothing behind.
+    shared_instances = preload(settings)
     group = ProcessGroup.create(count)
     of_process = of_one_process(settings, ports, count)
     coordinator = CoordinatorSettings(
@@ -58,7 +61,7 @@ def run_workers(
         name_in_logs("coordinator")
         return uvloop.run(coordinate(group, coordinator))
 
-    log.info("starting processes", processes=count, **ports)
+    log.info("starting processes", processes=count, instances_with_shared_weights=shared_instances, **ports)
     _say_what_is_shared(settings, of_process, count)
     try:
         announce = lambda: log.info("ready", processes=count, **ports)  # noqa: E731

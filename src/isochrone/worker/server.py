@@ -263,7 +263,8 @@ class Worker:
                     f"cannot listen on {host}:{port} for {name}: {error.strerror or error}; "
                     f"choose another with --{name}-port"
                 ) from None
-            log.info("listening", service=name, host=host, port=self.ports[name])
+            if accepting:
+                log.info("listening", service=name, host=host, port=self.ports[name])
 
     async def _load_models(self) -> None:
         settings = self.settings

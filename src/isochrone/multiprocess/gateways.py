@@ -1,0 +1,85 @@
+"""``isochrone gateway --processes N``: N gateways that serve as one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import structlog
+import uvloop
+
+from isochrone.errors import IsochroneError
+from isochrone.gateway.server import GatewayServer, GatewaySettings, Link, StartFailed
+from isochrone.multiprocess.child import name_in_logs
+from isochrone.multiprocess.coordinator import CoordinatorSettings, coordinate
+from isochrone.multiprocess.group import ProcessGroup
+from isochrone.multiprocess.ports import PortInUse, reserve
+from isochrone.multiprocess.quota_shares import has_quotas_of_callers, share_of_quotas
+from isochrone.multiprocess.serving import ProcessInGroup
+from isochrone.multiprocess.supervisor import Supervisor
+
+log = structlog.get_logger()
+
+#: Makes the link of process N to a fleet.
+MakeLink = Callable[[int, int], Callable[[GatewayServer], Link]]
+
+
+def run_gateways(
+    settings: GatewaySettings, count: int, make_link: MakeLink | None, report: Callable[[Exception], None]
+) -> int:
+    """Run until a stop signal; the exit status. ``report`` prints why a process cannot start.
+
+    ``make_link`` takes the number of a process and the port. In a fleet every process is a gateway of its own, and its
+    controller asks each for its evaluations: so each has a metrics port beside the one of all.
+    """
+    wanted = {"gateway": (settings.host, settings.port)}
+    if settings.metrics_port is not None:
+        wanted["metrics"] = settings.host, settings.metrics_port
+    try:
+        ports, held = reserve(wanted, shared=settings.reuse_port)
+    except PortInUse as error:
+        flag = "--listen" if error.service == "gateway" else "--metrics-port"
+        raise StartFailed(f"{error}; choose another with {flag}") from None
+    group = ProcessGroup.create(count)
+    of_process = replace(
+        settings,
+        port=ports["gateway"],
+        metrics_port=0 if make_link is not None and settings.metrics_port is not None else None,
+        reuse_port=True,
+        rules=share_of_quotas(settings.rules, count),
+    )
+    coordinator = CoordinatorSettings(settings.host, ports.get("metrics"), settings.allow_origins, settings.limits)
+
+    async def run(number: int, generation: int) -> int:
+        own = of_process if settings.seed is None else replace(of_process, seed=settings.seed + number - 1)
+        server = GatewayServer(own, ProcessInGroup(group, number, generation))
+        if make_link is not None:
+            server.make_link = make_link(number, ports["gateway"])
+        return await server.run()
+
+    def serve(number: int, generation: int) -> int:
+        name_in_logs(number)
+        try:
+            return uvloop.run(run(number, generation))
+        except (StartFailed, IsochroneError, OSError) as error:
+            report(error)
+            return 1
+
+    def run_coordinator() -> int:
+        name_in_logs("coordinator")
+        return uvloop.run(coordinate(group, coordinator))
+
+    log.info("starting processes", processes=count, **ports)
+    log.info("each process has its own view of the workers, retry budgets, breakers and limits of connections")
+    if has_quotas_of_callers(settings.rules):
+        log.warning(
+            "quotas of one caller hold per process: a caller with connections to several may use up to as many times",
+            processes=count,
+        )
+    try:
+        announce = lambda: log.info("ready", processes=count, **ports)  # noqa: E731
+        return Supervisor(group, serve, run_coordinator, announce, settings.exit_timeout).run()
+    finally:
+        group.remove()
+        for each in held:
+            each.close()
