@@ -20,8 +20,8 @@ _WIDTH: Final = 4
 #: not (a gateway without workers is not).
 LISTENING, JOINED, READY, STARTED = 1, 2, 4, 8
 
-#: A process without a heartbeat for so long does not respond: it is stopped or stuck. Processes beat ten times a
-#: second. Loading a model may hold the interpreter's lock, but not for so long.
+#: A process without a heartbeat for so long does not respond: it is stopped, stuck or busy. Processes beat ten times a
+#: second.
 SILENT_NS: Final = 10 * SECOND
 #: For readiness: requests already wait for so long at a process that is silent.
 STALE_NS: Final = 2 * SECOND

@@ -23,6 +23,7 @@ from isochrone.multiprocess.board import JOINED, SILENT_NS
 from isochrone.multiprocess.control_outcome import failure, names
 from isochrone.multiprocess.control_record import Change, Record
 from isochrone.multiprocess.group import ProcessGroup
+from isochrone.multiprocess.liveness import Liveness, activity
 from isochrone.multiprocess.private_calls import NotReached, call, call_json, gather, raise_error
 from isochrone.wire.receiver import Response
 
@@ -32,7 +33,7 @@ log = structlog.get_logger()
 _LOOK = 0.2
 #: Seconds for calls that only read.
 _READ_SECONDS = 5.0
-#: Seconds for a call that changes a process; its heartbeat limits it much earlier.
+#: Seconds for a call that changes a process; its ``liveness`` limits it much earlier.
 _CHANGE_SECONDS = 3600.0
 
 
@@ -124,18 +125,20 @@ class ControlCalls:
         return answer
 
     async def _apply(self, number: int, change: Change) -> Response:
-        """Make a call in one process, for as long as its heart beats."""
+        """Make a call in one process, for as long as it gets on."""
         pid = self._board.pid(number)
         body = msgspec.json.encode(change.value)
         socket = self._group.socket(number)
         calling = asyncio.ensure_future(call(socket, "POST", change.target, body, seconds=_CHANGE_SECONDS))
+        liveness = Liveness(self._silent_ns, now_ns())
         try:
             while True:
                 done, _ = await asyncio.wait((calling,), timeout=_LOOK)
                 if done:
                     return await calling
-                silence = self._board.silence(number, now_ns())
-                if self._board.pid(number) == pid and silence > self._silent_ns:
+                now = now_ns()
+                silence = self._board.silence(number, now)
+                if self._board.pid(number) == pid and liveness.is_silent(silence, activity(pid), now):
                     log.error("a process does not respond to a control call and is ended", process=number, pid=pid)
                     self._end(number, pid)
                     raise DeadlineExceeded(

@@ -51,11 +51,12 @@ async def coordinate(group: ProcessGroup, settings: CoordinatorSettings) -> int:
     if settings.metrics_port is not None:
         page = SameOrigin(GroupMetricsApplication(GroupPages(group)), settings.allow_origins)
         await listeners.add(page, None).start(settings.host, settings.metrics_port, reuse_port=True)
-    await listeners.add(CoordinatorApplication(calls), None).start_unix(group.coordinator_socket)
+    private = Listeners(settings.limits.between_processes())
+    await private.add(CoordinatorApplication(calls), None).start_unix(group.coordinator_socket)
     try:
         await stop.wait()
     finally:
-        await listeners.stop(_GRACE)
+        await asyncio.gather(listeners.stop(_GRACE), private.stop(_GRACE))
         if os.getppid() != group.supervisor:
             # The supervisor was killed: nobody else removes the directory.
             group.remove()

@@ -45,7 +45,8 @@ Counts = dict[tuple[str, str], float]
 def parse(text: str) -> Page:
     page = Page()
     family = Family("")
-    for line in text.splitlines():
+    # Not splitlines: a label may hold any character but a line feed.
+    for line in text.split("\n"):
         if line == _EOF:
             page.is_open_metrics = True
         elif line.startswith("# "):

@@ -172,7 +172,7 @@ class Worker:
         self.ports: dict[str, int] = {}
         self._listeners = Listeners(settings.limits)
         #: Not among the others: its connections are no clients'.
-        self._private = Listeners(settings.limits) if group is not None else None
+        self._private = Listeners(settings.limits.between_processes()) if group is not None else None
         self._reserved: list[Listener] = []
         self._stop = asyncio.Event()
         self._background: list[asyncio.Task[None]] = []
@@ -238,7 +238,8 @@ class Worker:
         application = ProtocolApplication(service, settings.limits.max_body_bytes, settings.rules)
         metrics = MetricsApplication(Exposition(self._snapshot, machine=settings.cpu_metrics), self._snapshot)
         if group is not None and self._private is not None:
-            own = ByPath({b"/metrics": metrics}, ProtocolApplication(self.service, settings.limits.max_body_bytes))
+            limit = settings.limits.between_processes().max_body_bytes
+            own = ByPath({b"/metrics": metrics}, ProtocolApplication(self.service, limit))
             await self._private.add(own, None).start_unix(group.private_socket)
             group.start(self.service.is_ready)
         accepting = group is None or group.listens_at_once
