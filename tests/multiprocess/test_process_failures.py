@@ -29,7 +29,7 @@ from process_groups import (
     wait_for,
 )
 
-from sample_models import write_models
+from sample_models import write_config, write_models, write_python
 from server_process import ServerProcess, StartServer
 
 BODY = json.dumps({"inputs": [{"name": "IN", "shape": [1], "datatype": "INT32", "data": [1]}]})
@@ -38,6 +38,27 @@ BODY = json.dumps({"inputs": [{"name": "IN", "shape": [1], "datatype": "INT32", 
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     models = write_models(tmp_path_factory.mktemp("models"), "identity_int32", "identity_fp32", "add_sub", "slow")
+    write_config(
+        models / "takes_its_time",
+        """
+        backend: "python"
+        input { name: "IN" data_type: TYPE_INT32 dims: -1 }
+        output { name: "OUT" data_type: TYPE_INT32 dims: -1 }
+        """,
+    )
+    write_python(
+        models / "takes_its_time",
+        """
+        import time
+
+        class Model:
+            def load(self, context):
+                time.sleep(2)
+
+            def infer(self, inputs):
+                return {"OUT": inputs["IN"]}
+        """,
+    )
     return models
 
 
@@ -137,6 +158,24 @@ def test_a_killed_coordinator(server: ServerProcess) -> None:
     assert ask_process(serving(server)[1], "GET", "/v2/models/identity_fp32/ready")[0] == 200
     assert ask_process(serving(server)[1], "GET", "/v2/models/add_sub/ready")[0] == 200
     assert list(samples(server, "isochrone_processes_ready").values()) == [2]
+    assert server.terminate() == 0
+
+
+def test_a_load_that_a_killed_coordinator_had_begun_is_undone(server: ServerProcess) -> None:
+    answers: list[tuple[int, dict[str, str]]] = []
+    target = "/v2/repository/models/takes_its_time/load"
+    caller = threading.Thread(target=lambda: answers.append(ask(server, "POST", target)))
+    caller.start()
+    record = Path(private_socket(serving(server)[1])).with_name("control-record.json")
+    wait_for(lambda: record.exists() and "takes_its_time" in record.read_text())
+    coordinator(server).kill()
+    caller.join(30)
+    assert answers[0][0] == 503, answers
+    # The next coordinator takes it back, where it was finished meanwhile, before it takes another call.
+    assert ask(server, "POST", "/v2/repository/models/add_sub/load")[0] == 200
+    for pid in serving(server).values():
+        assert ask_process(pid, "GET", "/v2/models/takes_its_time/ready")[0] == 400
+    assert '"pending":null' in record.read_text()
     assert server.terminate() == 0
 
 
