@@ -101,7 +101,7 @@ class TestBoard:
         board = Board(2)
         for number in board.numbers:
             board.claim(number, 100 + number, 0)
-            board.mark(number, LISTENING | JOINED | STARTED)
+            board.mark(number, LISTENING, JOINED, STARTED)
         board.mark(1, READY)
         assert board.all_started()
         assert not board.all_ready(0)

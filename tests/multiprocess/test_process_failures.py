@@ -161,6 +161,19 @@ def test_a_killed_coordinator(server: ServerProcess) -> None:
     assert server.terminate() == 0
 
 
+def test_a_stopped_coordinator_is_replaced(server: ServerProcess) -> None:
+    first = coordinator(server)
+    first.suspend()
+    # The call is with the coordinator that hangs, and fails when it is killed; the next one works.
+    status, answer = ask(server, "POST", "/v2/repository/models/identity_fp32/load")
+    assert status == 503, answer
+    assert not first.is_running()
+    assert ask(server, "POST", "/v2/repository/models/identity_fp32/load")[0] == 200
+    for pid in serving(server).values():
+        assert ask_process(pid, "GET", "/v2/models/identity_fp32/ready")[0] == 200
+    assert server.terminate() == 0
+
+
 def test_a_load_that_a_killed_coordinator_had_begun_is_undone(server: ServerProcess) -> None:
     answers: list[tuple[int, dict[str, str]]] = []
     target = "/v2/repository/models/takes_its_time/load"

@@ -140,6 +140,16 @@ def test_the_page_is_also_there_in_open_metrics(server: ServerProcess) -> None:
     assert len(set(re.findall(r"^# TYPE (\S+)", text, re.M))) == len(re.findall(r"^# TYPE (\S+)", text, re.M))
 
 
+def test_the_docs_name_real_metrics(server: ServerProcess) -> None:
+    page = metrics_text(server)
+    docs = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text().partition("\n## Several processes")[2]
+    # Without a response cache its metrics are not there, as in Triton.
+    named = {name for name in re.findall(r"`((?:nv|isochrone)_[a-z_]+)", docs) if not name.startswith("nv_cache")}
+    assert len(named) > 10
+    for name in named:
+        assert re.search(rf"^# TYPE {name} ", page, re.M), name
+
+
 def test_figures_of_a_process_carry_its_number(server: ServerProcess) -> None:
     numbers = {(("process", str(number)),) for number in range(1, COUNT + 1)}
     assert samples(server, "process_resident_memory_bytes").keys() == numbers

@@ -152,7 +152,7 @@ class ControlCalls:
             calling.cancel()
 
     def _end(self, number: int, pid: int) -> None:
-        self._board.mark(number, JOINED, False)
+        self._board.mark(number, JOINED, on=False)
         try:
             self._kill(pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -13,7 +13,9 @@ import msgspec
 import structlog
 
 from isochrone.background_tasks import BackgroundTasks
+from isochrone.clock import now_ns
 from isochrone.errors import InvalidArgument, IsochroneError, NotFound
+from isochrone.multiprocess.board import COORDINATOR
 from isochrone.multiprocess.control_calls import ControlCalls
 from isochrone.multiprocess.control_record import change_of
 from isochrone.multiprocess.group import ProcessGroup
@@ -29,6 +31,7 @@ log = structlog.get_logger()
 _JOIN = re.compile(r"/join/([0-9]{1,4})")
 #: Seconds for calls in progress when the coordinator stops; the processes have ended already.
 _GRACE = 2.0
+_BEAT = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +48,32 @@ async def coordinate(group: ProcessGroup, settings: CoordinatorSettings) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     loop.add_signal_handler(signal.SIGTERM, stop.set)
+    group.board.claim(COORDINATOR, os.getpid(), now_ns())
+    tasks = BackgroundTasks()
+    tasks.start(_beat(group))
     listeners = Listeners(settings.limits)
-    calls = ControlCalls(group)
-    await calls.recover()
     if settings.metrics_port is not None:
         page = SameOrigin(GroupMetricsApplication(GroupPages(group)), settings.allow_origins)
         await listeners.add(page, None).start(settings.host, settings.metrics_port, reuse_port=True)
+    calls = ControlCalls(group)
+    await calls.recover()
     private = Listeners(settings.limits.between_processes())
     await private.add(CoordinatorApplication(calls), None).start_unix(group.coordinator_socket)
     try:
         await stop.wait()
     finally:
         await asyncio.gather(listeners.stop(_GRACE), private.stop(_GRACE))
+        await tasks.end()
         if os.getppid() != group.supervisor:
             # The supervisor was killed: nobody else removes the directory.
             group.remove()
     return 0
+
+
+async def _beat(group: ProcessGroup) -> None:
+    while True:
+        group.board.beat(COORDINATOR, now_ns())
+        await asyncio.sleep(_BEAT)
 
 
 class CoordinatorApplication:

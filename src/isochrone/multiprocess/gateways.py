@@ -9,19 +9,41 @@ import structlog
 import uvloop
 
 from isochrone.errors import IsochroneError
+from isochrone.gateway.control_calls.refresh import REFRESH
 from isochrone.gateway.server import GatewayServer, GatewaySettings, Link, StartFailed
+from isochrone.multiprocess.board import LISTENING
 from isochrone.multiprocess.child import name_in_logs
 from isochrone.multiprocess.coordinator import CoordinatorSettings, coordinate
 from isochrone.multiprocess.group import ProcessGroup
 from isochrone.multiprocess.ports import PortInUse, reserve
+from isochrone.multiprocess.private_calls import call_json, gather
 from isochrone.multiprocess.quota_shares import has_quotas_of_callers, share_of_quotas
 from isochrone.multiprocess.serving import ProcessInGroup
 from isochrone.multiprocess.supervisor import Supervisor
 
 log = structlog.get_logger()
 
+_REFRESH_SECONDS = 3.0
 #: Makes the link of process N to a fleet.
 MakeLink = Callable[[int, int], Callable[[GatewayServer], Link]]
+
+
+class GatewayInGroup(ProcessInGroup):
+    """A gateway's process."""
+
+    async def refresh_others(self) -> None:
+        """The others' views of the workers are refreshed; one that does not respond does not matter."""
+        others = [number for number in self.group.board.those(LISTENING) if number != self.number]
+        target = REFRESH.decode()
+        answers = await gather(
+            {
+                number: call_json(self.group.socket(number), "POST", target, seconds=_REFRESH_SECONDS)
+                for number in others
+            }
+        )
+        for number, answer in answers.items():
+            if isinstance(answer, IsochroneError):
+                log.warning("a process did not refresh its view of the workers", number=number, error=str(answer))
 
 
 def run_gateways(
@@ -52,7 +74,7 @@ def run_gateways(
 
     async def run(number: int, generation: int) -> int:
         own = of_process if settings.seed is None else replace(of_process, seed=settings.seed + number - 1)
-        server = GatewayServer(own, ProcessInGroup(group, number, generation))
+        server = GatewayServer(own, GatewayInGroup(group, number, generation))
         if make_link is not None:
             server.make_link = make_link(number, ports["gateway"])
         return await server.run()

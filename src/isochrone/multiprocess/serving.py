@@ -12,11 +12,8 @@ from collections.abc import Callable
 import structlog
 
 from isochrone.clock import now_ns
-from isochrone.errors import IsochroneError
-from isochrone.gateway.control_calls.refresh import REFRESH
 from isochrone.multiprocess.board import JOINED, LISTENING, READY, STARTED
 from isochrone.multiprocess.group import ProcessGroup
-from isochrone.multiprocess.private_calls import call_json, gather
 from isochrone.multiprocess.shared_service import SharedService, call_coordinator
 from isochrone.multiprocess.sharing import memory
 from isochrone.protocol.service import InferenceService
@@ -26,15 +23,14 @@ log = structlog.get_logger()
 _BEAT = 0.1
 #: Seconds for the record's calls, which may load models.
 _JOIN_SECONDS = 3600.0
-_REFRESH_SECONDS = 3.0
 
 
 class ProcessInGroup:
     """Process ``number``; ``generation`` counts its starts from 0."""
 
     def __init__(self, group: ProcessGroup, number: int, generation: int) -> None:
-        self._group = group
-        self._number = number
+        self.group = group
+        self.number = number
         self.private_socket = group.socket(number)
         #: A process that is started again must not get connections before it can serve; at the start of the server
         #: there is no other one, and callers see that it is live and not ready.
@@ -45,26 +41,28 @@ class ProcessInGroup:
 
     def share(self, service: InferenceService) -> InferenceService:
         """The service for the public ports."""
-        return SharedService(service, self._group, self._number)
+        return SharedService(service, self.group, self.number)
 
     def all_ready(self) -> bool:
         """Whether each process of the group is ready, this one included."""
-        return self._group.board.all_ready(now_ns())
+        return self.group.board.all_ready(now_ns())
 
     def start(self, is_ready: Callable[[], bool]) -> None:
         """Start the heartbeat. ``is_ready`` is of this process alone."""
         self._is_ready = is_ready
         if self.listens_at_once:
-            self._group.board.mark(self._number, LISTENING)
+            self.group.board.mark(self.number, LISTENING)
         self._beating = asyncio.ensure_future(self._beat())
 
     async def join(self) -> None:
         """Return when every control call in force has been made in this process. Raises the error of one."""
-        await call_coordinator(self._group, f"/join/{self._number}", seconds=_JOIN_SECONDS)
+        await call_coordinator(self.group, f"/join/{self.number}", seconds=_JOIN_SECONDS)
 
     def ready(self) -> None:
         """The start is over: this process accepts requests."""
-        self._group.board.mark(self._number, LISTENING | STARTED | (READY if self._is_ready() else 0))
+        board = self.group.board
+        board.mark(self.number, READY, on=self._is_ready())
+        board.mark(self.number, LISTENING, STARTED)
         found = memory(os.getpid())
         if found is None:
             log.info("process ready", pid=os.getpid())
@@ -72,20 +70,9 @@ class ProcessInGroup:
         rss, pss, shared = (round(size / 1e6) for size in (found.rss, found.pss, found.shared))
         log.info("process ready", pid=os.getpid(), rss_mb=rss, pss_mb=pss, shared_mb=shared)
 
-    async def refresh_others(self) -> None:
-        """Another process's view of the workers is refreshed; one that does not respond does not matter."""
-        numbers = [number for number in self._group.board.those(LISTENING) if number != self._number]
-        calls = {
-            number: call_json(self._group.socket(number), "POST", REFRESH.decode(), seconds=_REFRESH_SECONDS)
-            for number in numbers
-        }
-        for number, answer in (await gather(calls)).items():
-            if isinstance(answer, IsochroneError):
-                log.warning("a process did not refresh its view of the workers", number=number, error=str(answer))
-
     def stopping(self) -> None:
         """This process drains: it gets no more control calls, and the server is not ready."""
-        self._group.board.mark(self._number, READY | JOINED | LISTENING, False)
+        self.group.board.mark(self.number, READY, JOINED, LISTENING, on=False)
 
     async def stopped(self) -> None:
         if self._beating is not None:
@@ -93,8 +80,8 @@ class ProcessInGroup:
             await asyncio.gather(self._beating, return_exceptions=True)
 
     async def _beat(self) -> None:
-        board, number = self._group.board, self._number
+        board, number = self.group.board, self.number
         while True:
             board.beat(number, now_ns())
-            board.mark(number, READY, self._is_ready())
+            board.mark(number, READY, on=self._is_ready())
             await asyncio.sleep(_BEAT)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 import structlog
 
+from isochrone.clock import now_ns
+from isochrone.multiprocess.board import COORDINATOR, SILENT_NS
 from isochrone.multiprocess.child import fork
 from isochrone.multiprocess.group import ProcessGroup
 from isochrone.multiprocess.restarts import Restarts
@@ -25,8 +27,6 @@ log = structlog.get_logger()
 _LOOK = 0.05
 #: Seconds beyond the grace period until a process that does not end is killed.
 _PATIENCE = 10.0
-#: The number of the coordinator; serving processes are numbered from 1.
-COORDINATOR = 0
 
 
 @dataclass(slots=True)
@@ -110,10 +110,10 @@ class Supervisor:
 
     def _ended(self, process: _Process, status: int) -> None:
         pid, process.pid = process.pid, 0
-        if process.number != COORDINATOR:
-            self._group.board.clear(process.number)
+        self._group.board.clear(process.number)
         if self._ended_at is not None:
-            if status and not self._status and self._was_ready:
+            # A process that had just been forked has no handler of SIGTERM yet.
+            if status not in (0, -signal.SIGTERM) and not self._status and self._was_ready:
                 log.warning("a process did not end in good order", number=process.number, pid=pid, status=status)
                 self._status = 1
             return
@@ -130,6 +130,7 @@ class Supervisor:
         if not self._was_ready and self._ended_at is None and self._group.board.all_started():
             self._was_ready = True
             self._announce()
+        self._check_coordinator()
         if self._ended_at is None:
             return
         serving = [process for process in self._processes.values() if process.pid and process.number != COORDINATOR]
@@ -141,6 +142,14 @@ class Supervisor:
         coordinator = self._processes[COORDINATOR]
         if not serving and coordinator.pid:
             os.kill(coordinator.pid, signal.SIGTERM)
+
+    def _check_coordinator(self) -> None:
+        """Kill a coordinator that is stuck: calls would wait for it without end, and it holds nothing but them."""
+        board, process = self._group.board, self._processes[COORDINATOR]
+        if process.pid and board.pid(COORDINATOR) == process.pid and board.silence(COORDINATOR, now_ns()) > SILENT_NS:
+            log.error("the coordinator does not respond and is killed", pid=process.pid)
+            os.kill(process.pid, signal.SIGKILL)
+            board.clear(COORDINATOR)
 
     def _stop(self) -> None:
         """Forward a stop signal; repeated ones have no further effect."""
