@@ -62,6 +62,22 @@ def test_nothing_is_opened_where_it_would_have_threads(tmp_path: Path) -> None:
     assert _run(code) == ["0 0"]
 
 
+def test_a_runtime_with_threads_is_left_to_the_processes(tmp_path: Path) -> None:
+    """As onnxruntime's telemetry has one. Nothing of the runtime is then in the supervisor."""
+    write_models(tmp_path, "no_config")
+    code = f"""
+from isochrone.worker.backends import registry
+import isochrone.multiprocess.preload as preloading
+keep = preloading._keep
+def keep_with_thread(context):
+    threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+    return keep(context)
+preloading._keep = keep_with_thread
+print(preload(ServeSettings((Path({str(tmp_path)!r}),))), threads_left(), "onnxruntime" in sys.modules)
+"""
+    assert _run(code)[-1] == "0 0 False"
+
+
 def test_only_models_of_the_start_are_opened(tmp_path: Path) -> None:
     write_models(tmp_path, "add_sub", "no_config")
     code = f"""

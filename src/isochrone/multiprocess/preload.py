@@ -31,10 +31,8 @@ def preload(settings: ServeSettings) -> int:
     if settings.control_mode == "explicit" and not settings.load_models:
         return 0
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
-    first = next(_contexts(settings), None)
-    if first is None:
-        return 0
-    if threads := _threads_after(lambda: _keep(first)):
+    # Reading a configuration may import onnxruntime already, so this process reads none before.
+    if threads := _threads_after(lambda: any(map(_keep, _contexts(settings)))):
         log.warning(
             "each process loads its own copy of the weights: onnxruntime starts threads, which no fork survives",
             threads=threads,
