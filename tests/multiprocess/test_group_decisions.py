@@ -84,16 +84,22 @@ class TestQuotas:
 
 class TestLiveness:
     def test_a_stopped_process_is_silent_after_its_time(self) -> None:
-        liveness = Liveness(10 * SECOND, 0)
-        assert not liveness.is_silent(9 * SECOND, ("T", 50), 9 * SECOND)
-        silent = [now for now in range(10, 40) if liveness.is_silent(now * SECOND, ("T", 50), now * SECOND)]
-        assert silent[0] == 20, "ten seconds after its processor time was first seen"
+        liveness = Liveness(10 * SECOND)
+        silent = [now for now in range(40) if liveness.is_silent(now * SECOND, ("T", 50), now * SECOND)]
+        assert silent[0] == 10
+
+    def test_one_that_beats_is_not(self) -> None:
+        liveness = Liveness(10 * SECOND)
+        assert not any(liveness.is_silent(SECOND, ("S", 50), now * SECOND) for now in range(1000))
 
     def test_one_that_computes_or_reads_is_not(self) -> None:
-        liveness = Liveness(10 * SECOND, 0)
+        liveness = Liveness(10 * SECOND)
         assert not any(liveness.is_silent(now * SECOND, ("R", now), now * SECOND) for now in range(500))
         assert not any(liveness.is_silent(now * SECOND, ("D", 499), now * SECOND) for now in range(500, 590))
         assert liveness.is_silent(601 * SECOND, ("R", 5000), 601 * SECOND), "but not for ever"
+
+    def test_one_that_ended_is_told_by_its_connection(self) -> None:
+        assert not Liveness(10 * SECOND).is_silent(20 * SECOND, None, 20 * SECOND)
 
 
 class TestBoard:

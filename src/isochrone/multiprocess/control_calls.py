@@ -130,7 +130,7 @@ class ControlCalls:
         body = msgspec.json.encode(change.value)
         socket = self._group.socket(number)
         calling = asyncio.ensure_future(call(socket, "POST", change.target, body, seconds=_CHANGE_SECONDS))
-        liveness = Liveness(self._silent_ns, now_ns())
+        liveness = Liveness(self._silent_ns)
         try:
             while True:
                 done, _ = await asyncio.wait((calling,), timeout=_LOOK)

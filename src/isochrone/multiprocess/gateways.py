@@ -6,20 +6,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
-import uvloop
 
 from isochrone.errors import IsochroneError
 from isochrone.gateway.control_calls.refresh import REFRESH
 from isochrone.gateway.server import GatewayServer, GatewaySettings, Link, StartFailed
 from isochrone.multiprocess.board import LISTENING
-from isochrone.multiprocess.child import name_in_logs
-from isochrone.multiprocess.coordinator import CoordinatorSettings, coordinate
+from isochrone.multiprocess.coordinator import CoordinatorSettings
 from isochrone.multiprocess.group import ProcessGroup
 from isochrone.multiprocess.ports import PortInUse, reserve
 from isochrone.multiprocess.private_calls import call_json, gather
 from isochrone.multiprocess.quota_shares import has_quotas_of_callers, share_of_quotas
+from isochrone.multiprocess.running import run_group
 from isochrone.multiprocess.serving import ProcessInGroup
-from isochrone.multiprocess.supervisor import Supervisor
 
 log = structlog.get_logger()
 
@@ -72,24 +70,12 @@ def run_gateways(
     )
     coordinator = CoordinatorSettings(settings.host, ports.get("metrics"), settings.allow_origins, settings.limits)
 
-    async def run(number: int, generation: int) -> int:
+    async def serve(number: int, generation: int) -> int:
         own = of_process if settings.seed is None else replace(of_process, seed=settings.seed + number - 1)
         server = GatewayServer(own, GatewayInGroup(group, number, generation))
         if make_link is not None:
             server.make_link = make_link(number, ports["gateway"])
         return await server.run()
-
-    def serve(number: int, generation: int) -> int:
-        name_in_logs(number)
-        try:
-            return uvloop.run(run(number, generation))
-        except (StartFailed, IsochroneError, OSError) as error:
-            report(error)
-            return 1
-
-    def run_coordinator() -> int:
-        name_in_logs("coordinator")
-        return uvloop.run(coordinate(group, coordinator))
 
     log.info("starting processes", processes=count, **ports)
     log.info("each process has its own view of the workers, retry budgets, breakers and limits of connections")
@@ -98,10 +84,5 @@ def run_gateways(
             "quotas of one caller hold per process: a caller with connections to several may use up to as many times",
             processes=count,
         )
-    try:
-        announce = lambda: log.info("ready", processes=count, **ports)  # noqa: E731
-        return Supervisor(group, serve, run_coordinator, announce, settings.exit_timeout).run()
-    finally:
-        group.remove()
-        for each in held:
-            each.close()
+    expected = (StartFailed, IsochroneError, OSError)
+    return run_group(group, serve, coordinator, ports, held, settings.exit_timeout, report, expected)

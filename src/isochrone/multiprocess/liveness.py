@@ -20,23 +20,20 @@ _WAITS_FOR_DISK: Final = "D"
 class Liveness:
     """One process during one call. Pure: times and figures are passed in."""
 
-    def __init__(self, silent_ns: int, now: int) -> None:
+    def __init__(self, silent_ns: int) -> None:
         self._silent_ns = silent_ns
-        self._ticks = -1
-        self._at = now
+        self._ticks: int | None = None
+        self._active_at = 0
 
     def is_silent(self, silence: int, activity: tuple[str, int] | None, now: int) -> bool:
         """``silence``: since its last heartbeat; ``activity``: its state and processor time, None if it has ended."""
-        if silence < self._silent_ns:
-            self._at = now
-            return False
         if activity is None:
             # The connection breaks, which says it better.
             return False
         state, ticks = activity
-        if (ticks != self._ticks or state == _WAITS_FOR_DISK) and silence < _LONGEST_NS:
-            self._ticks, self._at = ticks, now
-        return now - self._at >= self._silent_ns or silence >= _LONGEST_NS
+        if ticks != self._ticks or state == _WAITS_FOR_DISK:
+            self._ticks, self._active_at = ticks, now
+        return silence >= _LONGEST_NS or min(silence, now - self._active_at) >= self._silent_ns
 
 
 def activity(pid: int, proc: Path = Path("/proc")) -> tuple[str, int] | None:

@@ -6,15 +6,13 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import structlog
-import uvloop
 
-from isochrone.multiprocess.child import name_in_logs
-from isochrone.multiprocess.coordinator import CoordinatorSettings, coordinate
+from isochrone.multiprocess.coordinator import CoordinatorSettings
 from isochrone.multiprocess.group import ProcessGroup
 from isochrone.multiprocess.ports import PortInUse, reserve
 from isochrone.multiprocess.preload import preload
+from isochrone.multiprocess.running import run_group
 from isochrone.multiprocess.serving import ProcessInGroup
-from isochrone.multiprocess.supervisor import Supervisor
 from isochrone.observe.logs import Settings as LogSettings
 from isochrone.worker.server import ServeSettings, StartFailed, Worker
 
@@ -46,30 +44,12 @@ def run_workers(
         settings.hosts.get("metrics", settings.host), ports.get("metrics"), settings.allow_origins, settings.limits
     )
 
-    async def run(member: ProcessInGroup) -> int:
-        return await Worker(of_process, log_settings, group=member).run()
-
-    def serve(number: int, generation: int) -> int:
-        name_in_logs(number)
-        try:
-            return uvloop.run(run(ProcessInGroup(group, number, generation)))
-        except StartFailed as error:
-            report(error)
-            return 1
-
-    def run_coordinator() -> int:
-        name_in_logs("coordinator")
-        return uvloop.run(coordinate(group, coordinator))
+    async def serve(number: int, generation: int) -> int:
+        return await Worker(of_process, log_settings, group=ProcessInGroup(group, number, generation)).run()
 
     log.info("starting processes", processes=count, instances_with_shared_weights=shared_instances, **ports)
     _say_what_is_shared(settings, of_process, count)
-    try:
-        announce = lambda: log.info("ready", processes=count, **ports)  # noqa: E731
-        return Supervisor(group, serve, run_coordinator, announce, settings.exit_timeout).run()
-    finally:
-        group.remove()
-        for each in held:
-            each.close()
+    return run_group(group, serve, coordinator, ports, held, settings.exit_timeout, report, (StartFailed,))
 
 
 def of_one_process(settings: ServeSettings, ports: dict[str, int], count: int) -> ServeSettings:
