@@ -8,7 +8,7 @@ a second it looks for outliers. One sweep over the requests in flight costs less
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
@@ -78,6 +78,10 @@ class Gateway:
         self.streams: set[CallerStream] = set()
         #: Called with what happened, the model it is about, and a sentence: for the fleet's events.
         self.on_event: Callable[[str, str, str], None] | None = None
+        #: If this process is one of several that serve as one: whether all are ready, and how the others are asked to
+        #: look at the workers again.
+        self.others_ready: Callable[[], bool] | None = None
+        self.refresh_others: Callable[[], Coroutine[Any, Any, None]] | None = None
         self.stopping = False
         #: Its control plane wants nobody to send new requests here. What comes is served all the same.
         self.draining = False
@@ -121,6 +125,10 @@ class Gateway:
         """A control call may have changed what is served."""
         for monitor in self._monitors.values():
             monitor.look_now()
+
+    async def models_changed(self, seconds: float) -> None:
+        """A load or unload went through here: every process of this gateway learns what the workers serve now."""
+        await asyncio.gather(self.read_indexes(seconds), *([self.refresh_others()] if self.refresh_others else ()))
 
     async def read_indexes(self, seconds: float) -> None:
         """Returns when it is known what every worker serves now, or after so long: one may be hanging."""
@@ -306,6 +314,11 @@ class Gateway:
 
     @property
     def is_ready(self) -> bool:
+        return self.is_ready_here and (self.others_ready is None or self.others_ready())
+
+    @property
+    def is_ready_here(self) -> bool:
+        """Of this process, if it is one of several."""
         # Led by a control plane, a gateway is of no use before it knows what is committed.
         told = self.fleet.epoch or not self.fleet.is_led
         return not self.is_leaving and bool(told) and bool(self.fleet.healthy)

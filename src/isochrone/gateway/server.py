@@ -20,6 +20,7 @@ from typing import Protocol
 import structlog
 
 from isochrone.errors import AlreadyExists
+from isochrone.gateway.control_calls.refresh import REFRESH, RefreshApplication
 from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.metrics import GatewayMetricsApplication
@@ -27,7 +28,7 @@ from isochrone.gateway.monitoring.discovery import DnsSource, FileSource
 from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.upstream.addresses import Upstream
-from isochrone.protocol.application import SameOrigin
+from isochrone.protocol.application import ByPath, SameOrigin
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
 from isochrone.wire.exchange import Application
@@ -82,11 +83,37 @@ class Link(Protocol):
         """Called when nothing is admitted any more."""
 
 
+class GroupMember(Protocol):
+    """The place of a process among several that serve as one (``isochrone.multiprocess``)."""
+
+    #: The path of a Unix-domain socket for this process's own metrics and for the others' calls.
+    private_socket: str
+    #: Whether the public port accepts connections before the workers are known.
+    listens_at_once: bool
+
+    def start(self, is_ready: Callable[[], bool]) -> None:
+        """The process listens on its private socket; ``is_ready`` is of this process alone."""
+
+    def all_ready(self) -> bool: ...
+
+    async def refresh_others(self) -> None:
+        """The other processes look at the workers again."""
+
+    def ready(self) -> None: ...
+
+    def stopping(self) -> None: ...
+
+    async def stopped(self) -> None: ...
+
+
 class GatewayServer:
     """One gateway process."""
 
-    def __init__(self, settings: GatewaySettings) -> None:
+    def __init__(self, settings: GatewaySettings, group: GroupMember | None = None) -> None:
         self.settings = settings
+        self._group = group
+        #: Not among the others: its connections are no callers'.
+        self._private = Listeners(settings.limits) if group is not None else None
         self.gateway = Gateway(settings.rules, settings.limits, settings.monitoring, settings.seed)
         self.ports: dict[str, int] = {}
         self._listeners = Listeners(settings.limits)
@@ -126,10 +153,13 @@ class GatewayServer:
         application = GatewayApplication(
             gateway, allow_file_overrides=settings.allow_file_overrides, server_name=settings.server_name
         )
-        is_led = self.make_link is not None
-        listener = await self._listen("gateway", settings.port, application, accepting=not is_led)
+        metrics = GatewayMetricsApplication(gateway, self._listeners.snapshot)
+        accepts_late = self.make_link is not None
+        if self._group is not None:
+            await self._take_place(self._group, metrics)
+            accepts_late = accepts_late or not self._group.listens_at_once
+        listener = await self._listen("gateway", settings.port, application, accepting=not accepts_late)
         if settings.metrics_port is not None:
-            metrics = GatewayMetricsApplication(gateway, self._listeners.snapshot)
             await self._listen("metrics", settings.metrics_port, metrics)
         turn = gateway.fleet.turn = listener.turn
         turn.flush_every = _FLUSH_EVERY
@@ -155,12 +185,24 @@ class GatewayServer:
             except AlreadyExists as error:
                 raise StartFailed(error.message) from None
         await self._first_worker()
-        if is_led:
+        if accepts_late:
             await self._accept(listener, "gateway", settings.port)
         # What start-up made lives as long as the process: a full collection need not walk it again.
         gc.collect()
         gc.freeze()
-        log.info("ready", workers=len(gateway.fleet.healthy), **self.ports)
+        if self._group is None:
+            log.info("ready", workers=len(gateway.fleet.healthy), **self.ports)
+        else:
+            self._group.ready()
+
+    async def _take_place(self, group: GroupMember, metrics: Application) -> None:
+        """Answer the other processes of this gateway."""
+        gateway = self.gateway
+        gateway.others_ready, gateway.refresh_others = group.all_ready, group.refresh_others
+        if self._private is not None:
+            own = ByPath({REFRESH: RefreshApplication(gateway)}, metrics)
+            await self._private.add(own, None).start_unix(group.private_socket)
+        group.start(lambda: gateway.is_ready_here)
 
     async def _first_worker(self) -> None:
         """Waits a little for a worker: a gateway is of use without one, but says so."""
@@ -206,6 +248,8 @@ class GatewayServer:
         if gateway.stopping:
             return
         gateway.stopping = True
+        if self._group is not None:
+            self._group.stopping()
         log.info("stopping", in_flight=gateway.in_flight, grace_seconds=self.settings.exit_timeout)
         cut = await self._listeners.stop(self.settings.exit_timeout)
         if cut:
@@ -216,4 +260,7 @@ class GatewayServer:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await gateway.close()
+        if self._group is not None and self._private is not None:
+            await self._group.stopped()
+            await self._private.stop(0)
         log.info("stopped")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, cast
 
 from isochrone.errors import InvalidArgument, MethodNotAllowed, NotFound, Restricted
@@ -79,6 +79,17 @@ class SameOrigin:
         if head.is_http2 and (head.get(b"content-type") or b"").startswith(b"application/grpc"):
             return GrpcErrorRoute(error)
         return ErrorRoute(error)
+
+
+class ByPath:
+    """One application per path; ``otherwise`` serves all other paths."""
+
+    def __init__(self, by_path: Mapping[bytes, Application], otherwise: Application) -> None:
+        self._by_path = by_path
+        self._otherwise = otherwise
+
+    def route(self, head: Head) -> Route:
+        return self._by_path.get(head.target.partition(b"?")[0], self._otherwise).route(head)
 
 
 class MetricsApplication:

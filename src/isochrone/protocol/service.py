@@ -7,8 +7,8 @@ The worker implements it. Control messages are the protocol's own protobuf messa
 from __future__ import annotations
 
 import abc
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from tritonclient.grpc import service_pb2
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
     from isochrone.protocol.orca import LoadReport
     from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
+
+_T = TypeVar("_T")
+#: An answer now, or later: a server of several processes asks the others first.
+Eventually: TypeAlias = _T | Awaitable[_T]
 
 
 class InferenceService(abc.ABC):
@@ -50,7 +54,7 @@ class InferenceService(abc.ABC):
     def is_ready(self) -> bool: ...
 
     @abc.abstractmethod
-    def is_model_ready(self, model_name: str, model_version: str) -> bool:
+    def is_model_ready(self, model_name: str, model_version: str) -> Eventually[bool]:
         """False also for an unknown model. Raises if the version is not a number."""
 
     @abc.abstractmethod
@@ -63,11 +67,11 @@ class InferenceService(abc.ABC):
     def model_config(self, model_name: str, model_version: str) -> service_pb2.ModelConfigResponse: ...
 
     @abc.abstractmethod
-    def model_statistics(self, model_name: str, model_version: str) -> service_pb2.ModelStatisticsResponse:
+    def model_statistics(self, model_name: str, model_version: str) -> Eventually[service_pb2.ModelStatisticsResponse]:
         """An empty name means every model."""
 
     @abc.abstractmethod
-    def repository_index(self, only_ready: bool) -> service_pb2.RepositoryIndexResponse: ...
+    def repository_index(self, only_ready: bool) -> Eventually[service_pb2.RepositoryIndexResponse]: ...
 
     @abc.abstractmethod
     def model_digest(self, model_name: str, model_version: str) -> str:
@@ -82,11 +86,21 @@ class InferenceService(abc.ABC):
         """Return when in-flight requests have ended and the memory is free."""
 
     @abc.abstractmethod
-    def trace_setting(self, model_name: str, changes: Mapping[str, list[str] | None]) -> dict[str, list[str]]:
+    def trace_setting(
+        self, model_name: str, changes: Mapping[str, list[str] | None]
+    ) -> Eventually[dict[str, list[str]]]:
         """Apply changes (None resets a key to its default) and return the settings."""
 
     @abc.abstractmethod
-    def log_settings(self, changes: Mapping[str, bool | int | str]) -> dict[str, bool | int | str]: ...
+    def log_settings(self, changes: Mapping[str, bool | int | str]) -> Eventually[dict[str, bool | int | str]]: ...
+
+    @abc.abstractmethod
+    def register_region(self, name: str, key: str, offset: int, byte_size: int) -> Eventually[None]:
+        """Raises ``Unsupported`` if shared memory is off."""
+
+    @abc.abstractmethod
+    def unregister_region(self, name: str) -> Eventually[None]:
+        """An empty name means every region."""
 
     @abc.abstractmethod
     def load_report(self, model_name: str = "", model_version: str = "") -> LoadReport:

@@ -5,7 +5,7 @@ The worker's own settings are with the command that reads them. No setting comes
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 KIB = 1024
 MIB = 1024 * 1024
@@ -62,3 +62,8 @@ class WireLimits:
                 f"max_buffered_bytes: expected at least twice max_body_bytes ({2 * self.max_body_bytes}), "
                 f"given {self.max_buffered_bytes}"
             )
+
+    def between_processes(self) -> WireLimits:
+        """For the processes of one server: files in a load request grow by a third when they are passed on."""
+        body = 2 * self.max_body_bytes
+        return replace(self, max_body_bytes=body, max_buffered_bytes=max(self.max_buffered_bytes, 2 * body))

@@ -52,6 +52,24 @@ async def connect_http2(
     return await _connect(Http2ClientConnection(limits, turn=turn), host, port, tls, server_name, "h2", timeout)
 
 
+async def connect_http1_unix(
+    path: str,
+    *,
+    limits: WireLimits | None = None,
+    timeout: float = CONNECT_TIMEOUT,  # noqa: ASYNC109 (names the limit in the error)
+) -> Http1ClientConnection:
+    """Over a Unix-domain socket. Raises ``Unavailable``; nothing was sent then."""
+    connection = Http1ClientConnection(limits)
+    try:
+        async with asyncio.timeout(timeout):
+            await asyncio.get_running_loop().create_unix_connection(lambda: connection, path)
+    except TimeoutError:
+        raise Unavailable(f"{path} did not accept a connection within {timeout:g} s") from None
+    except OSError as error:
+        raise Unavailable(f"cannot connect to {path}: {error.strerror or error}") from None
+    return connection
+
+
 async def _connect(
     connection: _Connection,
     host: str,

@@ -81,6 +81,11 @@ class Listener:
         self._sweeper = self.loop.call_later(_SWEEP, self._sweep)
         return cast(int, server.sockets[0].getsockname()[1])
 
+    async def start_unix(self, path: str) -> None:
+        """Listen on a Unix-domain socket; the path of an earlier process is taken over."""
+        self._server = await self.loop.create_unix_server(lambda: _Sniffer(self), path, backlog=1024)
+        self._sweeper = self.loop.call_later(_SWEEP, self._sweep)
+
     async def accept(self) -> None:
         """Start to accept connections. Raises ``OSError`` if another process already listens on the port."""
         if self._server is not None:

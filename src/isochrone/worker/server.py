@@ -12,7 +12,7 @@ import gc
 import resource
 import ssl
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -27,9 +27,11 @@ from isochrone.observe.logs import Settings as LogSettings
 from isochrone.observe.metrics import Exposition
 from isochrone.observe.snapshot import ServerSnapshot
 from isochrone.protocol.access.rules import HeaderRules
-from isochrone.protocol.application import MetricsApplication, ProtocolApplication, SameOrigin
+from isochrone.protocol.application import ByPath, MetricsApplication, ProtocolApplication, SameOrigin
+from isochrone.protocol.service import InferenceService
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
+from isochrone.wire.listener import Listener
 from isochrone.wire.listeners import Listeners
 from isochrone.worker.catalog.catalog import Catalog
 from isochrone.worker.catalog.load_parameters import LoadParameters
@@ -107,14 +109,46 @@ class Companion(Protocol):
         ...
 
 
+class GroupMember(Protocol):
+    """The place of a process among several that serve as one (``isochrone.multiprocess``)."""
+
+    #: The path of a Unix-domain socket for this process's own calls and metrics, without the others.
+    private_socket: str
+    #: Whether the public ports accept connections before the models are loaded.
+    listens_at_once: bool
+
+    def share(self, service: InferenceService) -> InferenceService:
+        """The service for the public ports: its control calls reach every process."""
+        ...
+
+    def start(self, is_ready: Callable[[], bool]) -> None:
+        """The process listens on its private socket; ``is_ready`` is of this process alone."""
+        ...
+
+    async def join(self) -> None:
+        """Return when this process has every control call in force. Raises ``IsochroneError``."""
+        ...
+
+    def ready(self) -> None: ...
+
+    def stopping(self) -> None: ...
+
+    async def stopped(self) -> None: ...
+
+
 class Worker:
     """One worker process."""
 
     def __init__(
-        self, settings: ServeSettings, log_settings: LogSettings, companions: Sequence[Companion] = ()
+        self,
+        settings: ServeSettings,
+        log_settings: LogSettings,
+        companions: Sequence[Companion] = (),
+        group: GroupMember | None = None,
     ) -> None:
         self.settings = settings
         self._companions = companions
+        self._group = group
         cache = ResponseCache(settings.cache_bytes) if settings.cache_bytes else None
         loading = settings.loading
         repository = Repository(
@@ -137,6 +171,9 @@ class Worker:
         )
         self.ports: dict[str, int] = {}
         self._listeners = Listeners(settings.limits)
+        #: Not among the others: its connections are no clients'.
+        self._private = Listeners(settings.limits.between_processes()) if group is not None else None
+        self._reserved: list[Listener] = []
         self._stop = asyncio.Event()
         self._background: list[asyncio.Task[None]] = []
 
@@ -164,7 +201,7 @@ class Worker:
     async def start(self) -> None:
         sys.setswitchinterval(_SWITCH_INTERVAL)
         _raise_file_limit()
-        if self.settings.shared_ports and self.settings.control_mode == "explicit":
+        if self._group is None and self.settings.shared_ports and self.settings.control_mode == "explicit":
             log.warning(
                 "a load, an unload or a shared-memory region reaches only one of the workers that share a port; give"
                 " each worker a port of its own behind a gateway to reach them all",
@@ -173,6 +210,11 @@ class Worker:
         self.catalog.watchdog.start()
         await self._listen()
         await self._load_models()
+        if self._group is not None:
+            try:
+                await self._group.join()
+            except IsochroneError as error:
+                raise StartFailed(f"cannot join the other processes: {error}") from None
         # Objects of the start-up live as long as the process: full collections skip them (some 10 ms).
         gc.collect()
         gc.freeze()
@@ -180,14 +222,27 @@ class Worker:
         self._background.append(asyncio.ensure_future(self._tick()))
         if self.settings.control_mode == "poll":
             self._background.append(asyncio.ensure_future(self._poll()))
-        log.info("ready", **self.ports)
+        for listener in self._reserved:
+            await listener.accept()
+        if self._group is None:
+            log.info("ready", **self.ports)
+        else:
+            self._group.ready()
         for companion in self._companions:
             await companion.start(self.ports)
 
     async def _listen(self) -> None:
         settings = self.settings
-        application = ProtocolApplication(self.service, settings.limits.max_body_bytes, settings.rules)
+        group = self._group
+        service = self.service if group is None else group.share(self.service)
+        application = ProtocolApplication(service, settings.limits.max_body_bytes, settings.rules)
         metrics = MetricsApplication(Exposition(self._snapshot, machine=settings.cpu_metrics), self._snapshot)
+        if group is not None and self._private is not None:
+            limit = settings.limits.between_processes().max_body_bytes
+            own = ByPath({b"/metrics": metrics}, ProtocolApplication(self.service, limit))
+            await self._private.add(own, None).start_unix(group.private_socket)
+            group.start(self.service.is_ready)
+        accepting = group is None or group.listens_at_once
         tls = {"http": settings.tls, "grpc": settings.grpc_tls or settings.tls}
         for name, port, served in (
             ("http", settings.http_port, application),
@@ -200,13 +255,17 @@ class Worker:
             guarded = SameOrigin(served, settings.allow_origins)
             listener = self._listeners.add(guarded, tls.get(name))
             try:
-                self.ports[name] = await listener.start(host, port, reuse_port=name in settings.shared_ports)
+                shared = name in settings.shared_ports
+                self.ports[name] = await listener.start(host, port, reuse_port=shared, accepting=accepting)
+                if not accepting:
+                    self._reserved.append(listener)
             except OSError as error:
                 raise StartFailed(
                     f"cannot listen on {host}:{port} for {name}: {error.strerror or error}; "
                     f"choose another with --{name}-port"
                 ) from None
-            log.info("listening", service=name, host=host, port=self.ports[name])
+            if accepting:
+                log.info("listening", service=name, host=host, port=self.ports[name])
 
     async def _load_models(self) -> None:
         settings = self.settings
@@ -262,6 +321,8 @@ class Worker:
             if problem is not None:
                 log.error("a companion of the worker failed to stop", error=str(problem))
         self.service.begin_stop()
+        if self._group is not None:
+            self._group.stopping()
         if not quiet:
             log.info("stopping", in_flight=self.service.in_flight, grace_seconds=self.settings.exit_timeout)
         for task in self._background:
@@ -274,6 +335,9 @@ class Worker:
         left = max(1.0, self.settings.exit_timeout - (now_ns() - started) / 1e9)
         await self.catalog.close(left)
         self.catalog.watchdog.stop()
+        if self._group is not None and self._private is not None:
+            await self._group.stopped()
+            await self._private.stop(0)
         if not quiet:
             log.info("stopped")
 

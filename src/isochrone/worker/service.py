@@ -14,6 +14,7 @@ from isochrone.observe.logs import REQUEST_LINES
 from isochrone.observe.snapshot import ServerSnapshot, WireSnapshot
 from isochrone.protocol.access.fencing import Fence
 from isochrone.protocol.service import InferenceService
+from isochrone.protocol.shared_memory_requests import registered_regions
 from isochrone.protocol.tensors.shared_memory import SharedMemoryRegions
 from isochrone.worker.catalog.load_parameters import FILE_PREFIX
 from isochrone.worker.catalog.states import is_unloaded
@@ -212,6 +213,12 @@ class WorkerService(InferenceService):
         settings = self._log_settings.apply(changes)
         self._apply_verbosity()
         return settings
+
+    def register_region(self, name: str, key: str, offset: int, byte_size: int) -> None:
+        registered_regions(self).register(name, key, offset, byte_size)
+
+    def unregister_region(self, name: str) -> None:
+        registered_regions(self).unregister(name)
 
     # Load and metrics.
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import socket
-import subprocess
-import sys
-import time
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -16,19 +13,17 @@ import uvloop
 
 from isochrone.cli.processes.gateway_membership import GatewayMembership
 from isochrone.cli.processes.wire_limits import parse_limits
-from isochrone.engines.local.parent_death import with_parent_death_signal
 from isochrone.errors import ConfigError, IsochroneError
 from isochrone.gateway.monitoring.discovery import read_upstreams
 from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.policies import NAMES
 from isochrone.gateway.rules.file import load_rules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
-from isochrone.gateway.server import GatewayServer, GatewaySettings, StartFailed
+from isochrone.gateway.server import GatewayServer, GatewaySettings, Link, StartFailed
 from isochrone.gateway.upstream.addresses import parse_upstream
+from isochrone.multiprocess.gateways import run_gateways
 from isochrone.observe import logs
 from isochrone.protocol.access.origins import read_origins
-from isochrone.stop_signals import stop_signals
-from isochrone.store.etcd.address import PASSWORD_VARIABLE, split_password
 from isochrone.wire.tls import server_context
 
 EPILOG = """
@@ -42,12 +37,6 @@ Examples:
 
 Point any Triton client at the listening port: it speaks HTTP and gRPC.
 """
-
-#: A process that fails within this many seconds of its start could not start.
-_START_SECONDS = 5.0
-#: Seconds before a process that died is started again.
-_RESTART_PAUSE = 1.0
-
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -75,7 +64,9 @@ def gateway(
     ] = None,
     rules: Annotated[Path | None, typer.Option(help="YAML file with rules per model; see docs/gateway.md.")] = None,
     metrics_port: Annotated[int, typer.Option(help="Port for /metrics; 0 picks a free one, -1: none.")] = 8002,
-    processes: Annotated[int, typer.Option(help="Processes that share the port.", min=1)] = 1,
+    processes: Annotated[
+        int, typer.Option(help="Processes that serve as one, on the same port: for more processor cores.", min=1)
+    ] = 1,
     probe_interval: Annotated[float, typer.Option(help="Seconds between checks of a silent worker.", min=0.01)] = 0.1,
     probe_timeout: Annotated[float, typer.Option(help="Seconds a check may take.", min=0.01)] = 0.25,
     exit_timeout_secs: Annotated[float, typer.Option(help="Grace for in-flight requests when stopping.", min=0)] = 30.0,
@@ -156,13 +147,22 @@ def gateway(
             limits=parse_limits(limit or []),
             seed=seed,
         )
-        if processes > 1:
-            raise typer.Exit(_supervise(processes, int(port), name or f"{socket.gethostname()}-{port}", store))
         logs.configure(json=log_json)
-        raise typer.Exit(uvloop.run(_serve(settings, GatewayMembership(store, fleet, name, advertise, lease_seconds))))
+        membership = GatewayMembership(store, fleet, name, advertise, lease_seconds)
+
+        def link_of(number: int, bound: int) -> Callable[[GatewayServer], Link]:
+            return replace(membership, name=f"{name or f'{socket.gethostname()}-{bound}'}.{number}").link
+
+        if processes > 1:
+            raise typer.Exit(run_gateways(settings, processes, link_of if store else None, _report))
+        raise typer.Exit(uvloop.run(_serve(settings, membership)))
     except (StartFailed, IsochroneError, OSError) as error:
-        typer.echo(f"isochrone gateway: {error}", err=True)
+        _report(error)
         raise typer.Exit(1) from None
+
+
+def _report(error: Exception) -> None:
+    typer.echo(f"isochrone gateway: {error}", err=True)
 
 
 async def _serve(settings: GatewaySettings, membership: GatewayMembership) -> int:
@@ -170,75 +170,3 @@ async def _serve(settings: GatewaySettings, membership: GatewayMembership) -> in
     if membership.store:
         server.make_link = membership.link
     return await server.run()
-
-
-def _supervise(processes: int, port: int, name: str, store: str) -> int:
-    """Run this command in several processes on one port; restart a process that dies; none outlives this process."""
-    if port == 0:
-        raise StartFailed("--processes needs a port in --listen: each process would pick another free one")
-    words, secrets = without_password(_without_processes(sys.argv[1:]), store)
-    environment = {**os.environ, **secrets}
-    arguments = with_parent_death_signal([sys.executable, "-m", "isochrone", *words, "--reuse-port"])
-    stopping = False
-    children: dict[int, subprocess.Popen[bytes]] = {}
-
-    def stop(number: int, frame: object) -> None:
-        nonlocal stopping
-        stopping = True
-        for child in children.values():
-            child.send_signal(signal.SIGTERM)
-
-    for number in stop_signals():
-        signal.signal(number, stop)
-    started: dict[int, float] = {}
-    for index in range(processes):
-        started[index] = time.monotonic()
-        children[index] = subprocess.Popen([*arguments, *_own(index, name)], env=environment)
-    status = 0
-    while children:
-        time.sleep(0.1)
-        for index, child in list(children.items()):
-            code = child.poll()
-            if code is None:
-                continue
-            del children[index]
-            if stopping or code == 0 or (code == 1 and time.monotonic() - started[index] < _START_SECONDS):
-                # It ended normally or could not start: a restart would not help.
-                status = status or code
-                if code and not stopping:
-                    stop(signal.SIGTERM, None)
-                continue
-            typer.echo(f"isochrone gateway: process {child.pid} ended with {code}; starting it again", err=True)
-            time.sleep(_RESTART_PAUSE)
-            if not stopping:
-                started[index] = time.monotonic()
-                children[index] = subprocess.Popen([*arguments, *_own(index, name)], env=environment)
-    return status
-
-
-def _own(index: int, name: str) -> list[str]:
-    """The arguments that differ between processes: the name in a fleet, and the metrics port of the first process only,
-    because processes that share a metrics port would answer for each other."""
-    words = ["--name", f"{name}.{index + 1}"]
-    return words if index == 0 else [*words, "--metrics-port", "-1"]
-
-
-def without_password(words: list[str], store: str) -> tuple[list[str], dict[str, str]]:
-    """The command line without the store's password, and the environment variable that carries it."""
-    url, password = split_password(store)
-    if not password:
-        return words, {}
-    return [word.replace(store, url) for word in words], {PASSWORD_VARIABLE: password}
-
-
-def _without_processes(words: list[str]) -> list[str]:
-    kept: list[str] = []
-    skip = False
-    for word in words:
-        if skip:
-            skip = False
-        elif word == "--processes":
-            skip = True
-        elif not word.startswith("--processes="):
-            kept.append(word)
-    return kept

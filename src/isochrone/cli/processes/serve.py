@@ -18,6 +18,7 @@ from isochrone.cli.triton.command_line import BadFlag
 from isochrone.cli.triton.options import configure_logs, with_triton_flags
 from isochrone.errors import IsochroneError
 from isochrone.models.repository.layout import is_model
+from isochrone.multiprocess.workers import run_workers
 from isochrone.protocol.access.origins import read_origins
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.stop_signals import stop_signals
@@ -36,6 +37,7 @@ Examples:
   isochrone serve ./models --model-control-mode explicit --load-model detector
   isochrone serve ./models --http-port 9000 --grpc-port 9001 --allow-metrics=false
   isochrone serve ./models --cache-config local,size=104857600
+  isochrone serve ./models --processes 4
   isochrone serve ./models --model-control-mode explicit --store sqlite:fleet.db --name cpu-1 --pool cpu
 
 Any Triton client then works unchanged: tritonclient.http on 8000, tritonclient.grpc on 8001, Prometheus on 8002.
@@ -127,6 +129,9 @@ def serve(
             " reaches the one worker that accepted the connection.",
         ),
     ] = False,
+    processes: Annotated[
+        int, typer.Option(help="Processes that serve as one, on the same ports: for more processor cores.", min=1)
+    ] = 1,
     tls_cert: Annotated[Path | None, typer.Option(help="PEM certificate: serve HTTP and gRPC over TLS.")] = None,
     tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
     tls_client_ca: Annotated[Path | None, typer.Option(help="Require client certificates signed by this CA.")] = None,
@@ -181,6 +186,11 @@ def serve(
             lease_seconds,
             tuple(map(os.path.abspath, repositories)),
         )
+        if store and processes > 1:
+            raise StartFailed(
+                "--processes does not go with --store: each process would be a worker of its own in the fleet; give the"
+                " pool more workers in the fleet file instead"
+            )
         if store:
             membership.check(
                 model_control_mode, allow_http=allow_http, tls=tls_cert is not None, shared_port=reuse_port
@@ -222,6 +232,9 @@ def serve(
         for warning in flags.warnings:
             log.warning(warning)
 
+        if processes > 1:
+            raise typer.Exit(run_workers(settings, log_settings, processes, _report))
+
         async def run() -> int:
             try:
                 return await Worker(
@@ -234,8 +247,12 @@ def serve(
         _ignore_further_signals()  # closing the loop restored the handler of SIGINT
         raise typer.Exit(status)
     except (StartFailed, BadFlag, IsochroneError) as error:
-        typer.secho(f"isochrone serve: {error}", fg="red", err=True)
+        _report(error)
         raise typer.Exit(1) from None
+
+
+def _report(error: Exception) -> None:
+    typer.secho(f"isochrone serve: {error}", fg="red", err=True)
 
 
 def _ignore_further_signals() -> None:

@@ -23,13 +23,18 @@ def with_parent_death_signal(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-I", "-S", os.path.abspath(__file__), str(os.getpid()), *command]
 
 
-def main(parent: int, command: list[str]) -> None:
+def end_with_parent(parent: int) -> None:
+    """This process gets SIGTERM when its parent ends."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
     # If the parent ended before the call, the signal never comes.
     if os.getppid() != parent:
         sys.exit("the supervisor has ended")
+
+
+def main(parent: int, command: list[str]) -> None:
+    end_with_parent(parent)
     os.execv(command[0], command)
 
 

@@ -17,9 +17,9 @@ from tritonclient.grpc import service_pb2
 import isochrone
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import Internal, IsochroneError, Unavailable
-from isochrone.gateway.control_calls.merging import merge_indexes, merge_messages, merge_statistics
 from isochrone.gateway.upstream.calls import ask_grpc, ask_http
 from isochrone.protocol.grpc.calls import error_block, fail, only_message, respond
+from isochrone.protocol.merging import merge_indexes, merge_messages, merge_statistics
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, orca_json, orca_text
 from isochrone.protocol.rest.answers import JSON, respond_error
 from isochrone.wire.exchange import Buffer, Exchange, Head, Headers, Route
@@ -180,7 +180,7 @@ class FanOutRoute(Route):
             answers = await everybody(self._gateway, ask)
             if self._changes_models:
                 # Whoever asks next, of readiness or for an inference, gets what is served from now on.
-                await self._gateway.read_indexes(_INDEX_SECONDS)
+                await self._gateway.models_changed(_INDEX_SECONDS)
             exchange.respond(*_with_body(self._gather(answers, self._per_worker)))
         except IsochroneError as error:
             respond_error(exchange, error)
@@ -311,7 +311,7 @@ class GrpcFanOutRoute(Route):
                 except IsochroneError as error:
                     problems.append(type(error)(f"worker {name}: {error}" if len(answers) > 1 else str(error)))
             if b"RepositoryModel" in self._path:
-                await self._gateway.read_indexes(_INDEX_SECONDS)
+                await self._gateway.models_changed(_INDEX_SECONDS)
             if problems and (not messages or self._merge is first_message):
                 raise problems[0]
             respond(stream, self._merge(messages))

@@ -13,6 +13,7 @@ from tritonclient.grpc import service_pb2 as pb
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import InvalidArgument, IsochroneError, NotFound
 from isochrone.protocol.access import control_token
+from isochrone.protocol.eventually import then
 from isochrone.protocol.grpc.calls import CallHead, fail, message_of, parse, respond, unexpected
 from isochrone.protocol.grpc.health import (
     HEALTH_SERVICES,
@@ -96,7 +97,7 @@ def _server_ready(service: InferenceService, _: Any) -> Any:
 
 
 def _model_ready(service: InferenceService, request: Any) -> Any:
-    return pb.ModelReadyResponse(ready=service.is_model_ready(request.name, request.version))
+    return then(service.is_model_ready(request.name, request.version), lambda ready: pb.ModelReadyResponse(ready=ready))
 
 
 def _server_metadata(service: InferenceService, _: Any) -> Any:
@@ -141,13 +142,12 @@ def _memory_status(service: InferenceService, request: Any) -> Any:
 
 
 def _memory_register(service: InferenceService, request: Any) -> Any:
-    registered_regions(service).register(request.name, request.key, request.offset, request.byte_size)
-    return pb.SystemSharedMemoryRegisterResponse()
+    done = service.register_region(request.name, request.key, request.offset, request.byte_size)
+    return then(done, lambda _: pb.SystemSharedMemoryRegisterResponse())
 
 
 def _memory_unregister(service: InferenceService, request: Any) -> Any:
-    registered_regions(service).unregister(request.name)
-    return pb.SystemSharedMemoryUnregisterResponse()
+    return then(service.unregister_region(request.name), lambda _: pb.SystemSharedMemoryUnregisterResponse())
 
 
 def _cuda_status(service: InferenceService, request: Any) -> Any:
@@ -165,10 +165,14 @@ def _cuda_unregister(service: InferenceService, request: Any) -> Any:
 
 def _trace_setting(service: InferenceService, request: Any) -> Any:
     changes = {key: list(value.value) or None for key, value in request.settings.items()}
-    response = pb.TraceSettingResponse()
-    for key, values in service.trace_setting(request.model_name, changes).items():
-        response.settings[key].value.extend(values)
-    return response
+
+    def answer(settings: Any) -> Any:
+        response = pb.TraceSettingResponse()
+        for key, values in settings.items():
+            response.settings[key].value.extend(values)
+        return response
+
+    return then(service.trace_setting(request.model_name, changes), answer)
 
 
 def _log_settings(service: InferenceService, request: Any) -> Any:
@@ -178,8 +182,12 @@ def _log_settings(service: InferenceService, request: Any) -> Any:
         if kind is None:
             raise InvalidArgument(f"log setting '{key}': expected a value, given none")
         changes[key] = getattr(value, kind)
+    return then(service.log_settings(changes), _log_settings_message)
+
+
+def _log_settings_message(settings: Any) -> Any:
     response = pb.LogSettingsResponse()
-    for key, value in service.log_settings(changes).items():
+    for key, value in settings.items():
         slot = response.settings[key]
         if isinstance(value, bool):
             slot.bool_param = value

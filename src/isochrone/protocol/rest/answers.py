@@ -13,14 +13,18 @@ from isochrone.wire.exchange import Exchange, Headers, Route
 log = structlog.get_logger()
 
 JSON: Headers = ((b"content-type", b"application/json"),)
+#: The code of an error, by which a process of the same server tells errors of one status apart. Control calls only.
+ERROR_CODE = b"x-isochrone-error"
 
 
-def respond_error(exchange: Exchange, error: IsochroneError) -> None:
+def respond_error(exchange: Exchange, error: IsochroneError, *, with_code: bool = False) -> None:
     headers: Headers = JSON
     if isinstance(error, Unsupported):
         headers = (*JSON, (b"accept-encoding", codec.ACCEPTED))
     elif error.unprocessed:
         headers = JSON + mark(error)
+    if with_code:
+        headers = (*headers, (ERROR_CODE, error.code.encode()))
     exchange.respond(error.http_status, headers, [msgspec.json.encode({"error": error.message})])
 
 

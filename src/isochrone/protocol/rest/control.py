@@ -15,6 +15,7 @@ import msgspec
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest, PermissionDenied
 from isochrone.protocol import control_json, orca
+from isochrone.protocol.eventually import then
 from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpected
 from isochrone.protocol.shared_memory_requests import registered_regions
 from isochrone.protocol.tensors.datatypes import shown
@@ -74,7 +75,7 @@ class ControlRoute(Route):
                 _respond(exchange, answer, self._load())
                 return
         except IsochroneError as error:
-            respond_error(exchange, error)
+            respond_error(exchange, error, with_code=True)
             return
         except Exception as error:
             respond_unexpected(exchange, error)
@@ -91,7 +92,7 @@ class ControlRoute(Route):
         try:
             _respond(exchange, await answer, self._load())
         except IsochroneError as error:
-            respond_error(exchange, error)
+            respond_error(exchange, error, with_code=True)
         except Exception as error:
             # Answer, so that the caller does not wait for ever.
             respond_unexpected(exchange, error)
@@ -145,9 +146,12 @@ def _ready(call: Call) -> Answer:
 
 
 def _model_ready(call: Call) -> Answer:
-    if not call.service.is_model_ready(*call.model):
-        raise InvalidArgument(MODEL_NOT_READY)
-    return Empty(200)
+    def answer(ready: bool) -> Answer:
+        if not ready:
+            raise InvalidArgument(MODEL_NOT_READY)
+        return Empty(200)
+
+    return then(call.service.is_model_ready(*call.model), answer)
 
 
 def _server_metadata(call: Call) -> Answer:
@@ -168,7 +172,7 @@ def _config(call: Call) -> Answer:
 
 def _statistics(call: Call) -> Answer:
     name, version = call.model if "model" in call.arguments else ("", "")
-    return control_json.model_statistics_json(call.service.model_statistics(name, version))
+    return then(call.service.model_statistics(name, version), control_json.model_statistics_json)
 
 
 # Repository.
@@ -178,11 +182,15 @@ def _index(call: Call) -> Answer:
     only_ready = call.body.get("ready", False)
     if not isinstance(only_ready, bool):
         raise InvalidArgument(f"'ready': expected bool, given {shown(only_ready)}")
-    rows = control_json.repository_index_json(call.service.repository_index(only_ready))
-    for row in rows:
-        if row.get("state") == "READY":
-            row["digest"] = f"sha256:{call.service.model_digest(row['name'], row['version'])}"
-    return rows
+
+    def answer(index: Any) -> Answer:
+        rows = control_json.repository_index_json(index)
+        for row in rows:
+            if row.get("state") == "READY":
+                row["digest"] = f"sha256:{call.service.model_digest(row['name'], row['version'])}"
+        return rows
+
+    return then(call.service.repository_index(only_ready), answer)
 
 
 async def _load(call: Call) -> Answer:
@@ -238,13 +246,11 @@ def _memory_register(call: Call) -> Answer:
     offset = call.body.get("offset", 0)
     if not isinstance(offset, int) or isinstance(offset, bool):
         raise InvalidArgument(f"'offset': expected int, given {shown(offset)}")
-    registered_regions(call.service).register(
-        call.arguments["region"], call.body["key"], offset, call.body["byte_size"]
-    )
+    return call.service.register_region(call.arguments["region"], call.body["key"], offset, call.body["byte_size"])
 
 
 def _memory_unregister(call: Call) -> Answer:
-    registered_regions(call.service).unregister(call.arguments.get("region", ""))
+    return call.service.unregister_region(call.arguments.get("region", ""))
 
 
 def _cuda_status(call: Call) -> Answer:
@@ -274,8 +280,11 @@ def _trace_setting(call: Call) -> Answer:
             changes[key] = None
         else:
             changes[key] = [str(item) for item in (value if isinstance(value, list) else [value])]
-    settings = call.service.trace_setting(call.arguments.get("model", ""), changes)
-    return {key: value if key == "trace_level" else value[0] if value else "" for key, value in settings.items()}
+
+    def answer(settings: dict[str, list[str]]) -> Answer:
+        return {key: value if key == "trace_level" else value[0] if value else "" for key, value in settings.items()}
+
+    return then(call.service.trace_setting(call.arguments.get("model", ""), changes), answer)
 
 
 def _logging(call: Call) -> Answer:

@@ -35,6 +35,7 @@ from isochrone.worker.backends import parameters
 from isochrone.worker.backends.declared import declared_outputs, scheduler_inputs
 from isochrone.worker.backends.interface import Executable, LoadContext
 from isochrone.worker.backends.onnx import options as onnx_options
+from isochrone.worker.backends.onnx import sessions
 from isochrone.worker.backends.onnx.shapes import check_dims
 
 if TYPE_CHECKING:
@@ -197,8 +198,7 @@ def load(context: LoadContext) -> Executable:
     options = onnx_options.session_options(context)
     providers = onnx_options.execution_providers(context)
     try:
-        # Without enable_fallback=0, onnxruntime replaces a failing provider by the CPU and only prints a line.
-        session = onnxruntime.InferenceSession(str(path), options, providers=providers, enable_fallback=0)
+        session = sessions.open_session(path, options, providers)
     except Exception as error:
         raise InvalidArgument(f"{path}: onnxruntime cannot load this file: {error}") from error
     session.disable_fallback()
@@ -206,6 +206,12 @@ def load(context: LoadContext) -> Executable:
     if types & {"BYTES", "BF16"}:
         return ConvertingExecutable(context, session)
     return OnnxExecutable(context, session)
+
+
+def keep(context: LoadContext) -> bool:
+    """Open the session of an instance for a process to be forked; False: that is not possible."""
+    options = onnx_options.session_options(context)
+    return sessions.keep(_model_file(context), options, onnx_options.execution_providers(context))
 
 
 def _model_file(context: LoadContext) -> Path:

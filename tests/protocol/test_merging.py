@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2
 
-from isochrone.gateway.control_calls.merging import merge_indexes, merge_messages, merge_statistics
+from isochrone.protocol.merging import merge_indexes, merge_messages, merge_statistics
 
 amounts = st.integers(0, 10**12)
 

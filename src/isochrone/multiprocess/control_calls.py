@@ -1,0 +1,178 @@
+"""Makes control calls in every process, in one order, and keeps the record of those in force.
+
+One call at a time. The record is written before a call is begun and before it is answered. A process that is silent
+during a call is ended: it could apply the call later, when the others have taken it back. It starts again and gets the
+record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Collection
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import structlog
+
+from isochrone.clock import SECOND, now_ns
+from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError, Unavailable
+from isochrone.multiprocess.board import JOINED, SILENT_NS
+from isochrone.multiprocess.control_outcome import failure, names
+from isochrone.multiprocess.control_record import Change, Record
+from isochrone.multiprocess.group import ProcessGroup
+from isochrone.multiprocess.liveness import Liveness, activity
+from isochrone.multiprocess.private_calls import NotReached, call, call_json, gather, raise_error
+from isochrone.wire.receiver import Response
+
+log = structlog.get_logger()
+
+#: Seconds between looks at the heartbeat of a process during a call.
+_LOOK = 0.2
+#: Seconds for calls that only read.
+_READ_SECONDS = 5.0
+#: Seconds for a call that changes a process; its ``liveness`` limits it much earlier.
+_CHANGE_SECONDS = 3600.0
+
+
+class ControlCalls:
+    """The coordinator's part in control calls."""
+
+    def __init__(
+        self, group: ProcessGroup, silent_ns: int = SILENT_NS, kill: Callable[[int, int], None] = os.kill
+    ) -> None:
+        self._group = group
+        self._board = group.board
+        self._silent_ns = silent_ns
+        self._kill = kill
+        self._order = asyncio.Lock()
+        self._record = read_record(group.record_file)
+
+    async def recover(self) -> None:
+        """Undo the call that an earlier coordinator had begun."""
+        async with self._order:
+            pending = self._record.pending
+            if pending is None:
+                return
+            log.warning("a control call was interrupted and is undone", call=pending.change.target)
+            known = {number: pending.before.get(number, []) for number in self._board.those(JOINED)}
+            await self._undo(pending.change, known)
+            self._write(self._record.ended())
+
+    async def join(self, number: int) -> None:
+        """Bring a process that has started to the record; from then on it gets every call."""
+        async with self._order:
+            socket = self._group.socket(number)
+            regions: list[str] = []
+            if self._record.regions:
+                status = await call_json(socket, "GET", "/v2/systemsharedmemory/status", seconds=_READ_SECONDS)
+                regions = [region["name"] for region in status]
+            for change in self._record.replay(await self._ready_models(number), regions):
+                try:
+                    raise_error(await self._apply(number, change))
+                except IsochroneError as error:
+                    where = f"{change.target} had succeeded in the other processes, and fails in this one"
+                    raise error.within(where) from None
+            self._board.mark(number, JOINED)
+
+    async def change(self, change: Change) -> Response:
+        """Make a call in every process that has joined; the answer of the first. Raises the error of the call."""
+        async with self._order:
+            joined = self._board.those(JOINED)
+            if not joined:
+                raise Unavailable("the server is starting").not_begun()
+            silent = [number for number in joined if self._board.silence(number, now_ns()) > self._silent_ns]
+            if silent:
+                raise Unavailable(f"{names(silent)} of {self._group.count} does not respond; nothing was changed")
+            before = await self._models(joined) if change.changes_models else dict.fromkeys(joined, frozenset[str]())
+            self._write(self._record.begun(change, before))
+            results = await gather({number: self._checked(number, change) for number in joined})
+            failed = {number: each for number, each in results.items() if isinstance(each, IsochroneError)}
+            for number, error in list(failed.items()):
+                # It ended before it saw the call, and gets the record when it starts again.
+                if isinstance(error, NotReached) and len(failed) < len(joined):
+                    del failed[number]
+            applied = {number: each for number, each in results.items() if not isinstance(each, IsochroneError)}
+            if failed:
+                undone = await self._undo(change, {number: before[number] for number in applied})
+                self._write(self._record.ended())
+                differing = [number for number in applied if number not in undone]
+                raise failure(failed, undone, differing, self._group.count)
+            first = min(applied)
+            after = await self._ready_models(first) if change.changes_models else frozenset[str]()
+            self._write(self._record.applied(change, before[first], after))
+            return applied[first]
+
+    async def _undo(self, change: Change, before: dict[int, Any]) -> list[int]:
+        """The processes in which a change was taken back."""
+        undone = []
+        for number, models in before.items():
+            reverse = self._record.undo(change, models)
+            if reverse is None:
+                continue
+            try:
+                raise_error(await self._apply(number, reverse))
+                undone.append(number)
+            except IsochroneError as error:
+                log.error("a control call could not be undone", process=number, call=change.target, error=str(error))
+        return undone
+
+    async def _checked(self, number: int, change: Change) -> Response:
+        answer = await self._apply(number, change)
+        raise_error(answer)
+        return answer
+
+    async def _apply(self, number: int, change: Change) -> Response:
+        """Make a call in one process, for as long as it gets on."""
+        pid = self._board.pid(number)
+        body = msgspec.json.encode(change.value)
+        socket = self._group.socket(number)
+        calling = asyncio.ensure_future(call(socket, "POST", change.target, body, seconds=_CHANGE_SECONDS))
+        liveness = Liveness(self._silent_ns)
+        try:
+            while True:
+                done, _ = await asyncio.wait((calling,), timeout=_LOOK)
+                if done:
+                    return await calling
+                now = now_ns()
+                silence = self._board.silence(number, now)
+                if self._board.pid(number) == pid and liveness.is_silent(silence, activity(pid), now):
+                    log.error("a process does not respond to a control call and is ended", process=number, pid=pid)
+                    self._end(number, pid)
+                    raise DeadlineExceeded(
+                        f"no heartbeat for {silence / SECOND:.0f} s during the call; the process is started again"
+                    )
+        except NotReached:
+            raise
+        except ConnectionLost:
+            raise Unavailable("the process ended during the call") from None
+        finally:
+            calling.cancel()
+
+    def _end(self, number: int, pid: int) -> None:
+        self._board.mark(number, JOINED, on=False)
+        try:
+            self._kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+    async def _models(self, numbers: Collection[int]) -> dict[int, frozenset[str]]:
+        found = await gather({number: self._ready_models(number) for number in numbers})
+        return {number: frozenset() if isinstance(each, IsochroneError) else each for number, each in found.items()}
+
+    async def _ready_models(self, number: int) -> frozenset[str]:
+        socket = self._group.socket(number)
+        rows = await call_json(socket, "POST", "/v2/repository/index", {"ready": True}, seconds=_READ_SECONDS)
+        return frozenset(row["name"] for row in rows)
+
+    def _write(self, record: Record) -> None:
+        self._record = record
+        new = self._group.record_file.with_suffix(".new")
+        new.write_bytes(msgspec.json.encode(record))
+        os.replace(new, self._group.record_file)
+
+
+def read_record(path: Path) -> Record:
+    return msgspec.json.decode(path.read_bytes(), type=Record) if path.exists() else Record()

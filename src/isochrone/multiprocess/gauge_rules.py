@@ -1,0 +1,43 @@
+"""How gauges of several processes become one figure. Counters, histograms and summaries always add up.
+
+docs/metrics.md has the same table for users.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: The machine's, or the same in each process: adding would count it several times.
+_LARGEST: Final = frozenset(
+    (
+        "nv_cpu_utilization",
+        "nv_cpu_memory_total_bytes",
+        "nv_cpu_memory_used_bytes",
+        "isochrone_gateway_epoch",
+        "isochrone_gateway_version",
+        "isochrone_gateway_worker_ejected",
+        "isochrone_gateway_quarantined",
+    )
+)
+#: True only if it is true in each process.
+_SMALLEST: Final = frozenset(("isochrone_gateway_worker_healthy",))
+#: Shares of something that each process has the same amount of.
+_MEAN: Final = frozenset(("nv_cache_util",))
+#: Figures of a process; they get a label with its number.
+_OF_A_PROCESS: Final = "process_"
+
+
+def rule(family: str, kind: str) -> str:
+    """How the samples of a metric family combine: add, largest, smallest, mean or label."""
+    if family.startswith(_OF_A_PROCESS):
+        return "label"
+    if kind == "info" or family.endswith("_info") or family in _LARGEST:
+        return "largest"
+    if family in _SMALLEST:
+        return "smallest"
+    return "mean" if family in _MEAN else "add"
+
+
+def grows(family: str, kind: str) -> bool:
+    """Whether the samples count since the start, so that those of a process that ended must not vanish."""
+    return rule(family, kind) == "add" and kind in ("counter", "histogram", "summary", "unknown", "untyped")

@@ -1,0 +1,46 @@
+"""Whether a process gets on with a call: by its heartbeat, and by the processor time it uses.
+
+A load may hold the interpreter's lock for long, and no heart beats then; but the process computes or reads. One that
+does neither is stopped or stuck.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from isochrone.clock import SECOND
+
+#: No call takes so long without a heartbeat, whatever the process does.
+_LONGEST_NS: Final = 600 * SECOND
+#: Waits for a disk, which has no other sign (proc(5)).
+_WAITS_FOR_DISK: Final = "D"
+
+
+class Liveness:
+    """One process during one call. Pure: times and figures are passed in."""
+
+    def __init__(self, silent_ns: int) -> None:
+        self._silent_ns = silent_ns
+        self._ticks: int | None = None
+        self._active_at = 0
+
+    def is_silent(self, silence: int, activity: tuple[str, int] | None, now: int) -> bool:
+        """``silence``: since its last heartbeat; ``activity``: its state and processor time, None if it has ended."""
+        if activity is None:
+            # The connection breaks, which says it better.
+            return False
+        state, ticks = activity
+        if ticks != self._ticks or state == _WAITS_FOR_DISK:
+            self._ticks, self._active_at = ticks, now
+        return silence >= _LONGEST_NS or min(silence, now - self._active_at) >= self._silent_ns
+
+
+def activity(pid: int, proc: Path = Path("/proc")) -> tuple[str, int] | None:
+    """The state of a process, and the processor time it has used, in clock ticks; None: it has ended."""
+    try:
+        # The second field is the command in parentheses, and may hold spaces.
+        fields = (proc / str(pid) / "stat").read_text().rpartition(")")[2].split()
+        return fields[0], int(fields[11]) + int(fields[12])
+    except (OSError, IndexError, ValueError):
+        return None

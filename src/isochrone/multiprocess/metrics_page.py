@@ -1,0 +1,135 @@
+"""The coordinator's metrics page: asks every process for its page, and adds them up.
+
+A process that does not answer in time, or is being restarted, is represented by its last page. The counts of a process
+that ended are kept in a file, since they belong to the sum for as long as the server runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+
+import msgspec
+import structlog
+from prometheus_client.exposition import choose_encoder
+
+from isochrone.background_tasks import BackgroundTasks
+from isochrone.clock import now_ns
+from isochrone.errors import IsochroneError, MethodNotAllowed, NotFound, Unavailable
+from isochrone.multiprocess.group import ProcessGroup
+from isochrone.multiprocess.group_metrics import GroupCollector
+from isochrone.multiprocess.page_sum import Counts, Page, add_up, parse, render, retire
+from isochrone.multiprocess.private_calls import call, gather, raise_error
+from isochrone.multiprocess.sharing import memory
+from isochrone.protocol.rest.answers import ErrorRoute, respond_error, respond_unexpected
+from isochrone.wire.exchange import Exchange, Head, Route
+
+log = structlog.get_logger()
+
+#: Seconds a process gets for its page.
+_PAGE_SECONDS = 2.0
+
+
+class GroupPages:
+    """The pages of all processes."""
+
+    def __init__(self, group: ProcessGroup) -> None:
+        self._group = group
+        self._retired = _read_counts(group.retired_file)
+        #: Process → its pid and its last page.
+        self._last: dict[int, tuple[int, Page]] = {}
+        self._turn = asyncio.Lock()
+
+    async def render(self, accept: str) -> tuple[bytes, str]:
+        """(body, content type) in the format of the Accept header."""
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):
+            accept = ""
+            encode, content_type = choose_encoder(accept)
+        board = self._group.board
+        async with self._turn:
+            await self._ask(accept)
+            pages = {number: page for number, (_, page) in sorted(self._last.items())}
+        if not pages:
+            raise Unavailable("no process has a metrics page yet")
+        memories = {number: found for number in board.numbers if (found := memory(board.pid(number) or -1))}
+        restarts = {number: board.restarts(number) for number in board.numbers}
+        own = encode(GroupCollector(board.count, len(board.ready(now_ns())), restarts, memories)).decode()
+        total = add_up(pages, self._retired)
+        more = [line for line in own.splitlines() if line != "# EOF"]
+        return render(total, more).encode(), content_type
+
+    async def _ask(self, accept: str) -> None:
+        board = self._group.board
+        pids = {number: board.pid(number) for number in board.numbers}
+        for number, (pid, page) in list(self._last.items()):
+            if pids[number] not in (0, pid):
+                # Another process has its number: what the earlier one counted is final.
+                del self._last[number]
+                self._retired = retire(page, self._retired)
+                _write_counts(self._group.retired_file, self._retired)
+        headers = ((b"accept", accept.encode("latin-1")),) if accept else ()
+        answers = await gather(
+            {
+                number: call(self._group.socket(number), "GET", "/metrics", seconds=_PAGE_SECONDS, headers=headers)
+                for number, pid in pids.items()
+                if pid
+            }
+        )
+        for number, answer in answers.items():
+            if isinstance(answer, IsochroneError):
+                continue
+            raise_error(answer)
+            self._last[number] = pids[number], parse(bytes(answer.body).decode())
+
+
+def _read_counts(path: Path) -> Counts:
+    if not path.exists():
+        return {}
+    rows = msgspec.json.decode(path.read_bytes(), type=list[tuple[str, str, float]])
+    return {(name, labels): value for name, labels, value in rows}
+
+
+def _write_counts(path: Path, counts: Counts) -> None:
+    rows = [(name, labels, value) for (name, labels), value in counts.items()]
+    new = path.with_suffix(".new")
+    new.write_bytes(msgspec.json.encode(rows))
+    os.replace(new, path)
+
+
+class GroupMetricsApplication:
+    """GET /metrics, for Prometheus."""
+
+    def __init__(self, pages: GroupPages) -> None:
+        self._pages = pages
+        self._tasks = BackgroundTasks()
+
+    def route(self, head: Head) -> Route:
+        path = head.target.partition(b"?")[0]
+        if path not in (b"/metrics", b"/metrics/"):
+            return ErrorRoute(NotFound(f"no such path: {path.decode('latin-1')[:200]}; metrics are under /metrics"))
+        if head.method not in (b"GET", b"HEAD"):
+            return ErrorRoute(MethodNotAllowed("/metrics: expected GET"))
+        return _PageRoute(self._pages, self._tasks, (head.get(b"accept") or b"").decode("latin-1"))
+
+
+class _PageRoute(Route):
+    def __init__(self, pages: GroupPages, tasks: BackgroundTasks, accept: str) -> None:
+        self._pages = pages
+        self._tasks = tasks
+        self._accept = accept
+
+    def handle(self, exchange: Exchange) -> None:
+        self._tasks.start(self._answer(exchange))
+
+    async def _answer(self, exchange: Exchange) -> None:
+        try:
+            body, content_type = await self._pages.render(self._accept)
+        except IsochroneError as error:
+            respond_error(exchange, error)
+        except Exception as error:
+            respond_unexpected(exchange, error)
+        else:
+            exchange.respond(200, ((b"content-type", content_type.encode()),), [body])

@@ -1,0 +1,129 @@
+"""Adds up metrics pages: Prometheus text or OpenMetrics, one page per process. Pure.
+
+``gauge_rules`` decides how a family's samples combine. The counts of a process that ended stay in the sum
+(``retired``): a sum that falls would look to Prometheus like a restart of everything.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from prometheus_client.utils import floatToGoString
+
+from isochrone.multiprocess.gauge_rules import grows, rule
+
+_SAMPLE = re.compile(r'([a-zA-Z_:][\w:]*)(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})? (\S+)')
+_EOF = "# EOF"
+_LABEL = "process"
+
+
+@dataclass(slots=True)
+class Family:
+    """One metric family of a page."""
+
+    name: str
+    kind: str = "untyped"
+    #: The lines of # HELP, # TYPE and # UNIT.
+    comments: list[str] = field(default_factory=list)
+    #: Name and labels → value.
+    samples: dict[tuple[str, str], float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Page:
+    families: dict[str, Family] = field(default_factory=dict)
+    #: OpenMetrics pages end with a line of their own.
+    is_open_metrics: bool = False
+
+
+#: The samples of processes that ended: (name, labels) → value.
+Counts = dict[tuple[str, str], float]
+
+
+def parse(text: str) -> Page:
+    page = Page()
+    family = Family("")
+    # Not splitlines: a label may hold any character but a line feed.
+    for line in text.split("\n"):
+        if line == _EOF:
+            page.is_open_metrics = True
+        elif line.startswith("# "):
+            _, word, name, *rest = line.split(" ", 3)
+            if name != family.name:
+                family = page.families.setdefault(name, Family(name))
+            family.comments.append(line)
+            if word == "TYPE" and rest:
+                family.kind = rest[0]
+        elif match := _SAMPLE.match(line):
+            name, labels, value = match.groups()
+            if not family.name or not name.startswith(family.name):
+                family = page.families.setdefault(name, Family(name))
+            family.samples[name, labels or ""] = float(value)
+    return page
+
+
+def add_up(pages: Mapping[int, Page], retired: Mapping[tuple[str, str], float] | None = None) -> Page:
+    """One page from those of the processes, by their numbers."""
+    total = Page(is_open_metrics=any(page.is_open_metrics for page in pages.values()))
+    gathered: dict[str, dict[tuple[str, str], list[float]]] = {}
+    for number, page in pages.items():
+        for name, family in page.families.items():
+            total.families.setdefault(name, Family(name, family.kind, family.comments))
+            values = gathered.setdefault(name, {})
+            label = rule(name, family.kind) == "label"
+            for (sample, labels), value in family.samples.items():
+                values.setdefault((sample, _labelled(labels, number) if label else labels), []).append(value)
+    left = dict(retired or {})
+    for name, family in total.families.items():
+        how = rule(name, family.kind)
+        family.samples = {key: _combined(how, values) for key, values in gathered[name].items()}
+        if grows(name, family.kind):
+            for key in family.samples:
+                family.samples[key] += left.pop(key, 0.0)
+            # Of models that no process serves any more: their series ends with a process that still knew it.
+    return total
+
+
+def retire(page: Page, known: Mapping[tuple[str, str], float]) -> Counts:
+    """The counts of ended processes, with those of one more."""
+    counts = dict(known)
+    for name, family in page.families.items():
+        if grows(name, family.kind):
+            for key, value in family.samples.items():
+                counts[key] = counts.get(key, 0.0) + value
+    return counts
+
+
+def render(page: Page, more: Iterable[str] = ()) -> str:
+    """The page as text; ``more`` are lines of further families."""
+    lines: list[str] = []
+    for family in page.families.values():
+        lines += family.comments
+        lines += (f"{name}{labels} {_number(value)}" for (name, labels), value in family.samples.items())
+    lines += more
+    if page.is_open_metrics:
+        lines.append(_EOF)
+    return "\n".join(lines) + "\n"
+
+
+def _combined(how: str, values: list[float]) -> float:
+    match how:
+        case "largest":
+            return max(values)
+        case "smallest":
+            return min(values)
+        case "mean":
+            return sum(values) / len(values)
+        case _:
+            return sum(values)
+
+
+def _number(value: float) -> str:
+    return str(floatToGoString(value))  # type: ignore[no-untyped-call]
+
+
+def _labelled(labels: str, number: int) -> str:
+    own = f'{_LABEL}="{number}"'
+    return f"{labels[:-1]},{own}}}" if labels not in ("", "{}") else f"{{{own}}}"

@@ -1,0 +1,130 @@
+"""The small decisions of a group of processes: restarts, outcomes of calls, the index, quotas, liveness, the board."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from isochrone.clock import SECOND
+from isochrone.errors import AlreadyExists, InvalidArgument, ModelFailed, Unavailable
+from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
+from isochrone.gateway.traffic.quotas import QuotaRules
+from isochrone.multiprocess.board import JOINED, LISTENING, READY, STARTED, Board
+from isochrone.multiprocess.control_outcome import failure
+from isochrone.multiprocess.indexes import common_index
+from isochrone.multiprocess.liveness import Liveness
+from isochrone.multiprocess.quota_shares import has_quotas_of_callers, share_of_quotas
+from isochrone.multiprocess.restarts import Restarts
+from isochrone.multiprocess.sharing import memory
+
+
+class TestRestarts:
+    def test_a_process_that_says_why_it_cannot_start_ends_the_server(self) -> None:
+        assert Restarts().pause(1, 0.5, was_ready=False) is None
+
+    def test_one_that_crashes_at_the_start_gets_two_more_attempts(self) -> None:
+        restarts = Restarts()
+        assert [restarts.pause(-11, 0.5, was_ready=False) for _ in range(3)] == [0.1, 0.2, None]
+
+    @given(st.lists(st.tuples(st.integers(-15, 5), st.floats(0, 100)), max_size=30))
+    def test_what_served_once_is_always_started_again(self, deaths: list[tuple[int, float]]) -> None:
+        restarts = Restarts()
+        for status, lived in deaths:
+            pause = restarts.pause(status, lived, was_ready=True)
+            assert pause is not None
+            assert 0.1 <= pause <= 10
+
+
+class TestOutcome:
+    def test_an_error_of_all_is_the_calls_own(self) -> None:
+        errors = {1: InvalidArgument("no such model"), 2: InvalidArgument("no such model")}
+        assert failure(errors, [], [], 2) is errors[1]
+
+    def test_one_that_failed_is_named_with_what_became_of_the_others(self) -> None:
+        error = failure({3: ModelFailed("boom")}, [1], [2], 3)
+        assert isinstance(error, ModelFailed)
+        assert str(error) == (
+            "process 3 of 3: boom; undone in process 1; process 2 applied it and may differ until the call is repeated"
+            " with success"
+        )
+
+    def test_the_first_one_gives_the_error_its_status(self) -> None:
+        error = failure({2: AlreadyExists("there"), 3: Unavailable("gone")}, [], [1], 3)
+        assert (error.http_status, str(error)[:19]) == (400, "process 2 of 3: the")
+
+
+class TestIndex:
+    def test_ready_only_if_ready_everywhere(self) -> None:
+        ready, other = ("m", "1", "READY", ""), ("m", "1", "UNAVAILABLE", "boom")
+        assert common_index({1: [ready], 2: [ready]}) == [ready]
+        assert common_index({1: [ready], 2: [other]}) == [("m", "1", "UNAVAILABLE", "process 2: boom")]
+        assert common_index({1: [("m", "", "", "")], 2: [ready]}) == [
+            ("m", "1", "UNAVAILABLE", "process 1: not loaded")
+        ]
+        assert common_index({1: [("m", "", "", "")], 2: [("m", "", "", "")]}) == [("m", "", "", "")]
+
+
+class TestQuotas:
+    @given(st.floats(0, 1e6), st.integers(1, 10_000), st.integers(1, 64))
+    def test_the_rate_of_all_callers_is_shared_out(self, rate: float, burst: int, count: int) -> None:
+        quota = QuotaRules(total_rate=rate, total_burst=burst, rate=7, burst=3)
+        rules = GatewayRules(quota=quota, models={"m": ModelRules(quota=quota)})
+        for share in (share_of_quotas(rules, count).quota, share_of_quotas(rules, count).of("m").quota):
+            assert abs(share.total_rate * count - rate) <= 1e-6 * max(1, rate)
+            assert share.total_burst >= 1
+            assert share.total_burst * count <= max(burst, count) or not rate
+            assert (share.rate, share.burst) == (7, 3), "a caller has one connection, so one process"
+
+    def test_quotas_of_callers_are_worth_a_warning(self) -> None:
+        assert not has_quotas_of_callers(GatewayRules(quota=QuotaRules(total_rate=5)))
+        assert has_quotas_of_callers(GatewayRules(models={"m": ModelRules(quota=QuotaRules(concurrency=5))}))
+
+
+class TestLiveness:
+    def test_a_stopped_process_is_silent_after_its_time(self) -> None:
+        liveness = Liveness(10 * SECOND)
+        silent = [now for now in range(40) if liveness.is_silent(now * SECOND, ("T", 50), now * SECOND)]
+        assert silent[0] == 10
+
+    def test_one_that_beats_is_not(self) -> None:
+        liveness = Liveness(10 * SECOND)
+        assert not any(liveness.is_silent(SECOND, ("S", 50), now * SECOND) for now in range(1000))
+
+    def test_one_that_computes_or_reads_is_not(self) -> None:
+        liveness = Liveness(10 * SECOND)
+        assert not any(liveness.is_silent(now * SECOND, ("R", now), now * SECOND) for now in range(500))
+        assert not any(liveness.is_silent(now * SECOND, ("D", 499), now * SECOND) for now in range(500, 590))
+        assert liveness.is_silent(601 * SECOND, ("R", 5000), 601 * SECOND), "but not for ever"
+
+    def test_one_that_ended_is_told_by_its_connection(self) -> None:
+        assert not Liveness(10 * SECOND).is_silent(20 * SECOND, None, 20 * SECOND)
+
+
+class TestBoard:
+    def test_ready_means_all_and_beating(self) -> None:
+        board = Board(2)
+        for number in board.numbers:
+            board.claim(number, 100 + number, 0)
+            board.mark(number, LISTENING, JOINED, STARTED)
+        board.mark(1, READY)
+        assert board.all_started()
+        assert not board.all_ready(0)
+        board.mark(2, READY)
+        assert board.all_ready(1 * SECOND)
+        board.beat(1, 5 * SECOND)
+        assert board.ready(5 * SECOND) == [1]
+        board.clear(2)
+        assert (board.pid(2), board.restarts(2), board.those(LISTENING)) == (0, 1, [1])
+
+
+def test_memory_of_a_process(tmp_path: Path) -> None:
+    (tmp_path / "7").mkdir()
+    (tmp_path / "7" / "smaps_rollup").write_text(
+        "00400000-7fff Rollup\nRss: 100 kB\nPss: 40 kB\nShared_Clean: 50 kB\nShared_Dirty: 20 kB\n"
+    )
+    found = memory(7, tmp_path)
+    assert found is not None
+    assert (found.rss, found.pss, found.shared) == (102400, 40960, 71680)
+    assert memory(8, tmp_path) is None
