@@ -28,6 +28,7 @@ from isochrone.protocol.shared_memory_requests import registered_regions
 if TYPE_CHECKING:
     from isochrone.multiprocess.group import ProcessGroup
     from isochrone.protocol.messages import InferRequest
+    from isochrone.protocol.orca import LoadReport
 
 _READ_SECONDS = 2.0
 _CHANGE_SECONDS = 3600.0
@@ -75,7 +76,7 @@ class SharedService(InferenceService):
     def model_digest(self, model_name: str, model_version: str) -> str:
         return self._local.model_digest(model_name, model_version)
 
-    def load_report(self, model_name: str = "", model_version: str = "") -> Mapping[str, float]:
+    def load_report(self, model_name: str = "", model_version: str = "") -> LoadReport:
         return self._local.load_report(model_name, model_version)
 
     # What all processes say together.
