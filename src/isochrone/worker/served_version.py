@@ -18,6 +18,7 @@ from isochrone.worker.response_cache import ResponseCache, response_key
 if TYPE_CHECKING:
     from isochrone.models.repository.repository import ModelDescription
     from isochrone.protocol.messages import InferRequest, Plan
+    from isochrone.worker.execution.watchdog import InlineWatchdog
     from isochrone.worker.statistics import ModelStatistics
 
 
@@ -57,13 +58,21 @@ class RequestRunner(Protocol):
 class ServedVersion:
     """One version, ready for requests."""
 
-    def __init__(self, description: ModelDescription, version: int, digest: str, statistics: ModelStatistics) -> None:
+    def __init__(
+        self,
+        description: ModelDescription,
+        version: int,
+        digest: str,
+        statistics: ModelStatistics,
+        watchdog: InlineWatchdog,
+    ) -> None:
         self.model_name = description.name
         self.model_version = str(version)
         self.number = version
         self.description = description
         self.digest = digest
         self.statistics = statistics
+        self._watchdog = watchdog
         self.signature = description.signature
         self.batched = description.signature.max_batch_size > 0
         #: No output is BYTES: the size of an answer depends on shapes alone, so transports memoise the bytes around it.
@@ -90,6 +99,9 @@ class ServedVersion:
                 return
             request = caching
         self.in_flight += 1
+        watchdog = self._watchdog
+        if watchdog.asked is not self:
+            watchdog.asked, watchdog.changed = self, request.arrived
         try:
             self.runner.submit(request)
         except IsochroneError as error:

@@ -128,7 +128,7 @@ def send_at(bench: Bench, arrived: int) -> RecordedRequest:
 
 async def one_at_a_time(bench: Bench, requests: int) -> None:
     for _ in range(requests):
-        request = send_at(bench, bench.runner._run_ended + MILLISECOND)
+        request = send_at(bench, bench.runner._last_answer + MILLISECOND)
         await until(lambda request=request: request.answers)  # type: ignore[misc]
 
 
@@ -142,7 +142,7 @@ def test_a_longer_run_happens_inline_while_requests_come_one_at_a_time() -> None
         # Two at a time: the second one belongs to a burst, and both use the thread from then on.
         model.threads.clear()
         for _ in range(4):
-            pair = [send_at(bench, bench.runner._run_ended) for _ in range(2)]
+            pair = [send_at(bench, bench.runner._last_answer) for _ in range(2)]
             await until(lambda pair=pair: all(each.answers for each in pair))  # type: ignore[misc]
         assert model.threads[1:] == ["m-1"] * 7
 
@@ -151,13 +151,33 @@ def test_a_longer_run_happens_inline_while_requests_come_one_at_a_time() -> None
 
 def test_a_longer_run_uses_its_thread_while_another_model_is_asked_too() -> None:
     async def scenario() -> None:
-        first, second = Named(), Named()
-        benches = [Bench(model, max_rows=1, run_ns=300 * MICROSECOND) for model in (first, second)]
-        benches[1].runner._watchdog = benches[0].runner._watchdog
+        model = Named()
+        bench = Bench(model, max_rows=1, run_ns=300 * MICROSECOND)
         for _ in range(12):
-            for bench in benches:
-                await one_at_a_time(bench, 1)
-        assert set(first.threads + second.threads) == {"m-1"}
+            bench.runner._watchdog.changed = bench.runner._last_answer
+            await one_at_a_time(bench, 1)
+        assert set(model.threads) == {"m-1"}
+
+    run(scenario)
+
+
+def test_longer_runs_without_deadlines_stay_inline_while_only_this_model_is_asked() -> None:
+    async def scenario() -> None:
+        model = Named()
+        bench = Bench(model, max_rows=1, run_ns=300 * MICROSECOND)
+        for _ in range(4):
+            now = now_ns()
+            request = RecordedRequest(plan_of(), {"x": rows_of(1)}, now)
+            bench.in_flight += 1
+            bench.runner.submit(request)
+            assert request.answers
+        assert set(model.threads) == {"MainThread"}
+        two = Bench(Named(), Named(), max_rows=1, run_ns=300 * MICROSECOND)
+        request = RecordedRequest(plan_of(), {"x": rows_of(1)}, now_ns())
+        two.in_flight += 1
+        two.runner.submit(request)
+        assert not request.answers, "two instances run on their threads, at the same time"
+        await until(lambda: request.answers)
 
     run(scenario)
 

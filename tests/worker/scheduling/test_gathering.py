@@ -17,7 +17,7 @@ class Load:
         self.random = random.Random(seed)
         self.gathering = Gathering()
         self.stalls = stalls
-        self.spent = 0.0
+        self.now = 10**12
         self.ways = {True: 0, False: 0}
 
     def send(self, requests: int, at_a_time: int, alone: float, batch: float, per_row: float) -> None:
@@ -27,14 +27,14 @@ class Load:
             gathers = self.gathering.gathers
             if gathers and at_a_time > 1:
                 cost = (batch + per_row * at_a_time) * scatter
-                self.gathering.ran_together(at_a_time, int(cost))
+                self.now += int(cost) + at_a_time * 50_000  # the transport takes its time
+                self.gathering.ran_together(at_a_time, int(cost), self.now)
                 sent += at_a_time
-                self.spent += cost
                 self.ways[True] += at_a_time
             else:
-                self.gathering.ran_alone(int(alone * scatter))
+                self.now += int(alone * scatter) + 50_000
+                self.gathering.ran_alone(int(alone * scatter), self.now)
                 sent += 1
-                self.spent += alone * scatter
                 self.ways[False] += 1
 
 
@@ -86,5 +86,6 @@ def test_it_costs_little_more_than_the_better_way_alone(
     together = batch / at_a_time + per_row
     cost = (load.ways[True] * together + load.ways[False] * alone) / sum(load.ways.values())
     worse = max(alone, together)
-    # A trial of three batches in 4,096 requests; and where the ways differ by a third, the scatter decides.
-    assert cost <= 1.35 * min(alone, together) + 0.03 * worse
+    # A trial of three batches in 512 requests or more; and where the ways differ by half, the scatter and the price
+    # of waiting decide.
+    assert cost <= 1.6 * min(alone, together) + 0.2 * worse

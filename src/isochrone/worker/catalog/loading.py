@@ -163,7 +163,7 @@ def serve(
     """Gives a prepared version its queue and threads. On the loop's thread."""
     description, config = prepared.description, prepared.description.config
     statistics = ModelStatistics(description.name, str(prepared.version))
-    served = ServedVersion(description, prepared.version, prepared.digest, statistics)
+    served = ServedVersion(description, prepared.version, prepared.digest, statistics, watchdog)
     if prepared.backend == "ensemble":
         served.runner = EnsembleRunner(description.name, config, resolve, statistics, served.request_ended)
         return served

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from isochrone.clock import MICROSECOND, NEVER, now_ns
 from isochrone.errors import Cancelled, IsochroneError
 from isochrone.worker.execution.batch import Batch, answer, as_model_error
-from isochrone.worker.execution.inline import INLINE_NS, OVERRUN_NS, QUIET_NS, InlineRuns
+from isochrone.worker.execution.inline import INLINE_NS, LONG_NS, OVERRUN_NS, InlineRuns
 from isochrone.worker.execution.instance import Instance
 from isochrone.worker.execution.lookahead import LookAhead
 from isochrone.worker.execution.queued_runner import QueuedRunner
@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 #: After this many consecutive batches of one request, a request that finds the queue empty runs without it.
 _SINGLE_BATCHES = 4
-#: A request that arrives this soon after a single run belongs to a burst.
-_BURST_NS = 20 * MICROSECOND
+#: A request that arrives this soon after an answer was there before it: no caller answers an answer in that time.
+_BURST_NS = 25 * MICROSECOND
+#: Inline runs in one turn of the loop end after this time at the latest; then sockets get their turn.
+_TURN_NS = 1000 * MICROSECOND
 #: After this many requests in a row that came when nothing was going on, requests come one at a time.
 _QUIET_REQUESTS = 4
 
@@ -61,14 +63,16 @@ class BatchRunner(QueuedRunner):
         self._pump_scheduled = False
         self._alarm: Alarm | None = None
         self._ahead: LookAhead | None = None
+        #: Time of the loop's thread that went into queueing requests which have not run yet.
+        self._queueing = 0
         self._inline = InlineRuns(name, self._loop, curve.max_rows)
         self._gathering = Gathering()
         #: Time from the end of a batch to the last of its answers.
         self._answering = RunningTime()
         self._runs = 0
-        #: Consecutive batches of one request, and the end of the last run.
+        #: Consecutive batches of one request, and when the last answer was written.
         self._single_batches = 0
-        self._run_ended = 0
+        self._last_answer = 0
         #: Consecutive requests that came when nothing was going on.
         self._quiet = 0
         #: Rejections and runs, in all and at the last call of ``check_stuck``.
@@ -98,7 +102,7 @@ class BatchRunner(QueuedRunner):
             # Nothing to batch with and nothing to wait for: run it now.
             rows = request.plan.batch_size
             expected = self._inline.typical[rows] or self.curve.estimate(rows)
-            if 0 < expected <= limit or (0 < expected <= QUIET_NS and self._is_quiet(request)):
+            if 0 < expected <= limit or (0 < expected <= LONG_NS and self._delays_nobody(request)):
                 if request.deadline != NEVER:
                     miss = now_ns() + self.curve.estimate(rows) + self.queue.margin_ns - request.deadline
                     if miss > 0:
@@ -108,13 +112,15 @@ class BatchRunner(QueuedRunner):
                 return
         else:
             self._quiet = 0
+        now = now_ns()
         try:
-            self.queue.push(request, now_ns())
+            self.queue.push(request, now)
         except IsochroneError:
             self._rejections += 1
             if self._order is not None:
                 self._order.leave(request)
             raise
+        self._queueing += now_ns() - now
         if not self._pump_scheduled:
             self._pump_scheduled = True
             # At the end of this loop turn: requests that arrive in the same turn can share a batch.
@@ -131,20 +137,34 @@ class BatchRunner(QueuedRunner):
             return True
         if self._single_batches < _SINGLE_BATCHES:
             return False
-        if request.arrived - self._run_ended < _BURST_NS:
+        if request.arrived - self._last_answer < _BURST_NS:
             self._single_batches = 0
             return False
         return True
 
-    def _is_quiet(self, request: InferRequest) -> bool:
-        """Whether requests come one at a time, to this model alone: a longer run on the loop's thread delays nobody."""
-        watchdog = self._watchdog
-        if watchdog.last is not self or request.arrived - self._run_ended < _BURST_NS:
-            watchdog.last = self
+    def _delays_nobody(self, request: InferRequest) -> bool:
+        """Whether a longer run on the loop's thread would delay nobody.
+
+        Either requests come one at a time, or only this model is asked, it has one instance, for which the others would
+        wait anyway, and they need no decision: a request with a deadline must be looked at when it comes.
+        """
+        if self._watchdog.is_shared(request.arrived):
+            self._quiet = 0
+            return False
+        if request.deadline == NEVER and self._rules.levels == 1 and len(self.instances) == 1:
+            return True
+        if request.arrived - self._last_answer < _BURST_NS:
             self._quiet = 0
             return False
         self._quiet += 1
         return self._quiet > _QUIET_REQUESTS
+
+    def _inline_limit(self, first: InferRequest) -> int:
+        """The longest batch that may run on the loop's thread; ``first``: its request with the earliest deadline."""
+        limit = self._inline.limit_ns
+        if limit and first.deadline == NEVER and self._rules.levels == 1 and len(self.instances) == 1:
+            return limit if self._watchdog.is_shared(first.arrived) else LONG_NS
+        return limit
 
     def _scheduled_pump(self) -> None:
         self._pump_scheduled = False
@@ -156,7 +176,7 @@ class BatchRunner(QueuedRunner):
         queue = self.queue
         if self._ahead is not None and self._idle:
             self._ahead.withdraw()
-        inline = 0
+        inline, begun = 0, now_ns()
         while self._idle and queue.pending:
             now = now_ns()
             wake = queue.wake_at(now)
@@ -178,10 +198,10 @@ class BatchRunner(QueuedRunner):
             for request in requests:
                 rows += request.plan.batch_size
             expected = self.curve.estimate(rows)
-            if 0 < (self._inline.typical[rows] or expected) <= self._inline.limit_ns:
+            if 0 < (self._inline.typical[rows] or expected) <= self._inline_limit(requests[0]):
                 self._run_inline(self._idle[-1], Batch(requests, rows), now)
                 inline += 1
-                if inline >= TURN_RUNS and queue.pending:
+                if (inline >= TURN_RUNS or now_ns() - begun > _TURN_NS) and queue.pending:
                     if not self._pump_scheduled:
                         self._pump_scheduled = True
                         self._loop.call_soon(self._scheduled_pump)
@@ -198,7 +218,6 @@ class BatchRunner(QueuedRunner):
     def _run_single(self, instance: Instance, request: InferRequest, rows: int) -> None:
         """Runs one request inline: like ``_run_inline``, without a ``Batch``."""
         watchdog = self._watchdog
-        watchdog.last = self
         request.dispatched = request.enqueued
         watchdog.since = started = now_ns()
         try:
@@ -211,17 +230,17 @@ class BatchRunner(QueuedRunner):
         ended = now_ns()
         request.compute_start = request.infer_start = started
         request.infer_end = request.compute_end = ended
-        self._run_ended = ended
         self._statistics.record_single(request, ended, rows)
         self._request_ended()
         answer(request, outputs)
+        self._last_answer = now_ns()
         # One run in eight is enough for what is learned from it.
         self._runs += 1
         if not self._runs & 7:
             self._inline.observe(rows, ended - started)
             self.curve.observe(rows, ended - started)
             if self._rules.max_rows > 1:
-                self._gathering.ran_alone(now_ns() - started, 8)
+                self._gathering.ran_alone(self._last_answer - started, ended, 8)
         if ended - started > OVERRUN_NS:
             self._inline.overran(ended - started, ended)
 
@@ -233,7 +252,6 @@ class BatchRunner(QueuedRunner):
     def _run_inline(self, instance: Instance, batch: Batch, taken: int) -> None:
         """``taken``: when it was taken from the queue."""
         watchdog = self._watchdog
-        watchdog.last = self
         watchdog.since = now_ns()
         try:
             instance.run_inline(batch)
@@ -248,7 +266,9 @@ class BatchRunner(QueuedRunner):
             self._answered(batch.compute_end)
             self._inline.observe(batch.rows, batch.compute_end - batch.compute_start)
         if len(batch.requests) > 1:
-            self._gathering.ran_together(len(batch.requests), now_ns() - taken)
+            spent = self._last_answer - taken + self._queueing
+            self._gathering.ran_together(len(batch.requests), spent, self._last_answer)
+        self._queueing = 0
 
     def _finished(self, instance: Instance, batch: Batch) -> None:
         """A batch has ended on its thread."""
@@ -296,7 +316,6 @@ class BatchRunner(QueuedRunner):
             return
         if batch.retried is not None:
             self._failures.batch_retried(batch)
-        self._run_ended = batch.compute_end
         infer_ns = batch.infer_end - batch.infer_start
         if not batch.errors:
             elapsed = batch.occupied or batch.compute_end - batch.compute_start
@@ -326,6 +345,7 @@ class BatchRunner(QueuedRunner):
                 request.dropped()
             else:
                 answer(request, outputs)
+        self._last_answer = now_ns()
 
     @staticmethod
     def _stamp(request: InferRequest, batch: Batch) -> None:

@@ -24,8 +24,8 @@ log = structlog.get_logger()
 
 #: Longest expected run that happens on the loop's thread.
 INLINE_NS = 100 * MICROSECOND
-#: The same, while requests come one at a time.
-QUIET_NS = 1000 * MICROSECOND
+#: The same, while nobody else is delayed by it.
+LONG_NS = 1000 * MICROSECOND
 #: An inline run this long delayed every other caller: the model then uses its thread, first for ``_OVERRUN_PAUSE``
 #: seconds, then for twice as long each time. A model that is occasionally slow runs inline less and less often.
 OVERRUN_NS = 2000 * MICROSECOND
@@ -76,7 +76,7 @@ class InlineRuns:
         self._was_preempted()
         limit = self.limit_ns
         for rows, known in enumerate(self.typical):
-            if limit < known < 2 * QUIET_NS:
+            if limit < known < 2 * LONG_NS:
                 self.typical[rows] = known - (known >> 3)
 
     def overran(self, elapsed: int, now: int) -> None:

@@ -16,6 +16,7 @@ from isochrone.clock import MILLISECOND, SECOND, now_ns
 LIMIT_NS = SECOND
 _CHECK_SECONDS = 0.2
 _SIGNAL = signal.SIGUSR2
+_SHARED_NS = 20 * MILLISECOND
 
 
 class InlineHang(BaseException):
@@ -28,11 +29,16 @@ class InlineWatchdog:
     def __init__(self) -> None:
         #: Start of the current inline run; 0: none. The loop's thread writes it at every inline run.
         self.since = 0
-        #: The runner whose requests came last, as far as it matters: see ``BatchRunner._is_quiet``.
-        self.last: object = None
+        #: The model version that was asked last, and when another one had been asked before it.
+        self.asked: object = None
+        self.changed = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._previous: object = None
+
+    def is_shared(self, now: int) -> bool:
+        """Whether more than one model version was asked lately: a long inline run of one would delay the others."""
+        return now - self.changed < _SHARED_NS
 
     def start(self) -> None:
         if threading.current_thread() is not threading.main_thread():
