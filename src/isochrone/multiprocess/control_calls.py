@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import structlog
@@ -57,8 +56,9 @@ class ControlCalls:
             if pending is None:
                 return
             log.warning("a control call was interrupted and is undone", call=pending.change.target)
-            known = {number: pending.before.get(number, []) for number in self._board.those(JOINED)}
-            await self._undo(pending.change, known)
+            joined = self._board.those(JOINED)
+            known = {number: models for number, models in pending.before.items() if number in joined}
+            await self._undo(pending.change, known, again=True)
             self._write(self._record.ended())
 
     async def join(self, number: int) -> None:
@@ -96,24 +96,54 @@ class ControlCalls:
                     del failed[number]
             applied = {number: each for number, each in results.items() if not isinstance(each, IsochroneError)}
             if failed:
-                undone = await self._undo(change, {number: before[number] for number in applied})
+                undone = await self._undo(change, {number: before[number] for number in applied if number in before})
                 self._write(self._record.ended())
                 differing = [number for number in applied if number not in undone]
                 raise failure(failed, undone, differing, self._group.count)
-            first = min(applied)
-            after = await self._ready_models(first) if change.changes_models else frozenset[str]()
-            self._write(self._record.applied(change, before[first], after))
-            return applied[first]
+            changed = {number: before[number] for number in applied if number in before}
+            models = await self._model_changes(change, changed) if change.changes_models else ((), ())
+            self._write(self._record.applied(change, *models))
+            return applied[min(applied)]
 
-    async def _undo(self, change: Change, before: dict[int, Any]) -> list[int]:
-        """The processes in which a change was taken back."""
+    async def _model_changes(
+        self, change: Change, before: Mapping[int, frozenset[str]]
+    ) -> tuple[frozenset[str], frozenset[str]]:
+        """The models that were ready before a change and those after it, the same in every process.
+
+        An unload with dependents keeps models that were loaded by name, and a process that was started again has had
+        all of them loaded by name: what the call unloaded in another process goes there, too.
+        """
+        after = await self._models(before)
+        if not after:
+            return frozenset(), frozenset()
+        gone = frozenset[str]().union(*(before[number] - models for number, models in after.items()))
+        for number, models in after.items():
+            for name in sorted(models & gone) if change.kind == "unload" else ():
+                try:
+                    raise_error(await self._apply(number, Change("unload", name, {})))
+                except IsochroneError as error:
+                    log.error("a dependent could not be unloaded", process=number, model=name, error=str(error))
+        first = min(after)
+        return before[first], after[first] - gone
+
+    async def _undo(self, change: Change, before: Mapping[int, Collection[str]], *, again: bool = False) -> list[int]:
+        """The processes in which a change was taken back.
+
+        ``again``: it is unknown which of them have it, so a load that cannot be taken back is made in all of them.
+        """
         undone = []
         for number, models in before.items():
             reverse = self._record.undo(change, models)
-            if reverse is None:
+            if reverse is None and again and change.kind == "load":
+                reverse = change
+            if reverse is None and change.kind != "unload":
                 continue
             try:
-                raise_error(await self._apply(number, reverse))
+                if reverse is not None:
+                    raise_error(await self._apply(number, reverse))
+                if change.changes_models:
+                    for each in self._record.restore(models, await self._ready_models(number)):
+                        raise_error(await self._apply(number, each))
                 undone.append(number)
             except IsochroneError as error:
                 log.error("a control call could not be undone", process=number, call=change.target, error=str(error))
@@ -159,8 +189,9 @@ class ControlCalls:
             pass
 
     async def _models(self, numbers: Collection[int]) -> dict[int, frozenset[str]]:
+        """The models that are ready in each process; of those that answer."""
         found = await gather({number: self._ready_models(number) for number in numbers})
-        return {number: frozenset() if isinstance(each, IsochroneError) else each for number, each in found.items()}
+        return {number: each for number, each in found.items() if not isinstance(each, IsochroneError)}
 
     async def _ready_models(self, number: int) -> frozenset[str]:
         socket = self._group.socket(number)

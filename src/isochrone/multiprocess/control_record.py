@@ -138,14 +138,25 @@ class Record(msgspec.Struct, frozen=True):
     def undo(self, change: Change, before: Collection[str]) -> Change | None:
         """The call that takes a change back in a process where these models were ready before it.
 
-        None: it cannot be taken back, as the reload of a model whose files have changed.
+        ``restore`` then takes care of the models that the change did not name. None: it cannot be taken back, as a
+        reload with the same parameters of a model whose files have changed.
         """
+        name, known = change.name, self.models.get(change.name) or {}
         match change.kind:
-            case "load" if change.name not in before:
-                return Change("unload", change.name, {})
+            case "load" if name not in before:
+                return Change("unload", name, {})
+            case "load" if change.value != known:
+                return Change("load", name, known)
+            case "unload" if name in before:
+                return Change("load", name, known)
             case "register":
-                return Change("unregister", change.name, {})
-            case "unregister" if change.name in self.regions:
-                return Change("register", change.name, self.regions[change.name])
+                return Change("unregister", name, {})
+            case "unregister" if name in self.regions:
+                return Change("register", name, self.regions[name])
             case _:
                 return None
+
+    def restore(self, before: Collection[str], now: Collection[str]) -> list[Change]:
+        """The calls after which a process has the models again that were ready before."""
+        extra = [Change("unload", name, {}) for name in sorted({*now} - {*before})]
+        return extra + [Change("load", name, self.models.get(name) or {}) for name in sorted({*before} - {*now})]

@@ -16,7 +16,7 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2
 
 from isochrone.clock import now_ns
-from isochrone.errors import IsochroneError, Unavailable
+from isochrone.errors import ConnectionLost, IsochroneError, Unavailable
 from isochrone.multiprocess.board import LISTENING
 from isochrone.multiprocess.control_record import Change
 from isochrone.multiprocess.indexes import common_index
@@ -177,6 +177,10 @@ async def call_coordinator(group: ProcessGroup, target: str, value: Any = None, 
     while True:
         try:
             return await call_json(group.coordinator_socket, "POST", target, value, seconds=seconds)
+        except ConnectionLost:
+            raise Unavailable(
+                "the coordinator of the processes ended during the call, which its successor undoes; repeat the call"
+            ) from None
         except NotReached as error:
             if now_ns() > ends:
                 raise Unavailable(f"the coordinator of the processes does not run: {error}").not_begun() from None
