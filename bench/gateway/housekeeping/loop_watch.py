@@ -1,0 +1,97 @@
+"""Measures how long an event loop is held: a timer of 1 ms, and the processor time of the loop's thread between firings.
+
+A late firing has one of three causes. The loop's own work: its thread used the processor meanwhile. A garbage
+collection: the interpreter reports its start and end. The machine: the thread used no processor time. Only the first
+two are the process's own, so a stall is recorded with all three figures.
+"""
+
+import asyncio
+import gc
+import time
+from dataclasses import asdict, dataclass, field
+
+INTERVAL = 0.001
+#: Stalls above this are kept one by one.
+KEPT_NS = 1_000_000
+
+
+@dataclass
+class Stall:
+    """One late firing, in ns. ``own``: processor time of the loop's thread while it was late, collections included."""
+
+    at: int
+    late: int
+    own: int
+    collecting: int
+
+
+@dataclass
+class Held:
+    """One stretch of watching."""
+
+    name: str
+    started: int
+    ended: int = 0
+    fired: int = 0
+    #: Processor time of the process, all threads, and of the loop's thread.
+    process_ns: int = 0
+    loop_ns: int = 0
+    #: ns that each firing was late, in steps of 100 µs.
+    late_counts: dict[int, int] = field(default_factory=dict)
+    own_counts: dict[int, int] = field(default_factory=dict)
+    stalls: list[Stall] = field(default_factory=list)
+    #: Generation and ns of each collection.
+    collections: list[tuple[int, int]] = field(default_factory=list)
+
+    def document(self) -> dict[str, object]:
+        return asdict(self)
+
+
+class LoopWatch:
+    """Watches the running loop from now on."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._held = Held("start", time.monotonic_ns())
+        self._process_at = time.process_time_ns()
+        self._loop_at = self._cpu = time.thread_time_ns()
+        self._collecting = self._collection_began = 0
+        gc.callbacks.append(self._collection)
+        self._plan()
+
+    def _collection(self, phase: str, information: dict[str, int]) -> None:
+        now = time.monotonic_ns()
+        if phase == "start":
+            self._collection_began = now
+        else:
+            took = now - self._collection_began
+            self._collecting += took
+            self._held.collections.append((information["generation"], took))
+
+    def _plan(self) -> None:
+        self._due = time.monotonic_ns() + int(INTERVAL * 1e9)
+        self._cpu = time.thread_time_ns()
+        self._collecting = 0
+        self._loop.call_later(INTERVAL, self._fire)
+
+    def _fire(self) -> None:
+        now = time.monotonic_ns()
+        held = self._held
+        held.fired += 1
+        late = max(0, now - self._due)
+        own = min(late, time.thread_time_ns() - self._cpu)
+        for counts, value in ((held.late_counts, late), (held.own_counts, own)):
+            step = value // 100_000
+            counts[step] = counts.get(step, 0) + 1
+        if late > KEPT_NS:
+            held.stalls.append(Stall(now, late, own, min(late, self._collecting)))
+        self._plan()
+
+    def next_stretch(self, name: str) -> Held:
+        """End the present stretch, and begin another."""
+        held, self._held = self._held, Held(name, time.monotonic_ns())
+        held.ended = self._held.started
+        process, loop = time.process_time_ns(), time.thread_time_ns()
+        held.process_ns, self._process_at = process - self._process_at, process
+        held.loop_ns, self._loop_at = loop - self._loop_at, loop
+        return held
