@@ -1,26 +1,28 @@
 """The gateway's shell: executes the instructions of the request machine, and calls it by the clock.
 
 Codecs and connections report events; the machine decides; the shell sends, answers, cancels, probes and checks. Every
-few ms it calls the machine for requests that are due, ten times a second it refreshes which replicas are eligible, once
-a second it looks for outliers. One sweep over the requests in flight costs less than a timer per request.
+few ms it calls the machine for requests that are due, ten times a second it looks for changes of endpoints and collects
+counts, once a second it looks for outliers. A sweep that looks only when a request may be due costs less than a timer
+per request. What may be long is done in steps, each in a turn of the loop of its own: requests go on between them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import MILLISECOND, SECOND, now_ns
-from isochrone.errors import Internal, IsochroneError
+from isochrone.errors import Internal, IsochroneError, NotFound
 from isochrone.gateway.evaluation.counts import EvaluationReport
 from isochrone.gateway.evaluation.sampling import SampleReport, Sampling
 from isochrone.gateway.fleet.fleet import Fleet
 from isochrone.gateway.fleet.member import Member
-from isochrone.gateway.fleet.serving import mismatch
+from isochrone.gateway.fleet.mismatches import Mismatches
+from isochrone.gateway.monitoring.indexes import Indexes
 from isochrone.gateway.monitoring.monitor import Monitor, MonitorRules, is_alive
 from isochrone.gateway.monitoring.probes import probe
 from isochrone.gateway.replicas import Endpoint
@@ -45,6 +47,12 @@ log = structlog.get_logger()
 _SWEEP = 0.002
 _IDLE_SWEEP = 0.01
 _REFRESH_NS = 100 * MILLISECOND
+#: Requests given up or hedged in one turn of the loop: some 50 µs each.
+_DUE_PER_TURN = 16
+#: The index of a worker of which none is known.
+_NOTHING: Mapping[str, Mapping[str, str]] = {}
+#: Workers asked for their index in one turn of the loop.
+_ASKED_PER_TURN = 4
 _SEND, _ANSWER, _REJECT, _CANCEL, _CUT_OFF = Do.SEND, Do.ANSWER, Do.REJECT, Do.CANCEL, Do.CUT_OFF
 _ANSWERED, _FOREIGN, _NOT_BEGUN, _REJECTED = (
     Outcome.ANSWERED,
@@ -76,6 +84,8 @@ class Gateway:
         self.machine = RequestMachine(self.fleet)
         #: Streaming calls, from their opening to their end.
         self.streams: set[CallerStream] = set()
+        #: No stream's deadline passes before this instant.
+        self._streams_due = 0
         #: Called with what happened, the model it is about, and a sentence: for the fleet's events.
         self.on_event: Callable[[str, str, str], None] | None = None
         self.stopping = False
@@ -83,6 +93,8 @@ class Gateway:
         self.draining = False
         self._monitoring = monitoring or MonitorRules()
         self._monitors: dict[str, Monitor] = {}
+        self._indexes = Indexes()
+        self._mismatches = Mismatches()
         #: By source: what it last named.
         self._named: dict[str, tuple[Upstream, ...]] = {}
         self._tasks = BackgroundTasks()
@@ -99,7 +111,9 @@ class Gateway:
             monitor = self._monitors.pop(member.upstream.address)
             self._tasks.start(self._retire(member, monitor))
         for member in new:
-            self._monitors[member.upstream.address] = Monitor(member, self.fleet, self._monitoring, self._member_lost)
+            self._monitors[member.upstream.address] = Monitor(
+                member, self.fleet, self._monitoring, self._member_lost, self._indexes
+            )
         self.outliers.endpoints_changed((member.endpoint for member in self.fleet.members.values()), self.clock())
         if new or gone:
             log.info(
@@ -124,7 +138,11 @@ class Gateway:
 
     async def read_indexes(self, seconds: float) -> None:
         """Returns when it is known what every worker serves now, or after so long: one may be hanging."""
-        reading = [asyncio.ensure_future(monitor.read_index()) for monitor in self._monitors.values()]
+        reading = []
+        for monitor in list(self._monitors.values()):
+            reading.append(asyncio.ensure_future(monitor.read_index()))
+            if not len(reading) % _ASKED_PER_TURN:
+                await asyncio.sleep(0)
         if reading:
             _, late = await asyncio.wait(reading, timeout=seconds)
             for task in late:
@@ -140,6 +158,11 @@ class Gateway:
         self.execute(self.machine.endpoint_lost(member.endpoint, self.clock()))
 
     # Events.
+
+    def stream_opened(self, stream: CallerStream) -> None:
+        """A streaming call begins; its first message may be a while away."""
+        self.streams.add(stream)
+        self._streams_due = min(self._streams_due, stream.deadline)
 
     def arrive(self, request: CallerRequest) -> None:
         """A codec has read a request."""
@@ -327,8 +350,11 @@ class Gateway:
         """Committed models of which a request would not be answered now, and why."""
         found = {}
         for name in self.fleet.committed:
-            served = self.fleet.models.get(name)
-            reason = served.unserved(served.current) if served is not None else ""
+            try:
+                served = self.fleet.model(name)
+            except NotFound:
+                continue  # more models than a gateway serves
+            reason = served.unserved(served.current)
             if reason:
                 found[name] = reason
         return found
@@ -342,7 +368,7 @@ class Gateway:
                 found[address] = member.fault
             elif member.endpoint.ejected_until > now:
                 found[address] = "left out as an outlier: it fails or is slow beside the others"
-            elif differs := mismatch(member.serves or {}, self.fleet.committed):
+            elif differs := self._mismatches.of(member.serves or _NOTHING, self.fleet.committed):
                 found[address] = differs
         return found
 
@@ -371,27 +397,45 @@ class Gateway:
         while True:
             await self._pause()
             now = self.clock()
-            self.sweep(now)
+            await _in_turns(self._sweep(now))
             if now - refreshed >= _REFRESH_NS:
                 refreshed = now
-                self.refresh(now)
+                await _in_turns(self.fleet.tick(now))
+                self.execute(self.machine.sweep(self.clock()))
             if now - outliers_at >= SECOND:
                 outliers_at = now
                 self.judge(now)
+            if self.fleet.is_unsettled:
+                await self.settle()
+
+    async def settle(self) -> None:
+        """Bring every model up to date with what is known of the endpoints and with what is committed."""
+        await _in_turns(self.fleet.settle())
 
     def sweep(self, now: int) -> None:
         """Every few ms: requests that are due."""
+        for _ in self._sweep(now):
+            pass
+
+    def _sweep(self, now: int) -> Iterator[None]:
+        """The same; yields between two turns of the loop: thousands may be due at once, and each is answered."""
         if self.machine.open:
-            for request in [one for one in self.machine.open if now >= one.due_at]:
+            for number, request in enumerate(self.machine.take_due(now), 1):
                 self._due(request, now)
-        if self.streams:
-            for stream in [one for one in self.streams if now >= one.deadline and one not in self.machine.open]:
+                if not number % _DUE_PER_TURN:
+                    yield
+        if self.streams and now >= self._streams_due:
+            self._streams_due = min(stream.deadline for stream in self.streams)
+            expired = [one for one in self.streams if now >= one.deadline and one not in self.machine.open]
+            for number, stream in enumerate(expired, 1):
                 self._expire(stream)
+                if not number % _DUE_PER_TURN:
+                    yield
         if self.fleet.holding:
             self.execute(self.machine.expire_held(now))
 
     def refresh(self, now: int) -> None:
-        """Ten times a second: eligible replicas, suspects."""
+        """Ten times a second: eligible replicas, counts, suspects."""
         self.fleet.refresh(now)
         self.execute(self.machine.sweep(now))
 
@@ -399,7 +443,7 @@ class Gateway:
         """Once a second: outliers, samples."""
         self.sampling.sweep(now)
         for ejection in self.outliers.tick(now):
-            log.warning("a worker is left out", worker=ejection.endpoint.address, reason=ejection.reason)
+            self.fleet.ejected(ejection)
 
     async def _pause(self) -> None:
         """Until the next sweep. The first request after a rest begins a short pause: its time may be shorter than the
@@ -446,3 +490,9 @@ class Gateway:
         await asyncio.gather(*(monitor.stop() for monitor in self._monitors.values()))
         for member in self.fleet.members.values():
             member.close()
+
+
+async def _in_turns(steps: Iterator[None]) -> None:
+    """Do the steps, each in a turn of the loop of its own."""
+    for _ in steps:
+        await asyncio.sleep(0)

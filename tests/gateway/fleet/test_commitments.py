@@ -149,7 +149,7 @@ class TestCanary:
         assert served.evaluation is counts
         fleet.commit(3, committed("2", 3))
         assert served.evaluation is None
-        assert served.plain
+        assert served.current is served.plain
 
 
 class TestStages:
@@ -292,7 +292,7 @@ class TestHolding:
         fleet = make_fleet()
         add_members(fleet, BOTH)
         fleet.lead()
-        fleet.epochs[1] = committed("1")
+        fleet.commit(1, committed("1"))
         fleet.hold(["m"])
         assert fleet.model("m").is_held
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 import structlog
@@ -59,7 +59,16 @@ class GatewayLink:
             self.mirror, keys, gateway, record.name, read_rules, rules, self._tasks, self._write
         )
         self._switching = GatewaySwitching(store, self.mirror, keys, gateway, record, rules, self._tasks, self._apply)
-        self._registration = GatewayRegistration(store, keys, self.mirror, self._current, rules.lease, name_taken)
+        self._registration = GatewayRegistration(
+            store,
+            keys,
+            self.mirror,
+            self._current,
+            lambda: gateway.fleet.epoch,
+            gateway.settle,
+            rules.lease,
+            name_taken,
+        )
         gateway.fleet.lead()
         gateway.on_event = self._report_event
         gateway.control_token = record.control_token
@@ -76,7 +85,7 @@ class GatewayLink:
                 await asyncio.sleep(pause)
                 pause = min(2.0, pause * 2)
         await self._registration.start()
-        self.mirror.on_change.append(self._apply)
+        self.mirror.on_change.append(lambda: self._apply(self.mirror.recent))
         self._apply()
         # The first epoch is served when discovery has ended.
         await self._tasks.finish()
@@ -97,8 +106,9 @@ class GatewayLink:
         await self.mirror.stop()
         await self._store.close()
 
-    def _apply(self) -> None:
-        self._records.apply()
+    def _apply(self, changed: Collection[str] | None = None) -> None:
+        """``changed``: the keys that may differ from what is applied; None: any."""
+        self._records.apply(changed)
         # While the epoch cannot be read, nothing is released or acknowledged: requests may be held for that very epoch.
         if self._records.is_epoch_readable:
             with self._records.faults.reading(self._keys.switch):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -23,6 +23,8 @@ log = structlog.get_logger()
 
 #: Seconds between two reports that differ only in the health of workers: a flapping worker must not flood the store.
 _REPORT_SECONDS = 0.25
+#: Seconds between two looks at the whole record: the store may change far more often, and a look is at every model.
+_LOOK_SECONDS = 0.1
 #: Seconds beyond a lease before a name counts as held by a living gateway.
 _MARGIN = 1.0
 
@@ -32,7 +34,8 @@ class NameTaken(AlreadyExists):
 
 
 class GatewayRegistration:
-    """One gateway's. ``current``: its present record; ``lost``: called when another gateway has the name."""
+    """One gateway's. ``current``: its present record; ``epoch``: the epoch in it; ``settle``: returns when the gateway
+    has taken all changes, so that its record is little work; ``lost``: called when another gateway has the name."""
 
     def __init__(
         self,
@@ -40,6 +43,8 @@ class GatewayRegistration:
         keys: Keys,
         mirror: Mirror,
         current: Callable[[], GatewayRecord],
+        epoch: Callable[[], int],
+        settle: Callable[[], Awaitable[None]],
         lease_seconds: float,
         lost: Callable[[NameTaken], None],
     ) -> None:
@@ -47,6 +52,8 @@ class GatewayRegistration:
         self._keys = keys
         self._mirror = mirror
         self._current = current
+        self._epoch = epoch
+        self._settle = settle
         self._lease_seconds = lease_seconds
         self._lost = lost
         self._lease: Lease | None = None
@@ -56,6 +63,7 @@ class GatewayRegistration:
         #: The record that was written last, and when; None: none yet.
         self._written: GatewayRecord | None = None
         self._written_at = 0.0
+        self._looked_at = 0.0
 
     async def start(self) -> None:
         """Return when the gateway is registered. Wait for the store, and for the lease of a dead gateway of this name.
@@ -158,7 +166,12 @@ class GatewayRegistration:
 
     async def _report(self) -> None:
         """Write the present record and, if the epoch changed, the key that outlives the registration."""
-        record, written = self._current(), self._written
+        written, now = self._written, time.monotonic()
+        if written is not None and written.epoch == self._epoch() and now - self._looked_at < _LOOK_SECONDS:
+            return
+        self._looked_at = now
+        await self._settle()
+        record = self._current()
         if record == written or self._lease is None:
             return
         epoch_changed = written is None or written.epoch != record.epoch
