@@ -22,6 +22,7 @@ from isochrone.gateway.evaluation.sampling import SampleReport, Sampling
 from isochrone.gateway.fleet.fleet import Fleet
 from isochrone.gateway.fleet.member import Member
 from isochrone.gateway.fleet.mismatches import Mismatches
+from isochrone.gateway.garbage import ReplicaFreezer
 from isochrone.gateway.monitoring.indexes import Indexes
 from isochrone.gateway.monitoring.monitor import Monitor, MonitorRules, is_alive
 from isochrone.gateway.monitoring.probes import probe
@@ -46,6 +47,8 @@ log = structlog.get_logger()
 #: Seconds between sweeps over what is under way, and between looks whether anything is.
 _SWEEP = 0.002
 _IDLE_SWEEP = 0.01
+#: Seconds between looks whether models are outdated that no request has asked for.
+_SETTLE = 0.02
 _REFRESH_NS = 100 * MILLISECOND
 #: Requests given up or hedged in one turn of the loop: some 50 µs each.
 _DUE_PER_TURN = 16
@@ -95,6 +98,7 @@ class Gateway:
         self._monitors: dict[str, Monitor] = {}
         self._indexes = Indexes()
         self._mismatches = Mismatches()
+        self._freezer = ReplicaFreezer()
         #: By source: what it last named.
         self._named: dict[str, tuple[Upstream, ...]] = {}
         self._tasks = BackgroundTasks()
@@ -392,7 +396,10 @@ class Gateway:
     # By the clock.
 
     async def run(self) -> None:
-        """Sweeps until cancelled."""
+        """What happens by the clock, until cancelled."""
+        await asyncio.gather(self._keep_sweeping(), self._keep_settled())
+
+    async def _keep_sweeping(self) -> None:
         refreshed = outliers_at = self.clock()
         while True:
             await self._pause()
@@ -405,12 +412,18 @@ class Gateway:
             if now - outliers_at >= SECOND:
                 outliers_at = now
                 self.judge(now)
+
+    async def _keep_settled(self) -> None:
+        while True:
+            await asyncio.sleep(_SETTLE)
             if self.fleet.is_unsettled:
                 await self.settle()
 
     async def settle(self) -> None:
         """Bring every model up to date with what is known of the endpoints and with what is committed."""
-        await _in_turns(self.fleet.settle())
+        for _ in self.fleet.settle():
+            self._freezer.made(self.fleet.news.replicas_made)
+            await asyncio.sleep(0)
 
     def sweep(self, now: int) -> None:
         """Every few ms: requests that are due."""

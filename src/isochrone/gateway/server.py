@@ -155,6 +155,7 @@ class GatewayServer:
             except AlreadyExists as error:
                 raise StartFailed(error.message) from None
         await self._first_worker()
+        await gateway.settle()
         if is_led:
             await self._accept(listener, "gateway", settings.port)
         # What start-up made lives as long as the process: a full collection need not walk it again.

@@ -16,11 +16,11 @@ import structlog
 from isochrone.clock import now_ns
 from isochrone.errors import InvalidArgument, NotFound, Unavailable
 from isochrone.gateway.fleet.commitment import Commitment
-from isochrone.gateway.fleet.endpoint_news import EndpointNews, EndpointReport, PendingReport
+from isochrone.gateway.fleet.endpoint_news import EndpointNews
 from isochrone.gateway.fleet.hold_times import HoldTimes
 from isochrone.gateway.fleet.member import Member
 from isochrone.gateway.fleet.served_model import PolicyMaker, ServedModel, policy_of_rules
-from isochrone.gateway.replicas import LoadReport
+from isochrone.gateway.replicas import EndpointReport, LoadReport, PendingReport
 from isochrone.gateway.resilience.outliers import Ejection, Outliers
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.traffic.affinity import AGENT_HEADER
@@ -39,7 +39,7 @@ _MAX_GROUPS = 10_000
 #: Replicas looked at in one turn of the loop: some 0.1 µs each by ``tick``, 1 µs by ``settle``.
 _TICKED_PER_TURN, _SETTLED_PER_TURN = 4096, 512
 #: Of so many ticks each model takes part in one, whether it has requests or not.
-_TICKS = 10
+_TICKS = 100
 
 
 class Fleet:
@@ -305,9 +305,11 @@ class Fleet:
         return bool(self.outdated or self._unmade)
 
     def settle(self) -> Iterator[None]:
-        """Rebuild what is outdated, and make models that were committed; yields between two turns of the loop."""
+        """Rebuild what is outdated now, and make models that were committed; yields between two turns of the loop."""
         looked = 0
-        while self.outdated or self._unmade:
+        for _ in range(len(self.outdated) + len(self._unmade)):
+            if not self.is_unsettled:
+                return
             if self.outdated:
                 served = next(iter(self.outdated))
                 served.rebuild(self.clock())

@@ -63,7 +63,8 @@ class ReplicaSet:
             endpoint = member.endpoint
             replica = known.get(endpoint.address)
             if replica is None or replica.endpoint is not endpoint:
-                replica = Replica(endpoint)
+                replica = Replica(endpoint, model=model)
+                self.news.replicas_made += 1
             served = member.serves.get(model) if member.serves is not None else None
             replica.digest = served.get(version, "") if served is not None else ""
             replicas[endpoint.address] = replica
@@ -89,11 +90,16 @@ class ReplicaSet:
             self.balancer.refresh(now)
             for part in self.tiers:
                 part.balancer.refresh(now)
+        policies = [self.balancer.policy, *(part.balancer.policy for part in self.tiers)]
+        replicas = self.replicas
         for report in news.reports_since(seen):
-            replica = self.replicas.get(report.endpoint.address)
+            endpoint, at = report.endpoint, report.at
+            replica = replicas.get(endpoint.address)
             # One that has reported since, with an answer, knows better.
-            if replica is not None and replica.endpoint is report.endpoint and replica.reported_at <= report.at:
-                replica.reported(report.of(replica, self._model), report.at)
-                self.balancer.policy.reported(replica, report.at)
-                for part in self.tiers:
-                    part.balancer.policy.reported(replica, report.at)
+            if replica is None or replica.endpoint is not endpoint or replica.reported_at > at:
+                continue
+            for policy in policies:
+                if policy.hears(replica):
+                    if replica.reported_at < at:
+                        replica.hear()
+                    policy.reported(replica, at)
