@@ -65,7 +65,7 @@ def _log_path(command: list[str]) -> str:
 
 
 def _log(module: str) -> Any:
-    return open(_log_path(["", "", module]), "w")  # noqa: SIM115 (the process keeps it)
+    return open(_log_path(["", "", module]), "w")
 
 
 class Run:
@@ -91,7 +91,7 @@ class Run:
                     await self.records.register(number, "first")
                 await self.records.commit({})
                 begun = time.monotonic()
-                self.gateway = Helper("measured_gateway", url)
+                self.gateway = Helper("measured_gateway", url, str(options.blame))
                 self.port = (await self.gateway.read())["ready"]["gateway"]
                 print(f"gateway ready after {time.monotonic() - begun:.1f} s", file=sys.stderr)
                 await asyncio.sleep(options.settle)
@@ -134,7 +134,7 @@ class Run:
     async def _rollouts(self) -> None:
         """Each second one model gets another version: loaded everywhere, committed, the old one unloaded."""
         ends = time.monotonic() + self.options.seconds
-        version = {name: 1 for name in self.names}
+        version = dict.fromkeys(self.names, 1)
         while time.monotonic() < ends:
             name = self.random.choice(self.names)
             old, new = str(version[name]), str(version[name] + 1)
@@ -178,6 +178,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=15.0, help="of each phase")
     parser.add_argument("--settle", type=float, default=10.0, help="seconds between ready and the first phase")
     parser.add_argument("--quick", action="store_true", help="50 models, 10 workers, 2 seconds")
+    parser.add_argument("--blame", type=float, default=0.0, help="log the stack of stalls above so many seconds; costs")
     parser.add_argument("--json", type=Path, help="write every figure there")
     options = parser.parse_args()
     if options.quick:

@@ -20,8 +20,8 @@ def report(
         f"{models} models on each of {workers} workers; load average {load:.2f}; the machine's probe"
         f" {'at real-time priority' if machine.realtime else 'at normal priority'}",
         "",
-        "| phase | CPU, loop's thread | late p99.9 | late worst | own p99.9 | own worst | own > 2 ms | collections worst"
-        " (number of full ones) | machine > 2 ms (worst) | answers p50 / p99 / worst | failed |",
+        "| phase | CPU, loop's thread | late p99.9 | late worst | own p99.9 | own worst | own > 2 ms"
+        " | collections worst (full ones) | machine > 2 ms (worst) | answers p50 / p99 / worst | failed |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     by_name = {each["name"]: each for each in callers}

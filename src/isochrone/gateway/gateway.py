@@ -52,6 +52,8 @@ _SETTLE = 0.02
 _REFRESH_NS = 100 * MILLISECOND
 #: Requests given up or hedged in one turn of the loop: some 50 µs each.
 _DUE_PER_TURN = 16
+#: Models looked at in one turn of the loop: some 1 µs each.
+_LOOKED_AT_PER_TURN = 256
 #: The index of a worker of which none is known.
 _NOTHING: Mapping[str, Mapping[str, str]] = {}
 #: Workers asked for their index in one turn of the loop.
@@ -352,16 +354,28 @@ class Gateway:
 
     def unserved(self) -> dict[str, str]:
         """Committed models of which a request would not be answered now, and why."""
-        found = {}
-        for name in self.fleet.committed:
+        found: dict[str, str] = {}
+        for _ in self._find_unserved(found):
+            pass
+        return found
+
+    async def find_unserved(self) -> dict[str, str]:
+        """The same, in turns of the loop."""
+        found: dict[str, str] = {}
+        await _in_turns(self._find_unserved(found))
+        return found
+
+    def _find_unserved(self, found: dict[str, str]) -> Iterator[None]:
+        for number, name in enumerate(list(self.fleet.committed), 1):
             try:
                 served = self.fleet.model(name)
             except NotFound:
-                continue  # more models than a gateway serves
+                continue  # more models than a gateway serves, or not committed any more
             reason = served.unserved(served.current)
             if reason:
                 found[name] = reason
-        return found
+            if not number % _LOOKED_AT_PER_TURN:
+                yield
 
     def worker_faults(self) -> dict[str, str]:
         """By address: workers that get no requests now, or none for some models, and why."""

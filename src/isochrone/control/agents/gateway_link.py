@@ -63,9 +63,9 @@ class GatewayLink:
             store,
             keys,
             self.mirror,
+            record,
             self._current,
             lambda: gateway.fleet.epoch,
-            gateway.settle,
             rules.lease,
             name_taken,
         )
@@ -114,12 +114,14 @@ class GatewayLink:
             with self._records.faults.reading(self._keys.switch):
                 self._switching.apply(self.mirror.entries.get(self._keys.switch))
 
-    def _current(self) -> GatewayRecord:
+    async def _current(self) -> GatewayRecord:
         """The record to register: the epoch that is served, and what would not be answered now."""
+        await self._gateway.settle()
+        unserved = await self._gateway.find_unserved()
         return msgspec.structs.replace(
             self._record,
             epoch=self._gateway.fleet.epoch,
-            unserved=_named(self._gateway.unserved()),
+            unserved=_named(unserved),
             workers=_named(self._gateway.worker_faults()),
             faults=_named(self._records.faults.reasons),
         )

@@ -34,17 +34,17 @@ class NameTaken(AlreadyExists):
 
 
 class GatewayRegistration:
-    """One gateway's. ``current``: its present record; ``epoch``: the epoch in it; ``settle``: returns when the gateway
-    has taken all changes, so that its record is little work; ``lost``: called when another gateway has the name."""
+    """One gateway's. ``own``: its name; ``current``: its present record, ``epoch``: the epoch in it; ``lost``: called
+    when another gateway has the name."""
 
     def __init__(
         self,
         store: Store,
         keys: Keys,
         mirror: Mirror,
-        current: Callable[[], GatewayRecord],
+        own: GatewayRecord,
+        current: Callable[[], Awaitable[GatewayRecord]],
         epoch: Callable[[], int],
-        settle: Callable[[], Awaitable[None]],
         lease_seconds: float,
         lost: Callable[[NameTaken], None],
     ) -> None:
@@ -53,11 +53,9 @@ class GatewayRegistration:
         self._mirror = mirror
         self._current = current
         self._epoch = epoch
-        self._settle = settle
         self._lease_seconds = lease_seconds
         self._lost = lost
         self._lease: Lease | None = None
-        own = current()
         self._name, self._incarnation = own.name, own.incarnation
         self._key, self._known_key = keys.gateway(own.name), keys.known_gateway(own.name)
         #: The record that was written last, and when; None: none yet.
@@ -137,7 +135,7 @@ class GatewayRegistration:
             raise NameTaken(
                 f"the gateway name '{self._name}' is in use by {_holder(entry)}; give each gateway its own --name"
             )
-        record = self._current()
+        record = await self._current()
         outcome = await self._store.transact(
             # If two gateways start at once, one of them writes and the other reads again.
             (Compare(self._key, entry.revision if entry is not None else 0),),
@@ -170,8 +168,7 @@ class GatewayRegistration:
         if written is not None and written.epoch == self._epoch() and now - self._looked_at < _LOOK_SECONDS:
             return
         self._looked_at = now
-        await self._settle()
-        record = self._current()
+        record = await self._current()
         if record == written or self._lease is None:
             return
         epoch_changed = written is None or written.epoch != record.epoch
