@@ -56,8 +56,8 @@ _DUE_PER_TURN = 16
 _LOOKED_AT_PER_TURN = 256
 #: The index of a worker of which none is known.
 _NOTHING: Mapping[str, Mapping[str, str]] = {}
-#: Workers asked for their index in one turn of the loop.
-_ASKED_PER_TURN = 4
+#: Workers asked for their index at a time.
+_ASKED_AT_ONCE = 4
 _SEND, _ANSWER, _REJECT, _CANCEL, _CUT_OFF = Do.SEND, Do.ANSWER, Do.REJECT, Do.CANCEL, Do.CUT_OFF
 _ANSWERED, _FOREIGN, _NOT_BEGUN, _REJECTED = (
     Outcome.ANSWERED,
@@ -147,8 +147,9 @@ class Gateway:
         reading = []
         for monitor in list(self._monitors.values()):
             reading.append(asyncio.ensure_future(monitor.read_index()))
-            if not len(reading) % _ASKED_PER_TURN:
-                await asyncio.sleep(0)
+            if not len(reading) % _ASKED_AT_ONCE:
+                # Their answers, which may be long, come apart too.
+                await asyncio.sleep(0.001)
         if reading:
             _, late = await asyncio.wait(reading, timeout=seconds)
             for task in late:

@@ -38,6 +38,8 @@ _EPOCHS_KEPT = 2
 _MAX_GROUPS = 10_000
 #: Replicas looked at in one turn of the loop: some 0.1 µs each by ``tick``, 1 µs by ``settle``.
 _TICKED_PER_TURN, _SETTLED_PER_TURN = 4096, 512
+#: A new model takes as long as so many of them.
+_MAKING = 256
 #: Of so many ticks each model takes part in one, whether it has requests or not.
 _TICKS = 100
 
@@ -140,10 +142,15 @@ class Fleet:
         changed = False
         for name, served in self.models.items():
             commitment = committed.get(name)
-            # The same object in all epochs that count and did: nothing depends on this one.
-            if served.commitment is not commitment or any(each.get(name) is not commitment for each in before):
-                served.commit(commitment)
-                changed = True
+            # The same object in all epochs that count or did: nothing depends on this one.
+            if served.commitment is commitment:
+                for each in before:
+                    if each.get(name) is not commitment:
+                        break
+                else:
+                    continue
+            served.commit(commitment)
+            changed = True
         if changed:
             self._outdate_ensembles()
         self._unmade = {name: None for name in committed if name not in self.models}
@@ -320,6 +327,7 @@ class Fleet:
                     served = self.model(name)
                 except NotFound:
                     continue  # more than there may be
+                looked += _MAKING
             looked += 16 + sum(len(each.replicas) for each in served.replica_sets.values())
             if looked >= _SETTLED_PER_TURN:
                 looked = 0

@@ -51,6 +51,9 @@ class MonitorRules:
     interval: float = 0.1
     #: Seconds a question may take.
     timeout: float = 0.25
+    #: Questions per second to all members together. One takes some 0.1 ms: in a fleet of thousands the pauses between
+    #: questions to a silent member are longer than ``interval``.
+    most_per_second: float = 2000.0
     #: Questions without an answer in a row that make a member unhealthy.
     failures: int = 2
     #: Seconds between looks at the metrics page of a server that tells no load with its answers.
@@ -142,7 +145,12 @@ class Monitor:
                 self._checked_at = now
                 await self._check()
             # Down for long: asked less often, so that a large dead fleet costs little.
-            await asyncio.sleep(_spread(min(2.0, self._rules.interval * max(1, self._failures // 4))))
+            await asyncio.sleep(_spread(min(2.0, self._interval * max(1, self._failures // 4))))
+
+    @property
+    def _interval(self) -> float:
+        """Seconds between questions, in a fleet of this size."""
+        return max(self._rules.interval, len(self._fleet.members) / self._rules.most_per_second)
 
     async def _check(self) -> None:
         member = self.member
