@@ -62,6 +62,8 @@ class LoopWatch:
         self._process_at = time.process_time_ns()
         self._loop_at = self._cpu = time.thread_time_ns()
         self._collecting = self._collection_began = 0
+        #: The present firing is late for what was done between two stretches.
+        self._skips = False
         gc.callbacks.append(self._collection)
         self._plan()
         if blame:
@@ -96,6 +98,10 @@ class LoopWatch:
 
     def _fire(self) -> None:
         now = time.monotonic_ns()
+        if self._skips:
+            self._skips = False
+            self._plan()
+            return
         held = self._held
         held.fired += 1
         late = max(0, now - self._due)
@@ -107,11 +113,16 @@ class LoopWatch:
             held.stalls.append(Stall(now, late, own, min(late, self._collecting)))
         self._plan()
 
-    def next_stretch(self, name: str) -> Held:
-        """End the present stretch, and begin another."""
-        held, self._held = self._held, Held(name, time.monotonic_ns())
-        held.ended = self._held.started
-        process, loop = time.process_time_ns(), time.thread_time_ns()
-        held.process_ns, self._process_at = process - self._process_at, process
-        held.loop_ns, self._loop_at = loop - self._loop_at, loop
+    def end(self) -> Held:
+        """End the present stretch. What is done until ``begin`` does not count."""
+        held = self._held
+        held.ended = time.monotonic_ns()
+        held.process_ns = time.process_time_ns() - self._process_at
+        held.loop_ns = time.thread_time_ns() - self._loop_at
         return held
+
+    def begin(self, name: str) -> None:
+        """Begin another stretch."""
+        self._held = Held(name, time.monotonic_ns())
+        self._process_at, self._loop_at = time.process_time_ns(), time.thread_time_ns()
+        self._skips = True

@@ -32,7 +32,8 @@ async def serve(store: str, blame: float) -> None:
     try:
         _say({"ready": server.ports})
         async for name in _lines():
-            _say(watch.next_stretch(name).document())
+            _say(watch.end().document())
+            watch.begin(name)
     finally:
         await server.stop()
 

@@ -152,6 +152,23 @@ class TestCanary:
         assert served.current is served.plain
 
 
+class TestEpochAfterEpoch:
+    def test_what_an_epoch_does_not_change_stays_the_same_object(self) -> None:
+        first = EpochRecord(
+            1, {"m": Assignment("1", "a"), "n": Assignment("1", "b"), "e": Assignment("1", stages=("n",))}
+        )
+        before = commitments(first)
+        second = EpochRecord(2, {**first.models, "m": Assignment("2", "c", "1", "a", epoch=2)})
+        after = commitments(second, (first, before))
+        assert after == {**before, "m": commitments(second)["m"]}
+        assert [name for name in after if after[name] is before[name]] == ["n", "e"]
+        # A stage's version is part of its ensemble.
+        third = EpochRecord(3, {**second.models, "n": Assignment("2", "d", epoch=3)})
+        last = commitments(third, (second, after))
+        assert last["m"] is after["m"]
+        assert last["e"].stages == {"1": b"n=2"}
+
+
 class TestStages:
     def test_they_go_with_the_ensembles_version(self) -> None:
         record = EpochRecord(
