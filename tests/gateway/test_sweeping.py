@@ -124,9 +124,7 @@ def test_of_thousands_that_are_due_at_once_a_few_take_their_turn(monkeypatch: py
 
     requests: Any = [Plain() for _ in range(5000)]
     gateway.machine.open.update(dict.fromkeys(requests))
-    counts = []
-    for _ in gateway._sweep(1):
-        counts.append(len(handled))
+    counts = [len(handled) for _ in gateway._sweep(1)]
     assert handled == requests
     assert max(after - before for before, after in pairwise([0, *counts])) <= 16
 
