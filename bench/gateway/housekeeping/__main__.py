@@ -2,7 +2,8 @@
 
 A real gateway process, led by a store, before 100 workers that serve 1,000 models each. Phases: the start, idle, steady
 requests, rollouts (an epoch per second), workers that register again in bursts, workers that stop being ready and
-return. Beside it, a process that only sleeps records the machine's own stalls.
+return. Its metrics page is read every five seconds. Beside it, a process that only sleeps records the machine's own
+stalls.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from bench.gateway.housekeeping.callers import Callers
 from bench.gateway.housekeeping.fleet_records import FleetRecords, model_names
 from bench.gateway.housekeeping.report import report
 from bench.worker.stalls import StallProbe
+from isochrone.wire.connect import connect_http1
 
 _ROOT = Path(__file__).resolve().parents[3]
 
@@ -92,7 +94,7 @@ class Run:
                 await self.records.commit({})
                 begun = time.monotonic()
                 self.gateway = Helper("measured_gateway", url, str(options.blame))
-                self.port = (await self.gateway.read())["ready"]["gateway"]
+                self.ports = (await self.gateway.read())["ready"]
                 print(f"gateway ready after {time.monotonic() - begun:.1f} s", file=sys.stderr)
                 await asyncio.sleep(options.settle)
                 await self._phases()
@@ -114,12 +116,23 @@ class Run:
         for name, (has_callers, drive) in phases.items():
             self.figures.append(await self.gateway.ask(name))
             print(name, file=sys.stderr)
-            callers = Callers(self.port, self.names, self.options.rate if has_callers else 0.0)
+            callers = Callers(self.ports["gateway"], self.names, self.options.rate if has_callers else 0.0)
             driving = asyncio.ensure_future(drive())
+            scraping = asyncio.ensure_future(self._scrape())
             await callers.run(self.options.seconds)
             await driving
+            scraping.cancel()
             self.callers.append({"name": name, **callers.figures()})
         self.figures.append(await self.gateway.ask("end"))
+
+    async def _scrape(self) -> None:
+        """Prometheus, every five seconds."""
+        while True:
+            await asyncio.sleep(2)
+            connection = await connect_http1("127.0.0.1", self.ports["metrics"])
+            await connection.request(b"GET", b"/metrics", ((b"host", b"bench"),), timeout=20)
+            connection.close()
+            await asyncio.sleep(3)
 
     async def _nothing(self) -> None:
         """Only what a gateway does by itself."""
