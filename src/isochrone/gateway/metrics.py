@@ -23,6 +23,8 @@ from isochrone.protocol.rest.answers import ErrorRoute
 from isochrone.wire.exchange import Exchange, Head, Route
 
 if TYPE_CHECKING:
+    from isochrone.gateway.fleet.commitment import Commitment
+    from isochrone.gateway.fleet.member import Member
     from isochrone.gateway.fleet.served_model import ServedModel
     from isochrone.gateway.gateway import Gateway
 
@@ -50,6 +52,8 @@ _DECISIONS = {
 }
 #: Models whose samples are rendered in one turn of the loop: some 0.2 ms each.
 _MODELS_PER_PIECE = 4
+#: The same of workers and committed versions, which have fewer samples each.
+_PER_PIECE = 16
 
 
 class GatewayCollector(Collector):
@@ -61,14 +65,21 @@ class GatewayCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from self._of_models(list(self._gateway.fleet.models.values()))
-        yield from self._of_gateway()
+        fleet = self._gateway.fleet
+        yield from self._of_gateway(list(fleet.committed.items()), list(fleet.members.values()))
 
     def pieces(self) -> Iterator[Iterator[Metric]]:
         """The same families, each with the samples of a few models at a time."""
         models = list(self._gateway.fleet.models.values())
         for start in range(0, max(1, len(models)), _MODELS_PER_PIECE):
             yield self._of_models(models[start : start + _MODELS_PER_PIECE])
-        yield self._of_gateway()
+        committed = list(self._gateway.fleet.committed.items()) if self._gateway.fleet.is_led else []
+        for start in range(0, len(committed), _PER_PIECE):
+            yield self._versions(committed[start : start + _PER_PIECE])
+        members = list(self._gateway.fleet.members.values())
+        for start in range(0, len(members), _PER_PIECE):
+            yield self._workers(members[start : start + _PER_PIECE])
+        yield self._of_gateway((), ())
 
     def _of_models(self, models: Sequence[ServedModel]) -> Iterator[Metric]:
         for name, text, attribute in _COUNTERS:
@@ -86,11 +97,12 @@ class GatewayCollector(Collector):
             quarantined.add_metric((served.name,), rejected)
         yield quarantined
 
-    def _of_gateway(self) -> Iterator[Metric]:
+    def _of_gateway(self, committed: Sequence[tuple[str, Commitment]], members: Sequence[Member]) -> Iterator[Metric]:
+        """``committed``, ``members``: those whose samples have not come yet."""
         gateway = self._gateway
         yield GaugeMetricFamily(_PREFIX + "in_flight", "Requests and streams under way", gateway.in_flight)
-        yield from self._epochs()
-        yield from self._workers()
+        yield from self._epochs(committed)
+        yield from self._workers(members)
         yield from wire_metrics(self._wire())
 
     def _decisions(self, models: Iterable[ServedModel]) -> Iterator[Metric]:
@@ -125,22 +137,25 @@ class GatewayCollector(Collector):
                 policies.add_metric((served.name, *labels), count)
         yield from (*families.values(), policies)
 
-    def _epochs(self) -> Iterator[Metric]:
+    def _epochs(self, committed: Sequence[tuple[str, Commitment]]) -> Iterator[Metric]:
         """Of a gateway that is led by a control plane."""
         fleet = self._gateway.fleet
         if not fleet.is_led:
             return
         yield GaugeMetricFamily(_PREFIX + "epoch", "The committed epoch that is served", fleet.epoch)
-        versions = GaugeMetricFamily(_PREFIX + "version", "The committed version", labels=("model",))
-        for name, committed in fleet.committed.items():
-            if committed.version.isdigit():
-                versions.add_metric((name,), int(committed.version))
-        yield versions
+        yield from self._versions(committed)
         held = HistogramMetricFamily(_PREFIX + "hold_seconds", "How long requests were held by strict switches")
         held.add_metric((), fleet.hold_times.buckets(), fleet.hold_times.seconds)
         yield held
 
-    def _workers(self) -> Iterator[Metric]:
+    def _versions(self, committed: Sequence[tuple[str, Commitment]]) -> Iterator[Metric]:
+        versions = GaugeMetricFamily(_PREFIX + "version", "The committed version", labels=("model",))
+        for name, each in committed:
+            if each.version.isdigit():
+                versions.add_metric((name,), int(each.version))
+        yield versions
+
+    def _workers(self, members: Sequence[Member]) -> Iterator[Metric]:
         now = now_ns()
         healthy = GaugeMetricFamily(_PREFIX + "worker_healthy", "1: takes requests", labels=("worker",))
         ejected = GaugeMetricFamily(_PREFIX + "worker_ejected", "1: left out as an outlier", labels=("worker",))
@@ -149,8 +164,8 @@ class GatewayCollector(Collector):
         foreign = CounterMetricFamily(
             _PREFIX + "worker_foreign_answers", "Answers that were not the protocol's", labels=("worker",)
         )
-        for address, member in self._gateway.fleet.members.items():
-            endpoint = member.endpoint
+        for member in members:
+            endpoint, address = member.endpoint, member.endpoint.address
             healthy.add_metric((address,), float(endpoint.healthy))
             ejected.add_metric((address,), float(endpoint.ejected_until > now))
             in_flight.add_metric((address,), endpoint.in_flight)

@@ -37,6 +37,8 @@ log = structlog.get_logger()
 
 #: An index is not read more often than this, whatever answers hint at.
 _LOOK_AGAIN_NS = 50 * MILLISECOND
+#: A look at an index costs as much as so many questions.
+_INDEX_COST = 5
 #: Pauses differ by up to this share: monitors that started together must not all ask in the same turn of the loop.
 _SPREAD = 0.1
 #: Seconds that a process has to answer ``is_alive``.
@@ -51,9 +53,9 @@ class MonitorRules:
     interval: float = 0.1
     #: Seconds a question may take.
     timeout: float = 0.25
-    #: Questions per second to all members together. One takes some 0.1 ms: in a fleet of thousands the pauses between
-    #: questions to a silent member are longer than ``interval``.
-    most_per_second: float = 2000.0
+    #: Questions per second to all members together. One takes some 0.1 ms: in a fleet of more than a hundred the pauses
+    #: between questions to a silent member are longer than ``interval``.
+    most_per_second: float = 1000.0
     #: Questions without an answer in a row that make a member unhealthy.
     failures: int = 2
     #: Seconds between looks at the metrics page of a server that tells no load with its answers.
@@ -152,6 +154,11 @@ class Monitor:
         """Seconds between questions, in a fleet of this size."""
         return max(self._rules.interval, len(self._fleet.members) / self._rules.most_per_second)
 
+    @property
+    def _index_interval(self) -> float:
+        """Seconds between looks at what it serves."""
+        return max(self._rules.index_interval, _INDEX_COST * len(self._fleet.members) / self._rules.most_per_second)
+
     async def _check(self) -> None:
         member = self.member
         asked = now_ns()
@@ -222,13 +229,14 @@ class Monitor:
         rules = self._rules
         while True:
             self._wake.clear()
-            overdue = now_ns() - self._index_at >= rules.index_interval * (1 - _SPREAD) * SECOND
+            interval = self._index_interval
+            overdue = now_ns() - self._index_at >= interval * (1 - _SPREAD) * SECOND
             if self._is_ready and (self._is_index_due or overdue):
                 await self._read_index()
             failed = self._index_failures or self._is_index_due or not self._is_index_known
             try:
                 # Not wait_for: before Python 3.12 it may lose a cancellation that comes with the event.
-                async with asyncio.timeout(_spread(rules.interval if failed else rules.index_interval)):
+                async with asyncio.timeout(_spread(rules.interval if failed else interval)):
                     await self._wake.wait()
             except TimeoutError:
                 pass
