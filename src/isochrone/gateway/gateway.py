@@ -56,8 +56,9 @@ _DUE_PER_TURN = 16
 _LOOKED_AT_PER_TURN = 256
 #: The index of a worker of which none is known.
 _NOTHING: Mapping[str, Mapping[str, str]] = {}
-#: Workers asked for their index at a time.
-_ASKED_AT_ONCE = 4
+#: Workers asked for their index at a time, how often that is done at most, and seconds after which one that hangs no
+#: longer keeps the others waiting.
+_FEWEST_AT_A_TIME, _MOST_TIMES, _PAUSE_FOR_HANGING = 4, 25, 0.01
 _SEND, _ANSWER, _REJECT, _CANCEL, _CUT_OFF = Do.SEND, Do.ANSWER, Do.REJECT, Do.CANCEL, Do.CUT_OFF
 _ANSWERED, _FOREIGN, _NOT_BEGUN, _REJECTED = (
     Outcome.ANSWERED,
@@ -144,14 +145,16 @@ class Gateway:
 
     async def read_indexes(self, seconds: float) -> None:
         """Returns when it is known what every worker serves now, or after so long: one may be hanging."""
-        reading = []
-        for monitor in list(self._monitors.values()):
-            reading.append(asyncio.ensure_future(monitor.read_index()))
-            if not len(reading) % _ASKED_AT_ONCE:
-                # Their answers, which may be long, come apart too.
-                await asyncio.sleep(0.001)
-        if reading:
-            _, late = await asyncio.wait(reading, timeout=seconds)
+        monitors = list(self._monitors.values())
+        # A few at a time: their answers may be long, and must not all come in the same turn of the loop.
+        few = max(_FEWEST_AT_A_TIME, len(monitors) // _MOST_TIMES)
+        late: set[asyncio.Future[None]] = set()
+        ends = asyncio.get_running_loop().time() + seconds
+        for start in range(0, len(monitors), few):
+            late |= {asyncio.ensure_future(monitor.read_index()) for monitor in monitors[start : start + few]}
+            _, late = await asyncio.wait(late, timeout=_PAUSE_FOR_HANGING)
+        if late:
+            _, late = await asyncio.wait(late, timeout=max(0.0, ends - asyncio.get_running_loop().time()))
             for task in late:
                 task.cancel()
 

@@ -51,9 +51,9 @@ _DECISIONS = {
     "shadow_copies_left_out": "Copies that were not made because too many were in flight",
 }
 #: Models whose samples are rendered in one turn of the loop: some 0.2 ms each.
-_MODELS_PER_PIECE = 4
+_MODELS_PER_PIECE = 2
 #: The same of workers and committed versions, which have fewer samples each.
-_PER_PIECE = 16
+_PER_PIECE = 8
 
 
 class GatewayCollector(Collector):

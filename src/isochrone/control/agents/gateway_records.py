@@ -198,17 +198,22 @@ class GatewayRecords:
         if entry is None or entry.revision == self._epoch_revision:
             return
         record = decode(entry.value, EpochRecord)
-        committed = commitments(record, self._received)
-        self._received = record, committed
         self._epoch_revision = entry.revision
         self._epochs_received += 1
         if self._gateway.fleet.holding:
             # Discovery was done before the switch was acknowledged; now requests wait.
-            self._commit(record, committed, self._epochs_received)
+            self._commit(record, self._commitments(record), self._epochs_received)
         else:
-            self._tasks.start(self._discover_and_commit(record, committed, self._epochs_received))
+            self._tasks.start(self._discover_and_commit(record, self._epochs_received))
 
-    async def _discover_and_commit(self, record: EpochRecord, committed: Mapping[str, Commitment], place: int) -> None:
+    def _commitments(self, record: EpochRecord) -> Mapping[str, Commitment]:
+        committed = commitments(record, self._received)
+        self._received = record, committed
+        return committed
+
+    async def _discover_and_commit(self, record: EpochRecord, place: int) -> None:
+        # In a turn of the loop of its own: that of the decoding is long enough where there are thousands of models.
+        committed = self._commitments(record)
         await discover(self._gateway, {name: model.version for name, model in record.models.items()}, self._rules)
         self._commit(record, committed, place)
 
