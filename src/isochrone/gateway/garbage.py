@@ -2,15 +2,14 @@
 
 A hundred thousand replicas take 80 ms to walk. They live long and die by their reference counts, so they are frozen
 soon after they are made: the collector does not look at them again. What is frozen and is part of a cycle is never
-collected: the young generations are collected first, so that is next to nothing but workers that left for good, at some
-kilobytes each.
+collected. The young generations are collected first, so what remains is mostly workers that leave for good later.
 """
 
 from __future__ import annotations
 
 import gc
 
-#: Replicas made before all are frozen: so many take some 3 ms to walk.
+#: Replicas made before all are frozen.
 _BATCH = 4096
 
 
