@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
 from offline import add_members
+from prometheus_client.exposition import choose_encoder
 
 from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.metrics import GatewayCollector
 from isochrone.gateway.policies.prequal.policy import Prequal
 from isochrone.gateway.rules.file import parse_rules
+from isochrone.gateway.rules.gateway_rules import GatewayRules
+from isochrone.observe.loop_lag import LoopLag
+from isochrone.observe.metrics_pieces import MetricsPieces
 from isochrone.observe.snapshot import WireSnapshot
 from isochrone.settings.wire_limits import WireLimits
 
@@ -17,7 +22,7 @@ RULES = "defaults: {policy: prequal, tiers: [edge, core], shadow: {share: 1, ver
 
 
 def samples(gateway: Gateway) -> dict[tuple[str, ...], float]:
-    families = GatewayCollector(gateway, cast("Any", WireSnapshot))._decisions()
+    families = GatewayCollector(gateway, cast("Any", WireSnapshot))._decisions(gateway.fleet.models.values())
     return {
         (sample.name.removeprefix("isochrone_gateway_"), *sample.labels.values()): sample.value
         for family in families
@@ -44,3 +49,40 @@ def test_every_decision_is_counted_once() -> None:
     counted = ("admission_moved", "admission_rejected", "admission_probes", "tier_spills", "shadow_copies")
     assert [found[f"{name}_total", "m"] for name in counted] == [1, 2, 3, 4, 5]
     assert found["shadow_copies_left_out_total", "m"] == 6
+
+
+def by_family(page: bytes) -> list[bytes]:
+    """The families of a page in the order of their names, and its end."""
+    *families, last = page.split(b"# HELP ")
+    last, end, _ = last.partition(b"# EOF")
+    return [*sorted([*families, last]), end]
+
+
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text; version=1.0.0"])
+def test_a_page_in_pieces_is_the_page(accept: str) -> None:
+    gateway = Gateway(parse_rules(RULES, "rules.yaml"), WireLimits(), seed=1)
+    names = [f"m{number}" for number in range(50)]
+    add_members(gateway.fleet, {name: {"1": ""} for name in names})
+    for number, name in enumerate(names):
+        gateway.fleet.model(name).requests = number
+    # The wire's figures are not the gateway's.
+    collector = GatewayCollector(gateway, lambda: WireSnapshot(0, 0, 0, 0, 0, 0, LoopLag().histogram()))
+    encode, _ = choose_encoder(accept)
+    page = MetricsPieces(encode)
+    pieces = 0
+    for piece in collector.pieces():
+        page.add(piece)
+        pieces += 1
+    assert by_family(page.page()) == by_family(encode(collector))
+    assert pieces > 10
+
+
+def test_a_page_without_models_has_their_families() -> None:
+    gateway = Gateway(GatewayRules(), WireLimits())
+    collector = GatewayCollector(gateway, lambda: WireSnapshot(0, 0, 0, 0, 0, 0, LoopLag().histogram()))
+    encode, _ = choose_encoder("")
+    page = MetricsPieces(encode)
+    for piece in collector.pieces():
+        page.add(piece)
+    assert by_family(page.page()) == by_family(encode(collector))
+    assert b"# TYPE isochrone_gateway_requests_total counter" in page.page()

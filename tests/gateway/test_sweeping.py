@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
+from isochrone.clock import MILLISECOND, SECOND
 from isochrone.gateway import gateway as gateway_module
 from isochrone.gateway.front import http_requests
 from isochrone.gateway.gateway import Gateway
@@ -83,6 +85,48 @@ def test_a_fault_with_one_request_ends_that_request_alone(monkeypatch: pytest.Mo
     assert aborted == [first, second, stream]
     assert not gateway.machine.open
     assert not gateway.streams
+
+
+def test_requests_in_flight_are_looked_through_only_when_one_may_be_due() -> None:
+    looks = 0
+
+    class Waiting:
+        deadline = 1000 * SECOND
+        over = False
+
+        @property
+        def due_at(self) -> int:
+            nonlocal looks
+            looks += 1
+            return self.deadline
+
+    gateway = Gateway(GatewayRules(), WireLimits())
+    gateway.machine.open.update(dict.fromkeys([Waiting() for _ in range(100)]))  # type: ignore[arg-type]
+    for sweep in range(500):
+        gateway.sweep(SECOND + sweep * 2 * MILLISECOND)
+    # Once at first, and once a second: each time twice, for those that are due and for the next that will be.
+    assert looks <= 2 * 2 * 100
+
+
+def test_of_thousands_that_are_due_at_once_a_few_take_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    gateway = Gateway(GatewayRules(), WireLimits())
+    handled: list[Any] = []
+
+    def due(request: Any, now: int) -> list[Any]:
+        handled.append(request)
+        del gateway.machine.open[request]
+        return []
+
+    monkeypatch.setattr(gateway.machine, "due", due)
+
+    class Plain:
+        due_at = 0
+
+    requests: Any = [Plain() for _ in range(5000)]
+    gateway.machine.open.update(dict.fromkeys(requests))
+    counts = [len(handled) for _ in gateway._sweep(1)]
+    assert handled == requests
+    assert max(after - before for before, after in pairwise([0, *counts])) <= 16
 
 
 def test_what_is_remembered_of_requests_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -123,3 +124,36 @@ def test_a_faulty_connection_does_not_end_the_sweeping() -> None:
         return planned and listener.tick == 1
 
     assert asyncio.run(scenario())
+
+
+def test_ten_thousand_connections_are_checked_in_turns_of_the_loop() -> None:
+    class Quiet:
+        transport: Any = None
+        checked = 0
+
+        def check_timeouts(self, tick: int) -> None:
+            self.checked += 1
+
+        def is_stalled(self, tick: int, seconds: float) -> bool:
+            return True
+
+    async def scenario() -> tuple[list[int], int, list[int]]:
+        listener: Any = Listener(OneRoute(HoldingRoute(echo)))
+        quiet = [Quiet() for _ in range(10_000)]
+        listener.connections.update(quiet)
+        listener._sweep()
+        gone = quiet[0] if not quiet[0].checked else quiet[-1]
+        was_checked = gone.checked
+        listener.connections.discard(gone)
+        counts = [sum(each.checked for each in quiet)]
+        while counts[-1] < 10_000 - 1:
+            await asyncio.sleep(0)
+            counts.append(sum(each.checked for each in quiet))
+        listener._sweeper.cancel()
+        return counts, listener.stalled, [was_checked, gone.checked]
+
+    counts, stalled, (before, after) = asyncio.run(scenario())
+    assert max(later - earlier for earlier, later in pairwise([0, *counts])) <= 256
+    # One that went meanwhile is not checked any more.
+    assert stalled == 10_000 - 1
+    assert before == after == 0

@@ -1,26 +1,29 @@
 """The gateway's shell: executes the instructions of the request machine, and calls it by the clock.
 
 Codecs and connections report events; the machine decides; the shell sends, answers, cancels, probes and checks. Every
-few ms it calls the machine for requests that are due, ten times a second it refreshes which replicas are eligible, once
-a second it looks for outliers. One sweep over the requests in flight costs less than a timer per request.
+few ms it calls the machine for requests that are due, ten times a second it looks for changes of endpoints and collects
+counts, once a second it looks for outliers. A sweep that looks only when a request may be due costs less than a timer
+per request. What may be long is done in steps, each in a turn of the loop of its own: requests go on between them.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
 
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import MILLISECOND, SECOND, now_ns
-from isochrone.errors import Internal, IsochroneError
+from isochrone.errors import Internal, IsochroneError, NotFound
 from isochrone.gateway.evaluation.counts import EvaluationReport
 from isochrone.gateway.evaluation.sampling import SampleReport, Sampling
 from isochrone.gateway.fleet.fleet import Fleet
 from isochrone.gateway.fleet.member import Member
-from isochrone.gateway.fleet.serving import mismatch
+from isochrone.gateway.fleet.mismatches import Mismatches
+from isochrone.gateway.garbage import ReplicaFreezer
+from isochrone.gateway.monitoring.indexes import Indexes
 from isochrone.gateway.monitoring.monitor import Monitor, MonitorRules, is_alive
 from isochrone.gateway.monitoring.probes import probe
 from isochrone.gateway.replicas import Endpoint
@@ -44,7 +47,18 @@ log = structlog.get_logger()
 #: Seconds between sweeps over what is under way, and between looks whether anything is.
 _SWEEP = 0.002
 _IDLE_SWEEP = 0.01
+#: Seconds between looks whether models are outdated that no request has asked for.
+_SETTLE = 0.02
 _REFRESH_NS = 100 * MILLISECOND
+#: Requests given up or hedged in one turn of the loop: some 50 µs each.
+_DUE_PER_TURN = 16
+#: Models looked at in one turn of the loop: some 1 µs each.
+_LOOKED_AT_PER_TURN = 256
+#: The index of a worker of which none is known.
+_NOTHING: Mapping[str, Mapping[str, str]] = {}
+#: Workers asked for their index at a time, how often that is done at most, and seconds after which one that hangs no
+#: longer keeps the others waiting.
+_FEWEST_AT_A_TIME, _MOST_TIMES, _PAUSE_FOR_HANGING = 4, 25, 0.01
 _SEND, _ANSWER, _REJECT, _CANCEL, _CUT_OFF = Do.SEND, Do.ANSWER, Do.REJECT, Do.CANCEL, Do.CUT_OFF
 _ANSWERED, _FOREIGN, _NOT_BEGUN, _REJECTED = (
     Outcome.ANSWERED,
@@ -76,6 +90,8 @@ class Gateway:
         self.machine = RequestMachine(self.fleet)
         #: Streaming calls, from their opening to their end.
         self.streams: set[CallerStream] = set()
+        #: No stream's deadline passes before this instant.
+        self._streams_due = 0
         #: Called with what happened, the model it is about, and a sentence: for the fleet's events.
         self.on_event: Callable[[str, str, str], None] | None = None
         #: If this process is one of several that serve as one: whether all are ready, and how the others are asked to
@@ -87,6 +103,9 @@ class Gateway:
         self.draining = False
         self._monitoring = monitoring or MonitorRules()
         self._monitors: dict[str, Monitor] = {}
+        self._indexes = Indexes()
+        self._mismatches = Mismatches()
+        self._freezer = ReplicaFreezer()
         #: By source: what it last named.
         self._named: dict[str, tuple[Upstream, ...]] = {}
         self._tasks = BackgroundTasks()
@@ -101,9 +120,12 @@ class Gateway:
         new, gone = self.fleet.set_members(upstream for named in self._named.values() for upstream in named)
         for member in gone:
             monitor = self._monitors.pop(member.upstream.address)
+            self._freezer.left()
             self._tasks.start(self._retire(member, monitor))
         for member in new:
-            self._monitors[member.upstream.address] = Monitor(member, self.fleet, self._monitoring, self._member_lost)
+            self._monitors[member.upstream.address] = Monitor(
+                member, self.fleet, self._monitoring, self._member_lost, self._indexes
+            )
         self.outliers.endpoints_changed((member.endpoint for member in self.fleet.members.values()), self.clock())
         if new or gone:
             log.info(
@@ -132,9 +154,16 @@ class Gateway:
 
     async def read_indexes(self, seconds: float) -> None:
         """Returns when it is known what every worker serves now, or after so long: one may be hanging."""
-        reading = [asyncio.ensure_future(monitor.read_index()) for monitor in self._monitors.values()]
-        if reading:
-            _, late = await asyncio.wait(reading, timeout=seconds)
+        monitors = list(self._monitors.values())
+        # A few at a time: their answers may be long, and must not all come in the same turn of the loop.
+        few = max(_FEWEST_AT_A_TIME, len(monitors) // _MOST_TIMES)
+        late: set[asyncio.Future[None]] = set()
+        ends = asyncio.get_running_loop().time() + seconds
+        for start in range(0, len(monitors), few):
+            late |= {asyncio.ensure_future(monitor.read_index()) for monitor in monitors[start : start + few]}
+            _, late = await asyncio.wait(late, timeout=_PAUSE_FOR_HANGING)
+        if late:
+            _, late = await asyncio.wait(late, timeout=max(0.0, ends - asyncio.get_running_loop().time()))
             for task in late:
                 task.cancel()
 
@@ -148,6 +177,11 @@ class Gateway:
         self.execute(self.machine.endpoint_lost(member.endpoint, self.clock()))
 
     # Events.
+
+    def stream_opened(self, stream: CallerStream) -> None:
+        """A streaming call begins; its first message may be a while away."""
+        self.streams.add(stream)
+        self._streams_due = min(self._streams_due, stream.deadline)
 
     def arrive(self, request: CallerRequest) -> None:
         """A codec has read a request."""
@@ -338,13 +372,28 @@ class Gateway:
 
     def unserved(self) -> dict[str, str]:
         """Committed models of which a request would not be answered now, and why."""
-        found = {}
-        for name in self.fleet.committed:
-            served = self.fleet.models.get(name)
-            reason = served.unserved(served.current) if served is not None else ""
+        found: dict[str, str] = {}
+        for _ in self._find_unserved(found):
+            pass
+        return found
+
+    async def find_unserved(self) -> dict[str, str]:
+        """The same, in turns of the loop."""
+        found: dict[str, str] = {}
+        await _in_turns(self._find_unserved(found))
+        return found
+
+    def _find_unserved(self, found: dict[str, str]) -> Iterator[None]:
+        for number, name in enumerate(list(self.fleet.committed), 1):
+            try:
+                served = self.fleet.model(name)
+            except NotFound:
+                continue  # more models than a gateway serves, or not committed any more
+            reason = served.unserved(served.current)
             if reason:
                 found[name] = reason
-        return found
+            if not number % _LOOKED_AT_PER_TURN:
+                yield
 
     def worker_faults(self) -> dict[str, str]:
         """By address: workers that get no requests now, or none for some models, and why."""
@@ -355,7 +404,7 @@ class Gateway:
                 found[address] = member.fault
             elif member.endpoint.ejected_until > now:
                 found[address] = "left out as an outlier: it fails or is slow beside the others"
-            elif differs := mismatch(member.serves or {}, self.fleet.committed):
+            elif differs := self._mismatches.of(member.serves or _NOTHING, self.fleet.committed):
                 found[address] = differs
         return found
 
@@ -379,32 +428,59 @@ class Gateway:
     # By the clock.
 
     async def run(self) -> None:
-        """Sweeps until cancelled."""
+        """What happens by the clock, until cancelled."""
+        await asyncio.gather(self._keep_sweeping(), self._keep_settled())
+
+    async def _keep_sweeping(self) -> None:
         refreshed = outliers_at = self.clock()
         while True:
             await self._pause()
             now = self.clock()
-            self.sweep(now)
+            await _in_turns(self._sweep(now))
             if now - refreshed >= _REFRESH_NS:
                 refreshed = now
-                self.refresh(now)
+                await _in_turns(self.fleet.tick(now))
+                self.execute(self.machine.sweep(self.clock()))
             if now - outliers_at >= SECOND:
                 outliers_at = now
                 self.judge(now)
 
+    async def _keep_settled(self) -> None:
+        while True:
+            await asyncio.sleep(_SETTLE)
+            if self.fleet.is_unsettled:
+                await self.settle()
+
+    async def settle(self) -> None:
+        """Bring every model up to date with what is known of the endpoints and with what is committed."""
+        for _ in self.fleet.settle():
+            self._freezer.made(self.fleet.news.replicas_made)
+            await asyncio.sleep(0)
+
     def sweep(self, now: int) -> None:
         """Every few ms: requests that are due."""
+        for _ in self._sweep(now):
+            pass
+
+    def _sweep(self, now: int) -> Iterator[None]:
+        """The same; yields between two turns of the loop: thousands may be due at once, and each is answered."""
         if self.machine.open:
-            for request in [one for one in self.machine.open if now >= one.due_at]:
+            for number, request in enumerate(self.machine.take_due(now), 1):
                 self._due(request, now)
-        if self.streams:
-            for stream in [one for one in self.streams if now >= one.deadline and one not in self.machine.open]:
+                if not number % _DUE_PER_TURN:
+                    yield
+        if self.streams and now >= self._streams_due:
+            self._streams_due = min(stream.deadline for stream in self.streams)
+            expired = [one for one in self.streams if now >= one.deadline and one not in self.machine.open]
+            for number, stream in enumerate(expired, 1):
                 self._expire(stream)
+                if not number % _DUE_PER_TURN:
+                    yield
         if self.fleet.holding:
             self.execute(self.machine.expire_held(now))
 
     def refresh(self, now: int) -> None:
-        """Ten times a second: eligible replicas, suspects."""
+        """Ten times a second: eligible replicas, counts, suspects."""
         self.fleet.refresh(now)
         self.execute(self.machine.sweep(now))
 
@@ -412,7 +488,7 @@ class Gateway:
         """Once a second: outliers, samples."""
         self.sampling.sweep(now)
         for ejection in self.outliers.tick(now):
-            log.warning("a worker is left out", worker=ejection.endpoint.address, reason=ejection.reason)
+            self.fleet.ejected(ejection)
 
     async def _pause(self) -> None:
         """Until the next sweep. The first request after a rest begins a short pause: its time may be shorter than the
@@ -459,3 +535,9 @@ class Gateway:
         await asyncio.gather(*(monitor.stop() for monitor in self._monitors.values()))
         for member in self.fleet.members.values():
             member.close()
+
+
+async def _in_turns(steps: Iterator[None]) -> None:
+    """Do the steps, each in a turn of the loop of its own."""
+    for _ in steps:
+        await asyncio.sleep(0)

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.registry import Collector
 
+from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import now_ns
 from isochrone.errors import MethodNotAllowed, NotFound
 from isochrone.gateway.control_calls.evaluation_pages import EvaluationPages
+from isochrone.observe.metrics_pieces import MetricsPieces
 from isochrone.observe.snapshot import WireSnapshot
 from isochrone.observe.wire_metrics import wire_metrics
 from isochrone.protocol.rest.answers import ErrorRoute
 from isochrone.wire.exchange import Exchange, Head, Route
 
 if TYPE_CHECKING:
+    from isochrone.gateway.fleet.commitment import Commitment
+    from isochrone.gateway.fleet.member import Member
+    from isochrone.gateway.fleet.served_model import ServedModel
     from isochrone.gateway.gateway import Gateway
 
 _PREFIX = "isochrone_gateway_"
@@ -44,37 +50,62 @@ _DECISIONS = {
     "shadow_copies": "Copies sent to a shadow",
     "shadow_copies_left_out": "Copies that were not made because too many were in flight",
 }
-#: Seconds.
+#: Models whose samples are rendered in one turn of the loop: some 0.2 ms each.
+_MODELS_PER_PIECE = 2
+#: The same of workers and committed versions, which have fewer samples each.
+_PER_PIECE = 8
 
 
 class GatewayCollector(Collector):
-    """Reads the gateway's state when the page is asked for."""
+    """Reads the gateway's state when the page is asked for: all at once, or in ``pieces``."""
 
     def __init__(self, gateway: Gateway, wire: Callable[[], WireSnapshot]) -> None:
         self._gateway = gateway
         self._wire = wire
 
     def collect(self) -> Iterator[Metric]:
-        gateway = self._gateway
+        yield from self._of_models(list(self._gateway.fleet.models.values()))
+        fleet = self._gateway.fleet
+        yield from self._of_gateway(list(fleet.committed.items()), list(fleet.members.values()))
+
+    def pieces(self) -> Iterator[Iterator[Metric]]:
+        """The same families, each with the samples of a few models at a time."""
+        models = list(self._gateway.fleet.models.values())
+        for start in range(0, max(1, len(models)), _MODELS_PER_PIECE):
+            yield self._of_models(models[start : start + _MODELS_PER_PIECE])
+        committed = list(self._gateway.fleet.committed.items()) if self._gateway.fleet.is_led else []
+        for start in range(0, len(committed), _PER_PIECE):
+            yield self._versions(committed[start : start + _PER_PIECE])
+        members = list(self._gateway.fleet.members.values())
+        for start in range(0, len(members), _PER_PIECE):
+            yield self._workers(members[start : start + _PER_PIECE])
+        yield self._of_gateway((), ())
+
+    def _of_models(self, models: Sequence[ServedModel]) -> Iterator[Metric]:
         for name, text, attribute in _COUNTERS:
             family = CounterMetricFamily(_PREFIX + name, text, labels=("model",))
-            for served in gateway.fleet.models.values():
+            for served in models:
                 family.add_metric((served.name,), getattr(served, attribute))
             yield family
-        yield from self._decisions()
+        yield from self._decisions(models)
         now = now_ns()
         quarantined = GaugeMetricFamily(
             _PREFIX + "quarantined", "Different requests that are rejected now", labels=("model",)
         )
-        for name in gateway.fleet.models:
-            quarantined.add_metric((name,), gateway.machine.suspected.cases.quarantined(name, now))
+        for served in models:
+            rejected = self._gateway.machine.suspected.cases.quarantined(served.name, now)
+            quarantined.add_metric((served.name,), rejected)
         yield quarantined
+
+    def _of_gateway(self, committed: Sequence[tuple[str, Commitment]], members: Sequence[Member]) -> Iterator[Metric]:
+        """``committed``, ``members``: those whose samples have not come yet."""
+        gateway = self._gateway
         yield GaugeMetricFamily(_PREFIX + "in_flight", "Requests and streams under way", gateway.in_flight)
-        yield from self._epochs()
-        yield from self._workers()
+        yield from self._epochs(committed)
+        yield from self._workers(members)
         yield from wire_metrics(self._wire())
 
-    def _decisions(self) -> Iterator[Metric]:
+    def _decisions(self, models: Iterable[ServedModel]) -> Iterator[Metric]:
         """What admission, tiers, shadows and policies have decided."""
         families = {
             name: CounterMetricFamily(_PREFIX + name, text, labels=("model",)) for name, text in _DECISIONS.items()
@@ -84,7 +115,7 @@ class GatewayCollector(Collector):
             "Decisions of the routing policy by kind",
             labels=("model", "version", "policy", "decision"),
         )
-        for served in self._gateway.fleet.models.values():
+        for served in models:
             admission, shadow = served.admission, served.shadow
             values = {
                 "admission_moved": admission.moved,
@@ -106,22 +137,25 @@ class GatewayCollector(Collector):
                 policies.add_metric((served.name, *labels), count)
         yield from (*families.values(), policies)
 
-    def _epochs(self) -> Iterator[Metric]:
+    def _epochs(self, committed: Sequence[tuple[str, Commitment]]) -> Iterator[Metric]:
         """Of a gateway that is led by a control plane."""
         fleet = self._gateway.fleet
         if not fleet.is_led:
             return
         yield GaugeMetricFamily(_PREFIX + "epoch", "The committed epoch that is served", fleet.epoch)
-        versions = GaugeMetricFamily(_PREFIX + "version", "The committed version", labels=("model",))
-        for name, committed in fleet.committed.items():
-            if committed.version.isdigit():
-                versions.add_metric((name,), int(committed.version))
-        yield versions
+        yield from self._versions(committed)
         held = HistogramMetricFamily(_PREFIX + "hold_seconds", "How long requests were held by strict switches")
         held.add_metric((), fleet.hold_times.buckets(), fleet.hold_times.seconds)
         yield held
 
-    def _workers(self) -> Iterator[Metric]:
+    def _versions(self, committed: Sequence[tuple[str, Commitment]]) -> Iterator[Metric]:
+        versions = GaugeMetricFamily(_PREFIX + "version", "The committed version", labels=("model",))
+        for name, each in committed:
+            if each.version.isdigit():
+                versions.add_metric((name,), int(each.version))
+        yield versions
+
+    def _workers(self, members: Sequence[Member]) -> Iterator[Metric]:
         now = now_ns()
         healthy = GaugeMetricFamily(_PREFIX + "worker_healthy", "1: takes requests", labels=("worker",))
         ejected = GaugeMetricFamily(_PREFIX + "worker_ejected", "1: left out as an outlier", labels=("worker",))
@@ -130,8 +164,8 @@ class GatewayCollector(Collector):
         foreign = CounterMetricFamily(
             _PREFIX + "worker_foreign_answers", "Answers that were not the protocol's", labels=("worker",)
         )
-        for address, member in self._gateway.fleet.members.items():
-            endpoint = member.endpoint
+        for member in members:
+            endpoint, address = member.endpoint, member.endpoint.address
             healthy.add_metric((address,), float(endpoint.healthy))
             ejected.add_metric((address,), float(endpoint.ejected_until > now))
             in_flight.add_metric((address,), endpoint.in_flight)
@@ -144,9 +178,9 @@ class GatewayMetricsApplication:
     """GET /metrics, for Prometheus."""
 
     def __init__(self, gateway: Gateway, wire: Callable[[], WireSnapshot]) -> None:
-        self._registry = CollectorRegistry()
-        self._registry.register(GatewayCollector(gateway, wire))
-        ProcessCollector(registry=self._registry)
+        self._collector = GatewayCollector(gateway, wire)
+        self._process = ProcessCollector(registry=None)
+        self._rendering = BackgroundTasks()
         self._pages = EvaluationPages(gateway.evaluations, gateway.sample, lambda: gateway.control_token)
 
     def route(self, head: Head) -> Route:
@@ -158,14 +192,26 @@ class GatewayMetricsApplication:
             return ErrorRoute(NotFound(f"no such path: {path.decode('latin-1')[:200]}; metrics are under /metrics"))
         if head.method not in (b"GET", b"HEAD"):
             return ErrorRoute(MethodNotAllowed("/metrics: expected GET"))
-        return _MetricsRoute(self._registry, (head.get(b"accept") or b"").decode("latin-1"))
+        return _MetricsRoute(self, (head.get(b"accept") or b"").decode("latin-1"))
+
+    def answer(self, exchange: Exchange, accept: str) -> None:
+        self._rendering.start(self._answer(exchange, accept))
+
+    async def _answer(self, exchange: Exchange, accept: str) -> None:
+        """Render the page, a piece in each turn of the loop."""
+        encode, content_type = choose_encoder(accept)
+        page = MetricsPieces(encode)
+        for piece in self._collector.pieces():
+            page.add(piece)
+            await asyncio.sleep(0)
+        page.add(self._process.collect())
+        exchange.respond(200, ((b"content-type", content_type.encode()),), [page.page()])
 
 
 class _MetricsRoute(Route):
-    def __init__(self, registry: CollectorRegistry, accept: str) -> None:
-        self._registry = registry
+    def __init__(self, application: GatewayMetricsApplication, accept: str) -> None:
+        self._application = application
         self._accept = accept
 
     def handle(self, exchange: Exchange) -> None:
-        encode, content_type = choose_encoder(self._accept)
-        exchange.respond(200, ((b"content-type", content_type.encode()),), [encode(self._registry)])
+        self._application.answer(exchange, self._accept)

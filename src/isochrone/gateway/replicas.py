@@ -6,6 +6,7 @@ gateway and the simulator both keep them, by the same three calls: ``sent``, ``e
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 #: A load report is used for this long.
@@ -33,6 +34,48 @@ class LoadReport(NamedTuple):
     draining: bool = False
 
 
+NO_REPORT = LoadReport(0, 0)
+
+
+class EndpointReport:
+    """A worker's answer to a probe: of its load alone, not of a model's."""
+
+    __slots__ = ("at", "endpoint", "report", "revision")
+
+    def __init__(self, endpoint: Endpoint, report: LoadReport, at: int) -> None:
+        self.endpoint = endpoint
+        self.report = report
+        self.at = at
+        #: Kept by ``endpoint_news``.
+        self.revision = 0
+
+    def of(self, replica: Replica) -> LoadReport:
+        """What it says of one replica. A probe reports no times of a model: those of the last answer are kept.
+
+        The wait is a time from then on, so what has passed of it is over; a probe must not make it new.
+        """
+        report, known = self.report, replica.report
+        wait_ns = max(0, known.wait_ns - (self.at - replica.reported_at)) if report.queue and known.wait_ns else 0
+        if not (wait_ns or known.run_ns or known.alone_ns or report.wait_ns or report.run_ns or report.alone_ns):
+            return report
+        in_flight, queue, _, _, _, free_memory, draining = report
+        return LoadReport(in_flight, queue, wait_ns, known.run_ns, known.alone_ns, free_memory, draining)
+
+
+class PendingReport(EndpointReport):
+    """A server's metrics page: how many requests of each model wait there, from everybody."""
+
+    __slots__ = ("_everybody", "_pending")
+
+    def __init__(self, endpoint: Endpoint, pending: Mapping[str, int], at: int) -> None:
+        super().__init__(endpoint, NO_REPORT, at)
+        self._pending = pending
+        self._everybody = sum(pending.values())
+
+    def of(self, replica: Replica) -> LoadReport:
+        return LoadReport(max(self.endpoint.in_flight, self._everybody), self._pending.get(replica.model, 0))
+
+
 class Endpoint:
     """One worker, whatever it serves."""
 
@@ -47,6 +90,8 @@ class Endpoint:
         "heard_at",
         "in_flight",
         "joined_at",
+        "news",
+        "news_at",
         "region",
         "removed",
         "reports",
@@ -74,6 +119,9 @@ class Endpoint:
         self.reports = False
         #: When anything at all last came from it: an answer, a probe's answer.
         self.heard_at = 0
+        #: Its last report that came without an answer, for its replicas to take; and when that came (0: never).
+        self.news: EndpointReport | None = None
+        self.news_at = 0
         #: The shell's own: what it sends through.
         self.handle: Any = None
 
@@ -93,6 +141,7 @@ class Replica:
         "error_rate",
         "in_flight",
         "latency_ns",
+        "model",
         "peak_ns",
         "report",
         "reported_at",
@@ -102,14 +151,15 @@ class Replica:
         "well_ns",
     )
 
-    def __init__(self, endpoint: Endpoint, weight: float = 1.0) -> None:
+    def __init__(self, endpoint: Endpoint, weight: float = 1.0, model: str = "") -> None:
         self.endpoint = endpoint
+        self.model = model
         #: Share of traffic relative to others, below 1 while it starts slowly.
         self.weight = weight
         #: Requests of this model from this gateway under way on it.
         self.in_flight = 0
         #: Its last load report, when that came (0: never), and how many requests were sent to it since.
-        self.report = LoadReport(0, 0)
+        self.report = NO_REPORT
         self.reported_at = 0
         self.sent_since = 0
         #: Measured here: running mean of latency, 0 before the first answer.
@@ -126,8 +176,9 @@ class Replica:
         self.asked_at = 0
         self.well = 0
         self.well_ns = 0
-        #: Mean latency by requests in flight when they were sent.
-        self._by_load = [0.0] * _LOAD_CLASSES
+        #: Mean latency by requests in flight when they were sent; None: nothing is known. A gateway may have a hundred
+        #: thousand replicas, and few of them are used.
+        self._by_load: list[float] | None = None
 
     def __repr__(self) -> str:
         return f"<Replica {self.endpoint.address} in_flight={self.in_flight}>"
@@ -136,6 +187,8 @@ class Replica:
 
     def sent(self) -> int:
         """A request goes to it; returns the load it was sent at, which ``ended`` wants back."""
+        if self.endpoint.news_at > self.reported_at:
+            self.hear()
         self.endpoint.in_flight += 1
         self.in_flight += 1
         self.sent_since += 1
@@ -162,8 +215,11 @@ class Replica:
             return
         # It reports no load: the latency at such a load stands in for it.
         index = min(load.bit_length(), _LOAD_CLASSES - 1)
-        seen = self._by_load[index]
-        self._by_load[index] = seen + (latency_ns - seen) * _GAIN if seen else float(latency_ns)
+        by_load = self._by_load
+        if by_load is None:
+            by_load = self._by_load = [0.0] * _LOAD_CLASSES
+        seen = by_load[index]
+        by_load[index] = seen + (latency_ns - seen) * _GAIN if seen else float(latency_ns)
 
     def dropped(self) -> None:
         """A request is over and says nothing of the replica: its caller has gone, or a hedge won."""
@@ -179,10 +235,20 @@ class Replica:
         if report.free_memory >= 0:
             self.endpoint.free_memory = report.free_memory
 
+    def hear(self) -> None:
+        """Take its endpoint's report. Whoever reads the report calls this first, if ``news_at`` is later."""
+        news = self.endpoint.news
+        if news is not None:
+            self.report = news.of(self)
+            self.reported_at = news.at
+            self.sent_since = 0
+
     # Estimates for policies.
 
     def load(self, now: int) -> int:
         """Requests in flight on it: by its report and what was sent since, or from this gateway alone."""
+        if self.endpoint.news_at > self.reported_at:
+            self.hear()
         if now - self.reported_at <= FRESH_NS and self.reported_at:
             reported = self.report.in_flight + self.sent_since
             return reported if reported > self.in_flight else self.in_flight
@@ -193,11 +259,13 @@ class Replica:
 
         A replica that fails is expected to take longer, in proportion.
         """
+        if self.endpoint.news_at > self.reported_at:
+            self.hear()
         report = self.report
         run_ns = report.run_ns
         if run_ns and now - self.reported_at <= FRESH_NS:
             expected = float(report.wait_ns + run_ns)
         else:
             index = min((self.in_flight + 1).bit_length(), _LOAD_CLASSES - 1)
-            expected = self._by_load[index] or self.latency_ns
+            expected = (self._by_load[index] if self._by_load is not None else 0.0) or self.latency_ns
         return expected * (1 + 8 * self.error_rate)

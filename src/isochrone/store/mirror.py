@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import structlog
 
@@ -31,6 +31,8 @@ class Mirror:
         #: Whether it is up to date; if not, ``error`` has the reason.
         self.connected = False
         self.error = ""
+        #: The keys that the last change wrote or deleted.
+        self.recent: Collection[str] = ()
         #: Called on the loop after each complete change. They must not block.
         self.on_change: list[Callable[[], None]] = []
         self._waiting: set[asyncio.Future[None]] = set()
@@ -132,22 +134,24 @@ class Mirror:
             self._entries[entry.key] = entry
         for key in changes.deleted:
             self._entries.pop(key, None)
-        self._arrive(changes.revision, bool(changes.written or changes.deleted))
+        self._arrive(changes.revision, {*changes.deleted, *(entry.key for entry in changes.written)})
 
     def _adopt(self, snapshot: Snapshot) -> None:
-        differs = self._entries != snapshot.entries
-        if differs:
+        before, after = self._entries, snapshot.entries
+        differing = {key for key in before.keys() | after.keys() if before.get(key) != after.get(key)}
+        if differing:
             self._entries.clear()
             self._entries.update(snapshot.entries)
-        self._arrive(snapshot.revision, differs)
+        self._arrive(snapshot.revision, differing)
 
-    def _arrive(self, revision: int, differs: bool) -> None:
+    def _arrive(self, revision: int, differing: Collection[str]) -> None:
         self.revision = revision
         for waiting in self._waiting:
             if not waiting.done():
                 waiting.set_result(None)
-        if not differs:
+        if not differing:
             return
+        self.recent = differing
         for callback in list(self.on_change):
             try:
                 callback()

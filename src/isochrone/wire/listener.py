@@ -25,6 +25,8 @@ from isochrone.wire.turn import Turn
 
 #: Seconds between sweeps; also the unit of ``tick``.
 _SWEEP = 1.0
+#: Connections checked in one turn of the loop: some 1 µs each.
+_CHECKED_PER_TURN = 256
 #: Seconds without progress after which a connection counts as stalled.
 _STALLED = 5.0
 #: Seconds in which a recently used connection may send one more request when the server stops.
@@ -61,6 +63,7 @@ class Listener:
         self.refused = 0
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._checking: asyncio.Handle | None = None
         self._empty: asyncio.Event | None = None
 
     async def start(self, host: str, port: int, *, reuse_port: bool = False, accepting: bool = True) -> int:
@@ -120,8 +123,9 @@ class Listener:
         left = list(self.connections)
         for connection in left:
             connection.transport.abort()
-        if self._sweeper is not None:
-            self._sweeper.cancel()
+        for handle in (self._sweeper, self._checking):
+            if handle is not None:
+                handle.cancel()
         return len(left)
 
     def forget(self, connection: Connection | _Sniffer) -> None:
@@ -142,12 +146,23 @@ class Listener:
         # Scheduled first, so that an exception in a connection does not end the sweeps.
         self._sweeper = self.loop.call_later(_SWEEP, self._sweep)
         self.tick += 1
-        stalled = 0
-        for connection in list(self.connections):
-            connection.check_timeouts(self.tick)
-            stalled += connection.is_stalled(self.tick, _STALLED)
-        self.stalled = stalled
         warn_if_exhausted()
+        self._check(list(self.connections), 0)
+
+    def _check(self, unchecked: list[Connection | _Sniffer], stalled: int) -> None:
+        """Check some of these connections now, and the others in the next turns of the loop."""
+        some = unchecked[-_CHECKED_PER_TURN:]
+        del unchecked[-_CHECKED_PER_TURN:]
+        try:
+            for connection in some:
+                if connection in self.connections:
+                    connection.check_timeouts(self.tick)
+                    stalled += connection.is_stalled(self.tick, _STALLED)
+        finally:
+            if unchecked:
+                self._checking = self.loop.call_soon(self._check, unchecked, stalled)
+            else:
+                self.stalled = stalled
 
 
 class _Sniffer(asyncio.Protocol):

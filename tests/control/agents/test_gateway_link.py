@@ -6,10 +6,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
+from isochrone.control.agents import gateway_records
 from isochrone.control.agents.gateway_link import GatewayLink
 from isochrone.control.agents.gateway_registration import NameTaken
 from isochrone.control.agents.link_rules import LinkRules
@@ -288,6 +290,39 @@ def test_a_worker_whose_record_is_damaged_stays(tmp_path: Path) -> None:
             await until(lambda: set(led.registered.faults) == {KEYS.worker("w1"), KEYS.worker("w3")})
             await led.delete(KEYS.worker("w3"))
             await until(lambda: set(led.registered.faults) == {KEYS.worker("w1")})
+
+    run(scenario, tmp_path)
+
+
+def test_only_records_that_changed_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[str] = []
+
+    def counting(value: bytes, kind: type[Any]) -> Any:
+        record = decode(value, kind)
+        if kind is WorkerRecord:
+            decoded.append(record.name)
+        return record
+
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            for number in range(20):
+                await led.put(KEYS.worker(f"w{number}"), WorkerRecord(f"w{number}", "127.0.0.1", 9000 + number, 1))
+            monkeypatch.setattr(gateway_records, "decode", counting)
+            members = dict(led.gateway.fleet.members)
+            assert len(members) == 20
+            for number in range(5):
+                await led.put(KEYS.events + str(number), b"{}")
+            assert decoded == []
+            again = WorkerRecord("w3", "127.0.0.1", 9003, 1, incarnation="again")
+            await led.put(KEYS.worker("w3"), again)
+            assert decoded == ["w3"]
+            assert led.gateway.fleet.members == members
+            await led.put(KEYS.worker("w3"), WorkerRecord("w3", "127.0.0.1", 9103, 1))
+            assert set(led.gateway.fleet.members) ^ set(members) == {"127.0.0.1:9003", "127.0.0.1:9103"}
+            await led.put(KEYS.drains + "w4", b"")
+            assert "127.0.0.1:9004" not in led.gateway.fleet.members
+            await led.delete(KEYS.drains + "w4")
+            assert "127.0.0.1:9004" in led.gateway.fleet.members
 
     run(scenario, tmp_path)
 

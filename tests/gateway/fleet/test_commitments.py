@@ -149,7 +149,24 @@ class TestCanary:
         assert served.evaluation is counts
         fleet.commit(3, committed("2", 3))
         assert served.evaluation is None
-        assert served.plain
+        assert served.current is served.plain
+
+
+class TestEpochAfterEpoch:
+    def test_what_an_epoch_does_not_change_stays_the_same_object(self) -> None:
+        first = EpochRecord(
+            1, {"m": Assignment("1", "a"), "n": Assignment("1", "b"), "e": Assignment("1", stages=("n",))}
+        )
+        before = commitments(first)
+        second = EpochRecord(2, {**first.models, "m": Assignment("2", "c", "1", "a", epoch=2)})
+        after = commitments(second, (first, before))
+        assert after == {**before, "m": commitments(second)["m"]}
+        assert [name for name in after if after[name] is before[name]] == ["n", "e"]
+        # A stage's version is part of its ensemble.
+        third = EpochRecord(3, {**second.models, "n": Assignment("2", "d", epoch=3)})
+        last = commitments(third, (second, after))
+        assert last["m"] is after["m"]
+        assert last["e"].stages == {"1": b"n=2"}
 
 
 class TestStages:
@@ -292,7 +309,7 @@ class TestHolding:
         fleet = make_fleet()
         add_members(fleet, BOTH)
         fleet.lead()
-        fleet.epochs[1] = committed("1")
+        fleet.commit(1, committed("1"))
         fleet.hold(["m"])
         assert fleet.model("m").is_held
 

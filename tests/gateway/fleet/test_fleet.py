@@ -81,7 +81,7 @@ def test_in_a_led_fleet_an_unknown_index_or_digest_gets_nothing() -> None:
     fleet.lead()
     fleet.commit(1, {"m": Commitment(1, "1", {"1": "good"})})
     add_members(fleet, None, {"m": {"1": ""}}, {"m": {"1": "other"}}, {"m": {"1": "good"}})
-    eligible = fleet.models["m"].current.balancer.eligible
+    eligible = fleet.model("m").current.balancer.eligible
     assert [replica.endpoint.address for replica in eligible] == ["d:1"]
 
 
@@ -90,7 +90,7 @@ def test_a_triton_has_no_digest_and_serves_by_that_of_its_configuration() -> Non
     fleet.lead()
     fleet.commit(1, {"m": Commitment(1, "1", {"1": "config-abc"})})
     add_members(fleet, {"m": {"1": ""}}, {"m": {"1": "other"}}, None)
-    eligible = fleet.models["m"].current.balancer.eligible
+    eligible = fleet.model("m").current.balancer.eligible
     assert [replica.endpoint.address for replica in eligible] == ["a:1"]
 
 
@@ -100,6 +100,8 @@ def test_a_probe_is_news_for_every_model_of_the_server() -> None:
     replica_sets = [fleet.model(name).current for name in ("m", "n")]
     replica_sets[0].balancer.reported(replica_sets[0].replicas["a:1"], LoadReport(1, 1, wait_ns=7, run_ns=9), 5)
     fleet.reported(fleet.members["a:1"], LoadReport(4, 2), 10)
+    for replica_set in replica_sets:
+        replica_set.catch_up(10)
     reports = [replica_set.replicas["a:1"].report for replica_set in replica_sets]
     assert [(report.in_flight, report.queue) for report in reports] == [(4, 2), (4, 2)]
     # What only an answer of the model can tell is kept; of its wait, 5 ns are over.
@@ -116,6 +118,7 @@ def test_probes_do_not_renew_a_wait_that_is_over() -> None:
     for passed in (20, 40, 60, 150, 240):
         now = SECOND + passed * MILLISECOND
         fleet.reported(fleet.members["a:1"], LoadReport(1, 1), now)
+        replica_set.catch_up(now)
         assert replica.report.wait_ns == max(0, 50 - passed) * MILLISECOND
         assert replica.expected_ns(now) == (max(0, 50 - passed) + 1) * MILLISECOND
 
@@ -125,8 +128,10 @@ def test_a_worker_that_says_it_drains_gets_nothing_new() -> None:
     add_members(fleet, M, M)
     replica_set = fleet.model("m").current
     fleet.reported(fleet.members["a:1"], LoadReport(0, 0, draining=True), 10)
+    replica_set.catch_up(10)
     assert [replica.endpoint.address for replica in replica_set.balancer.eligible] == ["b:1"]
     fleet.reported(fleet.members["a:1"], LoadReport(0, 0), 20)
+    replica_set.catch_up(20)
     assert len(replica_set.balancer.eligible) == 2
 
 

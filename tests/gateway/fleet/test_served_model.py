@@ -66,4 +66,5 @@ class TestVersions:
         assert [replica_set.version for replica_set in replica_sets] == [str(number) for number in range(2, 500)]
         assert len(served.replica_sets) < 100
         fleet.rebuild()
+        assert served.current.version == "1"
         assert {version for version, _ in served.replica_sets} <= {"", "1"}

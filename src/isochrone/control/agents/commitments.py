@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from isochrone.control.state.records import Assignment, EpochRecord
 from isochrone.gateway.fleet.commitment import Commitment
@@ -10,9 +11,25 @@ from isochrone.gateway.traffic.canary import CanaryRules
 from isochrone.protocol.stages import stages_value
 
 
-def commitments(record: EpochRecord) -> dict[str, Commitment]:
-    """By model."""
-    return {name: _commitment(record, assignment) for name, assignment in record.models.items()}
+def commitments(
+    record: EpochRecord, before: tuple[EpochRecord, Mapping[str, Commitment]] | None = None
+) -> dict[str, Commitment]:
+    """By model. ``before``: an earlier record, and what this function made of it: where nothing has changed, the
+    commitment is the same object, so that a gateway looks at the changed ones alone."""
+    known_record, known = before or (EpochRecord(0), {})
+    found = {}
+    for name, assignment in record.models.items():
+        commitment = known.get(name)
+        # The stages of an ensemble are assignments of their own.
+        if commitment is None or assignment.stages or known_record.models.get(name) != assignment:
+            commitment = _same(commitment, _commitment(record, assignment))
+        found[name] = commitment
+    return found
+
+
+def _same(known: Commitment | None, made: Commitment) -> Commitment:
+    """The known one, if the two differ in their epochs alone."""
+    return known if known is not None and replace(made, epoch=known.epoch) == known else made
 
 
 def _commitment(record: EpochRecord, assignment: Assignment) -> Commitment:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 import structlog
@@ -59,7 +59,16 @@ class GatewayLink:
             self.mirror, keys, gateway, record.name, read_rules, rules, self._tasks, self._write
         )
         self._switching = GatewaySwitching(store, self.mirror, keys, gateway, record, rules, self._tasks, self._apply)
-        self._registration = GatewayRegistration(store, keys, self.mirror, self._current, rules.lease, name_taken)
+        self._registration = GatewayRegistration(
+            store,
+            keys,
+            self.mirror,
+            record,
+            self._current,
+            lambda: gateway.fleet.epoch,
+            rules.lease,
+            name_taken,
+        )
         gateway.fleet.lead()
         gateway.on_event = self._report_event
         gateway.control_token = record.control_token
@@ -76,7 +85,7 @@ class GatewayLink:
                 await asyncio.sleep(pause)
                 pause = min(2.0, pause * 2)
         await self._registration.start()
-        self.mirror.on_change.append(self._apply)
+        self.mirror.on_change.append(lambda: self._apply(self.mirror.recent))
         self._apply()
         # The first epoch is served when discovery has ended.
         await self._tasks.finish()
@@ -97,19 +106,22 @@ class GatewayLink:
         await self.mirror.stop()
         await self._store.close()
 
-    def _apply(self) -> None:
-        self._records.apply()
+    def _apply(self, changed: Collection[str] | None = None) -> None:
+        """``changed``: the keys that may differ from what is applied; None: any."""
+        self._records.apply(changed)
         # While the epoch cannot be read, nothing is released or acknowledged: requests may be held for that very epoch.
         if self._records.is_epoch_readable:
             with self._records.faults.reading(self._keys.switch):
                 self._switching.apply(self.mirror.entries.get(self._keys.switch))
 
-    def _current(self) -> GatewayRecord:
+    async def _current(self) -> GatewayRecord:
         """The record to register: the epoch that is served, and what would not be answered now."""
+        await self._gateway.settle()
+        unserved = await self._gateway.find_unserved()
         return msgspec.structs.replace(
             self._record,
             epoch=self._gateway.fleet.epoch,
-            unserved=_named(self._gateway.unserved()),
+            unserved=_named(unserved),
             workers=_named(self._gateway.worker_faults()),
             faults=_named(self._records.faults.reasons),
         )

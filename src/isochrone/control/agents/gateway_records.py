@@ -7,7 +7,7 @@ still answers, since only the store may have lost it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -92,23 +92,31 @@ class GatewayRecords:
         self._epoch_revision = self._fleet_revision = 0
         self._upstreams: tuple[Upstream, ...] = ()
         self._workers: dict[str, WorkerRecord] = {}
+        self._worker_revisions: dict[str, int] = {}
+        #: Names that get no new requests.
+        self._drained: set[str] = set()
         #: By key: the record of a worker that vanished, and until when it is kept.
         self._vanished: dict[str, tuple[WorkerRecord, float]] = {}
         #: Epochs in the order of the store, and the place of the one that is served: discovery takes a while, and an
         #: earlier epoch must not replace a later one. Their numbers do not show it: a restored backup goes back.
         self._epochs_received = self._epoch_served = 0
         self._served: EpochRecord | None = None
+        #: The last one that was read, and its commitments.
+        self._received: tuple[EpochRecord, Mapping[str, Commitment]] | None = None
 
     @property
     def is_epoch_readable(self) -> bool:
         return self._keys.epoch not in self.faults.reasons
 
-    def apply(self) -> None:
-        """Apply what changed. Called once per change of the mirror, which holds whole revisions only."""
+    def apply(self, changed: Collection[str] | None = None) -> None:
+        """Apply what changed. Called once per change of the mirror, which holds whole revisions only.
+
+        ``changed``: the keys that may differ from what is applied; None: any.
+        """
         entries, keys = self._mirror.entries, self._keys
         with self.faults.reading(keys.fleet):
             self._apply_rules(entries.get(keys.fleet))
-        self._apply_workers()
+        self._apply_workers(changed)
         with self.faults.reading(keys.epoch):
             self._apply_epoch(entries.get(keys.epoch))
         if not self.is_epoch_readable:
@@ -122,27 +130,44 @@ class GatewayRecords:
 
     # Workers.
 
-    def _apply_workers(self) -> None:
-        keys, faults = self._keys, self.faults
-        found: dict[str, WorkerRecord] = {}
-        for entry in self._mirror.under(keys.workers):
-            with faults.reading(entry.key):
-                found[entry.key] = decode(entry.value, WorkerRecord)
-            if entry.key in faults.reasons and entry.key in self._workers:
-                # The worker is there, though its record cannot be read: the last readable one stands.
-                found[entry.key] = self._workers[entry.key]
-        faults.forget_absent(self._mirror.entries)
-        drained = {entry.key.removeprefix(keys.drains) for entry in self._mirror.under(keys.drains)}
-        self._gateway.draining = self._name in drained
-        now = time.monotonic()
-        for key, record in self._workers.items():
-            if key not in found:
-                self._vanished[key] = (record, now + self._rules.linger)
-        for key in found:
-            self._vanished.pop(key, None)
-        self._workers = found
-        records = [*found.values(), *(record for record, _ in self._vanished.values())]
-        self._set_upstreams([record for record in records if record.name not in drained])
+    def _apply_workers(self, changed: Collection[str] | None) -> None:
+        keys, entries = self._keys, self._mirror.entries
+        is_whole = changed is None
+        if changed is None:
+            changed = [key for key in {**entries, **self._workers} if key.startswith((keys.workers, keys.drains))]
+        workers = [key for key in changed if key.startswith(keys.workers)]
+        drains = [key for key in changed if key.startswith(keys.drains)]
+        if self.faults.reasons:
+            self.faults.forget_absent(entries)
+        moved = [self._apply_worker(key, entries.get(key)) for key in workers]
+        if drains or is_whole:
+            self._drained = {key.removeprefix(keys.drains) for key in entries if key.startswith(keys.drains)}
+            self._gateway.draining = self._name in self._drained
+        if drains or is_whole or any(moved):
+            self._set_upstreams()
+
+    def _apply_worker(self, key: str, entry: Entry | None) -> bool:
+        """Take one worker's record; whether requests go elsewhere for it."""
+        before = self._workers.get(key)
+        if entry is None:
+            if before is not None:
+                self._vanished[key] = (before, time.monotonic() + self._rules.linger)
+                del self._workers[key]
+            return False  # it is kept for a while
+        if self._worker_revisions.get(key) == entry.revision:
+            return False
+        self._worker_revisions[key] = entry.revision
+        read: list[WorkerRecord] = []
+        with self.faults.reading(key):
+            read.append(decode(entry.value, WorkerRecord))
+        # A worker whose record cannot be read is there: the last readable one stands.
+        record = read[0] if read else before
+        if record is None:
+            return False
+        vanished = self._vanished.pop(key, None)
+        self._workers[key] = record
+        known = before if before is not None else vanished[0] if vanished is not None else None
+        return known is None or _upstream(known) != _upstream(record) or known.name != record.name
 
     def drop_vanished(self) -> None:
         """Stop using workers whose records have been gone for too long."""
@@ -152,21 +177,16 @@ class GatewayRecords:
         if overdue and self._mirror.connected:
             for key in overdue:
                 del self._vanished[key]
-            self._apply_workers()
+                self._worker_revisions.pop(key, None)
+            self._set_upstreams()
 
-    def _set_upstreams(self, records: Sequence[WorkerRecord]) -> None:
+    def _set_upstreams(self) -> None:
         found: dict[str, Upstream] = {}
-        for record in records:
-            upstream = Upstream(
-                record.host,
-                record.port,
-                record.grpc_port,
-                0 if record.kind == "isochrone" else record.metrics_port,
-                record.tier,
-                record.device,
-                record.region,
-            )
-            found.setdefault(upstream.address, upstream)
+        records = [self._workers[key] for key in sorted(self._workers)]
+        for record in (*records, *(record for record, _ in self._vanished.values())):
+            if record.name not in self._drained:
+                upstream = _upstream(record)
+                found.setdefault(upstream.address, upstream)
         upstreams = tuple(found.values())
         if upstreams != self._upstreams:
             self._upstreams = upstreams
@@ -178,27 +198,34 @@ class GatewayRecords:
         if entry is None or entry.revision == self._epoch_revision:
             return
         record = decode(entry.value, EpochRecord)
-        committed = commitments(record)
         self._epoch_revision = entry.revision
         self._epochs_received += 1
         if self._gateway.fleet.holding:
             # Discovery was done before the switch was acknowledged; now requests wait.
-            self._commit(record, committed, self._epochs_received)
+            self._commit(record, self._commitments(record), self._epochs_received)
         else:
-            self._tasks.start(self._discover_and_commit(record, committed, self._epochs_received))
+            self._tasks.start(self._discover_and_commit(record, self._epochs_received))
 
-    async def _discover_and_commit(self, record: EpochRecord, committed: Mapping[str, Commitment], place: int) -> None:
+    def _commitments(self, record: EpochRecord) -> Mapping[str, Commitment]:
+        committed = commitments(record, self._received)
+        self._received = record, committed
+        return committed
+
+    async def _discover_and_commit(self, record: EpochRecord, place: int) -> None:
+        # In a turn of the loop of its own: that of the decoding is long enough where there are thousands of models.
+        committed = self._commitments(record)
         await discover(self._gateway, {name: model.version for name, model in record.models.items()}, self._rules)
         self._commit(record, committed, place)
 
     def _commit(self, record: EpochRecord, committed: Mapping[str, Commitment], place: int) -> None:
         if place <= self._epoch_served:
             return
-        self._epoch_served, self._served = place, record
+        before, self._served = self._served, record
+        self._epoch_served = place
         if record.epoch <= self._gateway.fleet.epoch:
             log.error("the store went back", epoch=record.epoch, served=self._gateway.fleet.epoch)
         self._gateway.fleet.commit(record.epoch, committed)
-        log.info("epoch", epoch=record.epoch, versions={name: model.version for name, model in record.models.items()})
+        log.info("epoch", epoch=record.epoch, models=len(record.models), versions=_changed_versions(record, before))
         if not self.is_epoch_readable:
             # The record was damaged during discovery.
             self._offer()
@@ -209,3 +236,25 @@ class GatewayRecords:
         if offered is not None:
             compare, put = offered
             self._tasks.start(self._write(put, compare))
+
+
+def _upstream(record: WorkerRecord) -> Upstream:
+    return Upstream(
+        record.host,
+        record.port,
+        record.grpc_port,
+        0 if record.kind == "isochrone" else record.metrics_port,
+        record.tier,
+        record.device,
+        record.region,
+    )
+
+
+def _changed_versions(record: EpochRecord, before: EpochRecord | None) -> dict[str, str]:
+    """Of each model that another version is served of than before."""
+    known = before.models if before is not None else {}
+    return {
+        name: model.version
+        for name, model in record.models.items()
+        if name not in known or known[name].version != model.version
+    }

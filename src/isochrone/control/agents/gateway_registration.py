@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -23,6 +23,8 @@ log = structlog.get_logger()
 
 #: Seconds between two reports that differ only in the health of workers: a flapping worker must not flood the store.
 _REPORT_SECONDS = 0.25
+#: Seconds between two looks at the whole record: the store may change far more often, and a look is at every model.
+_LOOK_SECONDS = 0.1
 #: Seconds beyond a lease before a name counts as held by a living gateway.
 _MARGIN = 1.0
 
@@ -32,14 +34,17 @@ class NameTaken(AlreadyExists):
 
 
 class GatewayRegistration:
-    """One gateway's. ``current``: its present record; ``lost``: called when another gateway has the name."""
+    """One gateway's. ``own``: its name; ``current``: its present record, ``epoch``: the epoch in it; ``lost``: called
+    when another gateway has the name."""
 
     def __init__(
         self,
         store: Store,
         keys: Keys,
         mirror: Mirror,
-        current: Callable[[], GatewayRecord],
+        own: GatewayRecord,
+        current: Callable[[], Awaitable[GatewayRecord]],
+        epoch: Callable[[], int],
         lease_seconds: float,
         lost: Callable[[NameTaken], None],
     ) -> None:
@@ -47,15 +52,16 @@ class GatewayRegistration:
         self._keys = keys
         self._mirror = mirror
         self._current = current
+        self._epoch = epoch
         self._lease_seconds = lease_seconds
         self._lost = lost
         self._lease: Lease | None = None
-        own = current()
         self._name, self._incarnation = own.name, own.incarnation
         self._key, self._known_key = keys.gateway(own.name), keys.known_gateway(own.name)
         #: The record that was written last, and when; None: none yet.
         self._written: GatewayRecord | None = None
         self._written_at = 0.0
+        self._looked_at = 0.0
 
     async def start(self) -> None:
         """Return when the gateway is registered. Wait for the store, and for the lease of a dead gateway of this name.
@@ -129,7 +135,7 @@ class GatewayRegistration:
             raise NameTaken(
                 f"the gateway name '{self._name}' is in use by {_holder(entry)}; give each gateway its own --name"
             )
-        record = self._current()
+        record = await self._current()
         outcome = await self._store.transact(
             # If two gateways start at once, one of them writes and the other reads again.
             (Compare(self._key, entry.revision if entry is not None else 0),),
@@ -158,7 +164,11 @@ class GatewayRegistration:
 
     async def _report(self) -> None:
         """Write the present record and, if the epoch changed, the key that outlives the registration."""
-        record, written = self._current(), self._written
+        written, now = self._written, time.monotonic()
+        if written is not None and written.epoch == self._epoch() and now - self._looked_at < _LOOK_SECONDS:
+            return
+        self._looked_at = now
+        record = await self._current()
         if record == written or self._lease is None:
             return
         epoch_changed = written is None or written.epoch != record.epoch

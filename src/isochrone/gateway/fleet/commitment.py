@@ -19,8 +19,9 @@ ANY_EPOCH = b"current"
 
 @dataclass(frozen=True, slots=True)
 class Commitment:
-    """One model in one epoch."""
+    """One model in one epoch, and in those after it that do not change it."""
 
+    #: The first of them.
     epoch: int
     version: str
     #: Of every version that may be asked for, this one included: its digest; "": its servers tell none.

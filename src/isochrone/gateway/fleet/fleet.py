@@ -1,8 +1,13 @@
-"""The servers behind a gateway, and the models they serve. Kept on the loop's thread; monitors tell what changed."""
+"""The servers behind a gateway, and the models they serve. Kept on the loop's thread; monitors tell what changed.
+
+There may be thousands of models on thousands of servers, and the loop must never be held for long. A change marks what
+depends on it, in a time that does not depend on models times servers. A model takes the change before it places its
+next request (``ServedModel.outdated``, ``endpoint_news``). ``settle`` and ``tick`` do the rest, a little per turn.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from random import Random
 
@@ -11,10 +16,11 @@ import structlog
 from isochrone.clock import now_ns
 from isochrone.errors import InvalidArgument, NotFound, Unavailable
 from isochrone.gateway.fleet.commitment import Commitment
+from isochrone.gateway.fleet.endpoint_news import EndpointNews
 from isochrone.gateway.fleet.hold_times import HoldTimes
 from isochrone.gateway.fleet.member import Member
 from isochrone.gateway.fleet.served_model import PolicyMaker, ServedModel, policy_of_rules
-from isochrone.gateway.replicas import LoadReport
+from isochrone.gateway.replicas import EndpointReport, LoadReport, PendingReport
 from isochrone.gateway.resilience.outliers import Ejection, Outliers
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.traffic.affinity import AGENT_HEADER
@@ -30,6 +36,12 @@ log = structlog.get_logger()
 _EPOCHS_KEPT = 2
 #: Models a gateway keeps replica sets for; more are served without a replica set of their own.
 _MAX_GROUPS = 10_000
+#: Replicas looked at in one turn of the loop: some 0.1 µs each by ``tick``, 1 µs by ``settle``.
+_TICKED_PER_TURN, _SETTLED_PER_TURN = 4096, 512
+#: A new model takes as long as so many of them.
+_MAKING = 256
+#: Of so many ticks each model takes part in one, whether it has requests or not.
+_TICKS = 100
 
 
 class Fleet:
@@ -50,6 +62,16 @@ class Fleet:
         self.make_policy = make_policy
         self.members: dict[str, Member] = {}
         self.models: dict[str, ServedModel] = {}
+        #: What has changed about endpoints, for models that look.
+        self.news = EndpointNews()
+        #: Models whose ``rebuild`` is due, and committed ones that are still to be made.
+        self.outdated: dict[ServedModel, None] = {}
+        #: Models that run where all their stages are.
+        self.ensembles: dict[ServedModel, None] = {}
+        self._unmade: dict[str, None] = {}
+        self._ticks = 0
+        #: The last two indexes that were compared, and what differs.
+        self._differed: tuple[object, object, Collection[str]] | None = None
         self.agent_header = AGENT_HEADER.encode()
         #: Over all models.
         self.quotas: tuple[Quotas, ...] = (Quotas(rules.quota),) if rules.quota.enabled else ()
@@ -58,6 +80,8 @@ class Fleet:
         #: By epoch, the last one last: what is committed of each model. Of the one before, requests may still be under
         #: way, and callers may ask for it.
         self.epochs: dict[int, Mapping[str, Commitment]] = {}
+        #: The last of them; 0: nothing is committed yet.
+        self.epoch = 0
         #: Models that wait for a switch; and how long switches took that are over, for the metrics page.
         self.holding: frozenset[str] = frozenset()
         self.hold_times = HoldTimes()
@@ -67,6 +91,7 @@ class Fleet:
         self._limits = limits
         self._outliers = outliers
         self._random = Random(seed)
+        self._slow_start_ns, self._asks_memory = _endpoint_rules(rules)
         #: Serves names nobody has heard of, so that inventing names costs no memory.
         self.unknown = self._make_model("")
 
@@ -97,11 +122,6 @@ class Fleet:
     # What a control plane says.
 
     @property
-    def epoch(self) -> int:
-        """0: nothing is committed yet."""
-        return next(reversed(self.epochs), 0)
-
-    @property
     def committed(self) -> Mapping[str, Commitment]:
         return self.epochs.get(self.epoch, {})
 
@@ -112,16 +132,28 @@ class Fleet:
 
     def commit(self, epoch: int, committed: Mapping[str, Commitment]) -> None:
         """An epoch, in one turn of the loop: every request before it goes by the last one, every one after by this."""
+        before = list(self.epochs.values())
         # Last, whatever its number: it is what holds from now on.
         self.epochs.pop(epoch, None)
         self.epochs[epoch] = committed
+        self.epoch = epoch
         while len(self.epochs) > _EPOCHS_KEPT:
             del self.epochs[next(iter(self.epochs))]
-        now = self.clock()
-        for name in committed:
-            self.model(name)
+        changed = False
         for name, served in self.models.items():
-            served.commit(committed.get(name), now)
+            commitment = committed.get(name)
+            # The same object in all epochs that count or did: nothing depends on this one.
+            if served.commitment is commitment:
+                for each in before:
+                    if each.get(name) is not commitment:
+                        break
+                else:
+                    continue
+            served.commit(commitment)
+            changed = True
+        if changed:
+            self._outdate_ensembles()
+        self._unmade = {name: None for name in committed if name not in self.models}
 
     def committed_digest(self, model: str, version: str) -> str:
         """What a worker must serve as a version; "": whatever it does."""
@@ -182,6 +214,7 @@ class Fleet:
     def configure(self, rules: GatewayRules) -> None:
         """These are the rules from now on; models whose own did not change keep all they have learned."""
         before, self.rules = self.rules, rules
+        self._slow_start_ns, self._asks_memory = _endpoint_rules(rules)
         if rules.outliers != before.outliers:
             self._outliers.configure(rules.outliers, self.clock())
         if rules.quota != before.quota:
@@ -197,15 +230,18 @@ class Fleet:
         wanted = {upstream.address: upstream for upstream in upstreams}
         gone = [member for address, member in self.members.items() if wanted.get(address) != member.upstream]
         for member in gone:
-            del self.members[member.upstream.address]
+            del self.members[member.endpoint.address]
             member.endpoint.healthy = False
             member.endpoint.removed = True
+            self.news.forget(member.endpoint)
+            self._outdate(member.serves, None)
         now = self.clock()
         new = [self.make_member(upstream, now) for address, upstream in wanted.items() if address not in self.members]
         for member in new:
-            self.members[member.upstream.address] = member
+            self.members[member.endpoint.address] = member
+            self._outdate(None, member.serves)
         if new or gone:
-            self.rebuild()
+            self.news.states_changed()
         return new, gone
 
     def make_member(self, upstream: Upstream, now: int) -> Member:
@@ -216,54 +252,138 @@ class Fleet:
             member.metrics_connections = Connections(pages, self._limits)
         return member
 
+    # Changes.
+
     def rebuild(self) -> None:
-        """What is served where has changed."""
-        now = self.clock()
-        for served in (self.unknown, *self.models.values()):
-            served.rebuild(now)
+        """Anything about what is served where may have changed."""
+        self.unknown.outdate()
+        for served in self.models.values():
+            served.outdate()
+        self.news.states_changed()
+
+    def serves_changed(self, member: Member, serves: Mapping[str, Mapping[str, str]] | None) -> None:
+        """A server's index was read, and differs from the last one."""
+        before, member.serves = member.serves, serves
+        self._outdate(before, serves)
+
+    def health_changed(self, member: Member) -> None:
+        """A server became healthy, or is not any more."""
+        self.news.states_changed()
+        for name in member.serves or ():
+            served = self.models.get(name)
+            # Where nothing is committed, the version that most healthy servers have is served.
+            if served is not None and served.commitment is None:
+                served.outdate()
+
+    def _outdate(
+        self, before: Mapping[str, Mapping[str, str]] | None, after: Mapping[str, Mapping[str, str]] | None
+    ) -> None:
+        """One server's index was ``before`` and is ``after``: rebuild what depends on the difference."""
+        if before is None and after is None:
+            return
+        if not self.is_led and (before is None or after is None):
+            # What no server is known to serve goes to all whose index is known.
+            self.rebuild()
+            return
+        for name in self._difference(before or {}, after or {}):
+            served = self.models.get(name)
+            if served is not None:
+                served.outdate()
+        self._outdate_ensembles()
+
+    def _difference(
+        self, before: Mapping[str, Mapping[str, str]], after: Mapping[str, Mapping[str, str]]
+    ) -> Collection[str]:
+        """Models whose entries differ. A rollout changes the index of one server after the other in the same way."""
+        known = self._differed
+        if known is None or known[0] is not before or known[1] is not after:
+            names = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
+            known = self._differed = before, after, names
+        return known[2]
+
+    def _outdate_ensembles(self) -> None:
+        """What they depend on are entries of other models too."""
+        for served in self.ensembles:
+            served.outdate()
+
+    @property
+    def is_unsettled(self) -> bool:
+        """``settle`` has something to do."""
+        return bool(self.outdated or self._unmade)
+
+    def settle(self) -> Iterator[None]:
+        """Rebuild what is outdated now, and make models that were committed; yields between two turns of the loop."""
+        looked = 0
+        for _ in range(len(self.outdated) + len(self._unmade)):
+            if not self.is_unsettled:
+                return
+            if self.outdated:
+                served = next(iter(self.outdated))
+                served.rebuild(self.clock())
+            else:
+                name = next(iter(self._unmade))
+                del self._unmade[name]
+                try:
+                    served = self.model(name)
+                except NotFound:
+                    continue  # more than there may be
+                looked += _MAKING
+            looked += 16 + sum(len(each.replicas) for each in served.replica_sets.values())
+            if looked >= _SETTLED_PER_TURN:
+                looked = 0
+                yield
+
+    # By the clock.
 
     def refresh(self, now: int) -> None:
-        """Health, ejections and slow start have moved on."""
-        for served in (self.unknown, *self.models.values()):
-            served.tick(now)
+        """Ten times a second, all at once: health, ejections and slow start have moved on; counts are collected."""
+        for _ in self.tick(now):
+            pass
+
+    def tick(self, now: int) -> Iterator[None]:
+        """The same; yields between two turns of the loop."""
+        self.look(now)
+        self._ticks += 1
+        looked = 0
+        for place, served in enumerate((self.unknown, *self.models.values())):
+            looked += 1
+            if served.is_tick_due or place % _TICKS == self._ticks % _TICKS:
+                served.tick(now)
+                looked += 16 + sum(len(each.replicas) for each in served.replica_sets.values())
+            if looked >= _TICKED_PER_TURN:
+                looked = 0
+                yield
+
+    def look(self, now: int) -> None:
+        """Models look again at which replicas are eligible, if anything about endpoints has changed."""
+        endpoints = (member.endpoint for member in self.members.values())
+        self.news.look(endpoints, now, self._slow_start_ns, memory=self._asks_memory)
 
     def ejected(self, ejection: Ejection) -> None:
         """An outlier was found."""
         log.warning("a worker is left out", worker=ejection.endpoint.address, reason=ejection.reason)
-        self.refresh(self.clock())
+        self.news.states_changed()
 
     def reported(self, member: Member, report: LoadReport, now: int) -> None:
         """A probe's answer: news for every model there, of its server's load alone."""
-        address = member.upstream.address
-        was_draining = member.endpoint.draining
-        for served in self.models.values():
-            for replica_set in served.replica_sets.values():
-                replica = replica_set.replicas.get(address)
-                if replica is not None:
-                    # A probe reports no times of a model: those of the last answer are kept. The wait is a time from
-                    # then on, so what has passed of it is over; a probe must not make it new.
-                    known = replica.report
-                    wait_ns = max(0, known.wait_ns - (now - replica.reported_at)) if report.queue else 0
-                    kept = report._replace(wait_ns=wait_ns, run_ns=known.run_ns, alone_ns=known.alone_ns)
-                    replica_set.balancer.reported(replica, kept, now)
-                    for part in replica_set.tiers:
-                        part.balancer.policy.reported(replica, now)
-        if member.endpoint.draining != was_draining:
-            # A replica set notices the change only if the report reached it first.
-            self.refresh(now)
+        endpoint = member.endpoint
+        was_draining, endpoint.draining = endpoint.draining, report.draining
+        if report.free_memory >= 0:
+            endpoint.free_memory = report.free_memory
+        self.news.reported(EndpointReport(endpoint, report, now))
+        if endpoint.draining != was_draining:
+            self.news.states_changed()
 
     def pending_reported(self, member: Member, pending: Mapping[str, int], now: int) -> None:
         """A server's metrics page was read: how many requests of each model wait there, from everybody."""
-        address = member.upstream.address
-        everybody = sum(pending.values())
-        for model, served in self.models.items():
-            for replica_set in served.replica_sets.values():
-                replica = replica_set.replicas.get(address)
-                if replica is not None:
-                    waiting = pending.get(model, 0)
-                    in_flight = max(replica.endpoint.in_flight, everybody)
-                    replica_set.balancer.reported(replica, LoadReport(in_flight, waiting), now)
+        self.news.reported(PendingReport(member.endpoint, pending, now))
 
     @property
     def healthy(self) -> list[Member]:
         return [member for member in self.members.values() if member.endpoint.healthy]
+
+
+def _endpoint_rules(rules: GatewayRules) -> tuple[int, bool]:
+    """The longest slow start of any model, and whether any asks for free memory."""
+    every = (rules.defaults, *rules.models.values())
+    return max(each.balancer.slow_start_ns for each in every), any(each.placement.memory for each in every)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from isochrone.gateway.fleet.endpoint_news import EndpointNews
 from isochrone.gateway.placement.balancer import Balancer
 from isochrone.gateway.replicas import Replica
 from isochrone.protocol.grpc.routing_fields import version_field
@@ -18,9 +19,23 @@ if TYPE_CHECKING:
 class ReplicaSet:
     """One version of one model, and who serves it."""
 
-    __slots__ = ("balancer", "replicas", "stage_field", "stages", "stamp", "tag", "tiers", "version", "whole")
+    __slots__ = (
+        "_model",
+        "balancer",
+        "news",
+        "replicas",
+        "seen",
+        "stage_field",
+        "stages",
+        "stamp",
+        "tag",
+        "tiers",
+        "version",
+        "whole",
+    )
 
-    def __init__(self, version: str, balancer: Balancer, stages: bytes = b"") -> None:
+    def __init__(self, model: str, version: str, balancer: Balancer, news: EndpointNews, stages: bytes = b"") -> None:
+        self._model = model
         #: Stamped on every request that goes this way; "": nothing is stamped.
         self.version = version
         #: The same as a field of a gRPC message.
@@ -36,18 +51,24 @@ class ReplicaSet:
         #: Its parts by tier, nearest first, where tiers matter; and of a part, the whole.
         self.tiers: tuple[ReplicaSet, ...] = ()
         self.whole: ReplicaSet | None = None
+        #: The fleet's, and the last revision of them that was taken: whoever places a request compares them first.
+        self.news = news
+        self.seen = news.revision
 
-    def update(self, members: Iterable[Member], model: str, now: int) -> None:
+    def update(self, members: Iterable[Member], now: int) -> None:
         """These members serve it; replicas that stay keep what is known of them."""
+        model, version, known = self._model, self.version, self.replicas
         replicas: dict[str, Replica] = {}
         for member in members:
-            address = member.upstream.address
-            replica = self.replicas.get(address)
-            if replica is None or replica.endpoint is not member.endpoint:
-                replica = Replica(member.endpoint)
-            replica.digest = (member.serves or {}).get(model, {}).get(self.version, "")
-            replicas[address] = replica
-        if replicas == self.replicas:
+            endpoint = member.endpoint
+            replica = known.get(endpoint.address)
+            if replica is None or replica.endpoint is not endpoint:
+                replica = Replica(endpoint, model=model)
+                self.news.replicas_made += 1
+            served = member.serves.get(model) if member.serves is not None else None
+            replica.digest = served.get(version, "") if served is not None else ""
+            replicas[endpoint.address] = replica
+        if replicas == known:
             self.balancer.refresh(now)
         else:
             self.replicas = replicas
@@ -57,8 +78,28 @@ class ReplicaSet:
             part.replicas = replicas
             part.balancer.update(list(replicas.values()), now)
 
-    def refresh(self, now: int) -> None:
-        """Health, ejections and slow start have moved on."""
-        self.balancer.refresh(now)
-        for part in self.tiers:
-            part.balancer.refresh(now)
+    def catch_up(self, now: int) -> None:
+        """Take what has changed about endpoints since the last call: states, load reports."""
+        if self.whole is not None:
+            self.whole.catch_up(now)
+            return
+        news, seen = self.news, self.seen
+        for one in (self, *self.tiers):
+            one.seen = news.revision
+        if news.state_revision > seen:
+            self.balancer.refresh(now)
+            for part in self.tiers:
+                part.balancer.refresh(now)
+        policies = [self.balancer.policy, *(part.balancer.policy for part in self.tiers)]
+        replicas = self.replicas
+        for report in news.reports_since(seen):
+            endpoint, at = report.endpoint, report.at
+            replica = replicas.get(endpoint.address)
+            # One that has reported since, with an answer, knows better.
+            if replica is None or replica.endpoint is not endpoint or replica.reported_at > at:
+                continue
+            for policy in policies:
+                if policy.hears(replica):
+                    if replica.reported_at < at:
+                        replica.hear()
+                    policy.reported(replica, at)

@@ -18,6 +18,7 @@ from isochrone.clock import NEVER
 from isochrone.errors import IsochroneError, NotFound, Unavailable
 from isochrone.gateway.evaluation.counts import EvaluationCounts
 from isochrone.gateway.fleet.commitment import ANY_EPOCH, Commitment
+from isochrone.gateway.fleet.endpoint_news import EndpointNews
 from isochrone.gateway.fleet.replica_set import ReplicaSet
 from isochrone.gateway.fleet.sequences import Sequences
 from isochrone.gateway.fleet.serving import serving
@@ -70,6 +71,10 @@ class FleetOfModels(Protocol):
     members: dict[str, Member]
     agent_header: bytes
     is_led: bool
+    news: EndpointNews
+    #: Models whose ``rebuild`` is due, and those that depend on the entries of other models.
+    outdated: dict[ServedModel, None]
+    ensembles: dict[ServedModel, None]
 
     @property
     def epoch(self) -> int: ...
@@ -111,9 +116,15 @@ class ServedModel:
         self.evaluation: EvaluationCounts | None = None
         #: By version, and the stages an ensemble is to run.
         self.replica_sets: dict[tuple[str, bytes], ReplicaSet] = {}
+        #: What all requests without a version go by: nothing else has to be looked at. None: ``choose`` decides.
+        self.plain: ReplicaSet | None = None
+        #: ``rebuild`` is due: what is served where may have changed since the last one.
+        self.outdated = False
+        #: Attempts were in flight, or circuit breakers there, at the last ``tick``.
+        self._is_busy = False
         self.configure(rules)
-        #: What a request without a version goes by.
-        self.current = self._way("")
+        self._current = self._make("", self._placement(""), b"")
+        self.outdate()
         self._settle()
 
     def configure(self, rules: ModelRules) -> None:
@@ -141,9 +152,9 @@ class ServedModel:
         #: Of one model on one worker from here; 0: no limit.
         self.max_in_flight = rules.breaker.max_in_flight if rules.breaker.enabled else 0
         if self.replica_sets:
-            # The rules name other policies; the replicas stay.
+            # The rules name other policies.
             self.replica_sets.clear()
-            self.rebuild(self._fleet.clock())
+            self.outdate()
 
     def _settle(self) -> None:
         """What follows from the commitment, the rules and a switch under way."""
@@ -153,18 +164,36 @@ class ServedModel:
         if rules is None or not rules.version:
             self.evaluation = None
         else:
-            stable = rules.stable or self.current.version
+            stable = rules.stable or self._current.version
             if self.evaluation is None or (self.evaluation.stable, self.evaluation.canary) != (stable, rules.version):
                 self.evaluation = EvaluationCounts(stable, rules.version)
-        #: Requests without a version go by ``current``, all of them: nothing else has to be looked at.
-        self.plain = self.canary is None and not self.is_held and (committed is not None or not self._fleet.is_led)
+        is_plain = self.canary is None and not self.is_held and (committed is not None or not self._fleet.is_led)
+        self.plain = self._current if is_plain and not self.outdated else None
 
     # Versions.
 
-    def commit(self, commitment: Commitment | None, now: int) -> None:
+    @property
+    def current(self) -> ReplicaSet:
+        """What a request without a version goes by."""
+        if self.outdated:
+            self.rebuild(self._fleet.clock())
+        return self._current
+
+    def outdate(self) -> None:
+        """Members came or went or serve something else than before, or something else is committed.
+
+        Whoever looks next at what is served where rebuilds it first, or ``Fleet.settle`` does.
+        """
+        self.outdated = True
+        self.plain = None
+        self._fleet.outdated[self] = None
+
+    def commit(self, commitment: Commitment | None) -> None:
         """What a control plane has committed, in one step: requests before it go by the last, those after by this."""
         self.commitment = commitment
-        self.rebuild(now)
+        self.outdate()
+        # What is counted of a canary begins now.
+        self._settle()
 
     def hold(self, is_held: bool) -> None:
         """Requests without a version wait from now on, or go on."""
@@ -173,6 +202,8 @@ class ServedModel:
 
     def replica_set(self, version: str) -> ReplicaSet:
         """The way to a version that a caller asks for."""
+        if self.outdated:
+            self.rebuild(self._fleet.clock())
         if self._fleet.is_led:
             committed = self.commitment
             if committed is None or version not in committed.digests:
@@ -199,14 +230,16 @@ class ServedModel:
             replica_set = self._make(version, placement, stages)
             if len(self.replica_sets) > 64:
                 # Versions nobody serves, by callers who guess: a way of their own, which is not kept.
-                replica_set.update(self._members(version, stages), self.name, self._fleet.clock())
+                replica_set.update(self._members(version, stages), self._fleet.clock())
                 return replica_set
             self.replica_sets[version, stages] = replica_set
+            if stages:
+                self._fleet.ensembles[self] = None
             parts = [self._make(version, replace(placement, tiers=(tier,)), stages) for tier in self.tiers.names]
             for part in parts:
                 part.whole = replica_set
             replica_set.tiers = tuple(parts)
-            replica_set.update(self._members(version, stages), self.name, self._fleet.clock())
+            replica_set.update(self._members(version, stages), self._fleet.clock())
         return replica_set
 
     def _placement(self, version: str) -> Placement:
@@ -221,7 +254,8 @@ class ServedModel:
         if isinstance(policy, Alerting):
             policy.on_alert = policy.on_alert or self._alert
             policy.timer = self._fleet.clock
-        return ReplicaSet(version, Balancer(policy, self._random, placement, rules.balancer), stages)
+        balancer = Balancer(policy, self._random, placement, rules.balancer)
+        return ReplicaSet(self.name, version, balancer, self._fleet.news, stages)
 
     def _alert(self, reason: str) -> None:
         log.error("a policy raised an alert", model=self.name, reason=reason)
@@ -241,6 +275,8 @@ class ServedModel:
 
     def choose(self, head: Fields, epoch: bytes | None = None) -> ReplicaSet:
         """The version a request without one gets. ``epoch``: the one it asks to be served by."""
+        if self.outdated:
+            self.rebuild(self._fleet.clock())
         committed = self.commitment
         canary = self.canary
         if epoch is not None and epoch != ANY_EPOCH and self._fleet.is_led:
@@ -271,28 +307,32 @@ class ServedModel:
         return [member for member in fleet.members.values() if member.serves is not None]
 
     def rebuild(self, now: int) -> None:
-        """Members came or went or serve something else than before, or something else is committed."""
+        """Look again at which members serve which version."""
+        self.outdated = False
+        self._fleet.outdated.pop(self, None)
         committed = self.commitment
+        before = set(self.replica_sets)
         if committed is not None:
-            self.current = self._way(committed.version, _stages(committed))
+            self._current = self._way(committed.version, _stages(committed))
         else:
-            self.current = self._way(self._newest())
+            self._current = self._way(self._newest())
         self._settle()
         kept = self._fleet.committed_replica_sets(self.name)
-        for (version, stages), replica_set in list(self.replica_sets.items()):
+        for version, stages in before:
+            replica_set = self.replica_sets[version, stages]
             members = self._members(version, stages)
             if self._fleet.is_led:
-                served = (version, stages) in kept or not version
+                served = (version, stages) in kept
             else:
-                served = any(version in (member.serves or {}).get(self.name, ()) for member in members)
-            if version and replica_set is not self.current and not served:
+                served = not version or any(version in (member.serves or {}).get(self.name, ()) for member in members)
+            if replica_set is not self._current and not served:
                 del self.replica_sets[version, stages]
                 # Sequences that began on it have lost their home.
                 for one in (replica_set, *replica_set.tiers):
                     one.replicas = {}
             else:
                 self._place_replica_set(replica_set)
-                replica_set.update(members, self.name, now)
+                replica_set.update(members, now)
 
     def _place_replica_set(self, replica_set: ReplicaSet) -> None:
         """A digest that was not known when the replica set was made may be committed now."""
@@ -310,7 +350,7 @@ class ServedModel:
             for version in (member.serves or {}).get(self.name, ()):
                 counts[version] = counts.get(version, 0) + 1
         if not counts:
-            return self.current.version
+            return self._current.version
         return max(counts, key=lambda version: (counts[version], _number(version)))
 
     # Around one request.
@@ -340,8 +380,13 @@ class ServedModel:
         self._outliers.succeeded(replica.endpoint, self.name, replica.well, replica.well_ns)
         replica.well = replica.well_ns = 0
 
+    @property
+    def is_tick_due(self) -> bool:
+        """Requests have come since the last ``tick``, or were under way then."""
+        return self._is_busy or self.budget.unbooked > 0
+
     def tick(self, now: int) -> None:
-        """Ten times a second: what was gathered since goes where it belongs."""
+        """Ten times a second while there are requests: what was gathered since goes where it belongs."""
         self.budget.book(now)
         if self._hedges:
             self.hedging.sent(self.requests - self._requests_seen, now)
@@ -349,18 +394,30 @@ class ServedModel:
             self.hedge_delay_ns = self.hedging.delay_ns(Kind.STATELESS, NEVER, now) or 0
             if self.hedge_delay_ns:
                 self.latency_mask = _LATER_LATENCIES
+        self._is_busy = False
         for replica_set in self.replica_sets.values():
-            replica_set.refresh(now)
             for replica in replica_set.replicas.values():
                 if replica.well:
                     self._book(replica)
-                if replica.breaker is not None and replica.breaker.is_idle(now):
-                    replica.breaker = None
+                if replica.breaker is not None:
+                    if replica.breaker.is_idle(now):
+                        replica.breaker = None
+                    else:
+                        self._is_busy = True
+                if replica.in_flight:
+                    self._is_busy = True
 
     def unserved(self, replica_set: ReplicaSet) -> str:
-        """Why a request for this replica set would not be answered now; "": it would."""
-        if any(replica.endpoint.healthy for replica in replica_set.balancer.eligible):
-            return ""
+        """Why a request for this replica set would not be answered now; "": it would.
+
+        A healthy replica that can serve the model is enough: where outlier ejection leaves too few, it is ignored.
+        """
+        balancer, now = replica_set.balancer, self._fleet.clock()
+        for replica in balancer.replicas:
+            endpoint = replica.endpoint
+            is_well = endpoint.healthy and (endpoint.ejected_until <= now or balancer.rules.panic_threshold > 0)
+            if is_well and not balancer.refusal(replica):
+                return ""
         return self.nobody(replica_set).message
 
     def nobody(self, replica_set: ReplicaSet) -> IsochroneError:

@@ -13,7 +13,6 @@ from isochrone.gateway.placement.balancer import is_committed
 from isochrone.protocol.stages import parse_stages
 
 if TYPE_CHECKING:
-    from isochrone.gateway.fleet.commitment import Commitment
     from isochrone.gateway.fleet.member import Member
 
 
@@ -43,13 +42,3 @@ def _has_all(
         if digest is None or not is_committed(digest, committed_digest(model, version)):
             return False
     return True
-
-
-def mismatch(serves: Mapping[str, Mapping[str, str]], committed: Mapping[str, Commitment]) -> str:
-    """Models of which an endpoint has the committed version with another digest: it gets no requests for them."""
-    found = []
-    for model, commitment in committed.items():
-        digest, wanted = serves.get(model, {}).get(commitment.version), commitment.digests.get(commitment.version, "")
-        if digest is not None and not is_committed(digest, wanted):
-            found.append(f"{model} {commitment.version} (digest {digest[:12] or 'unknown'}, committed {wanted[:12]})")
-    return f"other files or another config.pbtxt of {', '.join(found)}" if found else ""

@@ -141,7 +141,7 @@ class StreamRequest(CallerStream):
         #: Answers to messages over their quota; None: there were no quotas when it began.
         self._rejections: RejectedMessages | None = None
         stream.owner = self
-        self.gateway.streams.add(self)
+        self.gateway.stream_opened(self)
         self.gateway.wake()
 
     @property

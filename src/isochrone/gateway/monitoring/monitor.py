@@ -9,6 +9,7 @@ and metrics reads run in tasks of their own: a check must never wait for anythin
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,12 +19,14 @@ import structlog
 
 from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError
+from isochrone.gateway.monitoring.indexes import Indexes, Served
 from isochrone.gateway.replicas import FRESH_NS
 from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.gateway.upstream.calls import ask_http
 from isochrone.gateway.upstream.load_reports import pending_requests, report_of
 from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
 from isochrone.wire.connect import connect_http1
+from isochrone.wire.exchange import Buffer
 
 if TYPE_CHECKING:
     from isochrone.gateway.fleet.fleet import Fleet
@@ -34,6 +37,10 @@ log = structlog.get_logger()
 
 #: An index is not read more often than this, whatever answers hint at.
 _LOOK_AGAIN_NS = 50 * MILLISECOND
+#: A look at an index costs as much as so many questions.
+_INDEX_COST = 5
+#: Pauses differ by up to this share: monitors that started together must not all ask in the same turn of the loop.
+_SPREAD = 0.1
 #: Seconds that a process has to answer ``is_alive``.
 _ALIVE_SECONDS = 0.25
 
@@ -46,6 +53,9 @@ class MonitorRules:
     interval: float = 0.1
     #: Seconds a question may take.
     timeout: float = 0.25
+    #: Questions per second to all members together. One takes some 0.1 ms: in a fleet of more than a hundred the pauses
+    #: between questions to a silent member are longer than ``interval``.
+    most_per_second: float = 1000.0
     #: Questions without an answer in a row that make a member unhealthy.
     failures: int = 2
     #: Seconds between looks at the metrics page of a server that tells no load with its answers.
@@ -54,23 +64,21 @@ class MonitorRules:
     index_interval: float = 1.0
 
 
-class _IndexRow(msgspec.Struct):
-    """A row of the repository index, as far as it is read here. A version without a state is not loaded."""
-
-    name: str
-    version: str = ""
-    state: str = ""
-    digest: str = ""
-
-
-_index_decoder = msgspec.json.Decoder(list[_IndexRow])
-
-
 class Monitor:
     """The watch of one endpoint, as tasks."""
 
-    def __init__(self, member: Member, fleet: Fleet, rules: MonitorRules, lost: Callable[[Member], None]) -> None:
+    def __init__(
+        self,
+        member: Member,
+        fleet: Fleet,
+        rules: MonitorRules,
+        lost: Callable[[Member], None],
+        indexes: Indexes | None = None,
+    ) -> None:
         self.member = member
+        self._indexes = indexes or Indexes()
+        #: The last index that was read, as it came, and what it says.
+        self._index: tuple[Buffer, Served] = (b"", {})
         self._fleet = fleet
         self._rules = rules
         #: Called when the endpoint stops answering: what is under way there is given up.
@@ -139,7 +147,17 @@ class Monitor:
                 self._checked_at = now
                 await self._check()
             # Down for long: asked less often, so that a large dead fleet costs little.
-            await asyncio.sleep(min(2.0, self._rules.interval * max(1, self._failures // 4)))
+            await asyncio.sleep(_spread(min(2.0, self._interval * max(1, self._failures // 4))))
+
+    @property
+    def _interval(self) -> float:
+        """Seconds between questions, in a fleet of this size."""
+        return max(self._rules.interval, len(self._fleet.members) / self._rules.most_per_second)
+
+    @property
+    def _index_interval(self) -> float:
+        """Seconds between looks at what it serves."""
+        return max(self._rules.index_interval, _INDEX_COST * len(self._fleet.members) / self._rules.most_per_second)
 
     async def _check(self) -> None:
         member = self.member
@@ -203,7 +221,7 @@ class Monitor:
         else:
             member.connections.drop_idle()
             log.warning("a worker is not ready", worker=endpoint.address, reason=fault)
-        self._fleet.rebuild()
+        self._fleet.health_changed(member)
 
     # What it serves.
 
@@ -211,13 +229,14 @@ class Monitor:
         rules = self._rules
         while True:
             self._wake.clear()
-            overdue = now_ns() - self._index_at >= rules.index_interval * SECOND
+            interval = self._index_interval
+            overdue = now_ns() - self._index_at >= interval * (1 - _SPREAD) * SECOND
             if self._is_ready and (self._is_index_due or overdue):
                 await self._read_index()
             failed = self._index_failures or self._is_index_due or not self._is_index_known
             try:
                 # Not wait_for: before Python 3.12 it may lose a cancellation that comes with the event.
-                async with asyncio.timeout(rules.interval if failed else rules.index_interval):
+                async with asyncio.timeout(_spread(rules.interval if failed else interval)):
                     await self._wake.wait()
             except TimeoutError:
                 pass
@@ -226,7 +245,7 @@ class Monitor:
         member = self.member
         number = self._index_asked = self._index_asked + 1
         self._is_index_due = False
-        serves: dict[str, dict[str, str]] | None = None
+        serves: Served | None = None
         fault, is_sure = "", True
         try:
             answer = await ask_http(
@@ -238,7 +257,9 @@ class Monitor:
                 seconds=max(2.0, self._rules.timeout),
             )
             if answer.status == 200:
-                serves = _served(_index_decoder.decode(answer.body))
+                if answer.body != self._index[0]:
+                    self._index = self._indexes.read(answer.body)
+                serves = self._index[1]
             else:
                 fault = f"it answers its repository index with HTTP {answer.status}"
                 # A server that is busy or stopping may say so once; 404 says that it has none.
@@ -280,10 +301,9 @@ class Monitor:
             self._is_index_known = True
             self._settle()
 
-    def _take(self, serves: dict[str, dict[str, str]] | None) -> None:
-        if serves != self.member.serves:
-            self.member.serves = serves
-            self._fleet.rebuild()
+    def _take(self, serves: Served | None) -> None:
+        if serves is not self.member.serves and serves != self.member.serves:
+            self._fleet.serves_changed(self.member, serves)
 
     # Load of a server that reports none with its answers.
 
@@ -305,6 +325,10 @@ class Monitor:
             self._fleet.pending_reported(self.member, pending_requests(bytes(answer.body)), now_ns())
 
 
+def _spread(seconds: float) -> float:
+    return seconds * random.uniform(1 - _SPREAD, 1 + _SPREAD)
+
+
 async def is_alive(upstream: Upstream) -> bool:
     """Whether the process of an endpoint answers on a fresh connection, ready or not."""
     try:
@@ -318,11 +342,3 @@ async def is_alive(upstream: Upstream) -> bool:
     except (IsochroneError, TimeoutError, OSError):
         return False
     return True
-
-
-def _served(rows: list[_IndexRow]) -> dict[str, dict[str, str]]:
-    serves: dict[str, dict[str, str]] = {}
-    for row in rows:
-        if row.state == "READY":
-            serves.setdefault(row.name, {})[row.version] = row.digest.removeprefix("sha256:")
-    return serves

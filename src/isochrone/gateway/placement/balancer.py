@@ -79,21 +79,46 @@ class Balancer:
         self.refresh(now, changed=True)
 
     def refresh(self, now: int, *, changed: bool = False) -> None:
-        """Looks again at who is eligible: after any change of health, and some ten times a second."""
-        suited = [replica for replica in self.replicas if self.refusal(replica) == ""]
-        well = [t for t in suited if t.endpoint.healthy and t.endpoint.ejected_until <= now]
+        """Looks again at who is eligible: after any change of health, and some ten times a second while one starts."""
+        suited, well = self._suited(now)
         self.panicking = len(well) < self.rules.panic_threshold * len(suited)
         eligible = suited if self.panicking else well
+        self._set_weights(eligible, now)
+        if changed or eligible != self.eligible:
+            self.eligible = eligible
+            self.policy.replicas_changed(eligible)
+
+    def _suited(self, now: int) -> tuple[list[Replica], list[Replica]]:
+        """Replicas that can serve the model whatever their health, and those of them that are well."""
+        placement = self.placement
+        digest = placement.digest
+        # Of a thousand replicas nearly all pass the first tests: the reasons of the others are found by ``refusal``.
+        is_particular = bool(placement.device or placement.tiers or placement.memory)
+        suited: list[Replica] = []
+        well: list[Replica] = []
+        for replica in self.replicas:
+            endpoint = replica.endpoint
+            if (endpoint.draining or is_particular or (digest and replica.digest != digest)) and self.refusal(replica):
+                continue
+            suited.append(replica)
+            if endpoint.healthy and endpoint.ejected_until <= now:
+                well.append(replica)
+        return suited, well
+
+    def _set_weights(self, eligible: Sequence[Replica], now: int) -> None:
+        """A new worker's share grows over time."""
+        youngest = now - self.rules.slow_start_ns
         self._starting = False
+        if not self.rules.slow_start_ns or all(replica.endpoint.joined_at <= youngest for replica in eligible):
+            for replica in eligible:
+                replica.weight = 1.0
+            return
         weights = [self._weight(replica, now) for replica in eligible]
         # Beside the oldest: where all are new, as when a gateway starts, nobody has to be spared.
         most = max(weights, default=1.0)
         for replica, weight in zip(eligible, weights, strict=True):
             replica.weight = weight / most
             self._starting = self._starting or replica.weight < 1
-        if changed or eligible != self.eligible:
-            self.eligible = eligible
-            self.policy.replicas_changed(eligible)
 
     def refusal(self, replica: Replica) -> str:
         """Why a replica cannot serve the model whatever its health; "": it can."""

@@ -22,6 +22,8 @@ A policy must not perform I/O or read a clock. Of the gateway it imports ``repli
 from __future__ import annotations
 
 import inspect
+from collections.abc import Mapping
+from functools import cache
 from importlib import import_module
 from random import Random
 from typing import Any
@@ -62,7 +64,8 @@ def make(name: str, random: Random, **given: Any) -> Policy:
     return policy(random, **given)
 
 
-def known_options(name: str) -> dict[str, Any]:
+@cache
+def known_options(name: str) -> Mapping[str, Any]:
     """The options of a policy and their defaults."""
     parameters = inspect.signature(_policy_class(name)).parameters.values()
     return {one.name: one.default for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY}

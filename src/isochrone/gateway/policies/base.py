@@ -81,6 +81,10 @@ class Policy:
     def reported(self, replica: Replica, now: int) -> None:
         """The replica's load report arrived."""
 
+    def hears(self, replica: Replica) -> bool:
+        """Whether ``reported`` must be called for a report of the replica's endpoint that came without an answer."""
+        return True
+
     def probes(self, now: int) -> Sequence[Replica]:
         """Replicas to probe now; called after each choice. The caller may skip some."""
         return ()

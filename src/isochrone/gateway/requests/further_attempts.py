@@ -33,7 +33,7 @@ class FurtherAttempts(OpenRequests):
             return None
         if placing.is_of_sequence(request):
             return self._move_sequence(request, attempt, now)
-        if not placing.has_untried(request):
+        if not placing.has_untried(request, now):
             return None
         # The first repetition of what was lost with its connection is free: there is no more of it than was in flight
         # there, and the death of a worker must not cost what the budget happens not to cover.
@@ -54,6 +54,7 @@ class FurtherAttempts(OpenRequests):
 
     def _move_sequence(self, request: Request, attempt: Attempt, now: int) -> list[Instruction] | None:
         """Send the first request of a sequence, which no worker has begun, to another worker."""
+        placing.catch_up(request, now)
         served, key, replica_set = request.served, request.demand.key, request.replica_set
         replica = served.sequences.next_home(key, replica_set, request.tried, lost=attempt.lost)
         if replica is None and replica_set.whole is not None:
@@ -77,6 +78,7 @@ class FurtherAttempts(OpenRequests):
         if request.shadow is not None or not request.served.budget.take(now):
             return None
         request.replica_set = request.served.replica_set("")
+        placing.catch_up(request, now)
         replica = request.replica_set.replicas.get(attempt.replica.endpoint.address)
         return None if replica is None else [(Do.SEND, request, accounts.begin(request, replica, now))]
 
@@ -92,12 +94,12 @@ class FurtherAttempts(OpenRequests):
         attempt.is_hedge = True
         return [(Do.SEND, request, attempt)]
 
-    def _can_move(self, request: Request) -> bool:
+    def _can_move(self, request: Request, now: int) -> bool:
         """Whether another replica could take a request whose attempt is given up."""
         retries = request.served.rules.retries
         if not retries.enabled or len(request.tried) >= retries.attempts:
             return False
-        return placing.has_untried(request) and may_repeat(retries, request.kind, Outcome.LOST)
+        return placing.has_untried(request, now) and may_repeat(retries, request.kind, Outcome.LOST)
 
     def _failed(self, request: Request, attempt: Attempt, error: IsochroneError, now: int) -> list[Instruction]:
         """An attempt failed, and its worker's process did not end with it: another worker may do better."""

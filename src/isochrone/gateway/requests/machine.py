@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 
 _SEND, _ANSWER = Do.SEND, Do.ANSWER
 _NOT_BEGUN, _REJECTED, _FAILED = Outcome.NOT_BEGUN, Outcome.REJECTED, Outcome.FAILED
+#: Requests in flight are looked through at least this often: less than the patience with a silent endpoint.
+_LOOK_NS = accounts.PATIENCE_NS // 2
 #: A copy for a shadow is given up after so long.
 _COPY_NS = 10 * SECOND
 
@@ -57,8 +59,9 @@ class RequestMachine(FurtherAttempts):
     def arrive(self, request: Request, now: int) -> list[Instruction]:
         """A codec has read a request."""
         served = request.served
-        if served.plain and not request.version and request.asked_epoch is None:
-            request.replica_set = served.current
+        plain = served.plain
+        if plain is not None and not request.version and request.asked_epoch is None:
+            request.replica_set = plain
         else:
             try:
                 if not self._is_versioned(request):
@@ -72,7 +75,7 @@ class RequestMachine(FurtherAttempts):
         served.budget.unbooked += 1
         self.open[request] = None
         if served.commitment is not None:
-            request.epoch = served.commitment.epoch
+            request.epoch = self._fleet.epoch
         if request.deadline != NEVER:
             request.due_at = request.deadline
         try:
@@ -81,12 +84,15 @@ class RequestMachine(FurtherAttempts):
             if served.quotas:
                 quota_accounts.enter(request, now)
             if request.suspect is not None and not placing.is_of_sequence(request):
+                self.next_due = min(self.next_due, request.due_at)
                 self.suspected.wait(request)
                 return self._pump(now)
             if served.hedge_delay_ns and request.kind is Kind.STATELESS and request.suspect is None:
                 request.hedge_at = now + served.hedge_delay_ns
                 if request.hedge_at < request.deadline:
                     request.due_at = request.hedge_at
+            if request.due_at < self.next_due:
+                self.next_due = request.due_at
             try:
                 replica = placing.place(request, now)
             except IsochroneError:
@@ -134,6 +140,7 @@ class RequestMachine(FurtherAttempts):
         copy.shadow = to.shadow
         copy.replica_set = to.replica_set
         copy.deadline = copy.due_at = min(copy.deadline, now + _COPY_NS)
+        self.next_due = min(self.next_due, copy.due_at)
         self.open[copy] = None
         try:
             if to.served.suspected:
@@ -317,7 +324,7 @@ class RequestMachine(FurtherAttempts):
             return instructions + self._pump(now)
         # At once: whatever is placed from here on must not go there.
         endpoint.healthy = False
-        self._fleet.refresh(now)
+        self._fleet.look(now)
         instructions.append((Do.GONE, None, endpoint))
         guilty: dict[object, Quarantined] = {}
         for case in self.suspected.process_ended(endpoint, losses, now):
@@ -332,6 +339,20 @@ class RequestMachine(FurtherAttempts):
         return instructions + self._pump(now)
 
     # Time, endpoints and callers.
+
+    def take_due(self, now: int) -> list[Request]:
+        """Requests that are due, in the order of their arrival. They are looked for only when one may be."""
+        if now < self.next_due:
+            return []
+        due = [request for request in self.open if now >= request.due_at]
+        if due:
+            # What each of them is due for next is decided when it is called for.
+            self.next_due = now
+        else:
+            self.next_due = min((request.due_at for request in self.open), default=NEVER)
+            # Patience may have begun meanwhile, which lasts longer than this.
+            self.next_due = min(self.next_due, now + _LOOK_NS)
+        return due
 
     def due(self, request: Request, now: int) -> list[Instruction]:
         """``request.due_at`` has come."""
@@ -395,7 +416,7 @@ class RequestMachine(FurtherAttempts):
         """
         instructions: list[Instruction] = []
         for request in [one for one in self.open if any(each.replica.endpoint is endpoint for each in one.attempts)]:
-            if self._can_move(request):
+            if self._can_move(request, now):
                 instructions += self._leave(request, endpoint, now)
             else:
                 accounts.be_patient(request, now)

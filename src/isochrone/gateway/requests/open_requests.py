@@ -26,6 +26,8 @@ class OpenRequests:
         self._fleet = fleet
         #: Not answered yet, and not held; in the order of arrival, so that equal histories give equal instructions.
         self.open: dict[Request, None] = {}
+        #: No request in flight is due before this instant, patience with silent endpoints aside.
+        self.next_due = 0
         self.suspected = SuspectedRequests(lambda model: fleet.rules.of(model).quarantine)
         self._is_pumping = False
 

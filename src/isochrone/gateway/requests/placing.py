@@ -25,9 +25,20 @@ def is_of_sequence(request: Request) -> bool:
     return request.demand.key.startswith(SEQUENCE_MARK)
 
 
+def catch_up(request: Request, now: int) -> None:
+    """What has changed since the request was placed counts for where it goes next."""
+    served, replica_set = request.served, request.replica_set
+    if served.outdated:
+        served.rebuild(now)
+    if replica_set.seen != replica_set.news.revision:
+        replica_set.catch_up(now)
+
+
 def place(request: Request, now: int) -> Replica:
     """The replica of a first attempt."""
     served, replica_set, demand = request.served, request.replica_set, request.demand
+    if replica_set.seen != replica_set.news.revision:
+        replica_set.catch_up(now)
     if demand.key and is_of_sequence(request):
         return _at_home(request, now)
     if replica_set.tiers:
@@ -43,8 +54,9 @@ def place(request: Request, now: int) -> Replica:
     return replica
 
 
-def has_untried(request: Request) -> bool:
+def has_untried(request: Request, now: int) -> bool:
     """Whether there is a replica that the request was not sent to yet, in its tier or in any other."""
+    catch_up(request, now)
     tried, whole = request.tried, request.replica_set.whole
     return any(
         replica not in tried
@@ -63,6 +75,7 @@ def leave_exhausted_tier(request: Request) -> None:
 
 def another(request: Request, now: int) -> Replica | None:
     """A replica that the request was not sent to yet and that may take it; None: there is none in its tier."""
+    catch_up(request, now)
     replica = request.replica_set.balancer.choose(request.demand.avoiding(request.tried), now)
     if replica is None or replica in request.tried or breaker_refusal(request, replica, now):
         return None
@@ -71,6 +84,7 @@ def another(request: Request, now: int) -> Replica | None:
 
 def beside(request: Request, occupied: tuple[Replica, ...], now: int) -> Replica | None:
     """``another`` for a suspect, which must not go to replicas whose endpoints have one."""
+    catch_up(request, now)
     avoid = (*request.tried, *occupied)
     balancer = request.replica_set.balancer
     replica = balancer.choose(request.demand.avoiding(avoid), now)

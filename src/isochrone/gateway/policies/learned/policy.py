@@ -315,6 +315,10 @@ class Learned(Prequal):
             tag = LEARNED
         self._over(tag, now - sent_at, True, now)
 
+    def hears(self, replica: Replica) -> bool:
+        # The model reads every replica's last report.
+        return True
+
     def reported(self, replica: Replica, now: int) -> None:
         if self._whole:
             self._fleet.reported(replica, now)

@@ -129,6 +129,15 @@ class Prequal(Policy):
         if self._whole:
             self._fleet.dropped(replica, now)
 
+    def hears(self, replica: Replica) -> bool:
+        pool = self._pool
+        return (
+            self._whole
+            or replica in self._probed
+            or replica in pool.by_replica
+            or (len(pool.probes) < FEWEST_PROBES and replica in self._eligible)
+        )
+
     def reported(self, replica: Replica, now: int) -> None:
         if self._whole:
             self._fleet.reported(replica, now)

@@ -190,7 +190,8 @@ class WholeFleet:
         slot = self._slots.get(replica)
         if slot is None:
             return
-        self._heard[slot] = now
+        # A probe's report may be taken after later signs of life.
+        self._heard[slot] = max(self._heard[slot], now)
         self._suspects.discard(slot)
         self._changed.add(slot)
         others = replica.report.in_flight - replica.in_flight

@@ -1,0 +1,1 @@
+"""How long a gateway's own housekeeping holds its event loop, with many models on many workers."""

@@ -1,0 +1,78 @@
+"""What has changed about endpoints since a model last looked: their states, and load reports of whole endpoints. Pure.
+
+An endpoint serves many models. A change costs the same however many: it is kept here under a revision, and a replica
+set that is about to place a request takes what is newer than the revision it has seen. A model without requests costs
+nothing. Of each endpoint the last load report is kept: it replaces the ones before. Policies that go by reports get
+them from the replica set; a replica itself takes its endpoint's report when it is looked at (``Replica.hear``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from isochrone.gateway.replicas import Endpoint, EndpointReport
+
+
+class EndpointNews:
+    """The news of one fleet."""
+
+    __slots__ = ("_reports", "_states", "replicas_made", "revision", "state_revision")
+
+    def __init__(self) -> None:
+        #: Of the last change of any kind, and of the last change of an endpoint's state.
+        self.revision = self.state_revision = 0
+        #: Replicas that were made so far, of all models.
+        self.replicas_made = 0
+        #: The last report of each endpoint, the newest last.
+        self._reports: dict[Endpoint, EndpointReport] = {}
+        #: The states that ``look`` found last.
+        self._states: list[tuple[Endpoint, bool, bool, bool, bool, int, int]] = []
+
+    def look(self, endpoints: Iterable[Endpoint], now: int, slow_start_ns: int, *, memory: bool) -> None:
+        """Compare the endpoints with the last look. ``memory``: some model asks for free memory.
+
+        While an endpoint starts slowly, its weight grows: that is a change every time.
+        """
+        youngest = now - slow_start_ns
+        states = [
+            (
+                each,
+                each.healthy,
+                each.draining,
+                each.ejected_until > now,
+                each.joined_at > youngest,
+                each.joined_at,
+                each.free_memory if memory else 0,
+            )
+            for each in endpoints
+        ]
+        if states != self._states or any(state[4] for state in states):
+            self._states = states
+            self.states_changed()
+
+    def states_changed(self) -> None:
+        """Which replicas are eligible, or their weights, may have changed."""
+        self.revision += 1
+        self.state_revision = self.revision
+
+    def reported(self, report: EndpointReport) -> None:
+        self.revision += 1
+        report.revision = self.revision
+        endpoint = report.endpoint
+        endpoint.news, endpoint.news_at = report, report.at
+        self._reports.pop(endpoint, None)
+        self._reports[endpoint] = report
+
+    def forget(self, endpoint: Endpoint) -> None:
+        """It has left the fleet."""
+        self._reports.pop(endpoint, None)
+
+    def reports_since(self, revision: int) -> list[EndpointReport]:
+        """The reports that came after a revision, in the order they came."""
+        found = []
+        for report in reversed(self._reports.values()):
+            if report.revision <= revision:
+                break
+            found.append(report)
+        found.reverse()
+        return found

@@ -1,0 +1,266 @@
+"""What a change costs: a fleet looks at what the change concerns, and models without requests wait for their turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from offline import add_members, make_fleet
+
+from isochrone.clock import MILLISECOND, SECOND
+from isochrone.gateway.fleet.commitment import Commitment
+from isochrone.gateway.fleet.fleet import Fleet
+from isochrone.gateway.fleet.mismatches import Mismatches
+from isochrone.gateway.fleet.served_model import ServedModel
+from isochrone.gateway.placement.balancer import Balancer
+from isochrone.gateway.policies.base import Demand
+from isochrone.gateway.replicas import LoadReport
+from isochrone.gateway.requests.machine import RequestMachine
+from isochrone.gateway.requests.request import Request
+from isochrone.gateway.resilience.outliers import Outliers
+from isochrone.gateway.rules.gateway_rules import GatewayRules
+from isochrone.settings.wire_limits import WireLimits
+
+NAMES = [f"m{number}" for number in range(50)]
+ALL = {name: {"1": ""} for name in NAMES}
+OLD = -(10**18)
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, owner: type, method: str) -> list[Any]:
+    """The objects that a method is called of from now on."""
+    calls: list[Any] = []
+    original: Callable[..., Any] = getattr(owner, method)
+
+    def counting(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        calls.append(self)
+        return original(self, *arguments, **keywords)
+
+    monkeypatch.setattr(owner, method, counting)
+    return calls
+
+
+def settled(workers: int = 4) -> Fleet:
+    fleet = make_fleet()
+    add_members(fleet, *[ALL] * workers)
+    for name in NAMES:
+        fleet.model(name)
+    for _ in fleet.settle():
+        pass
+    fleet.refresh(SECOND)
+    return fleet
+
+
+def arrive(fleet: Fleet, name: str, now: int) -> Request:
+    """A request of a model, which is sent."""
+    request = Request(now)
+    request.served, request.demand, request.may_be_suspect = fleet.model(name), Demand(), False
+    RequestMachine(fleet).arrive(request, now)
+    return request
+
+
+def place(fleet: Fleet, name: str, now: int) -> str:
+    """Where a request of a model goes."""
+    return arrive(fleet, name, now).attempts[0].replica.endpoint.address
+
+
+class TestLooking:
+    def test_a_refresh_looks_at_no_replica_set_when_nothing_has_changed(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        fleet = settled()
+        place(fleet, "m3", SECOND)
+        refreshed = counted(monkeypatch, Balancer, "refresh")
+        rebuilt = counted(monkeypatch, ServedModel, "rebuild")
+        for tick in range(2, 10):
+            fleet.refresh(tick * SECOND)
+            place(fleet, "m3", tick * SECOND)
+        assert (refreshed, rebuilt) == ([], [])
+
+    def test_after_a_change_only_models_with_requests_look(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        fleet = settled(2)
+        refreshed = counted(monkeypatch, Balancer, "refresh")
+        fleet.members["a:1"].endpoint.healthy = False
+        fleet.refresh(2 * SECOND)
+        assert {place(fleet, "m3", 2 * SECOND + number) for number in range(20)} == {"b:1"}
+        assert refreshed == [fleet.model("m3").current.balancer]
+
+    def test_while_one_starts_slowly_every_refresh_is_a_change(self) -> None:
+        fleet = settled(2)
+        endpoint = fleet.members["a:1"].endpoint
+        endpoint.joined_at = 2 * SECOND
+        replica_set = fleet.model("m3").current
+        weights = []
+        for passed in (0, 1, 2, 3, 4, 5, 6):
+            now = (2 + passed) * SECOND
+            fleet.refresh(now)
+            place(fleet, "m3", now)
+            weights.append(replica_set.replicas["a:1"].weight)
+        assert weights == [0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.0]
+
+    def test_the_end_of_an_ejection_is_a_change(self) -> None:
+        fleet = settled(2)
+        endpoint = fleet.members["a:1"].endpoint
+        endpoint.ejected_until = 3 * SECOND
+        eligible = []
+        for now in (2 * SECOND, 3 * SECOND):
+            fleet.refresh(now)
+            place(fleet, "m3", now)
+            eligible.append(len(fleet.model("m3").current.balancer.eligible))
+        assert eligible == [1, 2]
+
+    def test_counts_are_collected_of_models_that_had_requests(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        fleet = settled()
+        place(fleet, "m3", SECOND)
+        ticked = counted(monkeypatch, ServedModel, "tick")
+        fleet.refresh(2 * SECOND)
+        # One in a hundred in turn, in case something was missed.
+        assert fleet.model("m3") in ticked
+        assert len(ticked) <= 2
+
+    def test_long_work_is_done_in_steps(self) -> None:
+        fleet = settled()
+        fleet.rebuild()
+        assert len(fleet.outdated) == len(NAMES) + 1
+        steps = fleet.settle()
+        next(steps)
+        assert 0 < len(fleet.outdated) < len(NAMES)
+        list(steps)
+        assert not fleet.is_unsettled
+
+
+class TestServing:
+    def test_an_index_outdates_the_models_that_differ(self) -> None:
+        fleet = settled()
+        fleet.serves_changed(fleet.members["a:1"], {**ALL, "m7": {"1": "", "2": ""}})
+        assert [served.name for served in fleet.outdated] == ["m7"]
+        assert set(fleet.model("m7").replica_set("2").replicas) == {"a:1"}
+        assert not fleet.outdated
+
+    def test_a_commit_outdates_the_models_that_it_changes(self) -> None:
+        fleet = settled()
+        fleet.lead()
+        committed = {name: Commitment(1, "1", {"1": ""}) for name in NAMES}
+        for epoch in (1, 2):
+            fleet.commit(epoch, committed)
+            for _ in fleet.settle():
+                pass
+        fleet.commit(3, {**committed, "m7": Commitment(3, "2", {"2": ""})})
+        assert [served.name for served in fleet.outdated] == ["m7"]
+        assert fleet.model("m7").current.version == "2"
+        # What is served of the others is of this epoch all the same.
+        assert arrive(fleet, "m8", SECOND).epoch == 3
+
+    def test_mismatches_are_looked_for_once_per_index_and_commit(self) -> None:
+        looks: list[str] = []
+
+        class Index(dict[str, dict[str, str]]):
+            def get(self, model: str, default: Any = None) -> Any:
+                looks.append(model)
+                return super().get(model, default)
+
+        mismatches, serves = Mismatches(), Index(ALL)
+        committed = {name: Commitment(1, "1", {"1": ""}) for name in NAMES}
+        for _ in range(3):
+            assert mismatches.of(serves, committed) == ""
+        assert len(looks) == len(NAMES)
+        changed = {**committed, "m7": Commitment(2, "1", {"1": "other"})}
+        assert "m7 1" in mismatches.of(serves, changed)
+        assert looks[len(NAMES) :] == ["m7"]
+        assert mismatches.of(serves, committed) == ""
+
+
+class TestReports:
+    def test_a_probe_changes_no_replica_until_one_is_looked_at(self) -> None:
+        fleet = settled(20)
+        replicas = [fleet.model(name).current.replicas["a:1"] for name in NAMES]
+        fleet.reported(fleet.members["a:1"], LoadReport(4, 2), 2 * SECOND)
+        assert {replica.reported_at for replica in replicas} == {0}
+        assert replicas[7].load(2 * SECOND) == 4
+        assert [replica.reported_at for replica in replicas].count(2 * SECOND) == 1
+
+    def test_a_report_that_came_with_an_answer_since_stands(self) -> None:
+        fleet = settled(2)
+        replica_set = fleet.model("m3").current
+        replica = replica_set.replicas["a:1"]
+        fleet.reported(fleet.members["a:1"], LoadReport(4, 2), 2 * SECOND)
+        replica_set.balancer.reported(replica, LoadReport(7, 0, run_ns=5), 2 * SECOND + 1)
+        replica_set.catch_up(2 * SECOND + 2)
+        assert (replica.load(2 * SECOND + 2), replica.reported_at) == (7, 2 * SECOND + 1)
+
+    def test_what_is_sent_after_a_report_counts(self) -> None:
+        fleet = settled(20)
+        replica = fleet.model("m3").current.replicas["a:1"]
+        fleet.reported(fleet.members["a:1"], LoadReport(4, 2), 2 * SECOND)
+        replica.sent()
+        assert replica.load(2 * SECOND) == 5
+
+    def test_a_metrics_page_is_news_of_each_model(self) -> None:
+        fleet = settled(20)
+        fleet.pending_reported(fleet.members["a:1"], {"m3": 2, "m4": 5}, 2 * SECOND)
+        found = [fleet.model(name).current.replicas["a:1"] for name in ("m3", "m4", "m5")]
+        assert [replica.load(2 * SECOND) for replica in found] == [7, 7, 7]
+        assert [replica.report.queue for replica in found] == [2, 5, 0]
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("health"), st.integers(0, 3), st.booleans()),
+        st.tuples(st.just("drain"), st.integers(0, 3), st.booleans()),
+        st.tuples(st.just("eject"), st.integers(0, 3), st.integers(0, 3)),
+        st.tuples(st.just("serve"), st.integers(0, 3), st.sets(st.sampled_from("1234"))),
+        st.tuples(st.just("unknown"), st.integers(0, 3), st.none()),
+        st.tuples(st.just("member"), st.integers(0, 3), st.booleans()),
+        st.tuples(st.just("use"), st.integers(0, 1), st.none()),
+        st.tuples(st.just("pass"), st.integers(1, 60), st.none()),
+    ),
+    max_size=25,
+)
+
+
+@given(EVENTS)
+def test_what_is_taken_piece_by_piece_is_what_a_look_at_everything_finds(events: list[tuple[str, int, Any]]) -> None:
+    """After any history, a model that looks again has the eligible replicas of one that is made anew."""
+    now = SECOND
+    fleet = Fleet(GatewayRules(), WireLimits(), Outliers(), seed=1, clock=lambda: now)
+    add_members(fleet, *[{"m": {"1": ""}, "n": {"1": ""}}] * 4)
+    upstreams = {member.endpoint.address: member.upstream for member in fleet.members.values()}
+    addresses, names = list(upstreams), ("m", "n")
+    for name in names:
+        fleet.model(name)
+    for kind, number, value in events:
+        member = fleet.members.get(addresses[number % 4])
+        if kind == "use":
+            served = fleet.model(names[number])
+            served.current.catch_up(now)
+        elif kind == "pass":
+            now += number * 100 * MILLISECOND
+        elif kind == "member":
+            kept = [each for address, each in upstreams.items() if address in fleet.members]
+            changed = upstreams[addresses[number]]
+            new, _ = fleet.set_members([*kept, changed] if value else [each for each in kept if each != changed])
+            for each in new:
+                each.endpoint.joined_at = OLD
+        elif member is None:
+            continue
+        elif kind == "health":
+            member.endpoint.healthy = value
+            fleet.health_changed(member)
+        elif kind == "drain":
+            fleet.reported(member, LoadReport(0, 0, draining=value), now)
+        elif kind == "eject":
+            member.endpoint.ejected_until = now + value * SECOND
+        else:
+            fleet.serves_changed(member, None if value is None else {"m": dict.fromkeys(value, ""), "n": {"1": ""}})
+        fleet.refresh(now)
+    for name in names:
+        served = fleet.model(name)
+        replica_set = served.current
+        replica_set.catch_up(now)
+        found = [replica.endpoint.address for replica in replica_set.balancer.eligible], replica_set.balancer.panicking
+        served.rebuild(now)
+        again = served.current
+        assert again is replica_set
+        expected = [replica.endpoint.address for replica in again.balancer.eligible], again.balancer.panicking
+        assert found == expected
+        assert all(replica.endpoint is fleet.members[address].endpoint for address, replica in again.replicas.items())
