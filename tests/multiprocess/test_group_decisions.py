@@ -11,13 +11,13 @@ from isochrone.clock import SECOND
 from isochrone.errors import AlreadyExists, InvalidArgument, ModelFailed, Unavailable
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.gateway.traffic.quotas import QuotaRules
-from isochrone.multiprocess.board import JOINED, LISTENING, READY, STARTED, Board
-from isochrone.multiprocess.control_outcome import failure
-from isochrone.multiprocess.indexes import common_index
-from isochrone.multiprocess.liveness import Liveness
+from isochrone.multiprocess.control.control_outcome import failure
+from isochrone.multiprocess.control.indexes import common_index
+from isochrone.multiprocess.group.board import JOINED, LISTENING, READY, STARTED, Board
+from isochrone.multiprocess.group.liveness import Liveness
+from isochrone.multiprocess.group.sharing import memory
 from isochrone.multiprocess.quota_shares import has_quotas_of_callers, share_of_quotas
-from isochrone.multiprocess.restarts import Restarts
-from isochrone.multiprocess.sharing import memory
+from isochrone.multiprocess.supervision.restarts import Restarts
 
 
 class TestRestarts:

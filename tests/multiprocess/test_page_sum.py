@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from isochrone.multiprocess.page_sum import add_up, parse, render, retire
+from isochrone.multiprocess.metrics.page_sum import add_up, parse, render, retire
 from isochrone.observe.metrics import Exposition
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, ModelSnapshot, ServerSnapshot
 from isochrone.observe.snapshot import Histogram as StageHistogram

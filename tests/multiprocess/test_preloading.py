@@ -13,7 +13,7 @@ _RUN = """
 import os, sys, threading, time
 from pathlib import Path
 os.environ.update({variables!r})
-from isochrone.multiprocess.preload import _threads_after, preload, threads_left
+from isochrone.multiprocess.supervision.preload import _threads_after, preload, threads_left
 from isochrone.worker.server import ServeSettings
 {code}
 """
@@ -67,7 +67,7 @@ def test_a_runtime_with_threads_is_left_to_the_processes(tmp_path: Path) -> None
     write_models(tmp_path, "no_config")
     code = f"""
 from isochrone.worker.backends import registry
-import isochrone.multiprocess.preload as preloading
+import isochrone.multiprocess.supervision.preload as preloading
 keep = preloading._keep
 def keep_with_thread(context):
     threading.Thread(target=time.sleep, args=(60,), daemon=True).start()

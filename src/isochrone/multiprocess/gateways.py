@@ -10,14 +10,14 @@ import structlog
 from isochrone.errors import IsochroneError
 from isochrone.gateway.control_calls.refresh import REFRESH
 from isochrone.gateway.server import GatewayServer, GatewaySettings, Link, StartFailed
-from isochrone.multiprocess.board import LISTENING
-from isochrone.multiprocess.coordinator import CoordinatorSettings
-from isochrone.multiprocess.group import ProcessGroup
-from isochrone.multiprocess.ports import PortInUse, reserve
-from isochrone.multiprocess.private_calls import call_json, gather
+from isochrone.multiprocess.control.coordinator import CoordinatorSettings
+from isochrone.multiprocess.group.board import LISTENING
+from isochrone.multiprocess.group.group import ProcessGroup
+from isochrone.multiprocess.group.private_calls import call_json, gather
 from isochrone.multiprocess.quota_shares import has_quotas_of_callers, share_of_quotas
 from isochrone.multiprocess.running import run_group
 from isochrone.multiprocess.serving import ProcessInGroup
+from isochrone.multiprocess.supervision.ports import PortInUse, reserve
 
 log = structlog.get_logger()
 

@@ -9,11 +9,11 @@ from typing import Any
 import structlog
 import uvloop
 
-from isochrone.multiprocess.child import name_in_logs
-from isochrone.multiprocess.coordinator import CoordinatorSettings, coordinate
-from isochrone.multiprocess.group import ProcessGroup
-from isochrone.multiprocess.restarts import START_FAILED
-from isochrone.multiprocess.supervisor import Supervisor
+from isochrone.multiprocess.control.coordinator import CoordinatorSettings, coordinate
+from isochrone.multiprocess.group.group import ProcessGroup
+from isochrone.multiprocess.supervision.child import name_in_logs
+from isochrone.multiprocess.supervision.restarts import START_FAILED
+from isochrone.multiprocess.supervision.supervisor import Supervisor
 
 log = structlog.get_logger()
 

@@ -12,10 +12,10 @@ from collections.abc import Callable
 import structlog
 
 from isochrone.clock import now_ns
-from isochrone.multiprocess.board import JOINED, LISTENING, READY, STARTED
-from isochrone.multiprocess.group import ProcessGroup
-from isochrone.multiprocess.shared_service import SharedService, call_coordinator
-from isochrone.multiprocess.sharing import memory
+from isochrone.multiprocess.control.shared_service import SharedService, call_coordinator
+from isochrone.multiprocess.group.board import JOINED, LISTENING, READY, STARTED
+from isochrone.multiprocess.group.group import ProcessGroup
+from isochrone.multiprocess.group.sharing import memory
 from isochrone.protocol.service import InferenceService
 
 log = structlog.get_logger()

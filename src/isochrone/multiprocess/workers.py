@@ -7,12 +7,12 @@ from dataclasses import replace
 
 import structlog
 
-from isochrone.multiprocess.coordinator import CoordinatorSettings
-from isochrone.multiprocess.group import ProcessGroup
-from isochrone.multiprocess.ports import PortInUse, reserve
-from isochrone.multiprocess.preload import preload
+from isochrone.multiprocess.control.coordinator import CoordinatorSettings
+from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.running import run_group
 from isochrone.multiprocess.serving import ProcessInGroup
+from isochrone.multiprocess.supervision.ports import PortInUse, reserve
+from isochrone.multiprocess.supervision.preload import preload
 from isochrone.observe.logs import Settings as LogSettings
 from isochrone.worker.server import ServeSettings, StartFailed, Worker
 

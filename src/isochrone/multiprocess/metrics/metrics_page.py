@@ -17,11 +17,11 @@ from prometheus_client.exposition import choose_encoder
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError, MethodNotAllowed, NotFound, Unavailable
-from isochrone.multiprocess.group import ProcessGroup
-from isochrone.multiprocess.group_metrics import GroupCollector
-from isochrone.multiprocess.page_sum import Counts, Page, add_up, parse, render, retire
-from isochrone.multiprocess.private_calls import call, gather, raise_error
-from isochrone.multiprocess.sharing import memory
+from isochrone.multiprocess.group.group import ProcessGroup
+from isochrone.multiprocess.group.private_calls import call, gather, raise_error
+from isochrone.multiprocess.group.sharing import memory
+from isochrone.multiprocess.metrics.group_metrics import GroupCollector
+from isochrone.multiprocess.metrics.page_sum import Counts, Page, add_up, parse, render, retire
 from isochrone.protocol.rest.answers import ErrorRoute, respond_error, respond_unexpected
 from isochrone.wire.exchange import Exchange, Head, Route
 

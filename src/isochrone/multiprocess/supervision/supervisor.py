@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 import structlog
 
 from isochrone.clock import now_ns
-from isochrone.multiprocess.board import COORDINATOR, SILENT_NS
-from isochrone.multiprocess.child import fork
-from isochrone.multiprocess.group import ProcessGroup
-from isochrone.multiprocess.restarts import Restarts
+from isochrone.multiprocess.group.board import COORDINATOR, SILENT_NS
+from isochrone.multiprocess.group.group import ProcessGroup
+from isochrone.multiprocess.supervision.child import fork
+from isochrone.multiprocess.supervision.restarts import Restarts
 from isochrone.stop_signals import stop_signals
 
 log = structlog.get_logger()

@@ -8,7 +8,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from isochrone.multiprocess.board import Board
+from isochrone.multiprocess.group.board import Board
 
 #: A path of a Unix-domain socket has at most 108 bytes (unix(7)).
 _LONGEST_DIRECTORY = 80

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.utils import floatToGoString
 
-from isochrone.multiprocess.gauge_rules import grows, rule
+from isochrone.multiprocess.metrics.gauge_rules import grows, rule
 
 _SAMPLE = re.compile(r'([a-zA-Z_:][\w:]*)(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})? (\S+)')
 _EOF = "# EOF"

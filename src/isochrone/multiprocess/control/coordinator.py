@@ -15,11 +15,11 @@ import structlog
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import now_ns
 from isochrone.errors import InvalidArgument, IsochroneError, NotFound
-from isochrone.multiprocess.board import COORDINATOR
-from isochrone.multiprocess.control_calls import ControlCalls
-from isochrone.multiprocess.control_record import change_of
-from isochrone.multiprocess.group import ProcessGroup
-from isochrone.multiprocess.metrics_page import GroupMetricsApplication, GroupPages
+from isochrone.multiprocess.control.control_calls import ControlCalls
+from isochrone.multiprocess.control.control_record import change_of
+from isochrone.multiprocess.group.board import COORDINATOR
+from isochrone.multiprocess.group.group import ProcessGroup
+from isochrone.multiprocess.metrics.metrics_page import GroupMetricsApplication, GroupPages
 from isochrone.protocol.application import SameOrigin
 from isochrone.protocol.rest.answers import ErrorRoute, respond_error, respond_unexpected
 from isochrone.settings.wire_limits import WireLimits

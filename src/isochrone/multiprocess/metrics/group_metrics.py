@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from isochrone.multiprocess.sharing import Memory
+from isochrone.multiprocess.group.sharing import Memory
 
 _MEMORY = (
     ("rss", "Resident memory of a process; shared pages count in full"),

@@ -17,16 +17,16 @@ from tritonclient.grpc import service_pb2
 
 from isochrone.clock import now_ns
 from isochrone.errors import ConnectionLost, IsochroneError, Unavailable
-from isochrone.multiprocess.board import LISTENING
-from isochrone.multiprocess.control_record import Change
-from isochrone.multiprocess.indexes import common_index
-from isochrone.multiprocess.private_calls import NotReached, call_json, gather
+from isochrone.multiprocess.control.control_record import Change
+from isochrone.multiprocess.control.indexes import common_index
+from isochrone.multiprocess.group.board import LISTENING
+from isochrone.multiprocess.group.private_calls import NotReached, call_json, gather
 from isochrone.protocol.merging import merge_messages
 from isochrone.protocol.service import InferenceService
 from isochrone.protocol.shared_memory_requests import registered_regions
 
 if TYPE_CHECKING:
-    from isochrone.multiprocess.group import ProcessGroup
+    from isochrone.multiprocess.group.group import ProcessGroup
     from isochrone.protocol.messages import InferRequest
     from isochrone.protocol.orca import LoadReport
 

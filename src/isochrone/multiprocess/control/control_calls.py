@@ -18,12 +18,12 @@ import structlog
 
 from isochrone.clock import SECOND, now_ns
 from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError, Unavailable
-from isochrone.multiprocess.board import JOINED, SILENT_NS
-from isochrone.multiprocess.control_outcome import failure, names
-from isochrone.multiprocess.control_record import Change, Record
-from isochrone.multiprocess.group import ProcessGroup
-from isochrone.multiprocess.liveness import Liveness, activity
-from isochrone.multiprocess.private_calls import NotReached, call, call_json, gather, raise_error
+from isochrone.multiprocess.control.control_outcome import failure, names
+from isochrone.multiprocess.control.control_record import Change, Record
+from isochrone.multiprocess.group.board import JOINED, SILENT_NS
+from isochrone.multiprocess.group.group import ProcessGroup
+from isochrone.multiprocess.group.liveness import Liveness, activity
+from isochrone.multiprocess.group.private_calls import NotReached, call, call_json, gather, raise_error
 from isochrone.wire.receiver import Response
 
 log = structlog.get_logger()

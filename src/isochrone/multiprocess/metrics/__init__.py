@@ -1,0 +1,1 @@
+"""One metrics page for all processes."""

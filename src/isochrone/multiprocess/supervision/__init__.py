@@ -1,0 +1,1 @@
+"""The supervisor: forks, waits, restarts; and what it prepares before it forks."""
