@@ -2,7 +2,7 @@
 models that hand tensors of three sizes back. Every server runs the same onnx files."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,8 +78,17 @@ def _model(name: str, file: Path, width: int, section: str = "") -> Model:
 
 
 def write_repository(directory: Path, files: dict[str, Path]) -> Path:
-    """In Triton's layout."""
-    for model in models(files):
+    """Every model, in Triton's layout."""
+    return _write_models(directory, models(files))
+
+
+def write_copies(directory: Path, file: Path, count: int) -> Path:
+    """So many copies of the smallest model: copy_000 and so on."""
+    return _write_models(directory, (_model(f"copy_{number:03}", file, WIDTH) for number in range(count)))
+
+
+def _write_models(directory: Path, chosen: Iterable[Model]) -> Path:
+    for model in chosen:
         version = directory / model.name / "1"
         version.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(model.file, version / "model.onnx")

@@ -44,21 +44,27 @@ class Contender:
 @contextmanager
 def worker(files: dict[str, Path], options: Sequence[str] = ()) -> Iterator[Peer]:
     """`isochrone serve` with every model."""
-    python = Path(sys.executable)
     with scratch("realistic") as directory:
         repository = write_repository(directory / "models", files)
-        http_port, grpc_port = free_ports(2)
-        url = f"http://{HOST}:{http_port}"
-        command: list[str | Path] = [
-            *(python.parent / "isochrone", "serve", repository, "--host", HOST, "--no-allow-metrics"),
-            *("--http-port", str(http_port), "--grpc-port", str(grpc_port), *options),
-        ]
-        log = directory / "worker.log"
-        ready = lambda: answers(f"{url}/v2/health/ready")  # noqa: E731
-        with running("isochrone", command, ready, log=log) as pid:
-            version = installed_version(python, "isochrone")
-            address = f"{HOST}:{grpc_port}"
-            yield Peer(WORKER, version, pid, log, tuple(COSTS), http_url=url, grpc_address=address)
+        with serve(repository, directory, options) as peer:
+            yield peer
+
+
+@contextmanager
+def serve(repository: Path, directory: Path, options: Sequence[str] = ()) -> Iterator[Peer]:
+    """`isochrone serve` over a repository; `directory` takes its log."""
+    python = Path(sys.executable)
+    http_port, grpc_port = free_ports(2)
+    url = f"http://{HOST}:{http_port}"
+    command: list[str | Path] = [
+        *(python.parent / "isochrone", "serve", repository, "--host", HOST, "--no-allow-metrics"),
+        *("--http-port", str(http_port), "--grpc-port", str(grpc_port), *options),
+    ]
+    log = directory / "worker.log"
+    with running("isochrone", command, lambda: answers(f"{url}/v2/health/ready"), log=log) as pid:
+        version = installed_version(python, "isochrone")
+        address = f"{HOST}:{grpc_port}"
+        yield Peer(WORKER, version, pid, log, tuple(COSTS), http_url=url, grpc_address=address)
 
 
 @contextmanager

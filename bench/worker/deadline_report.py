@@ -30,6 +30,7 @@ class Run:
     versions: dict[str, str] = field(default_factory=dict)
     stalls: Stalls = field(default_factory=Stalls)
     steal_seconds: float = 0.0
+    generator_is_real_time: bool = False
 
     def capacity(self, server: str) -> float:
         """What 100 % means."""
@@ -80,7 +81,8 @@ def print_report(run: Run) -> None:
             print(f"    {point.percent_of_capacity:>5g} %     {line}{failed}")
     _print_stalls(run)
     busiest = max((point.generator_cpu_share for point in run.points), default=0.0)
-    print(f"the generator (one thread, on the same machine) used at most {busiest:.0%} of a core")
+    priority = "at real-time priority" if run.generator_is_real_time else "at ordinary priority"
+    print(f"the generator (one thread, on the same machine, {priority}) used at most {busiest:.0%} of a core")
     print("\nTargets")
     for claim, measured, met in targets(run):
         print(f"  {'MET   ' if met else 'MISSED'}  {claim}: {measured}")

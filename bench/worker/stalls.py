@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 
+from bench.worker.machine import at_real_time_priority
+
 SLEEP_SECONDS = 0.0005
 STALL_NS = 1_000_000
 _ROOT = Path(__file__).resolve().parents[2]
@@ -67,11 +69,7 @@ def _watch() -> dict[str, object]:
         ended.set()
 
     threading.Thread(target=wait_for_end, daemon=True).start()
-    try:
-        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(10))
-        realtime = True
-    except OSError:
-        realtime = False
+    realtime = at_real_time_priority(10)
     events = []
     before = time.monotonic_ns()
     while not ended.is_set():
