@@ -223,7 +223,10 @@ def run_calls(
         under_way = in_flight
         now = begun
         while under_way:
-            for descriptor, _ in poll.poll(30):
+            ready = poll.poll(30)
+            if not ready:
+                raise ConversationFailed(f"no answer within 30 s; {under_way} calls are under way")
+            for descriptor, _ in ready:
                 link = by_descriptor[descriptor]
                 ended = link.receive(latencies, expected_bytes)
                 now = time.perf_counter_ns()

@@ -69,6 +69,7 @@ def _grpc(peer: Peer, cell: Cell, messages: list[Message], seconds: float) -> Fi
     if peer.grpc_address is None:
         raise LoadFailed(f"{peer.name} speaks no gRPC")
     before = peer.cpu_seconds()
+    client_share = None
     try:
         if cell.is_large:
             found = probe(peer.grpc_address, messages[0].data, cell.tensor_bytes, seconds, warm_up_calls=5)
@@ -86,6 +87,7 @@ def _grpc(peer: Peer, cell: Cell, messages: list[Message], seconds: float) -> Fi
                 chains=cell.chain,
             )
             latencies, elapsed = answers.latencies_ns, answers.seconds
+            client_share = answers.cpu_seconds / elapsed
     except (ConversationFailed, OSError) as error:
         raise LoadFailed(f"gRPC: {error}") from error
     cpu = peer.cpu_seconds() - before
@@ -96,4 +98,5 @@ def _grpc(peer: Peer, cell: Cell, messages: list[Message], seconds: float) -> Fi
         cpu_seconds=cpu,
         median_us=statistics.median(ordered) / 1e3,
         p99_us=ordered[int(len(ordered) * 0.99)] / 1e3,
+        client_share=client_share,
     )

@@ -63,7 +63,7 @@ def median_us(sample: Sample) -> float:
 def table(findings: Findings, cells: Sequence[Cell]) -> Iterator[str]:
     yield (
         f"{'cell':44} {'server':8} {'requests/s':>11} {'(low to high)':>19} {'p50 µs':>8} {'p99 µs':>9} "
-        f"{'worker µs':>9} {'of Triton':>10}"
+        f"{'worker µs':>9} {'client':>7} {'of Triton':>10}"
     )
     for cell in cells:
         for contender in (WORKER, GATEWAY, TRITON):
@@ -80,10 +80,12 @@ def table(findings: Findings, cells: Sequence[Cell]) -> Iterator[str]:
             figures = [each.figure for each in samples if each.figure is not None]
             p99 = statistics.median(figure.p99_us or 0.0 for figure in figures)
             beside = f"{ratio.median:9.2f}×" if ratio else ""
+            shares = [figure.client_share for figure in figures if figure.client_share is not None]
+            client = f"{statistics.median(shares):.0%}" if shares else ""
             yield (
                 f"{cell.name:44} {contender:8} {rates.median:11,.0f} {rates.low:9,.0f}–{rates.high:9,.0f} "
                 f"{statistics.median(map(median_us, samples)):8.0f} {p99:9.0f} "
-                f"{statistics.median(each.worker_us for each in samples):9.1f} {beside:>10}"
+                f"{statistics.median(each.worker_us for each in samples):9.1f} {client:>7} {beside:>10}"
             )
 
 

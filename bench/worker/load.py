@@ -32,6 +32,8 @@ class Figure:
     median_us: float | None = None
     p99_us: float | None = None
     mean_us: float | None = None
+    #: Of a core, where the generator reports it.
+    client_share: float | None = None
 
     @property
     def cpu_us_per_request(self) -> float:

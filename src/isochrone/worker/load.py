@@ -14,7 +14,7 @@ from isochrone.protocol.orca import LoadReport
 if TYPE_CHECKING:
     from isochrone.worker.catalog.catalog import Catalog
 
-#: A report is at most this old.
+#: A model's own figures are at most this old.
 _KEPT_NS = MILLISECOND
 #: The machine's free memory is read so often.
 _MEMORY_NS = 100 * MILLISECOND

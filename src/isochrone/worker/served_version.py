@@ -100,8 +100,8 @@ class ServedVersion:
             request = caching
         self.in_flight += 1
         watchdog = self._watchdog
-        if watchdog.asked is not self:
-            watchdog.asked, watchdog.changed = self, request.arrived
+        if watchdog.last_requested is not self:
+            watchdog.last_requested, watchdog.last_change = self, request.arrived
         try:
             self.runner.submit(request)
         except IsochroneError as error:
@@ -119,6 +119,8 @@ class ServedVersion:
         plan.batch_size = self.signature.check(plan.inputs, plan.outputs)
         start = 1 if self.batched else 0
         plan.shape_key = tuple(sorted((name, shape[start:]) for name, _, shape in plan.inputs))
+        # Another version of an ensemble may have other steps.
+        plan.step_plans = None
         plan.checked_by = self
 
     def hold(self) -> None:

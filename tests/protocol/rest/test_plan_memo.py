@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from isochrone.errors import IsochroneError
 from isochrone.protocol.rest import plan_memo as plan_memo_module
 from isochrone.protocol.rest.plan import decode_plan
-from isochrone.protocol.rest.plan_memo import PlanMemo, PlanMemos
+from isochrone.protocol.rest.plan_memo import PlanMemo
 
 IDS = st.one_of(st.none(), st.sampled_from(["", "a", "request-7", 'quo"ted', "é\n", "\\"]), st.text(max_size=8))
 
@@ -55,7 +55,7 @@ def outcome(decode: Any, header: bytes) -> Any:
 def test_any_order_of_headers_decodes_as_each_does_alone(
     pool: list[bytes], order: list[int], data: st.DataObject
 ) -> None:
-    memo = PlanMemos().of("m", "")
+    memo = PlanMemo()
     for index in order:
         header = pool[index % len(pool)]
         if data.draw(st.integers(0, 5)) == 0:
@@ -63,7 +63,18 @@ def test_any_order_of_headers_decodes_as_each_does_alone(
             header = (
                 header[:place] + data.draw(st.sampled_from([b"", b'"', b"}", b"\\", b"\xff"])) + header[place + 1 :]
             )
-        assert outcome(memo.decode, header) == outcome(lambda given: decode_plan(given, "m", ""), header)
+        # Pieces of known text in places where they are not valid, and valid text with other ids before and behind it.
+        cut = data.draw(st.sampled_from(["", "", "behind", "before", "second"]))
+        behind = header.find(b",") + 1
+        if cut == "behind":
+            header = header[behind:]
+        elif cut == "before":
+            header = b'{"id":"a",' + header
+        elif cut == "second" and header.endswith(b"}"):
+            header = header[:-1] + b', "id": "%s"}' % data.draw(st.sampled_from([b"", b"a", b"request-7"]))
+        assert outcome(lambda given: memo.decode("m", "", given), header) == outcome(
+            lambda given: decode_plan(given, "m", ""), header
+        )
 
 
 class Decodes:
@@ -78,33 +89,44 @@ class Decodes:
         return decode_plan(header, model, version)
 
 
-def ordinary(memo: PlanMemo, request_id: str, **parameters: Any) -> Any:
+def ordinary(memo: PlanMemo, request_id: str, model: str = "m", **parameters: Any) -> Any:
     tensor = {"name": "x", "shape": [4], "datatype": "UINT8", "parameters": {"binary_data_size": 4}}
     fields = {"id": request_id, "inputs": [tensor], "parameters": {"binary_data_output": True, **parameters}}
-    return memo.decode(json.dumps(fields).encode())
+    return memo.decode(model, "", json.dumps(fields).encode())
 
 
 def test_other_ids_are_decoded_once_per_model(monkeypatch: pytest.MonkeyPatch) -> None:
     decodes = Decodes(monkeypatch)
-    memos = PlanMemos()
+    memo = PlanMemo()
     for number in range(1000):
-        plan, request_id = ordinary(memos.of(f"m{number % 50}", ""), f"request {number}")
+        plan, request_id = ordinary(memo, f"request {number}", f"m{number % 50}")
         assert (plan.model_name, request_id) == (f"m{number % 50}", f"request {number}")
-    assert decodes.count == 50
+    assert decodes.count == 2 * 50, "once with the id, once without"
 
 
 def test_the_requests_of_a_sequence_are_decoded_once_per_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     decodes = Decodes(monkeypatch)
-    memo = PlanMemos().of("m", "")
+    memo = PlanMemo()
     for number in range(400):
         plan, _ = ordinary(memo, str(number), sequence_id=number % 20 + 1, sequence_start=number < 20)
         assert (plan.sequence_id, plan.sequence_start) == (number % 20 + 1, number < 20)
-    assert decodes.count == 40
+    assert decodes.count == 2 * 40
 
 
 def test_what_is_remembered_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_memo_module, "_MAX_PLANS_MEMOISED", 10)
-    memos = PlanMemos()
+    memo = PlanMemo()
     for number in range(100):
-        ordinary(memos.of(f"m{number % 7}", ""), "x", sequence_id=number)
-        assert sum(len(memo._plans) for memo in memos._memos.values()) <= 10
+        ordinary(memo, "x" if number % 2 else "", f"m{number % 7}", sequence_id=number)
+        assert len(memo._whole) + len(memo._behind_id) <= 10
+
+
+def test_text_that_is_known_is_not_taken_where_it_is_not_valid() -> None:
+    memo = PlanMemo()
+    ordinary(memo, "a")
+    text = json.dumps({"inputs": [], "parameters": {"binary_data_output": True}}).encode()
+    memo.decode("m", "", text)
+    memo.decode("m", "", b'{"id":"a",' + text[1:])
+    for header in (text[1:], b'{"id":"a",' + text):
+        with pytest.raises(IsochroneError):
+            memo.decode("m", "", header)

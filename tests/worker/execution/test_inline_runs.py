@@ -13,8 +13,9 @@ from queued_requests import RecordedRequest, plan_of, rows_of
 from runner_bench import Bench, Gated, run, until
 
 from isochrone.clock import MICROSECOND, MILLISECOND, SECOND, now_ns
-from isochrone.worker.execution import inline as inline_module
+from isochrone.worker.execution import watchdog as watchdog_module
 from isochrone.worker.execution.inline import INLINE_NS, InlineRuns
+from isochrone.worker.execution.watchdog import InlineWatchdog
 from isochrone.worker.scheduling.latency_curve import LatencyCurve
 
 
@@ -28,15 +29,15 @@ class Preemptions:
 @pytest.fixture
 def preemptions(monkeypatch: pytest.MonkeyPatch) -> Preemptions:
     found = Preemptions()
-    monkeypatch.setattr(inline_module, "getrusage", lambda who: found)
+    monkeypatch.setattr(watchdog_module, "getrusage", lambda who: found)
     return found
 
 
 def inline_runs(loop: Any, typical: int = 20 * MICROSECOND) -> InlineRuns:
     curve = LatencyCurve(1)
     curve.observe(1, typical)
-    runs = InlineRuns("m", loop, 1)
-    runs.begin(curve)
+    runs = InlineRuns("m", loop, 1, InlineWatchdog())
+    runs.begin(curve, only_computes=True)
     return runs
 
 
@@ -51,7 +52,7 @@ def test_a_long_run_in_a_hundred_does_not_change_what_is_typical() -> None:
     def scenario(loop: Any) -> None:
         runs = inline_runs(loop)
         for number in range(3000):
-            runs.observe(1, 4 * MILLISECOND if number % 100 == 0 else 20 * MICROSECOND)
+            runs.observe(1, 4 * MILLISECOND if number % 100 == 0 else 20 * MICROSECOND, number)
             assert runs.typical[1] <= 25 * MICROSECOND
 
     with_loop(scenario)
@@ -61,11 +62,44 @@ def test_a_model_that_has_become_slow_leaves_and_one_that_is_fast_again_comes_ba
     def scenario(loop: Any) -> None:
         runs = inline_runs(loop)
         for _ in range(20):
-            runs.observe(1, 400 * MICROSECOND)
+            runs.observe(1, 400 * MICROSECOND, 0)
         assert runs.typical[1] > runs.limit_ns
-        for _ in range(20):
-            runs.look_again()
+        runs.retry(SECOND // 2)
+        assert runs.typical[1] > runs.limit_ns
+        runs.retry(SECOND)
         assert runs.typical[1] <= runs.limit_ns
+        runs.observe(1, 30 * MICROSECOND, SECOND)
+        assert (runs.typical[1], runs.retrying) == (30 * MICROSECOND, set())
+
+    with_loop(scenario)
+
+
+def test_one_run_in_ever_longer_times_tells_whether_a_slow_model_is_still_slow() -> None:
+    def scenario(loop: Any) -> None:
+        runs = inline_runs(loop, typical=390 * MICROSECOND)
+        inline = 0
+        for tick in range(6000):  # ten minutes
+            now = now_ns() + tick * 100 * MILLISECOND
+            runs.retry(now)
+            for _ in range(50):
+                if runs.typical[1] <= runs.limit_ns:
+                    inline += 1
+                    if runs.retrying:
+                        runs.observe(1, 390 * MICROSECOND, now)
+        assert inline <= 20
+
+    with_loop(scenario)
+
+
+def test_nothing_is_forgotten_while_inline_runs_pause(preemptions: Preemptions) -> None:
+    def scenario(loop: Any) -> None:
+        runs = inline_runs(loop, typical=900 * MICROSECOND)
+        runs.overran(1, 30 * MILLISECOND, SECOND, 1)
+        assert runs.limit_ns == 0
+        for tick in range(1000):
+            runs.retry(now_ns() + tick * SECOND)
+        assert runs.typical[1] == 900 * MICROSECOND
+        runs.close()
 
     with_loop(scenario)
 
@@ -73,8 +107,8 @@ def test_a_model_that_has_become_slow_leaves_and_one_that_is_fast_again_comes_ba
 def test_a_model_of_milliseconds_is_not_tried_again() -> None:
     def scenario(loop: Any) -> None:
         runs = inline_runs(loop, typical=5 * MILLISECOND)
-        for _ in range(1000):
-            runs.look_again()
+        for tick in range(1000):
+            runs.retry(now_ns() + tick * SECOND)
         assert runs.typical[1] == 5 * MILLISECOND
 
     with_loop(scenario)
@@ -83,10 +117,24 @@ def test_a_model_of_milliseconds_is_not_tried_again() -> None:
 def test_overruns_while_other_processes_ran_are_not_the_models(preemptions: Preemptions) -> None:
     def scenario(loop: Any) -> None:
         runs = inline_runs(loop)
-        for number in range(100):
+        for number in range(1, 100):
             preemptions.ru_nivcsw += 1
-            runs.overran(30 * MILLISECOND, number * MILLISECOND)
+            runs.overran(1, 10 * MILLISECOND, number * MILLISECOND, 20 * number)
             assert runs.limit_ns == INLINE_NS
+
+    with_loop(scenario)
+
+
+def test_a_long_overrun_or_two_in_a_row_are_the_models_whatever_else_ran(preemptions: Preemptions) -> None:
+    def scenario(loop: Any) -> None:
+        for overruns in (((30 * MILLISECOND, 7),), ((5 * MILLISECOND, 7), (5 * MILLISECOND, 8))):
+            runs = inline_runs(loop)
+            for elapsed, number in overruns:
+                assert runs.limit_ns == INLINE_NS
+                preemptions.ru_nivcsw += 1
+                runs.overran(1, elapsed, SECOND, number)
+            assert runs.limit_ns == 0
+            runs.close()
 
     with_loop(scenario)
 
@@ -95,10 +143,10 @@ def test_overruns_of_the_model_itself_send_it_to_its_thread(preemptions: Preempt
     def scenario(loop: Any) -> None:
         runs = inline_runs(loop)
         preemptions.ru_nivcsw = 7
-        runs.look_again()
-        runs.overran(3 * MILLISECOND, 2 * SECOND)
+        runs._watchdog.was_preempted()
+        runs.overran(1, 3 * MILLISECOND, 2 * SECOND, 10)
         assert runs.limit_ns == INLINE_NS, "one short overrun may be a stall of the machine"
-        runs.overran(3 * MILLISECOND, 2 * SECOND + 100 * MILLISECOND)
+        runs.overran(1, 3 * MILLISECOND, 2 * SECOND + 100 * MILLISECOND, 50)
         assert runs.limit_ns == 0
         runs.close()
 
@@ -109,6 +157,7 @@ class Named(Gated):
     """Notes the thread of each run."""
 
     inline_allowed = True
+    only_computes = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,12 +198,23 @@ def test_a_longer_run_happens_inline_while_requests_come_one_at_a_time() -> None
     run(scenario)
 
 
+def test_a_longer_run_of_code_that_may_wait_uses_its_thread() -> None:
+    async def scenario() -> None:
+        model = Named()
+        model.only_computes = False
+        bench = Bench(model, max_rows=1, run_ns=300 * MICROSECOND)
+        await one_at_a_time(bench, 12)
+        assert set(model.threads) == {"m-1"}
+
+    run(scenario)
+
+
 def test_a_longer_run_uses_its_thread_while_another_model_is_asked_too() -> None:
     async def scenario() -> None:
         model = Named()
         bench = Bench(model, max_rows=1, run_ns=300 * MICROSECOND)
         for _ in range(12):
-            bench.runner._watchdog.changed = bench.runner._last_answer
+            bench.runner._watchdog.last_change = bench.runner._last_answer
             await one_at_a_time(bench, 1)
         assert set(model.threads) == {"m-1"}
 
@@ -178,6 +238,33 @@ def test_longer_runs_without_deadlines_stay_inline_while_only_this_model_is_aske
         two.runner.submit(request)
         assert not request.answers, "two instances run on their threads, at the same time"
         await until(lambda: request.answers)
+
+    run(scenario)
+
+
+def test_long_runs_end_after_a_millisecond_of_a_turn_and_the_others_are_queued() -> None:
+    class Slow(Named):
+        def execute(self, inputs: dict[str, Any], outputs: tuple[str, ...] | None) -> dict[str, Any]:
+            ends = now_ns() + 700 * MICROSECOND
+            while now_ns() < ends:
+                pass
+            return super().execute(inputs, outputs)
+
+    async def scenario() -> None:
+        model = Slow()
+        bench = Bench(model, max_rows=1, run_ns=700 * MICROSECOND)
+        requests = [RecordedRequest(plan_of(), {"x": rows_of(1)}, now_ns()) for _ in range(20)]
+        for request in requests:
+            bench.in_flight += 1
+            bench.runner.submit(request)
+        assert 1 <= sum(bool(request.answers) for request in requests) <= 3
+        assert bench.runner.pending >= 17
+        turns = 0
+        while bench.runner.pending:
+            await asyncio.sleep(0)
+            turns += 1
+        await until(lambda: all(request.answers for request in requests))
+        assert turns >= 5
 
     run(scenario)
 

@@ -9,6 +9,7 @@ buffer; upb would copy them twice.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,8 @@ _NAME, _ID, _PARAMETERS, _RAW_INPUT = 0x0A, 0x1A, 0x22, 0x3A
 #: Bytes of a message, without its tensors, that are remembered; and forms and plans of all models together.
 _MAX_HEAD = 4096
 _MAX_REMEMBERED = 4096
+#: Forms of messages of one model and length: each is compared.
+_MAX_ALIKE = 4
 
 
 class Field(NamedTuple):
@@ -62,7 +65,7 @@ class _Form:
 class InferDecoder:
     """Remembers the forms of the messages that it decoded."""
 
-    __slots__ = ("_forms", "_remembered", "_service")
+    __slots__ = ("_forms", "_remembered", "_seen", "_service")
 
     def __init__(self, service: InferenceService) -> None:
         self._service = service
@@ -70,6 +73,9 @@ class InferDecoder:
         self._forms: dict[bytes, dict[tuple[int, int], list[_Form]]] = {}
         #: Forms and plans in ``_forms``.
         self._remembered = 0
+        #: Hashes of forms and parameters that were seen once. What never comes again (a version, a parameter that
+        #: differs each time) must not evict what does.
+        self._seen: set[int] = set()
 
     def decode(self, body: Buffer, start: int) -> tuple[GrpcPlan, str, Tensors]:
         """The plan, the id and the inputs of the message that begins at ``start``."""
@@ -129,13 +135,17 @@ class InferDecoder:
             form.parameters = (fields[places[0]].start, fields[places[-1]].end)
             varying.append(form.parameters)
         form.fixed = _complement(body, start, sorted(varying))
+        if not self._is_second((len(body), form.fixed)):
+            return
         for (name_, dtype, shape, count, _), each in zip(plan.sources, raw, strict=True):
             form.tensors.append((name_, dtype, count, each.content, shape))
         self._make_room()
         begin, end = form.parameters
         form.plans[bytes(body[begin:end])] = plan
         by_size = self._forms.setdefault(bytes(body[start : name.end]), {})
-        by_size.setdefault((len(body), start), []).append(form)
+        alike = by_size.setdefault((len(body), start), [])
+        alike.insert(0, form)
+        del alike[_MAX_ALIKE:]
 
     def _new_plan(self, form: _Form, parameters: bytes) -> GrpcPlan | None:
         """The plan with parameters that are new; None: the bytes in their place are something else as well."""
@@ -146,9 +156,20 @@ class InferDecoder:
             return None
         known = next(iter(form.plans.values()))
         plan = with_parameters(known, parse(service_pb2.ModelInferRequest, parameters))
-        self._make_room()
-        form.plans[parameters] = plan
+        if self._is_second((form.fixed, parameters)):
+            self._make_room()
+            form.plans[parameters] = plan
         return plan
+
+    def _is_second(self, key: Hashable) -> bool:
+        """Whether this was seen before."""
+        mark = hash(key)
+        if mark in self._seen:
+            return True
+        if len(self._seen) >= _MAX_REMEMBERED:
+            self._seen.clear()
+        self._seen.add(mark)
+        return False
 
     def _make_room(self) -> None:
         self._remembered += 1

@@ -114,6 +114,8 @@ def with_parameters(plan: GrpcPlan, message: Any) -> GrpcPlan:
     fields = read_parameters(parameters)
     other = copy(plan)
     other.step_plans = None
+    # The answers of ensembles differ by sequence.
+    other.answers = {}
     other.parameters = {key: value for key, value in parameters.items() if key not in PLAN_PARAMETERS}
     other.priority = fields.get("priority", 0)
     other.timeout_ns = fields.get("timeout_ns", 0)

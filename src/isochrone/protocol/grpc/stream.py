@@ -31,6 +31,7 @@ from isochrone.protocol.grpc.calls import (
 from isochrone.protocol.grpc.decoder import InferDecoder
 from isochrone.protocol.grpc.message_reader import MessageReader
 from isochrone.protocol.grpc.plan import GrpcPlan
+from isochrone.protocol.grpc.routing_fields import request_id as id_of
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
 from isochrone.protocol.shared_memory_requests import SharedMemoryRequest, infer_with_regions
 from isochrone.protocol.varint import encode_varint
@@ -230,6 +231,8 @@ class InferStream:
             request.decoupled = self.service.is_decoupled(plan.model_name, plan.model_version)
         except Exception as error:
             self._reader.give_back(len(payload))
+            if not request_id and flag == 0:
+                request_id = id_of(payload).decode("utf-8", "replace")
             self._reject(request_id, error if isinstance(error, IsochroneError) else unexpected(error))
             return
         request.size = len(payload)

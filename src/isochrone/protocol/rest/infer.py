@@ -90,7 +90,7 @@ class InferRoute(Route):
                     raise InvalidArgument(
                         f"Inference-Header-Content-Length is {length}, but the body has {len(body)} bytes"
                     )
-                plan, request_id = self.memo.decode(bytes(body[:length]))
+                plan, request_id = self.memo.decode(self.model, self.version, bytes(body[:length]))
             inputs = read_inputs(plan, body, length, self.service)
             if plan.regions:
                 request = SharedMemoryRestRequest(exchange, self, plan, request_id, inputs)

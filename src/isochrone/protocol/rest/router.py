@@ -18,7 +18,7 @@ from isochrone.protocol.rest.control import CHANGES, CONTROL_PATHS, ControlRoute
 from isochrone.protocol.rest.generate import GenerateRoute
 from isochrone.protocol.rest.headers import inflating
 from isochrone.protocol.rest.infer import InferRoute
-from isochrone.protocol.rest.plan_memo import PlanMemos
+from isochrone.protocol.rest.plan_memo import PlanMemo
 from isochrone.wire.exchange import Head, Route
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class RestRouter:
     def __init__(self, service: InferenceService, max_body_bytes: int) -> None:
         self.service = service
         self.max_body_bytes = max_body_bytes
-        self._memos = PlanMemos()
+        self._plans = PlanMemo()
 
     def route(self, head: Head) -> Route:
         try:
@@ -54,7 +54,7 @@ class RestRouter:
                 raise MethodNotAllowed(f"{match['verb']}: expected POST, given {_shown(head.method)}")
             model, version = _unquote(match["model"]), _unquote(match["version"] or "")
             if match["verb"] == "infer":
-                return InferRoute(self.service, self._memos.of(model, version), head, model, version)
+                return InferRoute(self.service, self._plans, head, model, version)
             return GenerateRoute(self.service, head, model, version, streaming=match["verb"] == "generate_stream")
         for pattern, methods in CONTROL_PATHS:
             found = pattern.match(text)

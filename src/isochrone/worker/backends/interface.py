@@ -47,6 +47,9 @@ class Executable(abc.ABC):
     #: Whether a run that measurements show to be fast may happen on the event loop's thread. False if the runtime needs
     #: one thread of its own (CUDA contexts, thread-local state) or may block.
     inline_allowed: bool = True
+    #: Whether runs only compute, so that they take about as long for any input of one shape. Such runs may hold the
+    #: event loop's thread for longer than those of code that may wait for something.
+    only_computes: bool = False
     #: Whether returned arrays never share memory with the inputs, so that input buffers can be reused.
     fresh_outputs: bool = False
 

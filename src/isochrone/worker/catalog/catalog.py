@@ -396,6 +396,7 @@ class Catalog:
 
     def check_stuck(self) -> None:
         now = now_ns()
+        self.watchdog.was_preempted()
         for served in [*self.all_versions(), *self._drains.versions]:
             served.runner.check_stuck(now)
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from isochrone.clock import MICROSECOND, NEVER, now_ns
 from isochrone.errors import Cancelled, IsochroneError
 from isochrone.worker.execution.batch import Batch, answer, as_model_error
-from isochrone.worker.execution.inline import INLINE_NS, LONG_NS, OVERRUN_NS, InlineRuns
+from isochrone.worker.execution.inline import INLINE_NS, OVERRUN_NS, InlineRuns
 from isochrone.worker.execution.instance import Instance
 from isochrone.worker.execution.lookahead import LookAhead
 from isochrone.worker.execution.queued_runner import QueuedRunner
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 _SINGLE_BATCHES = 4
 #: A request that arrives this soon after an answer was there before it: no caller answers an answer in that time.
 _BURST_NS = 25 * MICROSECOND
-#: Inline runs in one turn of the loop end after this time at the latest; then sockets get their turn.
+#: No further inline run begins after this time of one turn of the loop, among requests as they arrive and among queued
+#: ones; then sockets get their turn.
 _TURN_NS = 1000 * MICROSECOND
 #: After this many requests in a row that came when nothing was going on, requests come one at a time.
 _QUIET_REQUESTS = 4
@@ -65,7 +66,7 @@ class BatchRunner(QueuedRunner):
         self._ahead: LookAhead | None = None
         #: Time of the loop's thread that went into queueing requests which have not run yet.
         self._queueing = 0
-        self._inline = InlineRuns(name, self._loop, curve.max_rows)
+        self._inline = InlineRuns(name, self._loop, curve.max_rows, watchdog)
         self._gathering = Gathering()
         #: Time from the end of a batch to the last of its answers.
         self._answering = RunningTime()
@@ -75,6 +76,8 @@ class BatchRunner(QueuedRunner):
         self._last_answer = 0
         #: Consecutive requests that came when nothing was going on.
         self._quiet = 0
+        #: When the first long inline run of this turn of the loop began; 0: there was none.
+        self._turn_began = 0
         #: Rejections and runs, in all and at the last call of ``check_stuck``.
         self._rejections = self._rejections_seen = self._runs_seen = 0
         self._order = AnswerOrder() if preserve_ordering else None
@@ -88,8 +91,9 @@ class BatchRunner(QueuedRunner):
             for index, instance in enumerate(instances):
                 self._gate.add(instance, self._pump, index)
             return
-        if instances[0].executable.inline_allowed:
-            self._inline.begin(self.curve)
+        executable = instances[0].executable
+        if executable.inline_allowed:
+            self._inline.begin(self.curve, only_computes=executable.only_computes)
         self._ahead = LookAhead(self.queue, self.curve, self.instances, self._loop)
 
     def submit(self, request: InferRequest) -> None:
@@ -102,7 +106,7 @@ class BatchRunner(QueuedRunner):
             # Nothing to batch with and nothing to wait for: run it now.
             rows = request.plan.batch_size
             expected = self._inline.typical[rows] or self.curve.estimate(rows)
-            if 0 < expected <= limit or (0 < expected <= LONG_NS and self._delays_nobody(request)):
+            if 0 < expected <= limit or (0 < expected <= self._inline.long_ns and self._delays_nobody(request)):
                 if request.deadline != NEVER:
                     miss = now_ns() + self.curve.estimate(rows) + self.queue.margin_ns - request.deadline
                     if miss > 0:
@@ -152,18 +156,30 @@ class BatchRunner(QueuedRunner):
             self._quiet = 0
             return False
         if request.deadline == NEVER and self._rules.levels == 1 and len(self.instances) == 1:
-            return True
+            return self._has_turn_time()
         if request.arrived - self._last_answer < _BURST_NS:
             self._quiet = 0
             return False
         self._quiet += 1
         return self._quiet > _QUIET_REQUESTS
 
+    def _has_turn_time(self) -> bool:
+        """Whether this turn of the loop has time for another long run; otherwise the request is queued, and sockets get
+        their turn."""
+        now = now_ns()
+        if not self._turn_began:
+            self._turn_began = now
+            self._loop.call_soon(self._end_turn)
+        return now - self._turn_began < _TURN_NS
+
+    def _end_turn(self) -> None:
+        self._turn_began = 0
+
     def _inline_limit(self, first: InferRequest) -> int:
-        """The longest batch that may run on the loop's thread; ``first``: its request with the earliest deadline."""
+        """The longest batch that may run on the loop's thread; ``first``: the request that runs first in it."""
         limit = self._inline.limit_ns
         if limit and first.deadline == NEVER and self._rules.levels == 1 and len(self.instances) == 1:
-            return limit if self._watchdog.is_shared(first.arrived) else LONG_NS
+            return limit if self._watchdog.is_shared(first.arrived) else max(limit, self._inline.long_ns)
         return limit
 
     def _scheduled_pump(self) -> None:
@@ -210,6 +226,8 @@ class BatchRunner(QueuedRunner):
                 instance = self._idle.pop()
                 instance.start(Batch(requests, rows), expected)
                 self._update_busy()
+                self._gathering.ran_on_a_thread(len(requests), now)
+                self._queueing = 0
         if queue.rejected:
             self._fail_rejected()
 
@@ -236,13 +254,13 @@ class BatchRunner(QueuedRunner):
         self._last_answer = now_ns()
         # One run in eight is enough for what is learned from it.
         self._runs += 1
-        if not self._runs & 7:
-            self._inline.observe(rows, ended - started)
+        if not self._runs & 7 or self._inline.retrying:
+            self._inline.observe(rows, ended - started, ended)
             self.curve.observe(rows, ended - started)
             if self._rules.max_rows > 1:
                 self._gathering.ran_alone(self._last_answer - started, ended, 8)
         if ended - started > OVERRUN_NS:
-            self._inline.overran(ended - started, ended)
+            self._inline.overran(rows, ended - started, ended, self._runs)
 
     def _single_failed(self, request: InferRequest, error: BaseException) -> None:
         if isinstance(error, InlineHang) or isinstance(error.__cause__, InlineHang):
@@ -260,11 +278,12 @@ class BatchRunner(QueuedRunner):
         if batch.hung:
             self._inline.forbid()
         elif batch.compute_end - batch.compute_start > OVERRUN_NS:
-            self._inline.overran(batch.compute_end - batch.compute_start, batch.compute_end)
+            self._inline.overran(batch.rows, batch.compute_end - batch.compute_start, batch.compute_end, self._runs)
         self._settle(batch)
         if not self._runs & 7:
             self._answered(batch.compute_end)
-            self._inline.observe(batch.rows, batch.compute_end - batch.compute_start)
+        if not self._runs & 7 or self._inline.retrying:
+            self._inline.observe(batch.rows, batch.compute_end - batch.compute_start, batch.compute_end)
         if len(batch.requests) > 1:
             spent = self._last_answer - taken + self._queueing
             self._gathering.ran_together(len(batch.requests), spent, self._last_answer)
@@ -379,7 +398,7 @@ class BatchRunner(QueuedRunner):
 
     def check_stuck(self, now: int) -> None:
         """Rejects late requests and abandons runs that exceed their limit. Called about ten times a second."""
-        self._inline.look_again()
+        self._inline.retry(now)
         if self.queue.requests and not self._idle:
             if self._ahead is not None:
                 self._ahead.withdraw()

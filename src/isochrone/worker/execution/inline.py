@@ -10,85 +10,132 @@ that reason was ten times slower than one that stayed.
 from __future__ import annotations
 
 import asyncio
-from resource import RUSAGE_THREAD, getrusage
 from typing import TYPE_CHECKING
 
 import structlog
 
-from isochrone.clock import MICROSECOND, SECOND
+from isochrone.clock import MICROSECOND, SECOND, now_ns
 
 if TYPE_CHECKING:
+    from isochrone.worker.execution.watchdog import InlineWatchdog
     from isochrone.worker.scheduling.latency_curve import LatencyCurve
 
 log = structlog.get_logger()
 
 #: Longest expected run that happens on the loop's thread.
 INLINE_NS = 100 * MICROSECOND
-#: The same, while nobody else is delayed by it.
+#: The same for models that only compute, while nobody else is delayed by it.
 LONG_NS = 1000 * MICROSECOND
+#: Slower sizes are never tried again: a stall of the machine does not explain them.
+_RETRIED_NS = 4 * INLINE_NS
 #: An inline run this long delayed every other caller: the model then uses its thread, first for ``_OVERRUN_PAUSE``
 #: seconds, then for twice as long each time. A model that is occasionally slow runs inline less and less often.
 OVERRUN_NS = 2000 * MICROSECOND
 _LONG_OVERRUN_NS = 20_000 * MICROSECOND
 _OVERRUN_PAUSE = 1.0
 _LONGEST_PAUSE = 3600.0
+#: A size that has become too slow is tried again inline, once, first after this time, then after twice as long.
+_RETRY_NS = SECOND
+_LONGEST_RETRY_NS = 60 * SECOND
 
 
 class InlineRuns:
     """The inline runs of one model version."""
 
-    __slots__ = ("_again", "_last_overrun", "_loop", "_model", "_pause", "_preemptions", "limit_ns", "typical")
+    __slots__ = (
+        "_again",
+        "_last_overrun",
+        "_loop",
+        "_model",
+        "_overrun_run",
+        "_pause",
+        "_slow",
+        "_watchdog",
+        "limit_ns",
+        "long_ns",
+        "retrying",
+        "typical",
+    )
 
-    def __init__(self, model: str, loop: asyncio.AbstractEventLoop, max_rows: int) -> None:
+    def __init__(self, model: str, loop: asyncio.AbstractEventLoop, max_rows: int, watchdog: InlineWatchdog) -> None:
         #: The longest expected run that may happen inline; 0: none.
         self.limit_ns = 0
+        #: The same, for a run that delays nobody.
+        self.long_ns = 0
         #: By rows: what three of four inline runs take at most; 0: the curve must do. Read directly on the hot path.
         self.typical = [0] * (max_rows + 1)
+        #: The next run of one of these sizes decides alone whether it is still too slow; most often empty.
+        self.retrying: set[int] = set()
+        #: Sizes that are too slow: when each is tried again, and the time to the next retry.
+        self._slow: dict[int, tuple[int, int]] = {}
         self._model = model
         self._loop = loop
+        self._watchdog = watchdog
         self._pause = _OVERRUN_PAUSE
         self._again: asyncio.TimerHandle | None = None
         self._last_overrun = 0
-        #: How often the kernel had taken the processor from this thread, when last looked at.
-        self._preemptions = 0
+        #: The number of the last run that exceeded the limit.
+        self._overrun_run = -1
 
-    def begin(self, curve: LatencyCurve) -> None:
-        """Start with the best that warm-up measured: on a busy machine the others say little, and runs will tell."""
+    def begin(self, curve: LatencyCurve, *, only_computes: bool) -> None:
+        """Start with the best that warm-up measured: on a busy machine the others say little, and runs will correct
+        it."""
         self.typical = list(curve.fastest)
+        self.long_ns = LONG_NS if only_computes else 0
         self._allow()
+        now = now_ns()
+        for rows, known in enumerate(self.typical):
+            if INLINE_NS < known <= _RETRIED_NS:
+                self._slow[rows] = (now + _RETRY_NS, _RETRY_NS)
 
     def _allow(self) -> None:
         self._again = None
         self.limit_ns = INLINE_NS
 
-    def observe(self, rows: int, elapsed: int) -> None:
+    def observe(self, rows: int, elapsed: int, now: int) -> None:
         """An inline run that was chosen without regard to its time."""
         known = self.typical[rows]
+        if rows in self.retrying:
+            self.retrying.discard(rows)
+            self.typical[rows] = elapsed
         # Moves up three times as far as down, so that it rests where a quarter of the runs is above it. One long run
         # moves it no further than one that is a little longer.
-        if elapsed > known:
+        elif elapsed > known:
             self.typical[rows] = min(elapsed, known + (known >> 2)) if known else elapsed
         else:
             self.typical[rows] = max(elapsed, known - known // 12)
+        if self.typical[rows] > INLINE_NS:
+            if rows not in self._slow:
+                self._slow[rows] = (now + _RETRY_NS, _RETRY_NS)
+        elif self._slow:
+            self._slow.pop(rows, None)
 
-    def look_again(self) -> None:
-        """Called about ten times a second. A model that uses its thread for a while may be faster by now."""
-        self._was_preempted()
-        limit = self.limit_ns
-        for rows, known in enumerate(self.typical):
-            if limit < known < 2 * LONG_NS:
-                self.typical[rows] = known - (known >> 3)
+    def retry(self, now: int) -> None:
+        """Called about ten times a second: lets a size that was too slow a while ago run inline once."""
+        if not self._slow or not self.limit_ns:
+            return
+        for rows, (due, pause) in self._slow.items():
+            if now >= due and self.typical[rows] <= _RETRIED_NS:
+                pause = min(2 * pause, _LONGEST_RETRY_NS)
+                self._slow[rows] = (now + pause, pause)
+                self.retrying.add(rows)
+                self.typical[rows] = INLINE_NS
 
-    def overran(self, elapsed: int, now: int) -> None:
-        """An inline run exceeded ``OVERRUN_NS``. A long overrun, or a second one within a second, pauses inline runs.
+    def overran(self, rows: int, elapsed: int, now: int, runs: int) -> None:
+        """An inline run exceeded ``OVERRUN_NS``; ``runs``: of this model so far, inline and on its thread.
 
-        A single short overrun may be a stall of the machine, and so is one during which the kernel ran other processes.
+        Inline runs pause after a long overrun, after two in a row of a model whose runs are short, and after a second
+        one within a second. Others may be stalls of the machine: a single one, and those during which the kernel ran
+        other processes.
         """
-        if self._was_preempted():
-            return
-        if elapsed < _LONG_OVERRUN_NS and now - self._last_overrun > SECOND:
-            self._last_overrun = now
-            return
+        in_a_row = runs - self._overrun_run == 1 and self.typical[rows] <= INLINE_NS
+        self._overrun_run = runs
+        if elapsed < _LONG_OVERRUN_NS and not in_a_row:
+            if self._watchdog.was_preempted():
+                return
+            if now - self._last_overrun > SECOND:
+                self._last_overrun = now
+                return
         self.limit_ns = 0
         if self._again is None:
             log.debug(
@@ -98,12 +145,6 @@ class InlineRuns:
             )
             self._again = self._loop.call_later(self._pause, self._allow)
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-
-    def _was_preempted(self) -> bool:
-        """Whether the kernel took the processor from this thread since the last look, a tenth of a second at most."""
-        before = self._preemptions
-        self._preemptions = getrusage(RUSAGE_THREAD).ru_nivcsw
-        return self._preemptions != before
 
     def forbid(self) -> None:
         """The watchdog interrupted a run: no inline runs any more."""

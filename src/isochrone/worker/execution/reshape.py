@@ -42,6 +42,7 @@ class _Reshaping(Executable):
         self._outputs = {spec.name: spec for spec in signature.outputs if spec.reshape is not None}
         self.decoupled = inner.decoupled
         self.inline_allowed = inner.inline_allowed
+        self.only_computes = inner.only_computes
         self.is_async = inner.is_async
 
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:

@@ -1,6 +1,6 @@
 """Interrupts a model that hangs in an inline run and blocks the event loop.
 
-Only runs measured under 100 µs happen on the loop's thread, but a model may hang on one input out of a million. A
+Only short runs happen on the loop's thread (``inline``), but a model may hang on one input out of a million. A
 thread reads the start of the current run; when the run exceeds a second, the thread signals the loop's thread, whose
 handler raises inside the model's Python code. That ends time.sleep and lock waits too, but not native code.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from resource import RUSAGE_THREAD, getrusage
 from types import FrameType
 
 from isochrone.clock import MILLISECOND, SECOND, now_ns
@@ -29,16 +30,25 @@ class InlineWatchdog:
     def __init__(self) -> None:
         #: Start of the current inline run; 0: none. The loop's thread writes it at every inline run.
         self.since = 0
-        #: The model version that was asked last, and when another one had been asked before it.
-        self.asked: object = None
-        self.changed = 0
+        #: The model version of the last request, and when the request before it was for another one.
+        self.last_requested: object = None
+        self.last_change = 0
+        #: How often the kernel had preempted the loop's thread, when last looked at.
+        self._preemptions = 0
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._previous: object = None
 
     def is_shared(self, now: int) -> bool:
-        """Whether more than one model version was asked lately: a long inline run of one would delay the others."""
-        return now - self.changed < _SHARED_NS
+        """Whether requests for more than one model version came lately: a long inline run would delay the others."""
+        return now - self.last_change < _SHARED_NS
+
+    def was_preempted(self) -> bool:
+        """Whether the kernel preempted the loop's thread since the last call; the worker calls it ten times a second.
+        On the loop's thread."""
+        before = self._preemptions
+        self._preemptions = getrusage(RUSAGE_THREAD).ru_nivcsw
+        return self._preemptions != before
 
     def start(self) -> None:
         if threading.current_thread() is not threading.main_thread():

@@ -48,12 +48,19 @@ class Gathering:
         """A batch of several requests ran on the loop's thread."""
         self._ran(requests, _WAITING * nanoseconds / requests, now, together=True)
 
+    def ran_on_a_thread(self, requests: int, now: int) -> None:
+        """A batch ran where it costs the loop's thread little: nothing is learned, but a trial must end."""
+        self._count(requests, now)
+
     def _ran(self, requests: int, cost: float, now: int, *, together: bool) -> None:
         if together == self.gathers:
             if self._trial:
                 self._costs.append(cost)
             else:
                 self._note(cost)
+        self._count(requests, now)
+
+    def _count(self, requests: int, now: int) -> None:
         self._left -= requests
         if self._trial:
             if len(self._costs) >= _TRIAL_COSTS:

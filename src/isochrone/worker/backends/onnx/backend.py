@@ -72,6 +72,7 @@ class OnnxExecutable(Executable):
 
     # onnxruntime copies even an input that the graph returns.
     fresh_outputs = True
+    only_computes = True
 
     def __init__(self, context: LoadContext, session: Any) -> None:
         self._label = f"model '{context.model_name}' version {context.model_version}"
