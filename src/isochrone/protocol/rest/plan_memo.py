@@ -13,6 +13,8 @@ from isochrone.protocol.rest.plan import RestPlan, decode_plan
 
 #: An id at the beginning, whose text is its value: without escapes.
 _leading_id = re.compile(rb'[ \t\r\n]*\{[ \t\r\n]*"id"[ \t\r\n]*:[ \t\r\n]*"([^"\\\x00-\x1f]+)"[ \t\r\n]*,').match
+#: An id begins in these bytes, or is not found.
+_LEADING = 16
 _MAX_HEADER_MEMOISED = 4096
 _MAX_PLANS_MEMOISED = 8192
 
@@ -29,7 +31,7 @@ class PlanMemo:
 
     def decode(self, model: str, version: str, header: bytes) -> tuple[RestPlan, str]:
         """The plan of a JSON part, and the request's id."""
-        leading = _leading_id(header)
+        leading = _leading_id(header) if b'"id"' in header[:_LEADING] else None
         if leading is None:
             plan = self._whole.get((model, version, header))
             if plan is not None:
