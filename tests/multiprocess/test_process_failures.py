@@ -174,6 +174,23 @@ def test_a_stopped_coordinator_is_replaced(server: ServerProcess) -> None:
     assert server.terminate() == 0
 
 
+def test_a_supervisor_that_was_stopped_and_continued_goes_on(server: ServerProcess) -> None:
+    """CPython 3.11: an interrupted ``sigtimedwait`` returns a siginfo that is no signal."""
+    supervisor, before = psutil.Process(server.pid), serving(server)
+    for _ in range(5):
+        supervisor.suspend()
+        # Longer than it waits at a time: its wait is over when it goes on.
+        time.sleep(0.2)
+        supervisor.resume()
+        time.sleep(0.1)
+    # It still starts again what ends.
+    os.kill(before[2], signal.SIGKILL)
+    wait_for(lambda: serving(server).get(2, before[2]) != before[2])
+    assert serving(server)[1] == before[1]
+    wait_for(lambda: is_ready(server))
+    assert server.terminate() == 0
+
+
 def test_a_load_that_a_killed_coordinator_had_begun_is_undone(server: ServerProcess) -> None:
     answers: list[tuple[int, dict[str, str]]] = []
     target = "/v2/repository/models/takes_its_time/load"

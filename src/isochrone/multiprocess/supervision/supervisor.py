@@ -59,7 +59,8 @@ class Supervisor:
         self._announce = announce
         self._exit_timeout = exit_timeout
         self._processes = {number: _Process(number) for number in (COORDINATOR, *group.board.numbers)}
-        self._signals = frozenset((signal.SIGCHLD, *stop_signals()))
+        self._stop_signals = frozenset(stop_signals())
+        self._signals = frozenset((signal.SIGCHLD, *self._stop_signals))
         self._was_ready = False
         self._ended_at: float | None = None
         self._kill_at = 0.0
@@ -71,7 +72,8 @@ class Supervisor:
         while True:
             self._start_due()
             received = signal.sigtimedwait(self._signals, _LOOK)
-            if received is not None and received.si_signo != signal.SIGCHLD:
+            # CPython 3.11 returns an uninitialised siginfo when the wait is interrupted, as by SIGSTOP and SIGCONT.
+            if received is not None and received.si_signo in self._stop_signals:
                 self._stop()
             self._reap()
             self._look()
