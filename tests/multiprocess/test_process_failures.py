@@ -16,6 +16,7 @@ import numpy as np
 import psutil
 import pytest
 import tritonclient.http
+import tritonclient.utils.shared_memory as shared_memory
 from process_groups import (
     UnixConnection,
     ask,
@@ -210,6 +211,51 @@ def test_a_load_that_a_killed_coordinator_had_begun_is_undone(server: ServerProc
         assert ask_process(pid, "GET", "/v2/models/takes_its_time/ready")[0] == 400
     assert '"pending":null' in record.read_text()
     assert server.terminate() == 0
+
+
+def test_a_process_joins_although_a_region_is_gone(
+    repository: Path, server_factory: StartServer, shared_memory_prefix: str
+) -> None:
+    arguments = ("--processes", "2", "--allow-shared-memory", "--model-control-mode", "explicit")
+    key = f"{shared_memory_prefix}gone"
+    with server_factory(repository, *arguments, check_exit=False) as server:
+        regions = [shared_memory.create_shared_memory_region(name, key + name, 64) for name in ("lost", "kept")]
+        try:
+            for name in ("lost", "kept"):
+                value = {"key": key + name, "offset": 0, "byte_size": 64}
+                assert ask(server, "POST", f"/v2/systemsharedmemory/region/{name}/register", value)[0] == 200
+            # Its owner ends without unregistering it.
+            shared_memory.destroy_shared_memory_region(regions.pop(0))
+            victim = serving(server)[2]
+            os.kill(victim, signal.SIGKILL)
+            wait_for(lambda: serving(server)[2] != victim)
+            wait_for(lambda: is_ready(server))
+            for pid in serving(server).values():
+                _, found = ask_process(pid, "GET", "/v2/systemsharedmemory/status")
+                assert [region["name"] for region in found] == ["kept"]
+        finally:
+            for region in regions:
+                shared_memory.destroy_shared_memory_region(region)
+        assert server.terminate() == 0
+
+
+def test_a_process_joins_although_a_model_cannot_be_loaded_again(tmp_path: Path, server_factory: StartServer) -> None:
+    models = write_models(tmp_path / "models", "identity_int32", "identity_fp32")
+    arguments = ("--processes", "2", "--model-control-mode", "explicit", "--load-model", "identity_int32")
+    with server_factory(models, *arguments, "--no-strict-readiness", check_exit=False) as server:
+        assert ask(server, "POST", "/v2/repository/models/identity_fp32/load")[0] == 200
+        (models / "identity_fp32" / "config.pbtxt").write_text("nonsense")
+        victim, other = serving(server)[2], serving(server)[1]
+        os.kill(victim, signal.SIGKILL)
+        wait_for(lambda: serving(server)[2] != victim)
+        wait_for(lambda: is_ready(server))
+        assert ask_process(other, "GET", "/v2/models/identity_fp32/ready")[0] == 200
+        assert ask_process(serving(server)[2], "GET", "/v2/models/identity_fp32/ready")[0] == 400
+        (row,) = [row for row in ask(server, "POST", "/v2/repository/index")[1] if row["name"] == "identity_fp32"]
+        assert row["state"] == "UNAVAILABLE"
+        assert row["reason"].startswith("process 2: ")
+        infer_over_many_connections(server, "identity_int32")
+        assert server.terminate() == 0
 
 
 def test_no_process_outlives_a_killed_supervisor(server: ServerProcess) -> None:

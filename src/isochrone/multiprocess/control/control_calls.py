@@ -62,7 +62,10 @@ class ControlCalls:
             self._write(self._record.ended())
 
     async def join(self, number: int) -> None:
-        """Bring a process that has started to the record; from then on it gets every call."""
+        """Bring a process that has started to the record; from then on it gets every call.
+
+        A call that it answers with an error does not keep it from joining: the server would not be ready again.
+        """
         async with self._order:
             socket = self._group.socket(number)
             regions: list[str] = []
@@ -70,12 +73,33 @@ class ControlCalls:
                 status = await call_json(socket, "GET", "/v2/systemsharedmemory/status", seconds=_READ_SECONDS)
                 regions = [region["name"] for region in status]
             for change in self._record.replay(await self._ready_models(number), regions):
+                # Raises if the process is lost.
+                answer = await self._apply(number, change)
                 try:
-                    raise_error(await self._apply(number, change))
+                    raise_error(answer)
                 except IsochroneError as error:
-                    where = f"{change.target} had succeeded in the other processes, and fails in this one"
-                    raise error.within(where) from None
+                    await self._join_without(number, change, error)
             self._board.mark(number, JOINED)
+
+    async def _join_without(self, number: int, change: Change, error: IsochroneError) -> None:
+        """A call of the record failed in a process that joins."""
+        if change.kind == "register":
+            # The usual reason: its owner has ended, and removed it.
+            log.warning("a region cannot be opened again and is dropped", region=change.name, error=str(error))
+            gone = Change("unregister", change.name, {})
+            self._write(self._record.applied(gone))
+            for other, answer in (await gather({n: self._apply(n, gone) for n in self._board.those(JOINED)})).items():
+                if isinstance(answer, IsochroneError) or answer.status >= 400:
+                    log.error("a region could not be dropped", process=other, region=change.name)
+            return
+        log.error(
+            "a control call in force fails in a new process", process=number, call=change.target, error=str(error)
+        )
+        if change.kind == "load" and change.name in await self._ready_models(number):
+            # As it was at the start, with other parameters: another model than in the other processes. The second
+            # attempt leaves the reason in the index.
+            await self._apply(number, Change("unload", change.name, {}))
+            await self._apply(number, change)
 
     async def change(self, change: Change) -> Response:
         """Make a call in every process that has joined; the answer of the first. Raises the error of the call."""
