@@ -323,7 +323,7 @@ class RequestMachine(FurtherAttempts):
                     instructions += self._failed(loss.request, loss.attempt, loss.error, now)
             return instructions + self._pump(now)
         # At once: whatever is placed from here on must not go there.
-        endpoint.healthy = False
+        self._fleet.endpoint_lost(endpoint)
         self._fleet.look(now)
         instructions.append((Do.GONE, None, endpoint))
         guilty: dict[object, Quarantined] = {}
