@@ -278,6 +278,10 @@ class Fleet:
     def endpoint_lost(self, endpoint: Endpoint) -> None:
         """The process of an endpoint has ended."""
         endpoint.healthy = False
+        self.endpoint_changed(endpoint)
+
+    def endpoint_changed(self, endpoint: Endpoint) -> None:
+        """It is not healthy any more, or an answer said that it drains or does so no more."""
         member = self.members.get(endpoint.address)
         if member is not None and member.endpoint is endpoint:
             self.health_changed(member)

@@ -225,7 +225,10 @@ class RequestMachine(FurtherAttempts):
         replica = attempt.replica
         replica.endpoint.heard_at = now
         if report is not None:
+            was_draining = replica.endpoint.draining
             attempt.replica_set.balancer.reported(replica, report, now)
+            if report.draining != was_draining:
+                self._fleet.endpoint_changed(replica.endpoint)
         request.attempts.remove(attempt)
         served = request.served
         instructions: list[Instruction] = []
