@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +17,7 @@ from isochrone.gateway.traffic.quotas import QuotaRules
 from isochrone.multiprocess.control.control_outcome import failure
 from isochrone.multiprocess.control.indexes import common_index
 from isochrone.multiprocess.group.board import JOINED, LISTENING, READY, STARTED, Board
+from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.group.liveness import Liveness
 from isochrone.multiprocess.group.sharing import memory
 from isochrone.multiprocess.quota_shares import has_quotas_of_callers, share_of_quotas
@@ -117,6 +121,27 @@ class TestBoard:
         assert board.ready(5 * SECOND) == [1]
         board.clear(2)
         assert (board.pid(2), board.restarts(2), board.those(LISTENING)) == (0, 1, [1])
+
+
+@pytest.mark.parametrize("count", [2, 10_000])
+def test_sockets_can_be_bound_whatever_the_length_of_the_temporary_directory(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="l", dir="/tmp") as short:
+        used = set()
+        for length in range(len(short) + 2, 100):
+            directory = Path(short) / ("x" * (length - len(short) - 1))
+            directory.mkdir()
+            monkeypatch.setattr(tempfile, "tempdir", str(directory))
+            group = ProcessGroup.create(count)
+            try:
+                for path in (group.socket(count), group.coordinator_socket):
+                    with socket.socket(socket.AF_UNIX) as bound:
+                        bound.bind(path)
+                used.add(group.directory.parent == directory)
+            finally:
+                group.remove()
+        assert used == {True, False}
 
 
 def test_memory_of_a_process(tmp_path: Path) -> None:
