@@ -88,22 +88,31 @@ class TestQuotas:
 
 class TestLiveness:
     def test_a_stopped_process_is_silent_after_its_time(self) -> None:
-        liveness = Liveness(10 * SECOND)
+        liveness = Liveness(10 * SECOND, SECOND)
         silent = [now for now in range(40) if liveness.is_silent(now * SECOND, ("T", 50), now * SECOND)]
         assert silent[0] == 10
 
     def test_one_that_beats_is_not(self) -> None:
-        liveness = Liveness(10 * SECOND)
+        liveness = Liveness(10 * SECOND, SECOND)
         assert not any(liveness.is_silent(SECOND, ("S", 50), now * SECOND) for now in range(1000))
 
     def test_one_that_computes_or_reads_is_not(self) -> None:
-        liveness = Liveness(10 * SECOND)
+        liveness = Liveness(10 * SECOND, SECOND)
         assert not any(liveness.is_silent(now * SECOND, ("R", now), now * SECOND) for now in range(500))
-        assert not any(liveness.is_silent(now * SECOND, ("D", 499), now * SECOND) for now in range(500, 590))
-        assert liveness.is_silent(601 * SECOND, ("R", 5000), 601 * SECOND), "but not for ever"
+        assert not any(liveness.is_silent(now * SECOND, ("D", 499), now * SECOND) for now in range(500, 600))
+        assert liveness.is_silent(600 * SECOND, ("R", 5000), 600 * SECOND), "but not for ever"
+
+    def test_a_pause_of_the_observer_is_nobody_elses_silence(self) -> None:
+        liveness = Liveness(10 * SECOND, SECOND)
+        assert not liveness.is_silent(0, ("S", 50), 0)
+        # All were stopped for a minute; this one needs a moment to beat again.
+        assert not liveness.is_silent(60 * SECOND, ("S", 50), 60 * SECOND)
+        # If it does not, it is silent after the usual time: two seconds of the minute count.
+        silent = [now for now in range(61, 90) if liveness.is_silent(now * SECOND, ("S", 50), now * SECOND)]
+        assert silent[0] == 68
 
     def test_one_that_ended_is_told_by_its_connection(self) -> None:
-        assert not Liveness(10 * SECOND).is_silent(20 * SECOND, None, 20 * SECOND)
+        assert not Liveness(10 * SECOND, SECOND).is_silent(20 * SECOND, None, 20 * SECOND)
 
 
 class TestBoard:

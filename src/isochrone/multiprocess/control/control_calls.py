@@ -55,11 +55,19 @@ class ControlCalls:
             pending = self._record.pending
             if pending is None:
                 return
-            log.warning("a control call was interrupted and is undone", call=pending.change.target)
+            log.warning("a control call was interrupted", call=pending.change.target)
             joined = self._board.those(JOINED)
             known = {number: models for number, models in pending.before.items() if number in joined}
-            await self._undo(pending.change, known, again=True)
+            undone = await self._undo(pending.change, known, again=True)
             self._write(self._record.ended())
+            if left := sorted({*known} - {*undone}):
+                log.error(
+                    "it cannot be undone: it may be in force in some processes until it is repeated with success",
+                    call=pending.change.target,
+                    processes=left,
+                )
+            else:
+                log.info("it is the same in all processes again", call=pending.change.target)
 
     async def join(self, number: int) -> None:
         """Bring a process that has started to the record; from then on it gets every call.
@@ -159,12 +167,12 @@ class ControlCalls:
         for number, models in before.items():
             reverse = self._record.undo(change, models)
             if reverse is None and again and change.kind == "load":
-                reverse = change
+                reverse = [change]
             if reverse is None and change.kind != "unload":
                 continue
             try:
-                if reverse is not None:
-                    raise_error(await self._apply(number, reverse))
+                for each in reverse or ():
+                    raise_error(await self._apply(number, each))
                 if change.changes_models:
                     for each in self._record.restore(models, await self._ready_models(number)):
                         raise_error(await self._apply(number, each))
@@ -184,7 +192,7 @@ class ControlCalls:
         body = msgspec.json.encode(change.value)
         socket = self._group.socket(number)
         calling = asyncio.ensure_future(call(socket, "POST", change.target, body, seconds=_CHANGE_SECONDS))
-        liveness = Liveness(self._silent_ns)
+        liveness = Liveness(self._silent_ns, int(_LOOK * SECOND))
         try:
             while True:
                 done, _ = await asyncio.wait((calling,), timeout=_LOOK)
