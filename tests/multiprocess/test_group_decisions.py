@@ -21,6 +21,7 @@ from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.group.liveness import Liveness
 from isochrone.multiprocess.group.sharing import memory
 from isochrone.multiprocess.quota_shares import has_quotas_of_callers, share_of_quotas
+from isochrone.multiprocess.supervision.ports import PortInUse, check, reserve
 from isochrone.multiprocess.supervision.restarts import Restarts
 
 
@@ -151,6 +152,24 @@ def test_sockets_can_be_bound_whatever_the_length_of_the_temporary_directory(
             finally:
                 group.remove()
         assert used == {True, False}
+
+
+def test_a_port_that_another_server_took_after_the_reservation() -> None:
+    ports, held = reserve({"grpc": ("127.0.0.1", 0)})
+    try:
+        check(ports, held)
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            other.bind(("127.0.0.1", ports["grpc"]))
+            check(ports, held)
+            other.listen()
+            with pytest.raises(PortInUse) as caught:
+                check(ports, held)
+            assert caught.value.service == "grpc"
+    finally:
+        for bound in held:
+            bound.close()
 
 
 def test_memory_of_a_process(tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ class MonitorRules:
     #: Seconds a question may take.
     timeout: float = 0.25
     #: Questions per second to all members together. One takes some 0.1 ms: in a fleet of more than a hundred the pauses
-    #: between questions to a silent member are longer than ``interval``. A question that is repeated because the last one
-    #: was missed does not count.
+    #: between questions to a silent member are longer than ``interval``. The question after the first that was missed
+    #: does not count.
     most_per_second: float = 1000.0
     #: Questions without an answer in a row that make a member unhealthy.
     failures: int = 2
