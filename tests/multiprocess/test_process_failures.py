@@ -287,6 +287,56 @@ def test_a_process_joins_although_a_model_cannot_be_loaded_again(tmp_path: Path,
         assert server.terminate() == 0
 
 
+def test_a_model_is_not_served_with_other_parameters_than_in_the_other_processes(
+    tmp_path: Path, server_factory: StartServer
+) -> None:
+    """The new process loads it as at the start, and cannot load it as it is in the others."""
+    config = """
+        backend: "python"
+        input { name: "IN" data_type: TYPE_INT32 dims: -1 }
+        output { name: "OUT" data_type: TYPE_INT32 dims: -1 }
+        """
+    write_config(tmp_path / "models" / "choosy", config)
+    write_python(
+        tmp_path / "models" / "choosy",
+        f"""
+        from pathlib import Path
+
+        class Model:
+            def load(self, context):
+                if context.parameters.get("other") and Path({str(tmp_path / "broken")!r}).exists():
+                    raise RuntimeError("out of order")
+
+            def infer(self, inputs):
+                return {{"OUT": inputs["IN"]}}
+        """,
+    )
+    arguments = ("--processes", "2", "--model-control-mode", "explicit", "--load-model", "choosy")
+    with server_factory(tmp_path / "models", *arguments, "--no-strict-readiness", check_exit=False) as server:
+        wait_for(lambda: len(serving(server)) == 2)
+        tensor = {"data_type": "TYPE_INT32", "dims": [-1]}
+        other = {
+            "backend": "python",
+            "input": [{"name": "IN", **tensor}],
+            "output": [{"name": "OUT", **tensor}],
+            "parameters": {"other": {"string_value": "1"}},
+        }
+        value = {"parameters": {"config": json.dumps(other)}}
+        assert ask(server, "POST", "/v2/repository/models/choosy/load", value) == (200, None)
+        (tmp_path / "broken").touch()
+        victim = serving(server)[2]
+        os.kill(victim, signal.SIGKILL)
+        wait_for(lambda: serving(server)[2] != victim)
+        wait_for(lambda: is_ready(server))
+        assert ask_process(serving(server)[1], "GET", "/v2/models/choosy/ready")[0] == 200
+        assert ask_process(serving(server)[2], "GET", "/v2/models/choosy/ready")[0] == 400
+        (row,) = ask(server, "POST", "/v2/repository/index")[1]
+        assert row["state"] == "UNAVAILABLE"
+        assert row["reason"].startswith("process 2: ")
+        assert "out of order" in row["reason"]
+        assert server.terminate() == 0
+
+
 def test_no_process_outlives_a_killed_supervisor(server: ServerProcess) -> None:
     directory = Path(private_socket(serving(server)[1])).parent
     assert directory.stat().st_mode & 0o777 == 0o700
