@@ -128,18 +128,32 @@ def test_it_does_not_grow_with_the_number_of_calls(at_start: frozenset[str], cha
 @given(AT_START, st.lists(CHANGES, max_size=6), CHANGES)
 def test_undoing_restores_what_was_there(at_start: frozenset[str], changes: list[Change], change: Change) -> None:
     process, record = _history(at_start, changes)
-    if change.kind == "register" and change.name in process.regions:
-        return
     state, ready = copy.deepcopy(process.state()), process.ready
-    process.apply(change)
+    if change.kind != "register" or change.name not in process.regions:
+        process.apply(change)
     undo = record.undo(change, ready)
-    if undo is not None:
-        process.apply(undo)
-    elif change.kind in ("trace", "log", "unregister"):
+    if undo is None and change.kind in ("trace", "log"):
         return
+    for each in undo or ():
+        process.apply(each)
     for each in record.restore(ready, process.ready) if change.changes_models else ():
         process.apply(each)
     assert process.state() == state
+
+
+@given(st.lists(CHANGES, max_size=6), st.sampled_from(REGIONS), st.sampled_from((*REGIONS, "")), st.booleans())
+def test_regions_are_as_before_whether_a_change_was_made_or_not(
+    changes: list[Change], registered: str, unregistered: str, is_made: bool
+) -> None:
+    """The coordinator ended during the call: its successor does not know where it was made."""
+    for change in (Change("register", registered, {"key": "/other"}), Change("unregister", unregistered, {})):
+        process, record = _history(frozenset(), changes)
+        before = copy.deepcopy(process.regions)
+        if is_made and (change.kind == "unregister" or registered not in process.regions):
+            process.apply(change)
+        for each in record.undo(change, ()) or ():
+            process.apply(each)
+        assert process.regions == before
 
 
 @given(CHANGES)

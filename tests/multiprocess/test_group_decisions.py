@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,9 +17,11 @@ from isochrone.gateway.traffic.quotas import QuotaRules
 from isochrone.multiprocess.control.control_outcome import failure
 from isochrone.multiprocess.control.indexes import common_index
 from isochrone.multiprocess.group.board import JOINED, LISTENING, READY, STARTED, Board
+from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.group.liveness import Liveness
 from isochrone.multiprocess.group.sharing import memory
 from isochrone.multiprocess.quota_shares import has_quotas_of_callers, share_of_quotas
+from isochrone.multiprocess.supervision.ports import PortInUse, check, reserve
 from isochrone.multiprocess.supervision.restarts import Restarts
 
 
@@ -84,22 +89,31 @@ class TestQuotas:
 
 class TestLiveness:
     def test_a_stopped_process_is_silent_after_its_time(self) -> None:
-        liveness = Liveness(10 * SECOND)
+        liveness = Liveness(10 * SECOND, SECOND)
         silent = [now for now in range(40) if liveness.is_silent(now * SECOND, ("T", 50), now * SECOND)]
         assert silent[0] == 10
 
     def test_one_that_beats_is_not(self) -> None:
-        liveness = Liveness(10 * SECOND)
+        liveness = Liveness(10 * SECOND, SECOND)
         assert not any(liveness.is_silent(SECOND, ("S", 50), now * SECOND) for now in range(1000))
 
     def test_one_that_computes_or_reads_is_not(self) -> None:
-        liveness = Liveness(10 * SECOND)
+        liveness = Liveness(10 * SECOND, SECOND)
         assert not any(liveness.is_silent(now * SECOND, ("R", now), now * SECOND) for now in range(500))
-        assert not any(liveness.is_silent(now * SECOND, ("D", 499), now * SECOND) for now in range(500, 590))
-        assert liveness.is_silent(601 * SECOND, ("R", 5000), 601 * SECOND), "but not for ever"
+        assert not any(liveness.is_silent(now * SECOND, ("D", 499), now * SECOND) for now in range(500, 600))
+        assert liveness.is_silent(600 * SECOND, ("R", 5000), 600 * SECOND), "but not for ever"
+
+    def test_a_pause_of_the_observer_is_nobody_elses_silence(self) -> None:
+        liveness = Liveness(10 * SECOND, SECOND)
+        assert not liveness.is_silent(0, ("S", 50), 0)
+        # All were stopped for a minute; this one needs a moment to beat again.
+        assert not liveness.is_silent(60 * SECOND, ("S", 50), 60 * SECOND)
+        # If it does not, it is silent after the usual time: two seconds of the minute count.
+        silent = [now for now in range(61, 90) if liveness.is_silent(now * SECOND, ("S", 50), now * SECOND)]
+        assert silent[0] == 68
 
     def test_one_that_ended_is_told_by_its_connection(self) -> None:
-        assert not Liveness(10 * SECOND).is_silent(20 * SECOND, None, 20 * SECOND)
+        assert not Liveness(10 * SECOND, SECOND).is_silent(20 * SECOND, None, 20 * SECOND)
 
 
 class TestBoard:
@@ -117,6 +131,45 @@ class TestBoard:
         assert board.ready(5 * SECOND) == [1]
         board.clear(2)
         assert (board.pid(2), board.restarts(2), board.those(LISTENING)) == (0, 1, [1])
+
+
+@pytest.mark.parametrize("count", [2, 10_000])
+def test_sockets_can_be_bound_whatever_the_length_of_the_temporary_directory(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with tempfile.TemporaryDirectory(prefix="l", dir="/tmp") as short:
+        used = set()
+        for length in range(len(short) + 2, 100):
+            directory = Path(short) / ("x" * (length - len(short) - 1))
+            directory.mkdir()
+            monkeypatch.setattr(tempfile, "tempdir", str(directory))
+            group = ProcessGroup.create(count)
+            try:
+                for path in (group.socket(count), group.coordinator_socket):
+                    with socket.socket(socket.AF_UNIX) as bound:
+                        bound.bind(path)
+                used.add(group.directory.parent == directory)
+            finally:
+                group.remove()
+        assert used == {True, False}
+
+
+def test_a_port_that_another_server_took_after_the_reservation() -> None:
+    ports, held = reserve({"grpc": ("127.0.0.1", 0)})
+    try:
+        check(ports, held)
+        with socket.socket() as other:
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+            other.bind(("127.0.0.1", ports["grpc"]))
+            check(ports, held)
+            other.listen()
+            with pytest.raises(PortInUse) as caught:
+                check(ports, held)
+            assert caught.value.service == "grpc"
+    finally:
+        for bound in held:
+            bound.close()
 
 
 def test_memory_of_a_process(tmp_path: Path) -> None:

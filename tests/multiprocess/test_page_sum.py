@@ -13,7 +13,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from isochrone.multiprocess.metrics.page_sum import add_up, parse, render, retire
+from isochrone.multiprocess.metrics.page_sum import add_up, as_open_metrics, parse, render, retire
 from isochrone.observe.metrics import Exposition
 from isochrone.observe.snapshot import BUCKET_BOUNDS_NS, STAGES, ModelSnapshot, ServerSnapshot
 from isochrone.observe.snapshot import Histogram as StageHistogram
@@ -69,6 +69,51 @@ def test_the_sum_is_a_page_of_the_same_format(processes: list[dict[str, tuple[in
     }
     text = render(add_up(pages))
     assert {family.name for family in parse_open_metrics(text)} == {"requests", "seconds", "waiting"}
+
+
+@given(st.lists(PROCESS, min_size=1, max_size=3))
+def test_plain_pages_add_up_to_open_metrics(processes: list[dict[str, tuple[int, list[float], int]]]) -> None:
+    pages = {
+        number: parse(generate_latest(_registry(process)).decode()) for number, process in enumerate(processes, start=1)
+    }
+    total = add_up(pages)
+    found = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in parse_open_metrics(render(as_open_metrics(total)))
+        for sample in family.samples
+    }
+    plain = {
+        (sample.name, *sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(render(total))
+        for sample in family.samples
+        if not sample.name.endswith("_created")
+    }
+    assert found == plain
+
+
+def test_families_that_open_metrics_names_or_types_differently() -> None:
+    plain = """# HELP a_total With "quotes"
+# TYPE a_total counter
+a_total 1.0
+# HELP b Triton's counters have no suffix
+# TYPE b counter
+b 2.0
+# HELP c Whatever
+# TYPE c untyped
+c 3.0
+"""
+    assert render(as_open_metrics(parse(plain))).splitlines() == [
+        '# HELP a With \\"quotes\\"',
+        "# TYPE a counter",
+        "a_total 1.0",
+        "# HELP b Triton's counters have no suffix",
+        "# TYPE b unknown",
+        "b 2.0",
+        "# HELP c Whatever",
+        "# TYPE c unknown",
+        "c 3.0",
+        "# EOF",
+    ]
 
 
 @given(PROCESS)

@@ -28,6 +28,7 @@ from process_groups import (
     serving,
     wait_for,
 )
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open_metrics
 from tritonclient.utils import InferenceServerException
 
 from sample_models import write_config, write_models, write_python
@@ -137,6 +138,11 @@ def test_the_page_is_also_there_in_open_metrics(server: ServerProcess) -> None:
     assert text.endswith("# EOF\n")
     assert text.count("# EOF") == 1
     assert "isochrone_processes 3.0" in text
+    # The strict parser: names and types are OpenMetrics', and so are the samples of each family.
+    found = {family.name: family.type for family in parse_open_metrics(text)}
+    assert found["nv_inference_request_success"] == "unknown", "Triton's counters have no suffix"
+    assert found["isochrone_process_restarts"] == "counter"
+    assert "# EOF" not in metrics_text(server), "the next scraper's format is its own"
     assert len(set(re.findall(r"^# TYPE (\S+)", text, re.M))) == len(re.findall(r"^# TYPE (\S+)", text, re.M))
 
 

@@ -2,8 +2,8 @@
 
 A hundred thousand replicas take 80 ms to walk. They live long and die by their reference counts, so they are frozen
 soon after they are made: the collector does not look at them again. What is frozen and is part of a cycle would never
-be collected, such as a worker that has left for good; so when many have left, everything is given back to the collector
-once.
+be collected, such as a worker that has left for good; so when many have left, everything is collected once, which takes
+as long as a full collection does.
 """
 
 from __future__ import annotations
@@ -36,3 +36,6 @@ class ReplicaFreezer:
         if self._frozen and self._departures >= _DEPARTURES:
             self._departures = 0
             gc.unfreeze()
+            # The collector would not come by itself: it waits until a quarter of what it knows is new.
+            gc.collect()
+            gc.freeze()

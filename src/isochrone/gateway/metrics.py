@@ -19,7 +19,7 @@ from isochrone.gateway.control_calls.evaluation_pages import EvaluationPages
 from isochrone.observe.metrics_pieces import MetricsPieces
 from isochrone.observe.snapshot import WireSnapshot
 from isochrone.observe.wire_metrics import wire_metrics
-from isochrone.protocol.rest.answers import ErrorRoute
+from isochrone.protocol.rest.answers import ErrorRoute, respond_unexpected
 from isochrone.wire.exchange import Exchange, Head, Route
 
 if TYPE_CHECKING:
@@ -198,14 +198,26 @@ class GatewayMetricsApplication:
         self._rendering.start(self._answer(exchange, accept))
 
     async def _answer(self, exchange: Exchange, accept: str) -> None:
-        """Render the page, a piece in each turn of the loop."""
-        encode, content_type = choose_encoder(accept)
+        try:
+            body, content_type = await self._render(accept)
+        except Exception as error:
+            respond_unexpected(exchange, error)
+        else:
+            exchange.respond(200, ((b"content-type", content_type.encode()),), [body])
+
+    async def _render(self, accept: str) -> tuple[bytes, str]:
+        """(body, content type), rendered a piece in each turn of the loop."""
+        try:
+            encode, content_type = choose_encoder(accept)
+        except (TypeError, ValueError):
+            # prometheus_client raises for a malformed version in the header.
+            encode, content_type = choose_encoder("")
         page = MetricsPieces(encode)
         for piece in self._collector.pieces():
             page.add(piece)
             await asyncio.sleep(0)
         page.add(self._process.collect())
-        exchange.respond(200, ((b"content-type", content_type.encode()),), [page.page()])
+        return page.page(), content_type
 
 
 class _MetricsRoute(Route):

@@ -11,7 +11,7 @@ from isochrone.multiprocess.control.coordinator import CoordinatorSettings
 from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.running import run_group
 from isochrone.multiprocess.serving import ProcessInGroup
-from isochrone.multiprocess.supervision.ports import PortInUse, reserve
+from isochrone.multiprocess.supervision.ports import PortInUse, check, reserve
 from isochrone.multiprocess.supervision.preload import preload
 from isochrone.observe.logs import Settings as LogSettings
 from isochrone.worker.server import ServeSettings, StartFailed, Worker
@@ -34,10 +34,12 @@ def run_workers(
     }
     try:
         ports, held = reserve(wanted, shared=bool(settings.shared_ports))
+        # Before the group exists: a signal during a long load leaves nothing behind.
+        shared_instances = preload(settings)
+        if not settings.shared_ports:
+            check(ports, held)
     except PortInUse as error:
         raise StartFailed(f"{error}; choose another with --{error.service}-port") from None
-    # Before the group exists: a signal during a long load leaves nothing behind.
-    shared_instances = preload(settings)
     group = ProcessGroup.create(count)
     of_process = of_one_process(settings, ports, count)
     coordinator = CoordinatorSettings(

@@ -6,8 +6,13 @@ from offline import add_members, make_fleet
 
 from isochrone.clock import MILLISECOND, SECOND
 from isochrone.gateway.fleet.commitment import Commitment
+from isochrone.gateway.fleet.fleet import Fleet
 from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.policies.base import Demand
 from isochrone.gateway.replicas import LoadReport
+from isochrone.gateway.requests.machine import RequestMachine
+from isochrone.gateway.requests.outcomes import Outcome
+from isochrone.gateway.requests.request import Request
 from isochrone.gateway.rules.file import parse_rules
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.upstream.addresses import Upstream
@@ -171,3 +176,46 @@ def test_a_worker_with_other_files_is_told_though_others_serve_the_model() -> No
     assert gateway.worker_faults() == {
         "b:1": "other files or another config.pbtxt of m 1 (digest 000000000000, committed aaaaaaaaaaaa)"
     }
+
+
+def _current_version(fleet: Fleet) -> str:
+    return fleet.model("m").current.version
+
+
+def test_without_a_commitment_a_lost_or_draining_worker_takes_its_version_with_it() -> None:
+    fleet = make_fleet()
+    add_members(fleet, {"m": {"2": ""}}, {"m": {"1": ""}})
+    member = fleet.members["a:1"]
+    assert _current_version(fleet) == "2"
+    RequestMachine(fleet).checked(member.endpoint, False, SECOND)
+    assert (member.endpoint.healthy, _current_version(fleet)) == (False, "1")
+    member.endpoint.healthy = True
+    fleet.health_changed(member)
+    assert _current_version(fleet) == "2"
+    for draining, version in ((True, "1"), (False, "2")):
+        fleet.reported(member, LoadReport(0, 0, draining=draining), 2 * SECOND)
+        assert _current_version(fleet) == version
+
+
+def test_an_answer_that_says_draining_counts_as_a_probe_does() -> None:
+    fleet = make_fleet()
+    add_members(fleet, {"m": {"2": ""}}, {"m": {"1": ""}})
+    machine = RequestMachine(fleet)
+    request = Request(SECOND)
+    request.served, request.demand, request.may_be_suspect = fleet.model("m"), Demand(), False
+    machine.arrive(request, SECOND)
+    (attempt,) = request.attempts
+    assert attempt.replica.endpoint.address == "a:1"
+    machine.answered(request, attempt, Outcome.ANSWERED, SECOND, LoadReport(0, 0, draining=True))
+    assert _current_version(fleet) == "1"
+
+
+def test_the_end_of_a_process_that_has_left_the_fleet_changes_nothing() -> None:
+    fleet = make_fleet()
+    add_members(fleet, M)
+    gone = fleet.members["a:1"].endpoint
+    fleet.set_members([Upstream("a", 1, 2)])
+    successor = fleet.members["a:1"].endpoint
+    successor.healthy = True
+    fleet.endpoint_lost(gone)
+    assert successor.healthy

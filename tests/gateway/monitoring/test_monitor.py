@@ -8,6 +8,8 @@ import json
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from offline import OfflineLoop, RecordingTransport, add_members, make_fleet, offline, turns
 
 from isochrone.clock import SECOND, now_ns
@@ -257,3 +259,18 @@ def test_requests_on_half_open_connections_of_a_process_that_is_gone_are_given_u
         assert len(endpoint.lost) == 1
 
     offline(run)
+
+
+@given(members=st.integers(1, 20_000), failures=st.integers(0, 1000))
+def test_all_probes_together_stay_below_their_rate(members: int, failures: int) -> None:
+    rules = MonitorRules()
+    pause = rules.pause(members, failures)
+    if failures == 1:
+        assert pause == rules.interval, "the second probe decides, so it is sent soon"
+    else:
+        assert members / pause <= rules.most_per_second * 1.001
+        assert pause <= max(2.0, members / rules.most_per_second)
+
+
+def test_a_member_that_is_down_for_long_is_asked_less_often() -> None:
+    assert [MonitorRules().pause(10, failures) for failures in (0, 2, 7, 8, 40, 400)] == [0.1, 0.1, 0.1, 0.2, 1.0, 2.0]

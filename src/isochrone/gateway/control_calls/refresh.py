@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from isochrone.background_tasks import BackgroundTasks
+from isochrone.protocol.rest.answers import respond_unexpected
 from isochrone.wire.exchange import Exchange, Head, Route
 
 if TYPE_CHECKING:
@@ -35,5 +36,9 @@ class _RefreshRoute(Route):
         self._tasks.start(self._answer(exchange))
 
     async def _answer(self, exchange: Exchange) -> None:
-        await self._gateway.read_indexes(_INDEX_SECONDS)
-        exchange.respond(200, (), [])
+        try:
+            await self._gateway.read_indexes(_INDEX_SECONDS)
+        except Exception as error:
+            respond_unexpected(exchange, error)
+        else:
+            exchange.respond(200, (), [])

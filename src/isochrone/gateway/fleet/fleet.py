@@ -20,7 +20,7 @@ from isochrone.gateway.fleet.endpoint_news import EndpointNews
 from isochrone.gateway.fleet.hold_times import HoldTimes
 from isochrone.gateway.fleet.member import Member
 from isochrone.gateway.fleet.served_model import PolicyMaker, ServedModel, policy_of_rules
-from isochrone.gateway.replicas import EndpointReport, LoadReport, PendingReport
+from isochrone.gateway.replicas import Endpoint, EndpointReport, LoadReport, PendingReport
 from isochrone.gateway.resilience.outliers import Ejection, Outliers
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.gateway.traffic.affinity import AGENT_HEADER
@@ -267,13 +267,24 @@ class Fleet:
         self._outdate(before, serves)
 
     def health_changed(self, member: Member) -> None:
-        """A server became healthy, or is not any more."""
+        """A server became healthy or drains, or does so no more."""
         self.news.states_changed()
         for name in member.serves or ():
             served = self.models.get(name)
             # Where nothing is committed, the version that most healthy servers have is served.
             if served is not None and served.commitment is None:
                 served.outdate()
+
+    def endpoint_lost(self, endpoint: Endpoint) -> None:
+        """The process of an endpoint has ended."""
+        endpoint.healthy = False
+        self.endpoint_changed(endpoint)
+
+    def endpoint_changed(self, endpoint: Endpoint) -> None:
+        """It is not healthy any more, or an answer said that it drains or does so no more."""
+        member = self.members.get(endpoint.address)
+        if member is not None and member.endpoint is endpoint:
+            self.health_changed(member)
 
     def _outdate(
         self, before: Mapping[str, Mapping[str, str]] | None, after: Mapping[str, Mapping[str, str]] | None
@@ -372,7 +383,7 @@ class Fleet:
             endpoint.free_memory = report.free_memory
         self.news.reported(EndpointReport(endpoint, report, now))
         if endpoint.draining != was_draining:
-            self.news.states_changed()
+            self.health_changed(member)
 
     def pending_reported(self, member: Member, pending: Mapping[str, int], now: int) -> None:
         """A server's metrics page was read: how many requests of each model wait there, from everybody."""

@@ -41,6 +41,8 @@ _LOOK_AGAIN_NS = 50 * MILLISECOND
 _INDEX_COST = 5
 #: Pauses differ by up to this share: monitors that started together must not all ask in the same turn of the loop.
 _SPREAD = 0.1
+#: Seconds between questions to a member that is down for long, unless the size of the fleet makes them longer.
+_LONGEST_BACKOFF = 2.0
 #: Seconds that a process has to answer ``is_alive``.
 _ALIVE_SECONDS = 0.25
 
@@ -54,7 +56,8 @@ class MonitorRules:
     #: Seconds a question may take.
     timeout: float = 0.25
     #: Questions per second to all members together. One takes some 0.1 ms: in a fleet of more than a hundred the pauses
-    #: between questions to a silent member are longer than ``interval``.
+    #: between questions to a silent member are longer than ``interval``. The question after the first that was missed
+    #: does not count.
     most_per_second: float = 1000.0
     #: Questions without an answer in a row that make a member unhealthy.
     failures: int = 2
@@ -62,6 +65,15 @@ class MonitorRules:
     metrics_interval: float = 0.5
     #: Seconds between looks at what a member serves.
     index_interval: float = 1.0
+
+    def pause(self, members: int, failures: int) -> float:
+        """Seconds until the next question to a member that missed the last ``failures`` ones, in a fleet of a size."""
+        if 0 < failures < self.failures:
+            # Whether it is lost is decided soon, however large the fleet.
+            return self.interval
+        interval = max(self.interval, members / self.most_per_second)
+        # Down for long: asked less often, so that a large dead fleet costs little.
+        return max(interval, min(_LONGEST_BACKOFF, interval * (failures // 4)))
 
 
 class Monitor:
@@ -146,13 +158,7 @@ class Monitor:
             if silent or now - self._checked_at > SECOND:
                 self._checked_at = now
                 await self._check()
-            # Down for long: asked less often, so that a large dead fleet costs little.
-            await asyncio.sleep(_spread(min(2.0, self._interval * max(1, self._failures // 4))))
-
-    @property
-    def _interval(self) -> float:
-        """Seconds between questions, in a fleet of this size."""
-        return max(self._rules.interval, len(self._fleet.members) / self._rules.most_per_second)
+            await asyncio.sleep(_spread(self._rules.pause(len(self._fleet.members), self._failures)))
 
     @property
     def _index_interval(self) -> float:

@@ -225,7 +225,10 @@ class RequestMachine(FurtherAttempts):
         replica = attempt.replica
         replica.endpoint.heard_at = now
         if report is not None:
+            was_draining = replica.endpoint.draining
             attempt.replica_set.balancer.reported(replica, report, now)
+            if report.draining != was_draining:
+                self._fleet.endpoint_changed(replica.endpoint)
         request.attempts.remove(attempt)
         served = request.served
         instructions: list[Instruction] = []
@@ -323,7 +326,7 @@ class RequestMachine(FurtherAttempts):
                     instructions += self._failed(loss.request, loss.attempt, loss.error, now)
             return instructions + self._pump(now)
         # At once: whatever is placed from here on must not go there.
-        endpoint.healthy = False
+        self._fleet.endpoint_lost(endpoint)
         self._fleet.look(now)
         instructions.append((Do.GONE, None, endpoint))
         guilty: dict[object, Quarantined] = {}

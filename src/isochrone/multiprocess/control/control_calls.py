@@ -55,14 +55,25 @@ class ControlCalls:
             pending = self._record.pending
             if pending is None:
                 return
-            log.warning("a control call was interrupted and is undone", call=pending.change.target)
+            log.warning("a control call was interrupted", call=pending.change.target)
             joined = self._board.those(JOINED)
             known = {number: models for number, models in pending.before.items() if number in joined}
-            await self._undo(pending.change, known, again=True)
+            undone = await self._undo(pending.change, known, again=True)
             self._write(self._record.ended())
+            if left := sorted({*known} - {*undone}):
+                log.error(
+                    "it cannot be undone: it may be in force in some processes until it is repeated with success",
+                    call=pending.change.target,
+                    processes=left,
+                )
+            else:
+                log.info("it is the same in all processes again", call=pending.change.target)
 
     async def join(self, number: int) -> None:
-        """Bring a process that has started to the record; from then on it gets every call."""
+        """Bring a process that has started to the record; from then on it gets every call.
+
+        A call that it answers with an error does not keep it from joining: the server would not be ready again.
+        """
         async with self._order:
             socket = self._group.socket(number)
             regions: list[str] = []
@@ -70,12 +81,33 @@ class ControlCalls:
                 status = await call_json(socket, "GET", "/v2/systemsharedmemory/status", seconds=_READ_SECONDS)
                 regions = [region["name"] for region in status]
             for change in self._record.replay(await self._ready_models(number), regions):
+                # Raises if the process is lost.
+                answer = await self._apply(number, change)
                 try:
-                    raise_error(await self._apply(number, change))
+                    raise_error(answer)
                 except IsochroneError as error:
-                    where = f"{change.target} had succeeded in the other processes, and fails in this one"
-                    raise error.within(where) from None
+                    await self._join_without(number, change, error)
             self._board.mark(number, JOINED)
+
+    async def _join_without(self, number: int, change: Change, error: IsochroneError) -> None:
+        """A call of the record failed in a process that joins."""
+        if change.kind == "register":
+            # The usual reason: its owner has ended, and removed it.
+            log.warning("a region cannot be opened again and is dropped", region=change.name, error=str(error))
+            gone = Change("unregister", change.name, {})
+            self._write(self._record.applied(gone))
+            for other, answer in (await gather({n: self._apply(n, gone) for n in self._board.those(JOINED)})).items():
+                if isinstance(answer, IsochroneError) or answer.status >= 400:
+                    log.error("a region could not be dropped", process=other, region=change.name)
+            return
+        log.error(
+            "a control call in force fails in a new process", process=number, call=change.target, error=str(error)
+        )
+        if change.kind == "load" and change.name in await self._ready_models(number):
+            # As it was at the start, with other parameters: another model than in the other processes. The second
+            # attempt leaves the reason in the index.
+            await self._apply(number, Change("unload", change.name, {}))
+            await self._apply(number, change)
 
     async def change(self, change: Change) -> Response:
         """Make a call in every process that has joined; the answer of the first. Raises the error of the call."""
@@ -135,12 +167,12 @@ class ControlCalls:
         for number, models in before.items():
             reverse = self._record.undo(change, models)
             if reverse is None and again and change.kind == "load":
-                reverse = change
+                reverse = [change]
             if reverse is None and change.kind != "unload":
                 continue
             try:
-                if reverse is not None:
-                    raise_error(await self._apply(number, reverse))
+                for each in reverse or ():
+                    raise_error(await self._apply(number, each))
                 if change.changes_models:
                     for each in self._record.restore(models, await self._ready_models(number)):
                         raise_error(await self._apply(number, each))
@@ -160,7 +192,7 @@ class ControlCalls:
         body = msgspec.json.encode(change.value)
         socket = self._group.socket(number)
         calling = asyncio.ensure_future(call(socket, "POST", change.target, body, seconds=_CHANGE_SECONDS))
-        liveness = Liveness(self._silent_ns)
+        liveness = Liveness(self._silent_ns, int(_LOOK * SECOND))
         try:
             while True:
                 done, _ = await asyncio.wait((calling,), timeout=_LOOK)

@@ -135,24 +135,25 @@ class Record(msgspec.Struct, frozen=True):
         calls += [Change("trace", name, value) for name, value in self.trace.items()]
         return calls
 
-    def undo(self, change: Change, before: Collection[str]) -> Change | None:
-        """The call that takes a change back in a process where these models were ready before it.
+    def undo(self, change: Change, before: Collection[str]) -> list[Change] | None:
+        """The calls that take a change back in a process where these models were ready before it.
 
-        ``restore`` then takes care of the models that the change did not name. None: it cannot be taken back, as a
-        reload with the same parameters of a model whose files have changed.
+        They do no harm where it was not made. ``restore`` then takes care of the models that the change did not name.
+        None: it cannot be taken back, as a reload with the same parameters of a model whose files have changed, or a
+        setting whose earlier value is not recorded.
         """
         name, known = change.name, self.models.get(change.name) or {}
         match change.kind:
             case "load" if name not in before:
-                return Change("unload", name, {})
+                return [Change("unload", name, {})]
             case "load" if change.value != known:
-                return Change("load", name, known)
+                return [Change("load", name, known)]
             case "unload" if name in before:
-                return Change("load", name, known)
-            case "register":
-                return Change("unregister", name, {})
-            case "unregister" if name in self.regions:
-                return Change("register", name, self.regions[name])
+                return [Change("load", name, known)]
+            case "register" | "unregister":
+                regions = {key: region for key, region in self.regions.items() if key == name or not name}
+                again = [Change("register", key, region) for key, region in regions.items()]
+                return [Change("unregister", name, {}), *again]
             case _:
                 return None
 

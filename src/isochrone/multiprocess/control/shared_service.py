@@ -179,7 +179,8 @@ async def call_coordinator(group: ProcessGroup, target: str, value: Any = None, 
             return await call_json(group.coordinator_socket, "POST", target, value, seconds=seconds)
         except ConnectionLost:
             raise Unavailable(
-                "the coordinator of the processes ended during the call, which its successor undoes; repeat the call"
+                "the coordinator of the processes ended during the call, which its successor undoes where that is"
+                " possible; repeat the call"
             ) from None
         except NotReached as error:
             if now_ns() > ends:

@@ -10,8 +10,16 @@ from pathlib import Path
 
 from isochrone.multiprocess.group.board import Board
 
-#: A path of a Unix-domain socket has at most 108 bytes (unix(7)).
-_LONGEST_DIRECTORY = 80
+#: Bytes of a Unix-domain socket's path: 108 with the zero at its end (unix(7)).
+_LONGEST_PATH = 107
+_PREFIX = "isochrone-"
+#: ``mkdtemp`` adds eight characters.
+_DIRECTORY = len(f"/{_PREFIX}12345678/")
+_COORDINATOR_SOCKET = "coordinator.sock"
+
+
+def _socket_name(number: int) -> str:
+    return f"process-{number}.sock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +33,11 @@ class ProcessGroup:
     @classmethod
     def create(cls, count: int) -> ProcessGroup:
         """Only this user may enter the directory (mode 0700): the calls inside carry no other proof."""
-        parent = None if len(tempfile.gettempdir()) < _LONGEST_DIRECTORY else "/tmp"
-        return cls(Path(tempfile.mkdtemp(prefix="isochrone-", dir=parent)), Board(count), os.getpid())
+        names = max(len(_socket_name(count)), len(_COORDINATOR_SOCKET))
+        parent = tempfile.gettempdir()
+        if len(os.fsencode(parent)) + _DIRECTORY + names > _LONGEST_PATH:
+            parent = "/tmp"
+        return cls(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent)), Board(count), os.getpid())
 
     @property
     def count(self) -> int:
@@ -34,11 +45,11 @@ class ProcessGroup:
 
     def socket(self, number: int) -> str:
         """Of one serving process: its own protocol, without the others, and its metrics."""
-        return str(self.directory / f"process-{number}.sock")
+        return str(self.directory / _socket_name(number))
 
     @property
     def coordinator_socket(self) -> str:
-        return str(self.directory / "coordinator.sock")
+        return str(self.directory / _COORDINATOR_SOCKET)
 
     @property
     def record_file(self) -> Path:

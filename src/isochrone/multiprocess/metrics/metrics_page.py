@@ -21,7 +21,7 @@ from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.group.private_calls import call, gather, raise_error
 from isochrone.multiprocess.group.sharing import memory
 from isochrone.multiprocess.metrics.group_metrics import GroupCollector
-from isochrone.multiprocess.metrics.page_sum import Counts, Page, add_up, parse, render, retire
+from isochrone.multiprocess.metrics.page_sum import Counts, Page, add_up, as_open_metrics, parse, render, retire
 from isochrone.protocol.rest.answers import ErrorRoute, respond_error, respond_unexpected
 from isochrone.wire.exchange import Exchange, Head, Route
 
@@ -46,11 +46,10 @@ class GroupPages:
         try:
             encode, content_type = choose_encoder(accept)
         except (TypeError, ValueError):
-            accept = ""
-            encode, content_type = choose_encoder(accept)
+            encode, content_type = choose_encoder("")
         board = self._group.board
         async with self._turn:
-            await self._ask(accept)
+            await self._ask()
             pages = {number: page for number, (_, page) in sorted(self._last.items())}
         if not pages:
             raise Unavailable("no process has a metrics page yet")
@@ -58,10 +57,13 @@ class GroupPages:
         restarts = {number: board.restarts(number) for number in board.numbers}
         own = encode(GroupCollector(board.count, len(board.ready(now_ns())), restarts, memories)).decode()
         total = add_up(pages, self._retired)
+        if content_type.startswith("application/openmetrics-text"):
+            total = as_open_metrics(total)
         more = [line for line in own.splitlines() if line != "# EOF"]
         return render(total, more).encode(), content_type
 
-    async def _ask(self, accept: str) -> None:
+    async def _ask(self) -> None:
+        """For plain text, whatever the scraper wants: a page that is kept must add up with one of another scrape."""
         board = self._group.board
         pids = {number: board.pid(number) for number in board.numbers}
         for number, (pid, page) in list(self._last.items()):
@@ -70,10 +72,9 @@ class GroupPages:
                 del self._last[number]
                 self._retired = retire(page, self._retired)
                 _write_counts(self._group.retired_file, self._retired)
-        headers = ((b"accept", accept.encode("latin-1")),) if accept else ()
         answers = await gather(
             {
-                number: call(self._group.socket(number), "GET", "/metrics", seconds=_PAGE_SECONDS, headers=headers)
+                number: call(self._group.socket(number), "GET", "/metrics", seconds=_PAGE_SECONDS)
                 for number, pid in pids.items()
                 if pid
             }
@@ -82,7 +83,9 @@ class GroupPages:
             if isinstance(answer, IsochroneError):
                 continue
             raise_error(answer)
-            self._last[number] = pids[number], parse(bytes(answer.body).decode())
+            if board.pid(number) == pids[number]:
+                # Otherwise another one may have answered, whose counts would be retired as the earlier one's.
+                self._last[number] = pids[number], parse(bytes(answer.body).decode())
 
 
 def _read_counts(path: Path) -> Counts:

@@ -17,6 +17,7 @@ from isochrone.multiprocess.metrics.gauge_rules import grows, rule
 _SAMPLE = re.compile(r'([a-zA-Z_:][\w:]*)(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\})? (\S+)')
 _EOF = "# EOF"
 _LABEL = "process"
+_TOTAL = "_total"
 
 
 @dataclass(slots=True)
@@ -106,6 +107,31 @@ def render(page: Page, more: Iterable[str] = ()) -> str:
     if page.is_open_metrics:
         lines.append(_EOF)
     return "\n".join(lines) + "\n"
+
+
+def as_open_metrics(page: Page) -> Page:
+    """A page of plain Prometheus text in OpenMetrics' terms.
+
+    Times of creation, which are families of their own in plain text and samples of others here, are left out.
+    """
+    converted = Page(is_open_metrics=True)
+    for name, family in page.families.items():
+        base = name.removesuffix("_created")
+        if base != name and (base in page.families or base + _TOTAL in page.families):
+            continue
+        kind = {"untyped": "unknown"}.get(family.kind, family.kind)
+        if kind == "counter":
+            # The family is named without the suffix that its samples must have.
+            if not name.endswith(_TOTAL):
+                kind = "unknown"
+            name = name.removesuffix(_TOTAL)
+        text = next(
+            (line.split(" ", 3)[3] for line in family.comments if line.startswith(f"# HELP {family.name} ")), ""
+        )
+        text = text.replace('"', '\\"')
+        comments = [f"# HELP {name} {text}", f"# TYPE {name} {kind}"]
+        converted.families[name] = Family(name, kind, comments, family.samples)
+    return converted
 
 
 def _combined(how: str, values: list[float]) -> float:

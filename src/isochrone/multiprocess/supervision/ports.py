@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 
 class PortInUse(Exception):
@@ -41,6 +41,17 @@ def reserve(
                 each.close()
             raise PortInUse(service, host, port, error) from None
     return ports, held
+
+
+def check(ports: Mapping[str, int], held: Iterable[socket.socket]) -> None:
+    """Whether nobody has begun to listen on reserved ports: until somebody does, others may bind them, too."""
+    for bound in held:
+        address = bound.getsockname()
+        try:
+            _bind(bound.family, address, reuse_port=False).close()
+        except OSError as error:
+            service = next(name for name, port in ports.items() if port == address[1])
+            raise PortInUse(service, address[0], address[1], error) from None
 
 
 def _bind(family: int, address: tuple[object, ...], *, reuse_port: bool) -> socket.socket:

@@ -1,4 +1,4 @@
-"""The supervisor: forks the processes, waits for them, and starts one again that died.
+"""The supervisor: forks the processes, waits for them, and starts one again that died or hangs.
 
 It has no event loop and no threads, so that a fork is safe at any time. It ends when a stop signal has ended all
 processes, or when one cannot start.
@@ -14,9 +14,10 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from isochrone.clock import now_ns
-from isochrone.multiprocess.group.board import COORDINATOR, SILENT_NS
+from isochrone.clock import SECOND, now_ns
+from isochrone.multiprocess.group.board import COORDINATOR, JOINED, SILENT_NS
 from isochrone.multiprocess.group.group import ProcessGroup
+from isochrone.multiprocess.group.liveness import Liveness, activity
 from isochrone.multiprocess.supervision.child import fork
 from isochrone.multiprocess.supervision.restarts import Restarts
 from isochrone.stop_signals import stop_signals
@@ -27,6 +28,14 @@ log = structlog.get_logger()
 _LOOK = 0.05
 #: Seconds beyond the grace period until a process that does not end is killed.
 _PATIENCE = 10.0
+#: Nanoseconds between looks at heartbeats.
+_CHECK_NS = SECOND // 2
+#: A state and processor time that never change.
+_NOT_ACTIVE = "", 0
+
+
+def _liveness() -> Liveness:
+    return Liveness(SILENT_NS, _CHECK_NS)
 
 
 @dataclass(slots=True)
@@ -39,6 +48,8 @@ class _Process:
     generation: int = 0
     #: When it is started again; None: it is not.
     due: float | None = 0.0
+    #: Of the process that runs now.
+    liveness: Liveness = field(default_factory=_liveness)
 
 
 class Supervisor:
@@ -59,10 +70,12 @@ class Supervisor:
         self._announce = announce
         self._exit_timeout = exit_timeout
         self._processes = {number: _Process(number) for number in (COORDINATOR, *group.board.numbers)}
-        self._signals = frozenset((signal.SIGCHLD, *stop_signals()))
+        self._stop_signals = frozenset(stop_signals())
+        self._signals = frozenset((signal.SIGCHLD, *self._stop_signals))
         self._was_ready = False
         self._ended_at: float | None = None
         self._kill_at = 0.0
+        self._checked_at = 0
         self._status = 0
 
     def run(self) -> int:
@@ -71,7 +84,8 @@ class Supervisor:
         while True:
             self._start_due()
             received = signal.sigtimedwait(self._signals, _LOOK)
-            if received is not None and received.si_signo != signal.SIGCHLD:
+            # CPython 3.11 returns an uninitialised siginfo when the wait is interrupted, as by SIGSTOP and SIGCONT.
+            if received is not None and received.si_signo in self._stop_signals:
                 self._stop()
             self._reap()
             self._look()
@@ -84,7 +98,7 @@ class Supervisor:
         now = time.monotonic()
         for process in self._processes.values():
             if process.due is not None and process.due <= now:
-                process.due, process.started = None, now
+                process.due, process.started, process.liveness = None, now, _liveness()
                 process.pid = fork(
                     self._runner(process),
                     self._group.supervisor,
@@ -130,7 +144,7 @@ class Supervisor:
         if not self._was_ready and self._ended_at is None and self._group.board.all_started():
             self._was_ready = True
             self._announce()
-        self._check_coordinator()
+        self._check_silence()
         if self._ended_at is None:
             return
         serving = [process for process in self._processes.values() if process.pid and process.number != COORDINATOR]
@@ -143,13 +157,27 @@ class Supervisor:
         if not serving and coordinator.pid:
             os.kill(coordinator.pid, signal.SIGTERM)
 
-    def _check_coordinator(self) -> None:
-        """Kill a coordinator that is stuck: calls would wait for it without end, and it holds nothing but them."""
-        board, process = self._group.board, self._processes[COORDINATOR]
-        if process.pid and board.pid(COORDINATOR) == process.pid and board.silence(COORDINATOR, now_ns()) > SILENT_NS:
-            log.error("the coordinator does not respond and is killed", pid=process.pid)
-            os.kill(process.pid, signal.SIGKILL)
-            board.clear(COORDINATOR)
+    def _check_silence(self) -> None:
+        """Kill a process that is stopped or stuck: what was sent to it would wait without end. It is started again.
+
+        The coordinator computes for no longer than a moment, so its heartbeat alone counts.
+        """
+        now, board = now_ns(), self._group.board
+        if now - self._checked_at < _CHECK_NS:
+            return
+        self._checked_at = now
+        for number, process in self._processes.items():
+            if not process.pid or board.pid(number) != process.pid:
+                continue
+            if number != COORDINATOR and self._ended_at is not None:
+                # Those that end have a time limit of their own.
+                continue
+            found = _NOT_ACTIVE if number == COORDINATOR else activity(process.pid)
+            if process.liveness.is_silent(board.silence(number, now), found, now):
+                log.error("a process does not respond and is killed", number=number, pid=process.pid)
+                board.mark(number, JOINED, on=False)
+                process.liveness = _liveness()
+                os.kill(process.pid, signal.SIGKILL)
 
     def _stop(self) -> None:
         """Forward a stop signal; repeated ones have no further effect."""
