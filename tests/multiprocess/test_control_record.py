@@ -9,7 +9,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isochrone.multiprocess.control.control_record import Change, Record, change_of
+from isochrone.multiprocess.coordination.control_record import Change, Record, change_of
 
 #: An ensemble e of the steps a and b; c stands alone.
 MODELS = ("a", "b", "c", "e", "näme/with slash")

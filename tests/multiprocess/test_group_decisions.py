@@ -14,8 +14,8 @@ from isochrone.clock import SECOND
 from isochrone.errors import AlreadyExists, InvalidArgument, ModelFailed, Unavailable
 from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.gateway.traffic.quotas import QuotaRules
-from isochrone.multiprocess.control.control_outcome import failure
-from isochrone.multiprocess.control.indexes import common_index
+from isochrone.multiprocess.coordination.control_outcome import failure
+from isochrone.multiprocess.coordination.indexes import common_index
 from isochrone.multiprocess.group.board import JOINED, LISTENING, READY, STARTED, Board
 from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.group.liveness import Liveness

@@ -454,7 +454,7 @@ class Gateway:
     async def settle(self) -> None:
         """Bring every model up to date with what is known of the endpoints and with what is committed."""
         for _ in self.fleet.settle():
-            self._freezer.made(self.fleet.news.replicas_made)
+            self._freezer.made(self.fleet.endpoint_changes.replicas_made)
             await asyncio.sleep(0)
 
     def sweep(self, now: int) -> None:

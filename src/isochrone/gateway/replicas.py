@@ -46,7 +46,7 @@ class EndpointReport:
         self.endpoint = endpoint
         self.report = report
         self.at = at
-        #: Kept by ``endpoint_news``.
+        #: Kept by ``endpoint_changes``.
         self.revision = 0
 
     def of(self, replica: Replica) -> LoadReport:
@@ -90,8 +90,8 @@ class Endpoint:
         "heard_at",
         "in_flight",
         "joined_at",
-        "news",
-        "news_at",
+        "last_report",
+        "last_report_at",
         "region",
         "removed",
         "reports",
@@ -120,8 +120,8 @@ class Endpoint:
         #: When anything at all last came from it: an answer, a probe's answer.
         self.heard_at = 0
         #: Its last report that came without an answer, for its replicas to take; and when that came (0: never).
-        self.news: EndpointReport | None = None
-        self.news_at = 0
+        self.last_report: EndpointReport | None = None
+        self.last_report_at = 0
         #: The shell's own: what it sends through.
         self.handle: Any = None
 
@@ -187,8 +187,8 @@ class Replica:
 
     def sent(self) -> int:
         """A request goes to it; returns the load it was sent at, which ``ended`` wants back."""
-        if self.endpoint.news_at > self.reported_at:
-            self.hear()
+        if self.endpoint.last_report_at > self.reported_at:
+            self.take_report()
         self.endpoint.in_flight += 1
         self.in_flight += 1
         self.sent_since += 1
@@ -235,20 +235,20 @@ class Replica:
         if report.free_memory >= 0:
             self.endpoint.free_memory = report.free_memory
 
-    def hear(self) -> None:
-        """Take its endpoint's report. Whoever reads the report calls this first, if ``news_at`` is later."""
-        news = self.endpoint.news
-        if news is not None:
-            self.report = news.of(self)
-            self.reported_at = news.at
+    def take_report(self) -> None:
+        """Take its endpoint's report. Whoever reads the report calls this first, if ``last_report_at`` is later."""
+        report = self.endpoint.last_report
+        if report is not None:
+            self.report = report.of(self)
+            self.reported_at = report.at
             self.sent_since = 0
 
     # Estimates for policies.
 
     def load(self, now: int) -> int:
         """Requests in flight on it: by its report and what was sent since, or from this gateway alone."""
-        if self.endpoint.news_at > self.reported_at:
-            self.hear()
+        if self.endpoint.last_report_at > self.reported_at:
+            self.take_report()
         if now - self.reported_at <= FRESH_NS and self.reported_at:
             reported = self.report.in_flight + self.sent_since
             return reported if reported > self.in_flight else self.in_flight
@@ -259,8 +259,8 @@ class Replica:
 
         A replica that fails is expected to take longer, in proportion.
         """
-        if self.endpoint.news_at > self.reported_at:
-            self.hear()
+        if self.endpoint.last_report_at > self.reported_at:
+            self.take_report()
         report = self.report
         run_ns = report.run_ns
         if run_ns and now - self.reported_at <= FRESH_NS:

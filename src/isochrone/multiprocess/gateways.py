@@ -10,7 +10,7 @@ import structlog
 from isochrone.errors import IsochroneError
 from isochrone.gateway.control_calls.refresh import REFRESH
 from isochrone.gateway.server import GatewayServer, GatewaySettings, Link, StartFailed
-from isochrone.multiprocess.control.coordinator import CoordinatorSettings
+from isochrone.multiprocess.coordination.coordinator import CoordinatorSettings
 from isochrone.multiprocess.group.board import LISTENING
 from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.group.private_calls import call_json, gather

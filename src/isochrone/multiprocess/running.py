@@ -9,7 +9,7 @@ from typing import Any
 import structlog
 import uvloop
 
-from isochrone.multiprocess.control.coordinator import CoordinatorSettings, coordinate
+from isochrone.multiprocess.coordination.coordinator import CoordinatorSettings, coordinate
 from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.supervision.child import name_in_logs
 from isochrone.multiprocess.supervision.restarts import START_FAILED

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import structlog
 
 from isochrone.clock import now_ns
-from isochrone.multiprocess.control.shared_service import SharedService, call_coordinator
+from isochrone.multiprocess.coordination.shared_service import SharedService, call_coordinator
 from isochrone.multiprocess.group.board import JOINED, LISTENING, READY, STARTED
 from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.group.sharing import memory

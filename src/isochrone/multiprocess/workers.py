@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import structlog
 
-from isochrone.multiprocess.control.coordinator import CoordinatorSettings
+from isochrone.multiprocess.coordination.coordinator import CoordinatorSettings
 from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.running import run_group
 from isochrone.multiprocess.serving import ProcessInGroup

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 #: An answer now, or later: a server of several processes asks the others first.
-Eventually: TypeAlias = _T | Awaitable[_T]
+Deferrable: TypeAlias = _T | Awaitable[_T]
 
 
 class InferenceService(abc.ABC):
@@ -54,7 +54,7 @@ class InferenceService(abc.ABC):
     def is_ready(self) -> bool: ...
 
     @abc.abstractmethod
-    def is_model_ready(self, model_name: str, model_version: str) -> Eventually[bool]:
+    def is_model_ready(self, model_name: str, model_version: str) -> Deferrable[bool]:
         """False also for an unknown model. Raises if the version is not a number."""
 
     @abc.abstractmethod
@@ -67,11 +67,11 @@ class InferenceService(abc.ABC):
     def model_config(self, model_name: str, model_version: str) -> service_pb2.ModelConfigResponse: ...
 
     @abc.abstractmethod
-    def model_statistics(self, model_name: str, model_version: str) -> Eventually[service_pb2.ModelStatisticsResponse]:
+    def model_statistics(self, model_name: str, model_version: str) -> Deferrable[service_pb2.ModelStatisticsResponse]:
         """An empty name means every model."""
 
     @abc.abstractmethod
-    def repository_index(self, only_ready: bool) -> Eventually[service_pb2.RepositoryIndexResponse]: ...
+    def repository_index(self, only_ready: bool) -> Deferrable[service_pb2.RepositoryIndexResponse]: ...
 
     @abc.abstractmethod
     def model_digest(self, model_name: str, model_version: str) -> str:
@@ -88,18 +88,18 @@ class InferenceService(abc.ABC):
     @abc.abstractmethod
     def trace_setting(
         self, model_name: str, changes: Mapping[str, list[str] | None]
-    ) -> Eventually[dict[str, list[str]]]:
+    ) -> Deferrable[dict[str, list[str]]]:
         """Apply changes (None resets a key to its default) and return the settings."""
 
     @abc.abstractmethod
-    def log_settings(self, changes: Mapping[str, bool | int | str]) -> Eventually[dict[str, bool | int | str]]: ...
+    def log_settings(self, changes: Mapping[str, bool | int | str]) -> Deferrable[dict[str, bool | int | str]]: ...
 
     @abc.abstractmethod
-    def register_region(self, name: str, key: str, offset: int, byte_size: int) -> Eventually[None]:
+    def register_region(self, name: str, key: str, offset: int, byte_size: int) -> Deferrable[None]:
         """Raises ``Unsupported`` if shared memory is off."""
 
     @abc.abstractmethod
-    def unregister_region(self, name: str) -> Eventually[None]:
+    def unregister_region(self, name: str) -> Deferrable[None]:
         """An empty name means every region."""
 
     @abc.abstractmethod

@@ -2,7 +2,7 @@
 
 There may be thousands of models on thousands of servers, and the loop must never be held for long. A change marks what
 depends on it, in a time that does not depend on models times servers. A model takes the change before it places its
-next request (``ServedModel.outdated``, ``endpoint_news``). ``settle`` and ``tick`` do the rest, a little per turn.
+next request (``ServedModel.outdated``, ``endpoint_changes``). ``settle`` and ``tick`` do the rest, a little per turn.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import structlog
 from isochrone.clock import now_ns
 from isochrone.errors import InvalidArgument, NotFound, Unavailable
 from isochrone.gateway.fleet.commitment import Commitment
-from isochrone.gateway.fleet.endpoint_news import EndpointNews
+from isochrone.gateway.fleet.endpoint_changes import EndpointChanges
 from isochrone.gateway.fleet.hold_times import HoldTimes
 from isochrone.gateway.fleet.member import Member
 from isochrone.gateway.fleet.served_model import PolicyMaker, ServedModel, policy_of_rules
@@ -63,7 +63,7 @@ class Fleet:
         self.members: dict[str, Member] = {}
         self.models: dict[str, ServedModel] = {}
         #: What has changed about endpoints, for models that look.
-        self.news = EndpointNews()
+        self.endpoint_changes = EndpointChanges()
         #: Models whose ``rebuild`` is due, and committed ones that are still to be made.
         self.outdated: dict[ServedModel, None] = {}
         #: Models that run where all their stages are.
@@ -233,7 +233,7 @@ class Fleet:
             del self.members[member.endpoint.address]
             member.endpoint.healthy = False
             member.endpoint.removed = True
-            self.news.forget(member.endpoint)
+            self.endpoint_changes.forget(member.endpoint)
             self._outdate(member.serves, None)
         now = self.clock()
         new = [self.make_member(upstream, now) for address, upstream in wanted.items() if address not in self.members]
@@ -241,7 +241,7 @@ class Fleet:
             self.members[member.endpoint.address] = member
             self._outdate(None, member.serves)
         if new or gone:
-            self.news.states_changed()
+            self.endpoint_changes.states_changed()
         return new, gone
 
     def make_member(self, upstream: Upstream, now: int) -> Member:
@@ -259,7 +259,7 @@ class Fleet:
         self.unknown.outdate()
         for served in self.models.values():
             served.outdate()
-        self.news.states_changed()
+        self.endpoint_changes.states_changed()
 
     def serves_changed(self, member: Member, serves: Mapping[str, Mapping[str, str]] | None) -> None:
         """A server's index was read, and differs from the last one."""
@@ -268,7 +268,7 @@ class Fleet:
 
     def health_changed(self, member: Member) -> None:
         """A server became healthy or drains, or does so no more."""
-        self.news.states_changed()
+        self.endpoint_changes.states_changed()
         for name in member.serves or ():
             served = self.models.get(name)
             # Where nothing is committed, the version that most healthy servers have is served.
@@ -368,26 +368,26 @@ class Fleet:
     def look(self, now: int) -> None:
         """Models look again at which replicas are eligible, if anything about endpoints has changed."""
         endpoints = (member.endpoint for member in self.members.values())
-        self.news.look(endpoints, now, self._slow_start_ns, memory=self._asks_memory)
+        self.endpoint_changes.look(endpoints, now, self._slow_start_ns, memory=self._asks_memory)
 
     def ejected(self, ejection: Ejection) -> None:
         """An outlier was found."""
         log.warning("a worker is left out", worker=ejection.endpoint.address, reason=ejection.reason)
-        self.news.states_changed()
+        self.endpoint_changes.states_changed()
 
     def reported(self, member: Member, report: LoadReport, now: int) -> None:
-        """A probe's answer: news for every model there, of its server's load alone."""
+        """A probe's answer: a report for every model there, of its server's load alone."""
         endpoint = member.endpoint
         was_draining, endpoint.draining = endpoint.draining, report.draining
         if report.free_memory >= 0:
             endpoint.free_memory = report.free_memory
-        self.news.reported(EndpointReport(endpoint, report, now))
+        self.endpoint_changes.reported(EndpointReport(endpoint, report, now))
         if endpoint.draining != was_draining:
             self.health_changed(member)
 
     def pending_reported(self, member: Member, pending: Mapping[str, int], now: int) -> None:
         """A server's metrics page was read: how many requests of each model wait there, from everybody."""
-        self.news.reported(PendingReport(member.endpoint, pending, now))
+        self.endpoint_changes.reported(PendingReport(member.endpoint, pending, now))
 
     @property
     def healthy(self) -> list[Member]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from isochrone.gateway.fleet.endpoint_news import EndpointNews
+from isochrone.gateway.fleet.endpoint_changes import EndpointChanges
 from isochrone.gateway.placement.balancer import Balancer
 from isochrone.gateway.replicas import Replica
 from isochrone.protocol.grpc.routing_fields import version_field
@@ -22,7 +22,7 @@ class ReplicaSet:
     __slots__ = (
         "_model",
         "balancer",
-        "news",
+        "endpoint_changes",
         "replicas",
         "seen",
         "stage_field",
@@ -34,7 +34,9 @@ class ReplicaSet:
         "whole",
     )
 
-    def __init__(self, model: str, version: str, balancer: Balancer, news: EndpointNews, stages: bytes = b"") -> None:
+    def __init__(
+        self, model: str, version: str, balancer: Balancer, endpoint_changes: EndpointChanges, stages: bytes = b""
+    ) -> None:
         self._model = model
         #: Stamped on every request that goes this way; "": nothing is stamped.
         self.version = version
@@ -52,8 +54,8 @@ class ReplicaSet:
         self.tiers: tuple[ReplicaSet, ...] = ()
         self.whole: ReplicaSet | None = None
         #: The fleet's, and the last revision of them that was taken: whoever places a request compares them first.
-        self.news = news
-        self.seen = news.revision
+        self.endpoint_changes = endpoint_changes
+        self.seen = endpoint_changes.revision
 
     def update(self, members: Iterable[Member], now: int) -> None:
         """These members serve it; replicas that stay keep what is known of them."""
@@ -64,7 +66,7 @@ class ReplicaSet:
             replica = known.get(endpoint.address)
             if replica is None or replica.endpoint is not endpoint:
                 replica = Replica(endpoint, model=model)
-                self.news.replicas_made += 1
+                self.endpoint_changes.replicas_made += 1
             served = member.serves.get(model) if member.serves is not None else None
             replica.digest = served.get(version, "") if served is not None else ""
             replicas[endpoint.address] = replica
@@ -83,23 +85,23 @@ class ReplicaSet:
         if self.whole is not None:
             self.whole.catch_up(now)
             return
-        news, seen = self.news, self.seen
+        changes, seen = self.endpoint_changes, self.seen
         for one in (self, *self.tiers):
-            one.seen = news.revision
-        if news.state_revision > seen:
+            one.seen = changes.revision
+        if changes.state_revision > seen:
             self.balancer.refresh(now)
             for part in self.tiers:
                 part.balancer.refresh(now)
         policies = [self.balancer.policy, *(part.balancer.policy for part in self.tiers)]
         replicas = self.replicas
-        for report in news.reports_since(seen):
+        for report in changes.reports_since(seen):
             endpoint, at = report.endpoint, report.at
             replica = replicas.get(endpoint.address)
             # One that has reported since, with an answer, knows better.
             if replica is None or replica.endpoint is not endpoint or replica.reported_at > at:
                 continue
             for policy in policies:
-                if policy.hears(replica):
+                if policy.wants_report(replica):
                     if replica.reported_at < at:
-                        replica.hear()
+                        replica.take_report()
                     policy.reported(replica, at)

@@ -18,7 +18,7 @@ from isochrone.clock import NEVER
 from isochrone.errors import IsochroneError, NotFound, Unavailable
 from isochrone.gateway.evaluation.counts import EvaluationCounts
 from isochrone.gateway.fleet.commitment import ANY_EPOCH, Commitment
-from isochrone.gateway.fleet.endpoint_news import EndpointNews
+from isochrone.gateway.fleet.endpoint_changes import EndpointChanges
 from isochrone.gateway.fleet.replica_set import ReplicaSet
 from isochrone.gateway.fleet.sequences import Sequences
 from isochrone.gateway.fleet.serving import serving
@@ -71,7 +71,7 @@ class FleetOfModels(Protocol):
     members: dict[str, Member]
     agent_header: bytes
     is_led: bool
-    news: EndpointNews
+    endpoint_changes: EndpointChanges
     #: Models whose ``rebuild`` is due, and those that depend on the entries of other models.
     outdated: dict[ServedModel, None]
     ensembles: dict[ServedModel, None]
@@ -255,7 +255,7 @@ class ServedModel:
             policy.on_alert = policy.on_alert or self._alert
             policy.timer = self._fleet.clock
         balancer = Balancer(policy, self._random, placement, rules.balancer)
-        return ReplicaSet(self.name, version, balancer, self._fleet.news, stages)
+        return ReplicaSet(self.name, version, balancer, self._fleet.endpoint_changes, stages)
 
     def _alert(self, reason: str) -> None:
         log.error("a policy raised an alert", model=self.name, reason=reason)

@@ -113,8 +113,8 @@ class Admission:
         for place, replica in enumerate(looks):
             if replica is chosen or (avoid and replica in avoid):
                 continue
-            if replica.endpoint.news_at > replica.reported_at:
-                replica.hear()
+            if replica.endpoint.last_report_at > replica.reported_at:
+                replica.take_report()
             heard = replica.reported_at
             if heard < oldest_at and now - heard <= FRESH_NS:
                 oldest, oldest_at = replica, heard
@@ -149,8 +149,8 @@ class Admission:
 
         Failures do not count here, as they do for policies: a worker that failed is not late for that.
         """
-        if replica.endpoint.news_at > replica.reported_at:
-            replica.hear()
+        if replica.endpoint.last_report_at > replica.reported_at:
+            replica.take_report()
         report = replica.report
         # Of a run alone, if that is reported: whether a request must run alone is for the worker to decide.
         run, age = report.alone_ns or report.run_ns, now - replica.reported_at

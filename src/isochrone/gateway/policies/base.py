@@ -81,7 +81,7 @@ class Policy:
     def reported(self, replica: Replica, now: int) -> None:
         """The replica's load report arrived."""
 
-    def hears(self, replica: Replica) -> bool:
+    def wants_report(self, replica: Replica) -> bool:
         """Whether ``reported`` must be called for a report of the replica's endpoint that came without an answer."""
         return True
 

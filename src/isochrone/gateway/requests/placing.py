@@ -30,14 +30,14 @@ def catch_up(request: Request, now: int) -> None:
     served, replica_set = request.served, request.replica_set
     if served.outdated:
         served.rebuild(now)
-    if replica_set.seen != replica_set.news.revision:
+    if replica_set.seen != replica_set.endpoint_changes.revision:
         replica_set.catch_up(now)
 
 
 def place(request: Request, now: int) -> Replica:
     """The replica of a first attempt."""
     served, replica_set, demand = request.served, request.replica_set, request.demand
-    if replica_set.seen != replica_set.news.revision:
+    if replica_set.seen != replica_set.endpoint_changes.revision:
         replica_set.catch_up(now)
     if demand.key and is_of_sequence(request):
         return _at_home(request, now)

@@ -82,8 +82,8 @@ class Hedging:
         return busy <= rules.busy_share * sampled and self._budget.take(now)
 
     def _is_busy(self, replica: Replica, now: int) -> bool:
-        if replica.endpoint.news_at > replica.reported_at:
-            replica.hear()
+        if replica.endpoint.last_report_at > replica.reported_at:
+            replica.take_report()
         if replica.reported_at and now - replica.reported_at <= FRESH_NS:
             return replica.report.queue > 0 or replica.sent_since > self.rules.busy_in_flight
         return replica.in_flight >= self.rules.busy_in_flight

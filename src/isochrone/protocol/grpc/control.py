@@ -13,7 +13,7 @@ from tritonclient.grpc import service_pb2 as pb
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import InvalidArgument, IsochroneError, NotFound
 from isochrone.protocol.access import control_token
-from isochrone.protocol.eventually import then
+from isochrone.protocol.deferred_answers import then
 from isochrone.protocol.grpc.calls import CallHead, fail, message_of, parse, respond, unexpected
 from isochrone.protocol.grpc.health import (
     HEALTH_SERVICES,

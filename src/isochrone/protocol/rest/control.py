@@ -15,7 +15,7 @@ import msgspec
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.errors import InvalidArgument, IsochroneError, MalformedRequest, PermissionDenied
 from isochrone.protocol import control_json, orca
-from isochrone.protocol.eventually import then
+from isochrone.protocol.deferred_answers import then
 from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpected
 from isochrone.protocol.shared_memory_requests import registered_regions
 from isochrone.protocol.tensors.datatypes import shown

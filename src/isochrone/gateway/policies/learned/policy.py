@@ -315,7 +315,7 @@ class Learned(Prequal):
             tag = LEARNED
         self._over(tag, now - sent_at, True, now)
 
-    def hears(self, replica: Replica) -> bool:
+    def wants_report(self, replica: Replica) -> bool:
         # The model reads every replica's last report.
         return True
 

@@ -129,7 +129,7 @@ class Prequal(Policy):
         if self._whole:
             self._fleet.dropped(replica, now)
 
-    def hears(self, replica: Replica) -> bool:
+    def wants_report(self, replica: Replica) -> bool:
         pool = self._pool
         return (
             self._whole

@@ -3,7 +3,7 @@
 An endpoint serves many models. A change costs the same however many: it is kept here under a revision, and a replica
 set that is about to place a request takes what is newer than the revision it has seen. A model without requests costs
 nothing. Of each endpoint the last load report is kept: it replaces the ones before. Policies that go by reports get
-them from the replica set; a replica itself takes its endpoint's report when it is looked at (``Replica.hear``).
+them from the replica set; a replica itself takes its endpoint's report when it is looked at (``Replica.take_report``).
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from isochrone.gateway.replicas import Endpoint, EndpointReport
 
 
-class EndpointNews:
-    """The news of one fleet."""
+class EndpointChanges:
+    """The changes of one fleet's endpoints."""
 
     __slots__ = ("_reports", "_states", "replicas_made", "revision", "state_revision")
 
@@ -59,7 +59,7 @@ class EndpointNews:
         self.revision += 1
         report.revision = self.revision
         endpoint = report.endpoint
-        endpoint.news, endpoint.news_at = report, report.at
+        endpoint.last_report, endpoint.last_report_at = report, report.at
         self._reports.pop(endpoint, None)
         self._reports[endpoint] = report
 

@@ -17,8 +17,8 @@ from tritonclient.grpc import service_pb2
 
 from isochrone.clock import now_ns
 from isochrone.errors import ConnectionLost, IsochroneError, Unavailable
-from isochrone.multiprocess.control.control_record import Change
-from isochrone.multiprocess.control.indexes import common_index
+from isochrone.multiprocess.coordination.control_record import Change
+from isochrone.multiprocess.coordination.indexes import common_index
 from isochrone.multiprocess.group.board import LISTENING
 from isochrone.multiprocess.group.private_calls import NotReached, call_json, gather
 from isochrone.protocol.merging import merge_messages

@@ -15,8 +15,8 @@ import structlog
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import now_ns
 from isochrone.errors import InvalidArgument, IsochroneError, NotFound
-from isochrone.multiprocess.control.control_calls import ControlCalls
-from isochrone.multiprocess.control.control_record import change_of
+from isochrone.multiprocess.coordination.control_calls import ControlCalls
+from isochrone.multiprocess.coordination.control_record import change_of
 from isochrone.multiprocess.group.board import COORDINATOR
 from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.metrics.metrics_page import GroupMetricsApplication, GroupPages

@@ -18,8 +18,8 @@ import structlog
 
 from isochrone.clock import SECOND, now_ns
 from isochrone.errors import ConnectionLost, DeadlineExceeded, IsochroneError, Unavailable
-from isochrone.multiprocess.control.control_outcome import failure, names
-from isochrone.multiprocess.control.control_record import Change, Record
+from isochrone.multiprocess.coordination.control_outcome import failure, names
+from isochrone.multiprocess.coordination.control_record import Change, Record
 from isochrone.multiprocess.group.board import JOINED, SILENT_NS
 from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.group.liveness import Liveness, activity
