@@ -298,6 +298,8 @@ class BatchRunner(QueuedRunner):
         if self._ahead is not None:
             self._ahead.withdraw()
         instance.ended(batch)
+        if not batch.errors and batch.error is None and batch.retried is None and batch.requests:
+            self._inline.ran_on_thread(batch.rows, batch.compute_end - batch.compute_start)
         if instance.running is None:
             self._idle.append(instance)
         self._update_busy()
