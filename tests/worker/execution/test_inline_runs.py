@@ -240,7 +240,7 @@ def test_a_longer_run_uses_its_thread_while_another_model_is_asked_too() -> None
 def test_longer_runs_without_deadlines_stay_inline_while_only_this_model_is_asked() -> None:
     async def scenario() -> None:
         model = Named()
-        bench = Bench(model, max_rows=1, run_ns=300 * MICROSECOND)
+        bench = Bench(model, max_rows=1, run_ns=180 * MICROSECOND)
         for _ in range(4):
             now = now_ns()
             request = RecordedRequest(plan_of(), {"x": rows_of(1)}, now)
@@ -248,7 +248,7 @@ def test_longer_runs_without_deadlines_stay_inline_while_only_this_model_is_aske
             bench.runner.submit(request)
             assert request.answers
         assert set(model.threads) == {"MainThread"}
-        two = Bench(Named(), Named(), max_rows=1, run_ns=300 * MICROSECOND)
+        two = Bench(Named(), Named(), max_rows=1, run_ns=180 * MICROSECOND)
         request = RecordedRequest(plan_of(), {"x": rows_of(1)}, now_ns())
         two.in_flight += 1
         two.runner.submit(request)
@@ -260,20 +260,21 @@ def test_longer_runs_without_deadlines_stay_inline_while_only_this_model_is_aske
 
 def test_long_runs_end_after_a_millisecond_of_a_turn_and_the_others_are_queued() -> None:
     async def scenario() -> None:
-        model = Named(takes=700 * MICROSECOND)
-        bench = Bench(model, max_rows=1, run_ns=700 * MICROSECOND)
+        model = Named(takes=180 * MICROSECOND)
+        bench = Bench(model, max_rows=1, run_ns=180 * MICROSECOND)
         requests = [RecordedRequest(plan_of(), {"x": rows_of(1)}, now_ns()) for _ in range(20)]
         for request in requests:
             bench.in_flight += 1
             bench.runner.submit(request)
-        assert 1 <= sum(bool(request.answers) for request in requests) <= 3
-        assert bench.runner.pending >= 17
+        answered = sum(bool(request.answers) for request in requests)
+        assert 1 <= answered <= 6
+        assert bench.runner.pending == 20 - answered
         turns = 0
         while bench.runner.pending:
             await asyncio.sleep(0)
             turns += 1
         await until(lambda: all(request.answers for request in requests))
-        assert turns >= 5
+        assert turns >= 2
 
     run(scenario)
 

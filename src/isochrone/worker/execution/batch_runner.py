@@ -106,7 +106,9 @@ class BatchRunner(QueuedRunner):
             # Nothing to batch with and nothing to wait for: run it now.
             rows = request.plan.batch_size
             expected = self._inline.typical[rows] or self.curve.estimate(rows)
-            if 0 < expected <= limit or (0 < expected <= self._inline.long_ns and self._delays_nobody(request)):
+            if 0 < expected <= limit or (
+                0 < expected <= self._inline.long_ns and self._delays_nobody(request, expected)
+            ):
                 if request.deadline != NEVER:
                     miss = now_ns() + self.curve.estimate(rows) + self.queue.margin_ns - request.deadline
                     if miss > 0:
@@ -146,16 +148,18 @@ class BatchRunner(QueuedRunner):
             return False
         return True
 
-    def _delays_nobody(self, request: InferRequest) -> bool:
+    def _delays_nobody(self, request: InferRequest, expected: int) -> bool:
         """Whether a longer run on the loop's thread would delay nobody.
 
         Either requests come one at a time, or only this model is asked, it has one instance, for which the others would
         wait anyway, and they need no decision: a request with a deadline must be looked at when it comes.
         """
+        if not 0 < expected <= self._inline.long_ns:
+            return False
         if self._watchdog.is_shared(request.arrived):
             self._quiet = 0
             return False
-        if request.deadline == NEVER and self._rules.levels == 1 and len(self.instances) == 1:
+        if expected <= self._inline.concurrent_ns and self._needs_no_decision(request):
             return self._has_turn_time()
         if request.arrived - self._last_answer < _BURST_NS:
             self._quiet = 0
@@ -178,9 +182,13 @@ class BatchRunner(QueuedRunner):
     def _inline_limit(self, first: InferRequest) -> int:
         """The longest batch that may run on the loop's thread; ``first``: the request that runs first in it."""
         limit = self._inline.limit_ns
-        if limit and first.deadline == NEVER and self._rules.levels == 1 and len(self.instances) == 1:
-            return limit if self._watchdog.is_shared(first.arrived) else max(limit, self._inline.long_ns)
+        if limit and self._needs_no_decision(first) and not self._watchdog.is_shared(first.arrived):
+            return max(limit, self._inline.concurrent_ns)
         return limit
+
+    def _needs_no_decision(self, request: InferRequest) -> bool:
+        """Whether there is nothing to choose for it: neither when it runs nor where."""
+        return request.deadline == NEVER and self._rules.levels == 1 and len(self.instances) == 1
 
     def _scheduled_pump(self) -> None:
         self._pump_scheduled = False

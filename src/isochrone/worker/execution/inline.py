@@ -24,8 +24,11 @@ log = structlog.get_logger()
 
 #: Longest expected run that happens on the loop's thread.
 INLINE_NS = 100 * MICROSECOND
-#: The same for models that only compute, while nobody else is delayed by it.
+#: The same for models that only compute, while requests come one at a time and nobody is delayed by it; and while
+#: several come at a time to one model: a thread then computes while the loop reads and answers, which pays for longer
+#: runs.
 LONG_NS = 1000 * MICROSECOND
+CONCURRENT_NS = 200 * MICROSECOND
 #: Slower sizes are never tried again: a stall of the machine does not explain them.
 _RETRIED_NS = 4 * INLINE_NS
 #: An inline run this long delayed every other caller: the model then uses its thread, first for ``_OVERRUN_PAUSE``
@@ -51,6 +54,7 @@ class InlineRuns:
         "_pause",
         "_slow",
         "_watchdog",
+        "concurrent_ns",
         "limit_ns",
         "long_ns",
         "retrying",
@@ -60,8 +64,9 @@ class InlineRuns:
     def __init__(self, model: str, loop: asyncio.AbstractEventLoop, max_rows: int, watchdog: InlineWatchdog) -> None:
         #: The longest expected run that may happen inline; 0: none.
         self.limit_ns = 0
-        #: The same, for a run that delays nobody.
+        #: The same, for a run that delays nobody, if requests come one at a time, and if several come at a time.
         self.long_ns = 0
+        self.concurrent_ns = 0
         #: By rows: what three of four inline runs take at most; 0: the curve must do. Read directly on the hot path.
         self.typical = [0] * (max_rows + 1)
         #: The next run of one of these sizes decides alone whether it is still too slow; most often empty.
@@ -82,6 +87,7 @@ class InlineRuns:
         it."""
         self.typical = list(curve.fastest)
         self.long_ns = LONG_NS if only_computes else 0
+        self.concurrent_ns = CONCURRENT_NS if only_computes else 0
         self._allow()
         now = now_ns()
         for rows, known in enumerate(self.typical):
