@@ -14,12 +14,12 @@ from prometheus_client.registry import Collector
 
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import now_ns
-from isochrone.errors import MethodNotAllowed, NotFound
 from isochrone.gateway.control_calls.evaluation_pages import EvaluationPages
 from isochrone.observe.metrics_pieces import MetricsPieces
 from isochrone.observe.snapshot import WireSnapshot
 from isochrone.observe.wire_metrics import wire_metrics
-from isochrone.protocol.rest.answers import ErrorRoute, respond_unexpected
+from isochrone.protocol.application import error_unless_metrics
+from isochrone.protocol.rest.answers import respond_unexpected
 from isochrone.wire.exchange import Exchange, Head, Route
 
 if TYPE_CHECKING:
@@ -187,11 +187,9 @@ class GatewayMetricsApplication:
         page = self._pages.route(head)
         if page is not None:
             return page
-        path = head.target.partition(b"?")[0]
-        if path not in (b"/metrics", b"/metrics/"):
-            return ErrorRoute(NotFound(f"no such path: {path.decode('latin-1')[:200]}; metrics are under /metrics"))
-        if head.method not in (b"GET", b"HEAD"):
-            return ErrorRoute(MethodNotAllowed("/metrics: expected GET"))
+        error = error_unless_metrics(head)
+        if error is not None:
+            return error
         return _MetricsRoute(self, (head.get(b"accept") or b"").decode("latin-1"))
 
     def answer(self, exchange: Exchange, accept: str) -> None:

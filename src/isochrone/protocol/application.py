@@ -92,6 +92,16 @@ class ByPath:
         return self._by_path.get(head.target.partition(b"?")[0], self._otherwise).route(head)
 
 
+def error_unless_metrics(head: Head) -> Route | None:
+    """The route of an error, unless the request is GET /metrics: a metrics port serves nothing else."""
+    path = head.target.partition(b"?")[0]
+    if path not in (b"/metrics", b"/metrics/"):
+        return ErrorRoute(NotFound(f"no such path: {path.decode('latin-1')[:200]}; metrics are under /metrics"))
+    if head.method not in (b"GET", b"HEAD"):
+        return ErrorRoute(MethodNotAllowed("/metrics: expected GET"))
+    return None
+
+
 class MetricsApplication:
     """GET /metrics, for Prometheus."""
 
@@ -100,11 +110,9 @@ class MetricsApplication:
         self._take = take
 
     def route(self, head: Head) -> Route:
-        path = head.target.partition(b"?")[0]
-        if path not in (b"/metrics", b"/metrics/"):
-            return ErrorRoute(NotFound(f"no such path: {path.decode('latin-1')[:200]}; metrics are under /metrics"))
-        if head.method not in (b"GET", b"HEAD"):
-            return ErrorRoute(MethodNotAllowed("/metrics: expected GET"))
+        error = error_unless_metrics(head)
+        if error is not None:
+            return error
         return _MetricsRoute(self._exposition, self._take, (head.get(b"accept") or b"").decode("latin-1"))
 
 

@@ -16,13 +16,14 @@ from prometheus_client.exposition import choose_encoder
 
 from isochrone.background_tasks import BackgroundTasks
 from isochrone.clock import now_ns
-from isochrone.errors import IsochroneError, MethodNotAllowed, NotFound, Unavailable
+from isochrone.errors import IsochroneError, Unavailable
 from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.group.private_calls import call, gather, raise_error
 from isochrone.multiprocess.group.sharing import memory
 from isochrone.multiprocess.metrics.group_metrics import GroupCollector
 from isochrone.multiprocess.metrics.page_sum import Counts, Page, add_up, as_open_metrics, parse, render, retire
-from isochrone.protocol.rest.answers import ErrorRoute, respond_error, respond_unexpected
+from isochrone.protocol.application import error_unless_metrics
+from isochrone.protocol.rest.answers import respond_error, respond_unexpected
 from isochrone.wire.exchange import Exchange, Head, Route
 
 log = structlog.get_logger()
@@ -110,11 +111,9 @@ class GroupMetricsApplication:
         self._tasks = BackgroundTasks()
 
     def route(self, head: Head) -> Route:
-        path = head.target.partition(b"?")[0]
-        if path not in (b"/metrics", b"/metrics/"):
-            return ErrorRoute(NotFound(f"no such path: {path.decode('latin-1')[:200]}; metrics are under /metrics"))
-        if head.method not in (b"GET", b"HEAD"):
-            return ErrorRoute(MethodNotAllowed("/metrics: expected GET"))
+        error = error_unless_metrics(head)
+        if error is not None:
+            return error
         return _PageRoute(self._pages, self._tasks, (head.get(b"accept") or b"").decode("latin-1"))
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 import structlog
 
 from isochrone.errors import IsochroneError
+from isochrone.models import onnx_telemetry as onnx_telemetry
 from isochrone.models.configuration.backends import backend_name
 from isochrone.models.repository.repository import Repository
 from isochrone.worker.backends.interface import LoadContext
@@ -30,7 +31,6 @@ def preload(settings: ServeSettings) -> int:
     """The number of instances whose weights the processes will share."""
     if settings.control_mode == "explicit" and not settings.load_models:
         return 0
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     # Reading a configuration may import onnxruntime already, so this process reads none before.
     if threads := _threads_after(lambda: any(map(_keep, _contexts(settings)))):
         log.warning(

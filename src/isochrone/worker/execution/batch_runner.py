@@ -106,9 +106,7 @@ class BatchRunner(QueuedRunner):
             # Nothing to batch with and nothing to wait for: run it now.
             rows = request.plan.batch_size
             expected = self._inline.typical[rows] or self.curve.estimate(rows)
-            if 0 < expected <= limit or (
-                0 < expected <= self._inline.long_ns and self._delays_nobody(request, expected)
-            ):
+            if 0 < expected <= limit or self._delays_nobody(request, expected):
                 if request.deadline != NEVER:
                     miss = now_ns() + self.curve.estimate(rows) + self.queue.margin_ns - request.deadline
                     if miss > 0:
@@ -151,8 +149,8 @@ class BatchRunner(QueuedRunner):
     def _delays_nobody(self, request: InferRequest, expected: int) -> bool:
         """Whether a longer run on the loop's thread would delay nobody.
 
-        Either requests come one at a time, or only this model is asked, it has one instance, for which the others would
-        wait anyway, and they need no decision: a request with a deadline must be looked at when it comes.
+        Either requests come one at a time, or only this model is requested, it has one instance, for which the others
+        would wait anyway, and they need no decision: the queue must see a request with a deadline when it comes.
         """
         if not 0 < expected <= self._inline.long_ns:
             return False
