@@ -16,6 +16,7 @@ from isochrone.clock import MILLISECOND, SECOND, now_ns
 from isochrone.errors import IsochroneError
 from isochrone.worker.backends.interface import Executable
 from isochrone.worker.execution.batch_runner import BatchRunner
+from isochrone.worker.execution.compute_stage import ComputeStage
 from isochrone.worker.execution.instance import Instance
 from isochrone.worker.execution.stream_runner import StreamRunner
 from isochrone.worker.execution.watchdog import InlineWatchdog
@@ -73,11 +74,14 @@ class Bench:
         for rows in range(1, max_rows + 1):
             self.curve.observe(rows, run_ns)
         rules, statistics = QueueRules(max_rows=max_rows), ModelStatistics("m", "1")
+        self.stage = ComputeStage()
         self.runner: Any
         if executables[0].decoupled:
             self.runner = StreamRunner("m", rules, self.curve, statistics, self.over, **options)
         else:
-            self.runner = BatchRunner("m", rules, self.curve, statistics, InlineWatchdog(), self.over, **options)
+            self.runner = BatchRunner(
+                "m", rules, self.curve, statistics, InlineWatchdog(), self.stage, self.over, **options
+            )
         self.runner.start([self.instance(executable) for executable in executables], self.replace)
 
     def instance(self, executable: Executable) -> Instance:
@@ -94,13 +98,20 @@ class Bench:
     def send(self, value: float, deadline: int | None = None) -> RecordedRequest:
         now = now_ns()
         request = RecordedRequest(plan_of(), {"x": rows_of(value)}, now, deadline or now + 100 * SECOND)
+        self.submit(request)
+        return request
+
+    def submit(self, request: RecordedRequest) -> None:
+        """As the only request of a turn."""
         self.in_flight += 1
+        self.stage.begin()
         try:
             self.runner.submit(request)
         except IsochroneError:
             self.in_flight -= 1
             raise
-        return request
+        finally:
+            self.stage.end()
 
     async def answers(self, *requests: RecordedRequest) -> list[Any]:
         await until(lambda: all(request.answers for request in requests))

@@ -254,6 +254,7 @@ class Worker:
             host = settings.hosts.get(name, settings.host)
             guarded = SameOrigin(served, settings.allow_origins)
             listener = self._listeners.add(guarded, tls.get(name))
+            listener.turn.stage = self.catalog.stage
             try:
                 shared = name in settings.shared_ports
                 self.ports[name] = await listener.start(host, port, reuse_port=shared, accepting=accepting)

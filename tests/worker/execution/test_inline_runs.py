@@ -186,8 +186,7 @@ class Named(Gated):
 
 def send_at(bench: Bench, arrived: int) -> RecordedRequest:
     request = RecordedRequest(plan_of(), {"x": rows_of(1)}, arrived, now_ns() + 100 * SECOND)
-    bench.in_flight += 1
-    bench.runner.submit(request)
+    bench.submit(request)
     return request
 
 
@@ -244,14 +243,12 @@ def test_longer_runs_without_deadlines_stay_inline_while_only_this_model_is_aske
         for _ in range(4):
             now = now_ns()
             request = RecordedRequest(plan_of(), {"x": rows_of(1)}, now)
-            bench.in_flight += 1
-            bench.runner.submit(request)
+            bench.submit(request)
             assert request.answers
         assert set(model.threads) == {"MainThread"}
         two = Bench(Named(), Named(), max_rows=1, run_ns=180 * MICROSECOND)
         request = RecordedRequest(plan_of(), {"x": rows_of(1)}, now_ns())
-        two.in_flight += 1
-        two.runner.submit(request)
+        two.submit(request)
         assert not request.answers, "two instances run on their threads, at the same time"
         await until(lambda: request.answers)
 
@@ -263,9 +260,11 @@ def test_long_runs_end_after_a_millisecond_of_a_turn_and_the_others_are_queued()
         model = Named(takes=180 * MICROSECOND)
         bench = Bench(model, max_rows=1, run_ns=180 * MICROSECOND)
         requests = [RecordedRequest(plan_of(), {"x": rows_of(1)}, now_ns()) for _ in range(20)]
+        bench.stage.begin()
         for request in requests:
             bench.in_flight += 1
             bench.runner.submit(request)
+        bench.stage.end()
         answered = sum(bool(request.answers) for request in requests)
         assert 1 <= answered <= 6
         assert bench.runner.pending == 20 - answered

@@ -145,7 +145,7 @@ class Http1Exchange:
             connection.tick = listener.tick
             if connection.in_callback or connection.out:
                 connection.out += parts
-            elif listener.turn.staging:
+            elif listener.turn.staging or listener.turn.working:
                 connection.out = parts
                 listener.turn.mark(connection)
             else:

@@ -36,6 +36,7 @@ from isochrone.worker.catalog.states import (
     VersionStates,
     not_a_version,
 )
+from isochrone.worker.execution.compute_stage import ComputeStage
 from isochrone.worker.execution.resource_gate import SharedResources
 from isochrone.worker.execution.watchdog import InlineWatchdog
 from isochrone.worker.response_cache import ResponseCache
@@ -64,6 +65,7 @@ class Catalog:
     ) -> None:
         self.repository = repository
         self.watchdog = InlineWatchdog()
+        self.stage = ComputeStage()
         self._cache = cache
         self._loading = loading or LoadSettings()
         limits = self._loading.rate_limits
@@ -283,7 +285,7 @@ class Catalog:
         made: list[ServedVersion] = []
         try:
             for each in prepared:
-                served = serve(each, self.find, self.watchdog, self._resources)
+                served = serve(each, self.find, self.watchdog, self.stage, self._resources)
                 made.append(served)
                 if each.description.config.response_cache.enable and not served.decoupled:
                     served.cache = self._cache

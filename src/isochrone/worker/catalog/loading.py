@@ -26,6 +26,7 @@ from isochrone.worker.catalog.warmup import batch_sizes, warm_up
 from isochrone.worker.ensembles.runner import EnsembleRunner, Resolve
 from isochrone.worker.execution.batch import Batch
 from isochrone.worker.execution.batch_runner import BatchRunner
+from isochrone.worker.execution.compute_stage import ComputeStage
 from isochrone.worker.execution.instance import Instance
 from isochrone.worker.execution.replacement import TakeInstance
 from isochrone.worker.execution.reshape import reshaped
@@ -158,7 +159,11 @@ def _close_all(executables: Iterable[Executable], model: str) -> None:
 
 
 def serve(
-    prepared: Prepared, resolve: Resolve, watchdog: InlineWatchdog, resources: SharedResources | None = None
+    prepared: Prepared,
+    resolve: Resolve,
+    watchdog: InlineWatchdog,
+    stage: ComputeStage,
+    resources: SharedResources | None = None,
 ) -> ServedVersion:
     """Gives a prepared version its queue and threads. On the loop's thread."""
     description, config = prepared.description, prepared.description.config
@@ -185,6 +190,7 @@ def serve(
             curve,
             statistics,
             watchdog,
+            stage,
             ended,
             preserve_ordering=config.dynamic_batching.preserve_ordering,
             execution_timeout_ns=prepared.execution_timeout_ns,

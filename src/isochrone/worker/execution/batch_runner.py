@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from isochrone.clock import MICROSECOND, NEVER, now_ns
 from isochrone.errors import Cancelled, IsochroneError
 from isochrone.worker.execution.batch import Batch, answer, as_model_error
+from isochrone.worker.execution.compute_stage import STAGE_NS, ComputeStage
 from isochrone.worker.execution.inline import INLINE_NS, OVERRUN_NS, InlineRuns
 from isochrone.worker.execution.instance import Instance
 from isochrone.worker.execution.lookahead import LookAhead
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
 _SINGLE_BATCHES = 4
 #: A request that arrives this soon after an answer was there before it: no caller answers an answer in that time.
 _BURST_NS = 25 * MICROSECOND
-#: No further inline run begins after this time of one turn of the loop, among requests as they arrive and among queued
-#: ones; then sockets get their turn.
-_TURN_NS = 1000 * MICROSECOND
 #: After this many requests in a row that came when nothing was going on, requests come one at a time.
 _QUIET_REQUESTS = 4
 
@@ -51,6 +49,7 @@ class BatchRunner(QueuedRunner):
         curve: LatencyCurve,
         statistics: ModelStatistics,
         watchdog: InlineWatchdog,
+        stage: ComputeStage,
         request_ended: Callable[[], None],
         *,
         preserve_ordering: bool = False,
@@ -59,6 +58,7 @@ class BatchRunner(QueuedRunner):
     ) -> None:
         super().__init__(name, rules, curve, statistics, request_ended, execution_timeout_ns)
         self._watchdog = watchdog
+        self._stage = stage
         #: Where instances acquire resources before they run; None: they need none.
         self._gate = gate
         self._pump_scheduled = False
@@ -76,8 +76,8 @@ class BatchRunner(QueuedRunner):
         self._last_answer = 0
         #: Consecutive requests that came when nothing was going on.
         self._quiet = 0
-        #: When the first long inline run of this turn of the loop began; 0: there was none.
-        self._turn_began = 0
+        #: Requests that run in the stage of this turn.
+        self._staged = 0
         #: Rejections and runs, in all and at the last call of ``check_stuck``.
         self._rejections = self._rejections_seen = self._runs_seen = 0
         self._order = AnswerOrder() if preserve_ordering else None
@@ -107,15 +107,15 @@ class BatchRunner(QueuedRunner):
             rows = request.plan.batch_size
             expected = self._inline.typical[rows] or self.curve.estimate(rows)
             if 0 < expected <= limit or self._delays_nobody(request, expected):
-                if request.deadline != NEVER:
-                    miss = now_ns() + self.curve.estimate(rows) + self.queue.margin_ns - request.deadline
-                    if miss > 0:
-                        self._rejections += 1
-                        raise would_miss(request, miss)
-                self._run_single(self._idle[-1], request, rows)
+                self._staged += 1
+                self._stage.add(self, request, expected)
                 return
         else:
             self._quiet = 0
+        self._enqueue(request)
+
+    def _enqueue(self, request: InferRequest) -> None:
+        """Queues a request, or raises."""
         now = now_ns()
         try:
             self.queue.push(request, now)
@@ -141,7 +141,7 @@ class BatchRunner(QueuedRunner):
             return True
         if self._single_batches < _SINGLE_BATCHES:
             return False
-        if request.arrived - self._last_answer < _BURST_NS:
+        if self._staged or request.arrived - self._last_answer < _BURST_NS:
             self._single_batches = 0
             return False
         return True
@@ -158,24 +158,13 @@ class BatchRunner(QueuedRunner):
             self._quiet = 0
             return False
         if expected <= self._inline.concurrent_ns and self._needs_no_decision(request):
-            return self._has_turn_time()
-        if request.arrived - self._last_answer < _BURST_NS:
+            # Otherwise the request is queued, and sockets get their turn.
+            return self._stage.expected_ns < STAGE_NS
+        if self._staged or request.arrived - self._last_answer < _BURST_NS:
             self._quiet = 0
             return False
         self._quiet += 1
         return self._quiet > _QUIET_REQUESTS
-
-    def _has_turn_time(self) -> bool:
-        """Whether this turn of the loop has time for another long run; otherwise the request is queued, and sockets get
-        their turn."""
-        now = now_ns()
-        if not self._turn_began:
-            self._turn_began = now
-            self._loop.call_soon(self._end_turn)
-        return now - self._turn_began < _TURN_NS
-
-    def _end_turn(self) -> None:
-        self._turn_began = 0
 
     def _inline_limit(self, first: InferRequest) -> int:
         """The longest batch that may run on the loop's thread; ``first``: the request that runs first in it."""
@@ -223,7 +212,7 @@ class BatchRunner(QueuedRunner):
             if 0 < (self._inline.typical[rows] or expected) <= self._inline_limit(requests[0]):
                 self._run_inline(self._idle[-1], Batch(requests, rows), now)
                 inline += 1
-                if (inline >= TURN_RUNS or now_ns() - begun > _TURN_NS) and queue.pending:
+                if (inline >= TURN_RUNS or now_ns() - begun > STAGE_NS) and queue.pending:
                     if not self._pump_scheduled:
                         self._pump_scheduled = True
                         self._loop.call_soon(self._scheduled_pump)
@@ -239,21 +228,47 @@ class BatchRunner(QueuedRunner):
 
     # Runs and answers.
 
-    def _run_single(self, instance: Instance, request: InferRequest, rows: int) -> None:
-        """Runs one request inline: like ``_run_inline``, without a ``Batch``."""
+    def compute(self, request: InferRequest) -> Tensors | None:
+        """Runs one request inline, in the stage that it was put into: like ``_run_inline``, without a ``Batch``."""
+        self._staged -= 1
+        # Something may have changed since it was put there.
+        if self._rejection is not None or request.cancelled:
+            self._fail(request, self._rejection or Cancelled("the caller has gone"))
+            return None
+        try:
+            if not self._idle:
+                self._enqueue(request)
+                return None
+            rows = request.plan.batch_size
+            if request.deadline != NEVER:
+                miss = now_ns() + self.curve.estimate(rows) + self.queue.margin_ns - request.deadline
+                if miss > 0:
+                    self._rejections += 1
+                    raise would_miss(request, miss)
+        except IsochroneError as error:
+            self._fail(request, error)
+            return None
         watchdog = self._watchdog
         request.dispatched = request.enqueued
         watchdog.since = started = now_ns()
         try:
-            outputs = instance.executable.execute(request.inputs, request.plan.outputs)
+            outputs = self._idle[-1].executable.execute(request.inputs, request.plan.outputs)
         except BaseException as error:
             watchdog.since = 0
+            request.compute_end = now_ns()
             self._single_failed(request, error)
-            return
+            return None
         watchdog.since = 0
-        ended = now_ns()
         request.compute_start = request.infer_start = started
-        request.infer_end = request.compute_end = ended
+        request.infer_end = request.compute_end = now_ns()
+        return outputs
+
+    def finish(self, request: InferRequest, outputs: Tensors) -> None:
+        """Answers a request that ``compute`` has run."""
+        begun = now_ns()
+        ended = request.compute_end
+        elapsed = ended - request.compute_start
+        rows = request.plan.batch_size
         self._statistics.record_single(request, ended, rows)
         self._request_ended()
         answer(request, outputs)
@@ -261,12 +276,12 @@ class BatchRunner(QueuedRunner):
         # One run in eight is enough for what is learned from it.
         self._runs += 1
         if not self._runs & 7 or self._inline.retrying:
-            self._inline.observe(rows, ended - started, ended)
-            self.curve.observe(rows, ended - started)
+            self._inline.observe(rows, elapsed, ended)
+            self.curve.observe(rows, elapsed)
             if self._rules.max_rows > 1:
-                self._gathering.ran_alone(self._last_answer - started, ended, 8)
-        if ended - started > OVERRUN_NS:
-            self._inline.overran(rows, ended - started, ended, self._runs)
+                self._gathering.ran_alone(elapsed + self._last_answer - begun, ended, 8)
+        if elapsed > OVERRUN_NS:
+            self._inline.overran(rows, elapsed, ended, self._runs)
 
     def _single_failed(self, request: InferRequest, error: BaseException) -> None:
         if isinstance(error, InlineHang) or isinstance(error.__cause__, InlineHang):

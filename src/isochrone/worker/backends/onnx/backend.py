@@ -3,14 +3,12 @@
 ``load`` opens a session for one instance; the worker then calls ``execute`` with whole batches. onnxruntime releases
 the GIL while it computes. Contiguous inputs are passed without a copy, unless a copy is cheaper.
 
-Cost of a call in µs, 16 → 16 → 16 MLP, one row, one thread:
+Cost of a call in µs, 16 → 16 → 16 MLP, one row, one thread, all by onnxruntime's public methods (``calls`` is faster):
 
-    session.run                                       15.4   the public call; returns outputs without a copy
-    session._sess.run                                 13.2   the same without its checks, but not public
-    run_with_iobinding, bound at each call            23.1   binding costs more than it saves
-    run_with_iobinding, output freshly allocated      21.2
-    run_with_iobinding, bound once per shape          12.4   with the copy into and out of the bound buffers
-    OnnxExecutable.execute, bound / not bound  14.0 / 18.0
+    run                                       15.4   returns outputs without a copy
+    run_with_iobinding, bound at each call    23.1   binding costs more than it saves
+    run_with_iobinding, fresh output          21.2
+    run_with_iobinding, bound once per shape  12.4   with the copy into and out of the bound buffers
 
 So a small batch of a known shape uses buffers that are bound once for that shape: two copies of a few hundred bytes are
 cheaper than making tensors from arrays. From 16 KiB on the copies cost the gain, and at 1 MiB ``run`` (74) is as fast
@@ -34,8 +32,8 @@ from isochrone.protocol.tensors.datatypes import bytes_tensor
 from isochrone.worker.backends import parameters
 from isochrone.worker.backends.declared import declared_outputs, scheduler_inputs
 from isochrone.worker.backends.interface import Executable, LoadContext
+from isochrone.worker.backends.onnx import calls, sessions
 from isochrone.worker.backends.onnx import options as onnx_options
-from isochrone.worker.backends.onnx import sessions
 from isochrone.worker.backends.onnx.shapes import check_dims
 
 if TYPE_CHECKING:
@@ -55,16 +53,17 @@ _BOUND_RUN_NS = 1_000_000
 class _Binding:
     """Buffers for one shape of batch, bound to the session once."""
 
-    __slots__ = ("inputs", "io", "outputs")
+    __slots__ = ("inputs", "outputs", "run")
 
     def __init__(self, session: Any, inputs: Tensors, outputs: Tensors) -> None:
-        self.io = session.io_binding()
+        io = session.io_binding()
         self.inputs = [(name, np.copy(array)) for name, array in inputs.items()]
         self.outputs = [(name, np.empty_like(array)) for name, array in outputs.items()]
         for name, buffer in self.inputs:
-            self.io.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(buffer))
+            io.bind_ortvalue_input(name, onnxruntime.OrtValue.ortvalue_from_numpy(buffer))
         for name, buffer in self.outputs:
-            self.io.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(buffer))
+            io.bind_ortvalue_output(name, onnxruntime.OrtValue.ortvalue_from_numpy(buffer))
+        self.run = calls.bound_run(session, io)
 
 
 class OnnxExecutable(Executable):
@@ -82,6 +81,7 @@ class OnnxExecutable(Executable):
         #: By requested outputs and input shapes; None: this shape is faster unbound.
         self._bindings: dict[Any, _Binding | None] = {}
         on_cpu = session.get_providers() == [onnx_options.CPU_PROVIDER]
+        self._plain_run = calls.plain_run(session) if on_cpu else session.run
         self._binding_allowed = on_cpu and parameters.boolean(context, "io_binding", True)
 
     def execute(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
@@ -95,7 +95,7 @@ class OnnxExecutable(Executable):
             for name, buffer in binding.inputs:
                 buffer[...] = inputs[name]
             try:
-                self._session.run_with_iobinding(binding.io)
+                binding.run()
             except Exception:
                 return self._run_after_failure(inputs, outputs)
             return {name: buffer.copy() for name, buffer in binding.outputs}
@@ -106,7 +106,7 @@ class OnnxExecutable(Executable):
 
     def _run(self, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
         names = self._output_names if outputs is None else outputs
-        return dict(zip(names, self._session.run(names, inputs), strict=True))
+        return dict(zip(names, self._plain_run(names, inputs), strict=True))
 
     def _run_unbound(self, key: Any, inputs: Tensors, outputs: tuple[str, ...] | None) -> Tensors:
         """Runs a batch unbound, and binds buffers for its shape if that is worthwhile."""
@@ -120,7 +120,7 @@ class OnnxExecutable(Executable):
         self._bindings[key] = None
         if sum(array.nbytes for tensors in (inputs, results) for array in tensors.values()) <= _BOUND_BYTES:
             binding = _Binding(self._session, inputs, results)
-            self._session.run_with_iobinding(binding.io)
+            binding.run()
             # Verified: a graph that returns its input or a constant, or draws random numbers, must not be bound.
             if all(buffer.tobytes() == results[name].tobytes() for name, buffer in binding.outputs):
                 self._bindings[key] = binding
@@ -135,7 +135,7 @@ class OnnxExecutable(Executable):
 
     def close(self) -> None:
         self._bindings.clear()
-        self._session = None
+        self._session = self._plain_run = None
 
 
 class ConvertingExecutable(OnnxExecutable):

@@ -1,0 +1,204 @@
+"""The stage of a turn in which models run: order, its time, and what may happen to a request that waits in it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from queued_requests import RecordedRequest, plan_of, rows_of
+from runner_bench import Bench, Gated, run, until
+
+from isochrone.clock import MICROSECOND, SECOND, now_ns
+from isochrone.errors import DeadlineExceeded, ModelFailed, Unavailable
+from isochrone.worker.execution.compute_stage import STAGE_NS, ComputeStage
+
+
+class Quick(Gated):
+    inline_allowed = True
+
+
+class Recorder:
+    """A runner that writes down what it is asked to do."""
+
+    def __init__(self, stage: ComputeStage, takes_ns: int = 0, steps: int = 1) -> None:
+        self.stage = stage
+        self.takes_ns = takes_ns
+        self.steps = steps
+        self.events: list[tuple[str, Any]] = []
+
+    def compute(self, request: Any) -> dict[str, Any]:
+        self.events.append(("compute", request.name))
+        request.compute_end = now_ns() + self.takes_ns
+        return {}
+
+    def finish(self, request: Any, outputs: dict[str, Any]) -> None:
+        self.events.append(("finish", request.name))
+        request.step += 1
+        if request.step < self.steps:
+            self.stage.add(self, request, 0)
+
+
+class Named:
+    def __init__(self, name: int) -> None:
+        self.name = name
+        self.step = 0
+        self.compute_end = 0
+
+
+def staged(bench: Bench, *requests: RecordedRequest) -> None:
+    """Submit requests in one turn, which is not over yet."""
+    bench.stage.begin()
+    for request in requests:
+        bench.in_flight += 1
+        bench.runner.submit(request)
+        assert not request.answers
+
+
+def request_of(value: float, deadline: int | None = None) -> RecordedRequest:
+    now = now_ns()
+    return RecordedRequest(plan_of(), {"x": rows_of(value)}, now, deadline or now + 100 * SECOND)
+
+
+def test_all_requests_of_a_turn_run_before_the_first_is_answered() -> None:
+    stage = ComputeStage()
+    recorder = Recorder(stage)
+    stage.begin()
+    for name in range(3):
+        stage.add(recorder, Named(name), 7)  # type: ignore[arg-type]
+    assert recorder.events == []
+    assert stage.expected_ns == 21
+    stage.end()
+    assert recorder.events == [("compute", n) for n in range(3)] + [("finish", n) for n in range(3)]
+    assert stage.expected_ns == 0
+
+
+def test_what_an_answer_leads_to_runs_in_the_same_turn() -> None:
+    stage = ComputeStage()
+    recorder = Recorder(stage, steps=3)
+    stage.begin()
+    for name in range(2):
+        stage.add(recorder, Named(name), 0)  # type: ignore[arg-type]
+    stage.end()
+    one_step = [("compute", 0), ("compute", 1), ("finish", 0), ("finish", 1)]
+    assert recorder.events == 3 * one_step
+
+
+def test_after_its_time_the_stage_answers_and_leaves_the_rest_to_the_next_turn() -> None:
+    async def scenario() -> None:
+        stage = ComputeStage()
+        recorder = Recorder(stage, takes_ns=2 * STAGE_NS)
+        stage.begin()
+        for name in range(3):
+            stage.add(recorder, Named(name), 0)  # type: ignore[arg-type]
+        stage.end()
+        assert recorder.events == [("compute", 0), ("finish", 0)]
+        await asyncio.sleep(0)
+        assert recorder.events[2:] == [("compute", 1), ("finish", 1)]
+        await asyncio.sleep(0)
+        assert recorder.events[4:] == [("compute", 2), ("finish", 2)]
+
+    run(scenario)
+
+
+def test_outside_a_turn_the_stage_is_the_next_turn_of_the_loop() -> None:
+    async def scenario() -> None:
+        stage = ComputeStage()
+        recorder = Recorder(stage)
+        for name in range(2):
+            stage.add(recorder, Named(name), 0)  # type: ignore[arg-type]
+        assert recorder.events == []
+        await asyncio.sleep(0)
+        assert [kind for kind, _ in recorder.events] == ["compute", "compute", "finish", "finish"]
+
+    run(scenario)
+
+
+def test_a_caller_that_goes_while_its_request_waits_costs_no_run() -> None:
+    async def scenario() -> None:
+        executable = Quick()
+        bench = Bench(executable, max_rows=1, run_ns=20 * MICROSECOND)
+        gone, stays = request_of(1), request_of(2)
+        staged(bench, gone, stays)
+        gone.cancelled = True
+        bench.stage.end()
+        assert executable.runs == [1]
+        assert stays.answers[0]["y"].item() == 4
+        assert gone.answers == ["dropped"]
+        assert bench.in_flight == 0
+        bench.runner.close()
+
+    run(scenario)
+
+
+def test_an_instance_that_became_busy_has_the_request_queued() -> None:
+    async def scenario() -> None:
+        executable = Quick()
+        bench = Bench(executable, max_rows=1, run_ns=20 * MICROSECOND)
+        request = request_of(1)
+        staged(bench, request)
+        taken = bench.runner._idle.pop()
+        bench.stage.end()
+        assert not request.answers
+        assert bench.runner.pending == 1
+        bench.runner._idle.append(taken)
+        await until(lambda: request.answers)
+        assert request.answers[0]["y"].item() == 2
+        bench.runner.close()
+
+    run(scenario)
+
+
+def test_an_unload_while_a_request_waits_is_told_to_its_caller() -> None:
+    async def scenario() -> None:
+        executable = Quick()
+        bench = Bench(executable, max_rows=1, run_ns=20 * MICROSECOND)
+        request = request_of(1)
+        staged(bench, request)
+        bench.runner.release()
+        bench.stage.end()
+        assert isinstance(request.answers[0], Unavailable)
+        assert executable.runs == []
+        assert bench.in_flight == 0
+        bench.runner.close()
+
+    run(scenario)
+
+
+def test_a_deadline_that_passes_behind_others_is_not_run() -> None:
+    async def scenario() -> None:
+        executable = Quick()
+        bench = Bench(executable, max_rows=1, run_ns=20 * MICROSECOND)
+        late, other = request_of(1, now_ns() + 50 * SECOND), request_of(2)
+        staged(bench, other, late)
+        late.deadline = now_ns() - SECOND
+        bench.stage.end()
+        assert isinstance(late.answers[0], DeadlineExceeded)
+        assert other.answers[0]["y"].item() == 4
+        assert executable.runs == [1]
+        assert bench.in_flight == 0
+        bench.runner.close()
+
+    run(scenario)
+
+
+class FailsOnce(Quick):
+    def execute(self, inputs: Any, outputs: Any) -> Any:
+        if inputs["x"].min() < 0:
+            raise ValueError("negative")
+        return super().execute(inputs, outputs)
+
+
+def test_a_request_whose_model_raises_does_not_touch_the_others() -> None:
+    async def scenario() -> None:
+        bench = Bench(FailsOnce(), max_rows=1, run_ns=20 * MICROSECOND)
+        requests = [request_of(value) for value in (1, -1, 3)]
+        staged(bench, *requests)
+        bench.stage.end()
+        first, failed, last = (request.answers[0] for request in requests)
+        assert isinstance(failed, ModelFailed)
+        assert "negative" in str(failed)
+        assert [first["y"].item(), last["y"].item()] == [2, 6]
+        assert bench.in_flight == 0
+        bench.runner.close()
+
+    run(scenario)
