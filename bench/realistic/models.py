@@ -87,6 +87,14 @@ def write_copies(directory: Path, file: Path, count: int) -> Path:
     return _write_models(directory, (_model(f"copy_{number:03}", file, WIDTH) for number in range(count)))
 
 
+def write_identity(directory: Path, name: str) -> Path:
+    """One model that hands `WIDTH` floats back."""
+    directory.mkdir(parents=True)
+    file = directory.parent / f"{name}.onnx"
+    file.write_bytes(_identity(WIDTH).SerializeToString(deterministic=True))
+    return _write_models(directory, [_model(name, file, WIDTH)])
+
+
 def _write_models(directory: Path, chosen: Iterable[Model]) -> Path:
     for model in chosen:
         version = directory / model.name / "1"

@@ -76,8 +76,8 @@ class Turn:
         self._dirty: list[TurnConnection] = []
         #: Several connections were ready at once recently: bytes are processed at the end of the turn.
         self.staging = False
-        #: Connections to process before their answers are written; 0: all of a turn. A gateway sets it, so that workers
-        #: start on the first requests while it processes the others.
+        #: Connections to process per connection with something to write, before that is written; 0: all of a turn. A
+        #: gateway sets it, so that workers start on the first requests while it processes the others.
         self.flush_every = 0
         #: A worker sets it: it runs models there, one after the other.
         self.stage: TurnStage | None = None
@@ -146,7 +146,7 @@ class Turn:
 
     def _receive(self, ready: list[tuple[TurnConnection, bytes]]) -> None:
         begun = 0
-        stage = self.stage
+        stage, flush_every = self.stage, self.flush_every
         if stage is not None:
             stage.begin()
         for index, (connection, data) in enumerate(ready, 1):
@@ -158,7 +158,7 @@ class Turn:
                 # An exception on one connection must not lose the bytes of the others.
                 log.error("a connection failed unexpectedly", exc_info=error)
                 connection.transport.abort()
-            if index - begun == self.flush_every:
+            if flush_every and index - begun >= flush_every * max(1, len(self._dirty)):
                 for done, _ in ready[begun:index]:
                     done.flush()
                 begun = index

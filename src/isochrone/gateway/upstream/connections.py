@@ -96,6 +96,11 @@ class Connections:
     def open(self) -> int:
         return len(self._http1) + len(self._http2)
 
+    @property
+    def is_crowded(self) -> bool:
+        """Whether several connections of the gateway were ready at once lately: requests go out together."""
+        return self._turn is not None and self._turn.staging
+
     # HTTP/1.1.
 
     def send(self, head: bytes, body: Sequence[Buffer], receiver: Receiver) -> Sent:
