@@ -81,6 +81,7 @@ class Endpoint:
 
     __slots__ = (
         "address",
+        "asked_at",
         "device",
         "draining",
         "ejected_until",
@@ -115,8 +116,9 @@ class Endpoint:
         self.free_memory = -1
         #: When it became healthy, for slow start.
         self.joined_at = now
-        #: It tells its load with its answers, so that it is asked to.
+        #: It tells its load with its answers, so that it is asked to; and when it last was.
         self.reports = False
+        self.asked_at = 0
         #: When anything at all last came from it: an answer, a probe's answer.
         self.heard_at = 0
         #: Its last report that came without an answer, for its replicas to take; and when that came (0: never).
