@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import pytest
+from queued_requests import RecordedRequest, plan_of, rows_of
 from runner_bench import Bench, Gated, entered, run, until
 
 from isochrone.clock import SECOND, now_ns
@@ -205,6 +206,10 @@ class Quick(Gated):
     inline_allowed = True
 
 
+def request_of(value: float, deadline: int) -> RecordedRequest:
+    return RecordedRequest(plan_of(), {"x": rows_of(value)}, now_ns(), deadline)
+
+
 def test_who_is_refused_on_the_shortest_way_is_told_by_how_much() -> None:
     async def scenario() -> None:
         executable = Quick()
@@ -229,16 +234,20 @@ def test_a_tight_deadline_is_treated_alike_alone_and_in_company(monkeypatch: pyt
         monkeypatch.setattr("isochrone.worker.execution.batch_runner.now_ns", lambda: now)
 
         def is_taken(alone: bool, microseconds: int) -> bool:
-            bench = Bench(Quick(), max_rows=1 if alone else 8, run_ns=20_000)
-            try:
-                request = bench.send(1, now + microseconds * 1000)
-            except DeadlineExceeded:
-                return False
-            finally:
-                bench.runner.release()
-                bench.runner.close()
-            assert bool(request.answers) == alone, "not the way that was meant"
-            return not (alone and isinstance(request.answers[0], DeadlineExceeded))
+            executable = Quick()
+            bench = Bench(executable, max_rows=1 if alone else 8, run_ns=20_000)
+            requests = [request_of(1, now + microseconds * 1000) for _ in range(1 if alone else 2)]
+            bench.stage.begin()
+            for request in requests:
+                bench.in_flight += 1
+                bench.runner.submit(request)
+            bench.stage.end()
+            bench.runner.release()
+            bench.runner.close()
+            taken = {not isinstance(request.answers[0], DeadlineExceeded) for request in requests}
+            assert len(taken) == 1
+            assert executable.runs == ([len(requests)] if taken == {True} else [])
+            return taken.pop()
 
         for microseconds in (5, 20, 50, 100, 150, 200, 300, 800, 2000):
             alone, in_company = is_taken(True, microseconds), is_taken(False, microseconds)

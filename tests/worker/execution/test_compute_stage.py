@@ -26,23 +26,29 @@ class Recorder:
         self.steps = steps
         self.events: list[tuple[str, Any]] = []
 
-    def compute(self, request: Any) -> dict[str, Any]:
-        self.events.append(("compute", request.name))
-        request.compute_end = now_ns() + self.takes_ns
-        return {}
+    def compute(self, requests: list[Any], until: int) -> tuple[int, list[Any]]:
+        for count, request in enumerate(requests, 1):
+            self.events.append(("compute", request.name))
+            ends = now_ns() + self.takes_ns
+            while now_ns() < ends:
+                pass
+            if now_ns() > until:
+                return count, [{}] * count
+        return len(requests), [{}] * len(requests)
 
-    def finish(self, request: Any, outputs: dict[str, Any]) -> None:
-        self.events.append(("finish", request.name))
-        request.step += 1
-        if request.step < self.steps:
-            self.stage.add(self, request, 0)
+    def finish(self, requests: list[Any], results: list[Any]) -> None:
+        assert len(requests) == len(results)
+        for request in requests:
+            self.events.append(("finish", request.name))
+            request.step += 1
+            if request.step < self.steps:
+                self.stage.add(self, request, 0)
 
 
 class Named:
     def __init__(self, name: int) -> None:
         self.name = name
         self.step = 0
-        self.compute_end = 0
 
 
 def staged(bench: Bench, *requests: RecordedRequest) -> None:

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 from queued_requests import RecordedRequest, plan_of, rows_of
 from runner_bench import Bench, Gated, run, until
@@ -278,19 +277,34 @@ def test_long_runs_end_after_a_millisecond_of_a_turn_and_the_others_are_queued()
     run(scenario)
 
 
-def test_a_cheap_batching_model_runs_each_request_at_once_and_every_answer_is_right() -> None:
+def test_a_turn_of_a_batching_model_runs_as_a_batch_or_one_by_one_and_every_answer_is_right() -> None:
     async def scenario() -> None:
         model = Named()
         bench = Bench(model, max_rows=8, run_ns=10 * MICROSECOND)
-        alone = bench.runner._gathering
-        alone.gathers = False
-        request = bench.send(3)
-        assert request.answers, "answered before submit returned"
-        assert np.array_equal(request.answers[0]["y"], [[6]])
-        alone.gathers = True
-        requests = [bench.send(value) for value in range(1, 5)]
-        assert not any(request.answers for request in requests)
-        await until(lambda: all(request.answers for request in requests))
-        assert model.runs[-1] == 4
+
+        def turn(*values: float) -> None:
+            model.runs.clear()
+            requests = [RecordedRequest(plan_of(), {"x": rows_of(value)}, now_ns()) for value in values]
+            bench.stage.begin()
+            for request in requests:
+                bench.in_flight += 1
+                bench.runner.submit(request)
+            bench.stage.end()
+            assert [request.answers[0]["y"].item() for request in requests] == [2 * value for value in values]
+
+        # No trials of the other way.
+        bench.runner._gathering._tried = [now_ns() + SECOND] * 32
+        turn(3)
+        assert model.runs == [1]
+        turn(1, 2, 3, 4)
+        assert model.runs == [4], "a batch, until it is known what it costs"
+        bench.runner._gathering._alone = float(SECOND)
+        turn(*range(20))
+        assert model.runs == [8, 8, 4]
+        bench.runner._gathering._alone = 1.0
+        bench.runner._gathering._together = [float(SECOND)] * 32
+        turn(1, 2, 3)
+        assert model.runs == [1, 1, 1], "each by itself, since batches are dear"
+        assert bench.in_flight == 0
 
     run(scenario)

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Tensors
     from isochrone.worker.statistics import ModelStatistics
 
-#: After this many consecutive batches of one request, a request that finds the queue empty runs without it.
-_SINGLE_BATCHES = 4
 #: A request that arrives this soon after an answer was there before it: no caller answers an answer in that time.
 _BURST_NS = 25 * MICROSECOND
 #: After this many requests in a row that came when nothing was going on, requests come one at a time.
@@ -59,6 +57,8 @@ class BatchRunner(QueuedRunner):
         super().__init__(name, rules, curve, statistics, request_ended, execution_timeout_ns)
         self._watchdog = watchdog
         self._stage = stage
+        #: Requests of one turn share a batch without a queue: there is nothing to wait for, to sort or to size.
+        self._batches_in_stage = rules.max_rows > 1 and rules.levels == 1 and not (rules.delay_ns or rules.preferred)
         #: Where instances acquire resources before they run; None: they need none.
         self._gate = gate
         self._pump_scheduled = False
@@ -68,11 +68,12 @@ class BatchRunner(QueuedRunner):
         self._queueing = 0
         self._inline = InlineRuns(name, self._loop, curve.max_rows, watchdog)
         self._gathering = Gathering()
+        #: Requests that came together the last time.
+        self._usual_batch = 2
         #: Time from the end of a batch to the last of its answers.
         self._answering = RunningTime()
         self._runs = 0
-        #: Consecutive batches of one request, and when the last answer was written.
-        self._single_batches = 0
+        #: When the last answer was written.
         self._last_answer = 0
         #: Consecutive requests that came when nothing was going on.
         self._quiet = 0
@@ -102,8 +103,10 @@ class BatchRunner(QueuedRunner):
             raise self._rejection
         if self._order is not None:
             self._order.join(request)
-        elif (limit := self._inline.limit_ns) and not self.queue.requests and self._idle and self._is_alone(request):
-            # Nothing to batch with and nothing to wait for: run it now.
+        elif (
+            (limit := self._inline.limit_ns) and not self.queue.requests and self._idle and self._may_be_staged(request)
+        ):
+            # Nothing to wait for: it runs in this turn, together with others of the turn if that pays.
             rows = request.plan.batch_size
             expected = self._inline.typical[rows] or self.curve.estimate(rows)
             if 0 < expected <= limit or self._delays_nobody(request, expected):
@@ -130,21 +133,12 @@ class BatchRunner(QueuedRunner):
             # At the end of this loop turn: requests that arrive in the same turn can share a batch.
             self._loop.call_soon(self._scheduled_pump)
 
-    def _is_alone(self, request: InferRequest) -> bool:
-        """Whether another request is unlikely to arrive in this loop turn, so that waiting gains nothing."""
+    def _may_be_staged(self, request: InferRequest) -> bool:
+        """Whether a request may run in the stage of its turn. To wait for others or to be sorted it must queue."""
         rules = self._rules
-        if rules.max_rows == 1:
+        if rules.max_rows == 1 or self._batches_in_stage:
             return True
-        if rules.delay_ns:
-            return False
-        if not self._gathering.gathers:
-            return True
-        if self._single_batches < _SINGLE_BATCHES:
-            return False
-        if self._staged or request.arrived - self._last_answer < _BURST_NS:
-            self._single_batches = 0
-            return False
-        return True
+        return not rules.delay_ns and not self._gathering.pays(self._usual_batch, request.arrived)
 
     def _delays_nobody(self, request: InferRequest, expected: int) -> bool:
         """Whether a longer run on the loop's thread would delay nobody.
@@ -204,13 +198,12 @@ class BatchRunner(QueuedRunner):
                 if self._gate is not None:
                     self._gate.exit(self._idle[-1])
                 break
-            self._single_batches = self._single_batches + 1 if len(requests) == 1 else 0
             rows = 0
             for request in requests:
                 rows += request.plan.batch_size
             expected = self.curve.estimate(rows)
             if 0 < (self._inline.typical[rows] or expected) <= self._inline_limit(requests[0]):
-                self._run_inline(self._idle[-1], Batch(requests, rows), now)
+                self._run_inline(Batch(requests, rows), now)
                 inline += 1
                 if (inline >= TURN_RUNS or now_ns() - begun > STAGE_NS) and queue.pending:
                     if not self._pump_scheduled:
@@ -221,33 +214,79 @@ class BatchRunner(QueuedRunner):
                 instance = self._idle.pop()
                 instance.start(Batch(requests, rows), expected)
                 self._update_busy()
-                self._gathering.ran_on_a_thread(len(requests), now)
                 self._queueing = 0
         if queue.rejected:
             self._fail_rejected()
 
     # Runs and answers.
 
-    def compute(self, request: InferRequest) -> Tensors | None:
-        """Runs one request inline, in the stage that it was put into: like ``_run_inline``, without a ``Batch``."""
-        self._staged -= 1
-        # Something may have changed since it was put there.
+    def compute(self, requests: list[InferRequest], until: int) -> tuple[int, list[Tensors | None] | Batch]:
+        """Runs requests of one turn inline, as a batch or one after the other: how many, and their results."""
+        if len(requests) > 1 and self._rules.max_rows > 1:
+            self._usual_batch = min(len(requests), self._rules.max_rows)
+            if self._batches_in_stage and self._gathering.pays(self._usual_batch, requests[0].arrived):
+                found = self._compute_together(requests)
+                if found is not None:
+                    return found
+        results: list[Tensors | None] = []
+        for request in requests:
+            results.append(self._compute(request))
+            if request.compute_end > until:
+                break
+        self._staged -= len(results)
+        return len(results), results
+
+    def _compute_together(self, requests: list[InferRequest]) -> tuple[int, list[Tensors | None] | Batch] | None:
+        """Runs the first requests as a batch, or queues them all for a batch on the thread; None: no batch can be."""
+        if not self._idle or self._rejection is not None:
+            return None
+        first = requests[0]
+        shape, rows, count, tightest = first.plan.shape_key, 0, 0, NEVER
+        for request in requests:
+            plan = request.plan
+            if plan.shape_key != shape or rows + plan.batch_size > self._rules.max_rows or request.cancelled:
+                break
+            rows += plan.batch_size
+            count += 1
+            tightest = min(tightest, request.deadline)
+        if count < 2:
+            return None
+        taken = now_ns()
+        if tightest != NEVER and taken + self.curve.estimate(rows) + self.queue.margin_ns > tightest:
+            return None
+        if not 0 < (self._inline.typical[rows] or self.curve.estimate(rows)) <= self._inline_limit(first):
+            self._staged -= len(requests)
+            for request in requests:
+                self._enqueue_or_fail(request)
+            return len(requests), []
+        batch = Batch(requests[:count], rows)
+        for request in batch.requests:
+            request.dispatched = taken
+        self._staged -= count
+        self._run_batch(batch)
+        return count, batch
+
+    def _enqueue_or_fail(self, request: InferRequest) -> None:
+        try:
+            self._enqueue(request)
+        except IsochroneError as error:
+            self._fail(request, error)
+
+    def _compute(self, request: InferRequest) -> Tensors | None:
+        """Runs one request inline: like a batch, without a ``Batch``. None: it needs no answer now."""
+        # Something may have changed since it was put into the stage.
         if self._rejection is not None or request.cancelled:
             self._fail(request, self._rejection or Cancelled("the caller has gone"))
             return None
-        try:
-            if not self._idle:
-                self._enqueue(request)
-                return None
-            rows = request.plan.batch_size
-            if request.deadline != NEVER:
-                miss = now_ns() + self.curve.estimate(rows) + self.queue.margin_ns - request.deadline
-                if miss > 0:
-                    self._rejections += 1
-                    raise would_miss(request, miss)
-        except IsochroneError as error:
-            self._fail(request, error)
+        if not self._idle:
+            self._enqueue_or_fail(request)
             return None
+        if request.deadline != NEVER:
+            miss = now_ns() + self.curve.estimate(request.plan.batch_size) + self.queue.margin_ns - request.deadline
+            if miss > 0:
+                self._rejections += 1
+                self._fail(request, would_miss(request, miss))
+                return None
         watchdog = self._watchdog
         request.dispatched = request.enqueued
         watchdog.since = started = now_ns()
@@ -263,8 +302,19 @@ class BatchRunner(QueuedRunner):
         request.infer_end = request.compute_end = now_ns()
         return outputs
 
-    def finish(self, request: InferRequest, outputs: Tensors) -> None:
-        """Answers a request that ``compute`` has run."""
+    def finish(self, requests: list[InferRequest], results: list[Tensors | None] | Batch) -> None:
+        """Answers requests that ``compute`` has run."""
+        if isinstance(results, Batch):
+            begun = now_ns()
+            self._settle_inline(results)
+            spent = results.compute_end - results.compute_start + self._last_answer - begun
+            self._gathering.ran_together(len(requests), spent)
+            return
+        for request, outputs in zip(requests, results, strict=False):
+            if outputs is not None:
+                self._finish(request, outputs)
+
+    def _finish(self, request: InferRequest, outputs: Tensors) -> None:
         begun = now_ns()
         ended = request.compute_end
         elapsed = ended - request.compute_start
@@ -279,7 +329,7 @@ class BatchRunner(QueuedRunner):
             self._inline.observe(rows, elapsed, ended)
             self.curve.observe(rows, elapsed)
             if self._rules.max_rows > 1:
-                self._gathering.ran_alone(elapsed + self._last_answer - begun, ended, 8)
+                self._gathering.ran_alone(elapsed + self._last_answer - begun)
         if elapsed > OVERRUN_NS:
             self._inline.overran(rows, elapsed, ended, self._runs)
 
@@ -288,27 +338,37 @@ class BatchRunner(QueuedRunner):
             self._inline.forbid()
         self._fail(request, as_model_error(error, request))
 
-    def _run_inline(self, instance: Instance, batch: Batch, taken: int) -> None:
+    def _run_inline(self, batch: Batch, taken: int) -> None:
         """``taken``: when it was taken from the queue."""
+        self._run_batch(batch)
+        self._settle_inline(batch)
+        if len(batch.requests) > 1:
+            self._usual_batch = len(batch.requests)
+            spent = self._last_answer - taken + self._queueing
+            self._gathering.ran_together(len(batch.requests), spent)
+        self._queueing = 0
+
+    def _run_batch(self, batch: Batch) -> None:
+        """Runs a batch on the loop's thread."""
         watchdog = self._watchdog
         watchdog.since = now_ns()
         try:
-            instance.run_inline(batch)
+            self._idle[-1].run_inline(batch)
         finally:
             watchdog.since = 0
+
+    def _settle_inline(self, batch: Batch) -> None:
+        """Answers the callers of a batch that ran on the loop's thread, and learns from it."""
+        elapsed = batch.compute_end - batch.compute_start
         if batch.hung:
             self._inline.forbid()
-        elif batch.compute_end - batch.compute_start > OVERRUN_NS:
-            self._inline.overran(batch.rows, batch.compute_end - batch.compute_start, batch.compute_end, self._runs)
+        elif elapsed > OVERRUN_NS:
+            self._inline.overran(batch.rows, elapsed, batch.compute_end, self._runs)
         self._settle(batch)
         if not self._runs & 7:
             self._answered(batch.compute_end)
         if not self._runs & 7 or self._inline.retrying:
-            self._inline.observe(batch.rows, batch.compute_end - batch.compute_start, batch.compute_end)
-        if len(batch.requests) > 1:
-            spent = self._last_answer - taken + self._queueing
-            self._gathering.ran_together(len(batch.requests), spent, self._last_answer)
-        self._queueing = 0
+            self._inline.observe(batch.rows, elapsed, batch.compute_end)
 
     def _finished(self, instance: Instance, batch: Batch) -> None:
         """A batch has ended on its thread."""

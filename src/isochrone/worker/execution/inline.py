@@ -85,7 +85,7 @@ class InlineRuns:
     def begin(self, curve: LatencyCurve, *, only_computes: bool) -> None:
         """Start with the best that warm-up measured: on a busy machine the others say little, and runs will correct
         it."""
-        self.typical = list(curve.fastest)
+        self.typical = _filled(curve.fastest)
         self.long_ns = LONG_NS if only_computes else 0
         self.concurrent_ns = CONCURRENT_NS if only_computes else 0
         self._allow()
@@ -167,3 +167,11 @@ class InlineRuns:
         self.limit_ns = 0
         if self._again is not None:
             self._again.cancel()
+
+
+def _filled(known: list[int]) -> list[int]:
+    """Sizes that warm-up left out take no longer than the next larger one."""
+    filled = list(known)
+    for rows in range(len(filled) - 2, 0, -1):
+        filled[rows] = filled[rows] or filled[rows + 1]
+    return filled
