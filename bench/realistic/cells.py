@@ -78,14 +78,14 @@ def cells(in_flight: Sequence[int] = (1, 8, 32, 256)) -> Iterator[Cell]:
     for transport in (HTTP, GRPC):
         for number in in_flight:
             yield Cell("plain", "small", transport, number)
-            yield Cell("ids", "small", transport, number)
+        # With and without batching one after the other: they are compared.
+        for model in COSTS:
+            for number in in_flight if model == "small" else few:
+                yield Cell("ids", model, transport, number)
+                if number in few:
+                    yield Cell("ids", model + BATCHED, transport, number)
         for number in (each for each in in_flight if each in (1, 32)):
             yield Cell("50 models", "copy", transport, number)
-        for model in COSTS:
-            for number in few:
-                if model != "small":
-                    yield Cell("ids", model, transport, number)
-                yield Cell("ids", model + BATCHED, transport, number)
         for model in SIZES:
             yield Cell("ids", model, transport, 1)
             if transport == HTTP:
