@@ -72,6 +72,8 @@ class Setup:
     workers: Sequence[Peer]
     gateways: Sequence[Peer]
     processes: int
+    #: Of the load generators.
+    threads: int
 
     def cpu(self) -> tuple[float, float]:
         return sum(each.cpu_seconds() for each in self.workers), sum(each.cpu_seconds() for each in self.gateways)
@@ -80,9 +82,8 @@ class Setup:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.realistic.many_cores", description=__doc__)
     parser.add_argument("--gateways", type=int, default=8, help="processes of the gateway")
-    parser.add_argument("--workers", type=int, default=6, help="workers behind the gateway")
-    parser.add_argument("--clients", type=int, default=2, help="cores of the load generators")
-    parser.add_argument("--alone", type=int, default=0, help="processes of the worker alone (default: all other cores)")
+    parser.add_argument("--workers", type=int, default=5, help="workers behind the gateway")
+    parser.add_argument("--alone", type=int, default=11, help="processes of the worker without a gateway")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=4, help="per figure")
     parser.add_argument("--in-flight", type=int, default=128, help="per process that callers connect to")
@@ -91,10 +92,9 @@ def arguments() -> argparse.Namespace:
     given = parser.parse_args()
     cores = len(os.sched_getaffinity(0))
     if given.quick:
-        given.gateways = given.workers = given.clients = given.alone = given.rounds = given.seconds = 1
+        given.gateways = given.workers = given.alone = given.rounds = given.seconds = 1
         return given
-    given.alone = given.alone or cores - given.clients
-    needed = max(given.gateways + given.workers, given.alone) + given.clients
+    needed = max(given.gateways + given.workers, given.alone) + 1
     if needed > cores:
         parser.error(f"{needed} cores are needed, this machine gives {cores}: choose fewer processes")
     return given
@@ -114,25 +114,26 @@ def children(pid: int) -> list[int]:
 
 
 class Machine:
-    """The cores, in order: servers from the first on, generators on the last."""
+    """The cores, in order: servers from the first on, generators on those that are left."""
 
-    def __init__(self, clients: int) -> None:
+    def __init__(self) -> None:
         self._cores = sorted(os.sched_getaffinity(0))
-        self.clients = frozenset(self._cores[-clients:])
         self._next = 0
-        stay(self.clients)
 
     def rewind(self) -> None:
         self._next = 0
 
     def place(self, pid: int) -> None:
-        """A process, or each process that it supervises, on the next free core; a supervisor beside the generators."""
-        below = children(pid)
-        if below:
-            move(pid, self.clients)
-        for each in below or [pid]:
+        """A process, or each process that it supervises, on the next free core; a supervisor has nothing to do."""
+        for each in children(pid) or [pid]:
             move(each, frozenset({self._cores[self._next % len(self._cores)]}))
             self._next += 1
+
+    def give_rest_to_generators(self) -> int:
+        """The number of cores that the load generators have from now on."""
+        rest = self._cores[self._next :] or self._cores
+        stay(frozenset(rest))
+        return len(rest)
 
 
 @contextmanager
@@ -142,7 +143,8 @@ def workers_alone(machine: Machine, repository: Path, processes: int) -> Iterato
         with serve(repository, directory, options) as peer:
             machine.rewind()
             machine.place(peer.pid)
-            yield Setup(f"{processes} worker processes", peer, [peer], [], processes)
+            threads = machine.give_rest_to_generators()
+            yield Setup(f"{processes} worker processes", peer, [peer], [], processes, threads)
 
 
 @contextmanager
@@ -158,7 +160,8 @@ def through_gateways(machine: Machine, repository: Path, workers: int, gateways:
         options = ["--processes", str(gateways)] if gateways > 1 else []
         front = stack.enter_context(isochrone_gateway.start(upstreams, model=MODEL, options=options))
         machine.place(front.pid)
-        yield Setup(f"{gateways} gateway processes, {workers} workers", front, behind, [front], gateways)
+        threads = machine.give_rest_to_generators()
+        yield Setup(f"{gateways} gateway processes, {workers} workers", front, behind, [front], gateways, threads)
 
 
 def _port(address: str | None) -> int:
@@ -168,8 +171,7 @@ def _port(address: str | None) -> int:
 class Generator:
     """wrk and h2load with as many threads as there are cores for them."""
 
-    def __init__(self, directory: Path, threads: int) -> None:
-        self._threads = threads
+    def __init__(self, directory: Path) -> None:
         tensor = np.random.default_rng(7).standard_normal(WIDTH, dtype=np.float32).tobytes()
         request = http_message(MODEL, (1, WIDTH), tensor, with_id=True)
         (directory / "request").write_bytes(request.data)
@@ -179,25 +181,25 @@ class Generator:
         self._body = directory / "message"
         self._body.write_bytes(grpc_message(MODEL, (1, WIDTH), tensor, with_id=True).data)
 
-    def http(self, front: Peer, connections: int, seconds: int, pause_ms: int = 0) -> tuple[float, float]:
+    def http(self, setup: Setup, connections: int, seconds: int, pause_ms: int = 0) -> tuple[float, float]:
         """Requests per second and p99."""
         script = self._script
         if pause_ms:
             script = self._directory / "paced.lua"
             script.write_text(self._script.read_text() + _PAUSES % pause_ms)
-        command = ["wrk", f"-t{self._threads}", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", "--latency"]
-        output = run_tool([*command, "-s", str(script), str(front.http_url)], 60 + seconds)
+        command = ["wrk", f"-t{setup.threads}", f"-c{connections}", f"-d{seconds}s", "--timeout", "30s", "--latency"]
+        output = run_tool([*command, "-s", str(script), str(setup.front.http_url)], 60 + seconds)
         if problem := re.search(r"Non-2xx.*|Socket errors:.*", output):
             raise LoadFailed(f"wrk: {problem[0].strip()}")
         rate = float(first_group(r"Requests/sec:\s+([\d.]+)", output))
         return rate, duration_us(first_group(r"(?m)^\s+99%\s+(\S+)$", output))
 
-    def grpc(self, front: Peer, connections: int, requests: int) -> float:
+    def grpc(self, setup: Setup, connections: int, requests: int) -> float:
         """Requests per second."""
         command = [
-            *("h2load", f"-t{self._threads}", f"-n{requests}", f"-c{connections}", f"-m{_GRPC_STREAMS}"),
+            *("h2load", f"-t{setup.threads}", f"-n{requests}", f"-c{connections}", f"-m{_GRPC_STREAMS}"),
             *("-d", str(self._body), "-H", "content-type: application/grpc", "-H", "te: trailers"),
-            f"http://{front.grpc_address}{GRPC_INFER_PATH}",
+            f"http://{setup.front.grpc_address}{GRPC_INFER_PATH}",
         ]
         output = run_tool(command, 120)
         if int(first_group(r"(\d+) succeeded", output)) != requests:
@@ -218,30 +220,30 @@ def measure(setup: Setup, generator: Generator, seconds: int, in_flight: int) ->
         say(f"  {load:20} {rate:10,.0f} /s{tail}; {found.worker_cores:.1f} cores of workers, {found.gateway_cores:.1f}")
         return found
 
-    generator.http(setup.front, connections, 1)
+    generator.http(setup, connections, 1)
     before = setup.cpu()
-    highest, p99 = generator.http(setup.front, connections, seconds)
+    highest, p99 = generator.http(setup, connections, seconds)
     yield row("HTTP, closed loop", highest, p99, before, seconds)
     before = setup.cpu()
     # Callers that pause for twice `mean` at most send one request per `mean` each.
     mean = _PACED_CONNECTIONS / (highest / 2) * 1000
-    rate, p99 = generator.http(setup.front, _PACED_CONNECTIONS, seconds, max(1, round(2 * mean)))
+    rate, p99 = generator.http(setup, _PACED_CONNECTIONS, seconds, max(1, round(2 * mean)))
     yield row("HTTP, half of it", rate, p99, before, seconds)
-    connections = max(1, connections // _GRPC_STREAMS)
-    rate = generator.grpc(setup.front, connections, 40_000)
+    connections = max(setup.threads, connections // _GRPC_STREAMS)
+    rate = generator.grpc(setup, connections, 40_000)
     requests = max(40_000, int(rate * seconds))
     before = setup.cpu()
-    rate = generator.grpc(setup.front, connections, requests)
+    rate = generator.grpc(setup, connections, requests)
     yield row("gRPC, closed loop", rate, None, before, requests / rate)
 
 
 def main() -> int:
     given = arguments()
-    machine = Machine(given.clients)
+    machine = Machine()
     rows: list[Row] = []
     with scratch("many-cores") as directory:
         repository = write_identity(directory / "models", MODEL)
-        generator = Generator(directory, given.clients)
+        generator = Generator(directory)
         for number in range(given.rounds):
             say(f"round {number + 1} of {given.rounds}")
             for started in (
