@@ -32,7 +32,7 @@ from bench.worker.peers.process import scratch
 
 MODEL = "identity"
 #: Streams on a connection.
-_GRPC_STREAMS = 32
+_GRPC_STREAMS = 8
 #: Connections of the paced callers.
 _PACED_CONNECTIONS = 1024
 _SCRIPT = """
