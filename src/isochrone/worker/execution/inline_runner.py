@@ -1,0 +1,273 @@
+"""The part of ``BatchRunner`` that runs requests on the loop's thread, in the compute stage of their turn.
+
+A request that finds an idle instance and a short model does not queue: it joins the stage, where requests of the turn
+run one after the other, or as a batch if ``gathering`` has measured that a batch of that size is cheaper. ``inline``
+says which runs are short.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from isochrone.clock import MICROSECOND, NEVER, now_ns
+from isochrone.errors import Cancelled, IsochroneError
+from isochrone.worker.execution.batch import Batch, answer, as_model_error
+from isochrone.worker.execution.compute_stage import STAGE_NS, ComputeStage
+from isochrone.worker.execution.inline import OVERRUN_NS, InlineRuns
+from isochrone.worker.execution.queued_runner import QueuedRunner
+from isochrone.worker.execution.watchdog import InlineHang, InlineWatchdog
+from isochrone.worker.scheduling.batch_queue import QueueRules, would_miss
+from isochrone.worker.scheduling.gathering import Gathering
+from isochrone.worker.scheduling.latency_curve import LatencyCurve
+
+if TYPE_CHECKING:
+    from isochrone.protocol.messages import InferRequest, Tensors
+    from isochrone.worker.statistics import ModelStatistics
+
+#: A request that arrives this soon after an answer was there before it: no caller answers an answer in that time.
+_BURST_NS = 25 * MICROSECOND
+#: After this many requests in a row that came when nothing was going on, requests come one at a time.
+_QUIET_REQUESTS = 4
+
+
+class InlineRunner(QueuedRunner):
+    """Runs requests of one model version inline; those that cannot, it queues."""
+
+    def __init__(
+        self,
+        name: str,
+        rules: QueueRules,
+        curve: LatencyCurve,
+        statistics: ModelStatistics,
+        watchdog: InlineWatchdog,
+        stage: ComputeStage,
+        request_ended: Callable[[], None],
+        execution_timeout_ns: int,
+    ) -> None:
+        super().__init__(name, rules, curve, statistics, request_ended, execution_timeout_ns)
+        self._watchdog = watchdog
+        self._stage = stage
+        #: Requests of one turn share a batch without a queue: there is nothing to wait for, to sort or to size.
+        self._batches_in_stage = rules.max_rows > 1 and rules.levels == 1 and not (rules.delay_ns or rules.preferred)
+        self._inline = InlineRuns(name, self._loop, curve.max_rows, watchdog)
+        self._gathering = Gathering()
+        #: Requests that came together the last time.
+        self._usual_batch = 2
+        self._runs = 0
+        #: When the last answer was written.
+        self._last_answer = 0
+        #: Consecutive requests that came when nothing was going on.
+        self._quiet = 0
+        #: Requests that run in the stage of this turn.
+        self._staged = 0
+        self._rejections = 0
+
+    @abstractmethod
+    def _enqueue(self, request: InferRequest) -> None:
+        """Queues a request, or raises."""
+
+    @abstractmethod
+    def _settle(self, batch: Batch) -> None:
+        """Answers the callers of a batch that has run."""
+
+    @abstractmethod
+    def _answered(self, finished: int) -> None:
+        """The answers of a batch that ended then are written."""
+
+    def _join_stage(self, request: InferRequest) -> bool:
+        """Has a request run in the stage of this turn, if nothing speaks against it."""
+        limit = self._inline.limit_ns
+        if not limit or self.queue.requests or not self._idle or not self._may_be_staged(request):
+            self._quiet = 0
+            return False
+        rows = request.plan.batch_size
+        expected = self._inline.typical[rows] or self.curve.estimate(rows)
+        if not 0 < expected <= limit and not self._delays_nobody(request, expected):
+            return False
+        self._staged += 1
+        self._stage.add(self, request, expected)
+        return True
+
+    def _may_be_staged(self, request: InferRequest) -> bool:
+        """Whether a request may run in the stage of its turn. To wait for others or to be sorted it must queue."""
+        rules = self._rules
+        if rules.max_rows == 1 or self._batches_in_stage:
+            return True
+        return not rules.delay_ns and not self._gathering.pays(self._usual_batch, request.arrived)
+
+    def _delays_nobody(self, request: InferRequest, expected: int) -> bool:
+        """Whether a longer run on the loop's thread would delay nobody.
+
+        Either requests come one at a time, or only this model is requested, it has one instance, for which the others
+        would wait anyway, and they need no decision: the queue must see a request with a deadline when it comes.
+        """
+        if not 0 < expected <= self._inline.long_ns:
+            return False
+        if self._watchdog.is_shared(request.arrived):
+            self._quiet = 0
+            return False
+        if expected <= self._inline.concurrent_ns and self._needs_no_decision(request):
+            # Otherwise the request is queued, and sockets get their turn.
+            return self._stage.expected_ns < STAGE_NS
+        if self._staged or request.arrived - self._last_answer < _BURST_NS:
+            self._quiet = 0
+            return False
+        self._quiet += 1
+        return self._quiet > _QUIET_REQUESTS
+
+    def _inline_limit(self, first: InferRequest) -> int:
+        """The longest batch that may run on the loop's thread; ``first``: the request that runs first in it."""
+        limit = self._inline.limit_ns
+        if limit and self._needs_no_decision(first) and not self._watchdog.is_shared(first.arrived):
+            return max(limit, self._inline.concurrent_ns)
+        return limit
+
+    def _needs_no_decision(self, request: InferRequest) -> bool:
+        """Whether there is nothing to choose for it: neither when it runs nor where."""
+        return request.deadline == NEVER and self._rules.levels == 1 and len(self.instances) == 1
+
+    # In the stage.
+
+    def compute(self, requests: list[InferRequest], until: int) -> tuple[int, list[Tensors | None] | Batch]:
+        """Runs requests of one turn inline, as a batch or one after the other: how many, and their results."""
+        if len(requests) > 1 and self._rules.max_rows > 1:
+            self._usual_batch = min(len(requests), self._rules.max_rows)
+            if self._batches_in_stage and self._gathering.pays(self._usual_batch, requests[0].arrived):
+                found = self._compute_together(requests)
+                if found is not None:
+                    return found
+        results: list[Tensors | None] = []
+        for request in requests:
+            results.append(self._compute(request))
+            if request.compute_end > until:
+                break
+        self._staged -= len(results)
+        return len(results), results
+
+    def _compute_together(self, requests: list[InferRequest]) -> tuple[int, list[Tensors | None] | Batch] | None:
+        """Runs the first requests as a batch, or queues them all for a batch on the thread; None: no batch can be."""
+        if not self._idle or self._rejection is not None:
+            return None
+        first = requests[0]
+        shape, rows, count, tightest = first.plan.shape_key, 0, 0, NEVER
+        for request in requests:
+            plan = request.plan
+            if plan.shape_key != shape or rows + plan.batch_size > self._rules.max_rows or request.cancelled:
+                break
+            rows += plan.batch_size
+            count += 1
+            tightest = min(tightest, request.deadline)
+        if count < 2:
+            return None
+        taken = now_ns()
+        if tightest != NEVER and taken + self.curve.estimate(rows) + self.queue.margin_ns > tightest:
+            return None
+        if not 0 < (self._inline.typical[rows] or self.curve.estimate(rows)) <= self._inline_limit(first):
+            self._staged -= len(requests)
+            for request in requests:
+                self._enqueue_or_fail(request)
+            return len(requests), []
+        batch = Batch(requests[:count], rows)
+        for request in batch.requests:
+            request.dispatched = taken
+        self._staged -= count
+        self._run_batch(batch)
+        return count, batch
+
+    def _enqueue_or_fail(self, request: InferRequest) -> None:
+        try:
+            self._enqueue(request)
+        except IsochroneError as error:
+            self._fail(request, error)
+
+    def _compute(self, request: InferRequest) -> Tensors | None:
+        """Runs one request inline: like a batch, without a ``Batch``. None: it needs no answer now."""
+        # Something may have changed since it was put into the stage.
+        if self._rejection is not None or request.cancelled:
+            self._fail(request, self._rejection or Cancelled("the caller has gone"))
+            return None
+        if not self._idle:
+            self._enqueue_or_fail(request)
+            return None
+        if request.deadline != NEVER:
+            miss = now_ns() + self.curve.estimate(request.plan.batch_size) + self.queue.margin_ns - request.deadline
+            if miss > 0:
+                self._rejections += 1
+                self._fail(request, would_miss(request, miss))
+                return None
+        watchdog = self._watchdog
+        request.dispatched = request.enqueued
+        watchdog.since = started = now_ns()
+        try:
+            outputs = self._idle[-1].executable.execute(request.inputs, request.plan.outputs)
+        except BaseException as error:
+            watchdog.since = 0
+            request.compute_end = now_ns()
+            self._single_failed(request, error)
+            return None
+        watchdog.since = 0
+        request.compute_start = request.infer_start = started
+        request.infer_end = request.compute_end = now_ns()
+        return outputs
+
+    def _single_failed(self, request: InferRequest, error: BaseException) -> None:
+        if isinstance(error, InlineHang) or isinstance(error.__cause__, InlineHang):
+            self._inline.forbid()
+        self._fail(request, as_model_error(error, request))
+
+    def finish(self, requests: list[InferRequest], results: list[Tensors | None] | Batch) -> None:
+        """Answers requests that ``compute`` has run."""
+        if isinstance(results, Batch):
+            begun = now_ns()
+            self._settle_inline(results)
+            spent = results.compute_end - results.compute_start + self._last_answer - begun
+            self._gathering.ran_together(len(requests), spent)
+            return
+        for request, outputs in zip(requests, results, strict=False):
+            if outputs is not None:
+                self._finish(request, outputs)
+
+    def _finish(self, request: InferRequest, outputs: Tensors) -> None:
+        begun = now_ns()
+        ended = request.compute_end
+        elapsed = ended - request.compute_start
+        rows = request.plan.batch_size
+        self._statistics.record_single(request, ended, rows)
+        self._request_ended()
+        answer(request, outputs)
+        self._last_answer = now_ns()
+        # One run in eight is enough for what is learned from it.
+        self._runs += 1
+        if not self._runs & 7 or self._inline.retrying:
+            self._inline.observe(rows, elapsed, ended)
+            self.curve.observe(rows, elapsed)
+            if self._rules.max_rows > 1:
+                self._gathering.ran_alone(elapsed + self._last_answer - begun)
+        if elapsed > OVERRUN_NS:
+            self._inline.overran(rows, elapsed, ended, self._runs)
+
+    # Batches on the loop's thread, of the stage and of the queue.
+
+    def _run_batch(self, batch: Batch) -> None:
+        """Runs a batch on the loop's thread."""
+        watchdog = self._watchdog
+        watchdog.since = now_ns()
+        try:
+            self._idle[-1].run_inline(batch)
+        finally:
+            watchdog.since = 0
+
+    def _settle_inline(self, batch: Batch) -> None:
+        """Answers the callers of a batch that ran on the loop's thread, and learns from it."""
+        elapsed = batch.compute_end - batch.compute_start
+        if batch.hung:
+            self._inline.forbid()
+        elif elapsed > OVERRUN_NS:
+            self._inline.overran(batch.rows, elapsed, batch.compute_end, self._runs)
+        self._settle(batch)
+        if not self._runs & 7:
+            self._answered(batch.compute_end)
+        if not self._runs & 7 or self._inline.retrying:
+            self._inline.observe(batch.rows, elapsed, batch.compute_end)
