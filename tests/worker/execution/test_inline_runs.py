@@ -155,11 +155,32 @@ def test_overruns_of_the_model_itself_send_it_to_its_thread(preemptions: Preempt
         runs = inline_runs(loop)
         preemptions.ru_nivcsw = 7
         runs._watchdog.was_preempted()
-        runs.overran(1, 3 * MILLISECOND, 2 * SECOND, 10)
-        assert runs.limit_ns == INLINE_NS, "one short overrun may be a stall of the machine"
-        runs.overran(1, 3 * MILLISECOND, 2 * SECOND + 100 * MILLISECOND, 50)
-        assert runs.limit_ns == 0
+        for number in range(40):
+            runs.overran(1, 3 * MILLISECOND, 2 * SECOND + number * SECOND // 4, 50 + 50 * number)
+            assert runs.limit_ns == INLINE_NS, "a few short overruns may be stalls of the machine"
+        paused_after = 0
+        while runs.limit_ns:
+            paused_after += 1
+            runs.overran(1, 3 * MILLISECOND, 20 * SECOND + paused_after * 50 * MILLISECOND, 5000 + 50 * paused_after)
+        assert 5 <= paused_after <= 10
         runs.close()
+
+    with_loop(scenario)
+
+
+def test_pauses_double_and_are_forgotten_after_a_calm_time(preemptions: Preemptions) -> None:
+    def scenario(loop: Any) -> None:
+        runs = inline_runs(loop)
+        now, pauses = now_ns(), []
+        for wait in (1, 1, 1, 200):
+            now += wait * SECOND
+            runs.overran(1, 30 * MILLISECOND, now, 1)
+            assert runs._again is not None
+            pauses.append(runs._pause)
+            runs._again.cancel()
+            runs._allow()
+            runs._ended = now
+        assert pauses == [2.0, 4.0, 8.0, 2.0]
 
     with_loop(scenario)
 

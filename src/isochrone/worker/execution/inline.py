@@ -31,12 +31,14 @@ LONG_NS = 1000 * MICROSECOND
 CONCURRENT_NS = 200 * MICROSECOND
 #: Slower sizes are never tried again: a stall of the machine does not explain them.
 _RETRIED_NS = 4 * INLINE_NS
-#: An inline run this long delayed every other caller: the model then uses its thread, first for ``_OVERRUN_PAUSE``
-#: seconds, then for twice as long each time. A model that is occasionally slow runs inline less and less often.
+#: An inline run this long delayed every other caller. After one of ``_LONG_OVERRUN_NS``, or so much time of shorter ones
+#: within a second, the model uses its thread, first for ``_OVERRUN_PAUSE`` seconds, then for twice as long each time,
+#: unless the last pause is ten times as long ago. A model that is occasionally slow runs inline less and less often.
 OVERRUN_NS = 2000 * MICROSECOND
 _LONG_OVERRUN_NS = 20_000 * MICROSECOND
 _OVERRUN_PAUSE = 1.0
 _LONGEST_PAUSE = 3600.0
+_FORGOTTEN = 10
 #: A size that has become too slow is tried again inline, once, first after this time, then after twice as long.
 _RETRY_NS = SECOND
 _LONGEST_RETRY_NS = 60 * SECOND
@@ -47,8 +49,10 @@ class InlineRuns:
 
     __slots__ = (
         "_again",
+        "_ended",
         "_last_overrun",
         "_loop",
+        "_lost_ns",
         "_model",
         "_overrun_run",
         "_pause",
@@ -78,7 +82,11 @@ class InlineRuns:
         self._watchdog = watchdog
         self._pause = _OVERRUN_PAUSE
         self._again: asyncio.TimerHandle | None = None
+        #: When the last pause ended.
+        self._ended = 0
+        #: When the last overrun was, and the time of overruns in the second before it.
         self._last_overrun = 0
+        self._lost_ns = 0.0
         #: The number of the last run that exceeded the limit.
         self._overrun_run = -1
 
@@ -96,6 +104,7 @@ class InlineRuns:
 
     def _allow(self) -> None:
         self._again = None
+        self._ended = now_ns()
         self.limit_ns = INLINE_NS
 
     def observe(self, rows: int, elapsed: int, now: int) -> None:
@@ -136,20 +145,24 @@ class InlineRuns:
     def overran(self, rows: int, elapsed: int, now: int, runs: int) -> None:
         """An inline run exceeded ``OVERRUN_NS``; ``runs``: of this model so far, inline and on its thread.
 
-        Inline runs pause after a long overrun, after two in a row of a model whose runs are short, and after a second
-        one within a second. Others may be stalls of the machine: a single one, and those during which the kernel ran
-        other processes.
+        Inline runs pause after a long overrun, after two in a row of a model whose runs are short, and after many
+        within a second. Others may be stalls of the machine: those during which the kernel ran other processes, and a
+        few of which the kernel does not know, since it had no core itself. A thread that is used in vain costs a small
+        model most of its rate.
         """
         in_a_row = runs - self._overrun_run == 1 and self.typical[rows] <= INLINE_NS
         self._overrun_run = runs
         if elapsed < _LONG_OVERRUN_NS and not in_a_row:
             if self._watchdog.was_preempted():
                 return
-            if now - self._last_overrun > SECOND:
-                self._last_overrun = now
+            self._lost_ns = elapsed + self._lost_ns * max(0.0, 1 - (now - self._last_overrun) / SECOND)
+            self._last_overrun = now
+            if self._lost_ns < _LONG_OVERRUN_NS:
                 return
         self.limit_ns = 0
         if self._again is None:
+            if now - self._ended > _FORGOTTEN * self._pause * SECOND:
+                self._pause = _OVERRUN_PAUSE
             log.debug(
                 "inline runs took too long; using the thread",
                 model=self._model,
