@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from isochrone.clock import now_ns
+from isochrone.clock import NEVER, now_ns
 from isochrone.errors import Cancelled, IsochroneError
 from isochrone.worker.execution.batch import Batch, answer
 from isochrone.worker.execution.compute_stage import STAGE_NS, ComputeStage
@@ -53,6 +53,8 @@ class BatchRunner(InlineRunner):
         self._pump_scheduled = False
         self._alarm: Alarm | None = None
         self._ahead: LookAhead | None = None
+        #: The requests that came since the last look go behind what is offered, and cannot join it.
+        self._offer_holds = True
         #: Time of the loop's thread that went into queueing requests which have not run yet.
         self._queueing = 0
         #: Time from the end of a batch to the last of its answers.
@@ -96,6 +98,8 @@ class BatchRunner(InlineRunner):
                 self._order.leave(request)
             raise
         self._queueing += now_ns() - now
+        if request.deadline != NEVER or self._rules.max_rows > 1 or self._rules.levels > 1:
+            self._offer_holds = False
         if not self._pump_scheduled:
             self._pump_scheduled = True
             # At the end of this loop turn: requests that arrive in the same turn can share a batch.
@@ -104,8 +108,9 @@ class BatchRunner(InlineRunner):
     def _scheduled_pump(self) -> None:
         self._pump_scheduled = False
         self._pump()
-        if self._ahead is not None and not self._idle:
+        if self._ahead is not None and not self._idle and not (self._offer_holds and self._ahead.is_made):
             self._ahead.refresh()
+        self._offer_holds = True
 
     def _pump(self) -> None:
         queue = self.queue

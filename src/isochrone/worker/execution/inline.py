@@ -31,9 +31,10 @@ LONG_NS = 1000 * MICROSECOND
 CONCURRENT_NS = 200 * MICROSECOND
 #: Slower sizes are never tried again: a stall of the machine does not explain them.
 _RETRIED_NS = 4 * INLINE_NS
-#: An inline run this long delayed every other caller. After one of ``_LONG_OVERRUN_NS``, or so much time of shorter ones
-#: within a second, the model uses its thread, first for ``_OVERRUN_PAUSE`` seconds, then for twice as long each time,
-#: unless the last pause is ten times as long ago. A model that is occasionally slow runs inline less and less often.
+#: An inline run this long delayed every other caller. After one of ``_LONG_OVERRUN_NS``, or so much time of shorter
+#: ones within a second, the model uses its thread, first for ``_OVERRUN_PAUSE`` seconds, then for twice as long each
+#: time, unless the last pause is ten times as long ago. A model that is occasionally slow runs inline less and less
+#: often.
 OVERRUN_NS = 2000 * MICROSECOND
 _LONG_OVERRUN_NS = 20_000 * MICROSECOND
 _OVERRUN_PAUSE = 1.0

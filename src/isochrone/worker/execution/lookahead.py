@@ -49,6 +49,11 @@ class LookAhead:
         self._alarm = Alarm(loop, self.refresh)
         self._offer: tuple[Instance, Batch, Choice] | None = None
 
+    @property
+    def is_made(self) -> bool:
+        """Whether there is an offer; its batch may have started."""
+        return self._offer is not None
+
     def withdraw(self) -> None:
         """Withdraws the offer. If its batch has started, removes it from the queue."""
         if self._offer is None:
