@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from wire_fakes import FakeTransport, HoldingRoute, OneRoute, UnboundListener, echo
@@ -156,3 +158,86 @@ def test_an_answer_with_nobody_to_share_a_write_with_goes_out_at_once() -> None:
         echo(exchange)
     listener.loop.run()
     assert transport.take() == answer_to(b"y") + answer_to(b"z")
+
+
+class Passive:
+    """A connection that writes down when it is processed and flushed; what it receives marks others."""
+
+    def __init__(self, name: str, log: list[str], marks: Any = None) -> None:
+        self.name = name
+        self.log = log
+        self.marks = marks
+        self.closed = False
+        self.transport: Any = None
+        self.out: list[Any] = []
+
+    def receive(self, data: bytes) -> None:
+        self.log.append(self.name)
+        if self.marks is not None:
+            self.marks()
+
+    def flush(self) -> None:
+        self.out = []
+        if self.name.startswith("worker"):
+            self.log.append(f"{self.name} flushed")
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_requests_are_written_after_eight_callers_for_each_worker_that_gets_some(workers: int) -> None:
+    log: list[str] = []
+    turn = Turn(UnboundListener(OneRoute(HoldingRoute(echo))).loop, ALWAYS)
+    turn.flush_every = 8
+    behind = [Passive(f"worker {number}", log) for number in range(workers)]
+
+    def send(number: int) -> None:
+        worker = behind[number % workers]
+        if not worker.out:
+            turn.mark_requests(worker)
+        worker.out.append(b"request")
+
+    callers = [Passive("caller", log, partial(send, number)) for number in range(40)]
+    # Answers for many callers come first; they are no reason to hold requests back.
+    answered = [Passive("answered", log) for _ in range(30)]
+    source = Passive("source", log, lambda: [turn.mark(each) for each in answered])
+    turn._receive([(source, b""), *((caller, b"") for caller in callers)])
+    first = next(place for place, name in enumerate(log) if name.endswith("flushed"))
+    assert log[:first].count("caller") <= 8 * workers
+
+
+class Stage:
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def begin(self) -> None:
+        self.log.append("begin")
+
+    def end(self) -> None:
+        self.log.append("end")
+
+
+def test_the_stage_comes_between_processing_and_writing() -> None:
+    listener = listener_with()
+    log: list[str] = []
+    listener.turn.stage = Stage(log)
+    pair = [Passive("worker 1", log), Passive("worker 2", log)]
+    listener.turn._receive([(connection, b"") for connection in pair])
+    assert log == ["begin", "worker 1", "worker 2", "end", "worker 1 flushed", "worker 2 flushed"]
+    log.clear()
+    alone = Passive("worker 1", log)
+    alone.out = [b"answer"]
+    listener.turn.alone(alone, b"")
+    assert log == ["begin", "worker 1", "end", "worker 1 flushed"]
+
+
+class FailingStage(Stage):
+    def end(self) -> None:
+        raise ValueError("a mistake")
+
+
+def test_a_stage_that_fails_does_not_keep_answers_back() -> None:
+    listener = listener_with()
+    log: list[str] = []
+    listener.turn.stage = FailingStage(log)
+    with pytest.raises(ValueError, match="a mistake"):
+        listener.turn._receive([(Passive("worker 1", log), b"")])
+    assert log[-1] == "worker 1 flushed"

@@ -67,13 +67,20 @@ class GatedStream(Gated):
 class Bench:
     """A runner, its instances, and its account of requests under way."""
 
-    def __init__(self, *executables: Executable, max_rows: int = 8, run_ns: int = MILLISECOND, **options: Any) -> None:
+    def __init__(
+        self,
+        *executables: Executable,
+        max_rows: int = 8,
+        run_ns: int = MILLISECOND,
+        rules: QueueRules | None = None,
+        **options: Any,
+    ) -> None:
         self.in_flight = 0
         self.replacements: list[Executable | IsochroneError] = []
         self.curve = LatencyCurve(max_rows)
         for rows in range(1, max_rows + 1):
             self.curve.observe(rows, run_ns)
-        rules, statistics = QueueRules(max_rows=max_rows), ModelStatistics("m", "1")
+        rules, statistics = rules or QueueRules(max_rows=max_rows), ModelStatistics("m", "1")
         self.stage = ComputeStage()
         self.runner: Any
         if executables[0].decoupled:

@@ -116,8 +116,9 @@ class Endpoint:
         self.free_memory = -1
         #: When it became healthy, for slow start.
         self.joined_at = now
-        #: It tells its load with its answers, so that it is asked to; and when it last was.
+        #: It tells its load with its answers, so that it is asked to.
         self.reports = False
+        #: When it was last asked, for any of its models.
         self.asked_at = 0
         #: When anything at all last came from it: an answer, a probe's answer.
         self.heard_at = 0

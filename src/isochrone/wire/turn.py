@@ -46,7 +46,7 @@ class TurnStage(Protocol):
         ...
 
     def end(self) -> None:
-        """They were; do the work."""
+        """All bytes of the turn were processed: do the work."""
         ...
 
 
@@ -61,6 +61,7 @@ class Turn:
         "_lonely",
         "_loop",
         "_ready",
+        "_with_requests",
         "flush_every",
         "stage",
         "staging",
@@ -74,10 +75,12 @@ class Turn:
         self._ready: list[tuple[TurnConnection, bytes]] = []
         #: Connections with bytes to write that do not result from their own reads.
         self._dirty: list[TurnConnection] = []
+        #: Of those, connections to servers.
+        self._with_requests = 0
         #: Several connections were ready at once recently: bytes are processed at the end of the turn.
         self.staging = False
-        #: Connections to process per connection with something to write, before that is written; 0: all of a turn. A
-        #: gateway sets it, so that workers start on the first requests while it processes the others.
+        #: Connections to process, for each worker that has requests to get, before those are written; 0: all of a turn.
+        #: A gateway sets it, so that workers start on the first requests while it processes the others.
         self.flush_every = 0
         #: A worker sets it: it runs models there, one after the other.
         self.stage: TurnStage | None = None
@@ -128,6 +131,11 @@ class Turn:
             self._loop.call_soon(self._write)
         self._dirty.append(connection)
 
+    def mark_requests(self, connection: TurnConnection) -> None:
+        """``mark`` for a connection to a server."""
+        self._with_requests += 1
+        self.mark(connection)
+
     def _work(self) -> None:
         ready, self._ready = self._ready, []
         self.working = True
@@ -158,18 +166,21 @@ class Turn:
                 # An exception on one connection must not lose the bytes of the others.
                 log.error("a connection failed unexpectedly", exc_info=error)
                 connection.transport.abort()
-            if flush_every and index - begun >= flush_every * max(1, len(self._dirty)):
+            if flush_every and index - begun >= flush_every * max(1, self._with_requests):
                 for done, _ in ready[begun:index]:
                     done.flush()
                 begun = index
                 if self._dirty:
                     self._write()
-        if stage is not None:
-            stage.end()
-        for connection, _ in ready[begun:]:
-            connection.flush()
+        try:
+            if stage is not None:
+                stage.end()
+        finally:
+            for connection, _ in ready[begun:]:
+                connection.flush()
 
     def _write(self) -> None:
         dirty, self._dirty = self._dirty, []
+        self._with_requests = 0
         for connection in dirty:
             connection.flush()

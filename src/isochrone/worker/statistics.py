@@ -113,8 +113,7 @@ class ModelStatistics:
         started, ended = request.infer_start, request.infer_end
         batch[2] += ended - started
         times = self._pending_times
-        arrived = request.arrived
-        times += (arrived, arrived, arrived, started, started, ended, ended, now, rows)
+        times += (request.arrived, request.enqueued, started, started, started, ended, ended, now, rows)
         if len(times) >= _FOLD_AT:
             self.fold()
 

@@ -70,3 +70,25 @@ def test_an_attempt_that_outlives_its_circuit_breaker_is_no_evidence_for_the_nex
         assert replica.breaker.refusal(now) == ""
         sent()
     assert "half-open" in replica.breaker.refusal(now)
+
+
+def test_a_worker_with_many_models_is_asked_for_its_load_as_often_as_one_with_few() -> None:
+    fleet = make_fleet()
+    names = [f"m{number}" for number in range(50)]
+    add_members(fleet, {name: {"1": ""} for name in names})
+    replicas = [fleet.model(name).current.replicas["a:1"] for name in names]
+    start = now_ns()
+    asked: dict[str, list[int]] = {name: [] for name in names}
+    for number in range(10_000):
+        now = start + number * 20_000
+        # The last model has one request in 22 ms.
+        index = 49 if number % 1100 == 0 else number % 49
+        request = Request(now)
+        request.served = fleet.model(names[index])
+        request.replica_set = request.served.current
+        attempt = accounts.begin(request, replicas[index], now)
+        if attempt.asks:
+            asked[names[index]].append(number)
+        accounts.end(attempt, now, failed=False)
+    assert sum(map(len, asked.values())) <= 700, "every 2 ms for each model would be 4,900"
+    assert len(asked["m49"]) == 10, "its last report would be old"

@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from conftest import MakeContext
 from isochrone.errors import ConfigError, InvalidArgument, ModelFailed
+from isochrone.worker.backends.onnx import calls
 from isochrone.worker.backends.onnx import options as onnx_options
 from isochrone.worker.backends.onnx.backend import ConvertingExecutable, OnnxExecutable, load
 
@@ -300,3 +301,27 @@ def test_implicit_state_is_an_output_and_a_control_an_input(tmp_path: Path, make
     inputs_of_batch = {name: np.array([[2.0]], np.float32) for name in ("x", "s", "ready")}
     results = executable.execute(inputs_of_batch, None)
     assert {name: array.item() for name, array in results.items()} == {"y": 8.0, "t": 4.0}
+
+
+class PublicSession:
+    """A session of an onnxruntime without the methods below the public ones."""
+
+    def __init__(self, session: Any) -> None:
+        self.run = session.run
+        self.run_with_iobinding = session.run_with_iobinding
+
+
+@pytest.mark.parametrize("is_public", [False, True])
+def test_runs_are_the_same_with_and_without_the_methods_below_the_public_ones(tmp_path: Path, is_public: bool) -> None:
+    weights = write_mlp(tmp_path)
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    used = PublicSession(session) if is_public else session
+    x = np.ones((1, 4), np.float32)
+    expected = np.maximum(x @ weights, 0)
+    assert np.array_equal(calls.plain_run(used)(["y"], {"x": x})[0], expected)
+    y = np.zeros_like(expected)
+    binding = session.io_binding()
+    binding.bind_ortvalue_input("x", onnxruntime.OrtValue.ortvalue_from_numpy(x))
+    binding.bind_ortvalue_output("y", onnxruntime.OrtValue.ortvalue_from_numpy(y))
+    calls.bound_run(used, binding)()
+    assert np.array_equal(y, expected)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 from queued_requests import RecordedRequest, plan_of, rows_of
@@ -11,6 +12,10 @@ from runner_bench import Bench, Gated, run, until
 from isochrone.clock import MICROSECOND, SECOND, now_ns
 from isochrone.errors import DeadlineExceeded, ModelFailed, Unavailable
 from isochrone.worker.execution.compute_stage import STAGE_NS, ComputeStage
+from isochrone.worker.execution.watchdog import InlineHang
+from isochrone.worker.scheduling.batch_queue import LevelPolicy, QueueRules
+
+_TWO_LEVELS = (LevelPolicy(), LevelPolicy())
 
 
 class Quick(Gated):
@@ -43,6 +48,9 @@ class Recorder:
             request.step += 1
             if request.step < self.steps:
                 self.stage.add(self, request, 0)
+
+    def give_up(self, requests: list[Any], error: Exception) -> None:
+        self.events += [("give up", request.name) for request in requests]
 
 
 class Named:
@@ -102,6 +110,53 @@ def test_after_its_time_the_stage_answers_and_leaves_the_rest_to_the_next_turn()
         assert recorder.events[2:] == [("compute", 1), ("finish", 1)]
         await asyncio.sleep(0)
         assert recorder.events[4:] == [("compute", 2), ("finish", 2)]
+
+    run(scenario)
+
+
+def test_a_busy_model_does_not_keep_others_from_running() -> None:
+    async def scenario() -> None:
+        stage = ComputeStage()
+        busy, other = Recorder(stage, takes_ns=STAGE_NS // 4, steps=1000), Recorder(stage)
+        stage.begin()
+        for name in range(20):
+            stage.add(busy, Named(name), STAGE_NS // 4)  # type: ignore[arg-type]
+        stage.add(other, Named(0), 0)  # type: ignore[arg-type]
+        stage.end()
+        assert other.events == []
+        assert stage.waiting(busy) == 20, "those that were answered came back, behind the others"
+        assert stage.expected_ns == 16 * STAGE_NS // 4, "those that did not run; the others expect nothing"
+        await asyncio.sleep(0)
+        assert other.events == [("compute", 0), ("finish", 0)]
+        busy.steps = 0
+
+    run(scenario)
+
+
+class Raises(Recorder):
+    def compute(self, requests: list[Any], until: int) -> tuple[int, list[Any]]:
+        raise ValueError("a mistake")
+
+
+class RaisesLater(Recorder):
+    def finish(self, requests: list[Any], results: list[Any]) -> None:
+        raise ValueError("a mistake")
+
+
+def test_a_runner_that_raises_does_not_touch_the_others() -> None:
+    async def scenario() -> None:
+        stage = ComputeStage()
+        runners = [Raises(stage), RaisesLater(stage), Recorder(stage)]
+        for _ in range(2):
+            stage.begin()
+            for runner in runners:
+                runner.events.clear()
+                stage.add(runner, Named(1), 0)  # type: ignore[arg-type]
+            stage.end()
+            # Writing the log may use up the time of the stage.
+            await until(lambda: len(runners[2].events) == 2)
+            assert runners[0].events == [("give up", 1)]
+            assert runners[2].events == [("compute", 1), ("finish", 1)]
 
     run(scenario)
 
@@ -182,6 +237,86 @@ def test_a_deadline_that_passes_behind_others_is_not_run() -> None:
         assert other.answers[0]["y"].item() == 4
         assert executable.runs == [1]
         assert bench.in_flight == 0
+        bench.runner.close()
+
+    run(scenario)
+
+
+class Resubmits(RecordedRequest):
+    """Its failure leads to the next request, as in a stream of requests."""
+
+    bench: Bench
+    following: RecordedRequest
+
+    def fail(self, error: Any) -> None:
+        super().fail(error)
+        self.bench.in_flight += 1
+        self.bench.runner.submit(self.following)
+
+
+def test_a_request_that_follows_a_failure_is_not_lost() -> None:
+    async def scenario() -> None:
+        bench = Bench(FailsOnce(), max_rows=1, run_ns=20 * MICROSECOND)
+        now = now_ns()
+        failing = Resubmits(plan_of(), {"x": rows_of(-1)}, now, now + 100 * SECOND)
+        failing.bench, failing.following = bench, request_of(5)
+        others = [request_of(1) for _ in range(3)]
+        staged(bench, failing, *others)
+        bench.stage.end()
+        await until(lambda: failing.following.answers)
+        assert failing.following.answers[0]["y"].item() == 10
+        assert all(request.answers for request in others)
+        assert bench.in_flight == 0
+        bench.runner.close()
+
+    run(scenario)
+
+
+class Hangs(Quick):
+    def execute(self, inputs: Any, outputs: Any) -> Any:
+        self.runs.append(threading.current_thread().name)
+        if len(self.runs) == 1:
+            raise InlineHang("as the watchdog does")
+        return {"y": inputs["x"] * 2}
+
+
+def test_after_a_hang_the_others_of_the_stage_run_on_the_thread() -> None:
+    async def scenario() -> None:
+        model = Hangs()
+        bench = Bench(model, max_rows=1, run_ns=20 * MICROSECOND)
+        requests = [request_of(value) for value in (1, 2, 3)]
+        staged(bench, *requests)
+        bench.stage.end()
+        await until(lambda: all(request.answers for request in requests))
+        assert isinstance(requests[0].answers[0], ModelFailed)
+        assert model.runs == ["MainThread", "m-1", "m-1"]
+        bench.runner.close()
+
+    run(scenario)
+
+
+def test_one_by_one_requests_run_in_their_turn_whatever_the_batches_are_sized_by() -> None:
+    async def scenario() -> None:
+        for rules in (QueueRules(max_rows=8, preferred=(4, 8)), QueueRules(max_rows=8, levels=2, policies=_TWO_LEVELS)):
+            bench = Bench(Quick(), max_rows=8, run_ns=20 * MICROSECOND, rules=rules)
+            for value in range(10):
+                request = bench.send(value)
+                assert request.answers[0]["y"].item() == 2 * value
+            bench.runner.close()
+
+    run(scenario)
+
+
+def test_rejections_in_the_stage_count_as_rejections() -> None:
+    async def scenario() -> None:
+        bench = Bench(Quick(), max_rows=1, run_ns=20 * MICROSECOND)
+        late = request_of(1)
+        staged(bench, late)
+        late.deadline = now_ns() - SECOND
+        bench.stage.end()
+        statistics = bench.runner._statistics
+        assert sum(statistics._rejections.values()) == 1
+        assert not statistics._failures
         bench.runner.close()
 
     run(scenario)

@@ -15,8 +15,10 @@ from isochrone.gateway.resilience.retry_budget import Kind
 #: A replica's load report is asked for this often: asking every time would make every answer's head a new one, to be
 #: parsed.
 ASK_NS = 2_000_000
-#: The same for an endpoint, whatever its models: with fifty of them, every request would ask.
+#: The same for an endpoint, whatever its models: with fifty of them, every request would ask. A model with few requests
+#: asks after this time, whatever the others did.
 ASK_ENDPOINT_NS = 500_000
+ASK_ANYWAY_NS = 20_000_000
 #: A request that no other replica can take stays with an endpoint that fails its health checks for so long.
 PATIENCE_NS = 2 * SECOND
 #: Weight of one rejection in the error rate of a replica that reports no load.
@@ -30,7 +32,7 @@ def begin(request: Request, replica: Replica, now: int) -> Attempt:
     attempt = request.attempt_type(request, replica_set, replica, now)
     if now - replica.asked_at > ASK_NS and request.can_ask:
         endpoint = replica.endpoint
-        if now - endpoint.asked_at > ASK_ENDPOINT_NS:
+        if now - endpoint.asked_at > ASK_ENDPOINT_NS or now - replica.asked_at > ASK_ANYWAY_NS:
             attempt.asks = True
             replica.asked_at = endpoint.asked_at = now
     balancer = replica_set.balancer

@@ -133,7 +133,7 @@ class Http1ClientConnection(asyncio.Protocol):
             self.transport.writelines([head, *body])
         elif self.turn is not None and self.turn.staging:
             if not self.out:
-                self.turn.mark(self)
+                self.turn.mark_requests(self)
             self.out.append(head)
             self.out += body
         else:

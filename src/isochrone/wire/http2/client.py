@@ -342,7 +342,7 @@ class Http2ClientConnection(Http2Connection):
             super().plan_flush()
         else:
             self.flush_planned = True
-            self.turn.mark(self)
+            self.turn.mark_requests(self)
 
     def connection_lost(self, error: Exception | None) -> None:
         if self.staged and not self.closed:

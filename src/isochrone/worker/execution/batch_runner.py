@@ -159,8 +159,7 @@ class BatchRunner(InlineRunner):
         """``taken``: when it was taken from the queue."""
         self._run_batch(batch)
         self._settle_inline(batch)
-        if len(batch.requests) > 1:
-            self._usual_batch = len(batch.requests)
+        if len(batch.requests) > 1 and batch.error is None and batch.retried is None:
             spent = self._last_answer - taken + self._queueing
             self._gathering.ran_together(len(batch.requests), spent)
         self._queueing = 0

@@ -11,10 +11,14 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Protocol
 
+import structlog
+
 from isochrone.clock import MICROSECOND, now_ns
 
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
+
+log = structlog.get_logger()
 
 #: After this time answers are sent and sockets get their turn, before further requests run.
 STAGE_NS = 1000 * MICROSECOND
@@ -24,25 +28,34 @@ class StagedRunner(Protocol):
     """What the stage needs of a runner."""
 
     def compute(self, requests: list[InferRequest], until: int) -> tuple[int, Any]:
-        """Run requests, the first at least, until that instant; how many, and what ``finish`` needs. Never raises."""
+        """Run requests, the first at least, until that instant: their number, and their results for ``finish``.
+
+        Answers nobody: an answer may lead to further requests.
+        """
         ...
 
     def finish(self, requests: list[InferRequest], results: Any) -> None:
-        """Answer requests that ``compute`` has run. Never raises."""
+        """Answer requests that ``compute`` has run."""
+        ...
+
+    def give_up(self, requests: list[InferRequest], error: Exception) -> None:
+        """Answer requests whose ``compute`` raised."""
         ...
 
 
 class ComputeStage:
     """The stage of one process."""
 
-    __slots__ = ("_open", "_planned", "_staged", "expected_ns")
+    __slots__ = ("_each_ns", "_open", "_planned", "_staged", "expected_ns")
 
     def __init__(self) -> None:
         self._staged: dict[StagedRunner, list[InferRequest]] = {}
-        #: The time that the requests of the stage are expected to need.
+        #: The time that all staged requests are expected to need, and one of each runner.
         self.expected_ns = 0
+        self._each_ns: dict[StagedRunner, int] = {}
         #: ``end`` will be called in this turn of the loop.
         self._open = False
+        #: A stage outside a turn is scheduled.
         self._planned = False
 
     def begin(self) -> None:
@@ -55,38 +68,60 @@ class ComputeStage:
             self._staged[runner] = [request]
         else:
             requests.append(request)
+        self._each_ns[runner] = expected_ns
         self.expected_ns += expected_ns
         if not self._open:
             self._plan()
 
+    def waiting(self, runner: StagedRunner) -> int:
+        """Requests of a runner that wait for their stage."""
+        requests = self._staged.get(runner)
+        return len(requests) if requests is not None else 0
+
     def end(self) -> None:
-        if self._staged:
-            limit = now_ns() + STAGE_NS
-            # Again: an answer may lead to the next run, a step of an ensemble; or not all fit into one batch.
-            while self._staged and self._run(limit):
-                pass
-        self._open = False
-        if self._staged:
-            self._plan()
+        try:
+            if self._staged:
+                limit = now_ns() + STAGE_NS
+                # Again: an answer may lead to the next run, a step of an ensemble; or not all fit into one batch.
+                while self._staged and self._run(limit):
+                    pass
+        finally:
+            self._open = False
+            if self._staged:
+                self._plan()
 
     def _run(self, limit: int) -> bool:
         """Run what is staged, or as much as there is time for; whether time is left."""
         staged, self._staged = self._staged, {}
-        self.expected_ns = 0
         done: list[tuple[StagedRunner, list[InferRequest], Any]] = []
+        unserved: dict[StagedRunner, list[InferRequest]] = {}
+        cut_off: dict[StagedRunner, list[InferRequest]] = {}
         has_time = True
         for runner, requests in staged.items():
             if not has_time:
-                self._staged[runner] = requests
+                unserved[runner] = requests
                 continue
-            count, results = runner.compute(requests, limit)
+            try:
+                count, results = runner.compute(requests, limit)
+            except Exception as error:
+                log.error("a compute stage failed unexpectedly", exc_info=error)
+                runner.give_up(requests, error)
+                continue
             if count < len(requests):
-                self._staged[runner] = requests[count:]
+                cut_off[runner] = requests[count:]
                 del requests[count:]
             done.append((runner, requests, results))
             has_time = now_ns() < limit
+        # A runner that had its time goes behind those that had none.
+        self._staged = {**unserved, **cut_off}
+        each = self._each_ns
+        self._each_ns = {runner: each[runner] for runner in self._staged}
+        self.expected_ns = sum(len(requests) * each[runner] for runner, requests in self._staged.items())
         for runner, requests, results in done:
-            runner.finish(requests, results)
+            try:
+                runner.finish(requests, results)
+            except Exception as error:
+                log.error("answers of a compute stage failed unexpectedly", exc_info=error)
         return has_time
 
     def _plan(self) -> None:

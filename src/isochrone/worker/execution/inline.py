@@ -72,7 +72,8 @@ class InlineRuns:
         #: The same, for a run that delays nobody, if requests come one at a time, and if several come at a time.
         self.long_ns = 0
         self.concurrent_ns = 0
-        #: By rows: what three of four inline runs take at most; 0: the curve must do. Read directly on the hot path.
+        #: By rows: what three of four inline runs take at most; 0: the curve must do. A size that has not run yet has
+        #: the time of the next larger one. Read directly on the hot path.
         self.typical = [0] * (max_rows + 1)
         #: The next run of one of these sizes decides alone whether it is still too slow; most often empty.
         self.retrying: set[int] = set()
@@ -99,7 +100,7 @@ class InlineRuns:
         self.concurrent_ns = CONCURRENT_NS if only_computes else 0
         self._allow()
         now = now_ns()
-        for rows, known in enumerate(self.typical):
+        for rows, known in enumerate(curve.fastest):
             if INLINE_NS < known <= _RETRIED_NS:
                 self._slow[rows] = (now + _RETRY_NS, _RETRY_NS)
 
@@ -184,7 +185,7 @@ class InlineRuns:
 
 
 def _filled(known: list[int]) -> list[int]:
-    """Sizes that warm-up left out take no longer than the next larger one."""
+    """Sizes that warm-up left out are expected to take no longer than the next larger one, until they run."""
     filled = list(known)
     for rows in range(len(filled) - 2, 0, -1):
         filled[rows] = filled[rows] or filled[rows + 1]

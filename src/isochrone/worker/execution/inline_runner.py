@@ -11,8 +11,10 @@ from abc import abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import structlog
+
 from isochrone.clock import MICROSECOND, NEVER, now_ns
-from isochrone.errors import Cancelled, IsochroneError
+from isochrone.errors import Cancelled, Internal, IsochroneError
 from isochrone.worker.execution.batch import Batch, answer, as_model_error
 from isochrone.worker.execution.compute_stage import STAGE_NS, ComputeStage
 from isochrone.worker.execution.inline import OVERRUN_NS, InlineRuns
@@ -28,8 +30,16 @@ if TYPE_CHECKING:
 
 #: A request that arrives this soon after an answer was there before it: no caller answers an answer in that time.
 _BURST_NS = 25 * MICROSECOND
+#: Requests join a stage that is expected to take no longer than this; others queue.
+_FULL_NS = 4 * STAGE_NS
 #: After this many requests in a row that came when nothing was going on, requests come one at a time.
 _QUIET_REQUESTS = 4
+
+
+log = structlog.get_logger()
+
+#: What ``compute`` found: of each request its outputs, an error, or None if it was queued; or a batch that has run.
+Results = list["Tensors | IsochroneError | None"] | Batch
 
 
 class InlineRunner(QueuedRunner):
@@ -53,15 +63,11 @@ class InlineRunner(QueuedRunner):
         self._batches_in_stage = rules.max_rows > 1 and rules.levels == 1 and not (rules.delay_ns or rules.preferred)
         self._inline = InlineRuns(name, self._loop, curve.max_rows, watchdog)
         self._gathering = Gathering()
-        #: Requests that came together the last time.
-        self._usual_batch = 2
         self._runs = 0
         #: When the last answer was written.
         self._last_answer = 0
         #: Consecutive requests that came when nothing was going on.
         self._quiet = 0
-        #: Requests that run in the stage of this turn.
-        self._staged = 0
         self._rejections = 0
 
     @abstractmethod
@@ -76,6 +82,13 @@ class InlineRunner(QueuedRunner):
     def _answered(self, finished: int) -> None:
         """The answers of a batch that ended then are written."""
 
+    @property
+    def pending(self) -> int:
+        return super().pending + self._stage.waiting(self)
+
+    def estimated_wait(self, now: int) -> int:
+        return super().estimated_wait(now) + self._stage.expected_ns
+
     def _join_stage(self, request: InferRequest) -> bool:
         """Has a request run in the stage of this turn, if nothing speaks against it."""
         limit = self._inline.limit_ns
@@ -86,16 +99,22 @@ class InlineRunner(QueuedRunner):
         expected = self._inline.typical[rows] or self.curve.estimate(rows)
         if not 0 < expected <= limit and not self._delays_nobody(request, expected):
             return False
-        self._staged += 1
+        request.enqueued = now_ns()
         self._stage.add(self, request, expected)
         return True
 
     def _may_be_staged(self, request: InferRequest) -> bool:
-        """Whether a request may run in the stage of its turn. To wait for others or to be sorted it must queue."""
+        """Whether a request may run in the stage of its turn. Batches that wait and long stages are the queue's: it
+        sorts, limits and rejects."""
         rules = self._rules
-        if rules.max_rows == 1 or self._batches_in_stage:
+        if rules.max_rows > 1 and rules.delay_ns:
+            return False
+        waiting = self._stage.expected_ns
+        if not waiting:
             return True
-        return not rules.delay_ns and not self._gathering.pays(self._usual_batch, request.arrived)
+        if waiting > _FULL_NS or rules.levels > 1:
+            return False
+        return request.deadline == NEVER or now_ns() + waiting + self.queue.margin_ns < request.deadline
 
     def _delays_nobody(self, request: InferRequest, expected: int) -> bool:
         """Whether a longer run on the loop's thread would delay nobody.
@@ -111,7 +130,7 @@ class InlineRunner(QueuedRunner):
         if expected <= self._inline.concurrent_ns and self._needs_no_decision(request):
             # Otherwise the request is queued, and sockets get their turn.
             return self._stage.expected_ns < STAGE_NS
-        if self._staged or request.arrived - self._last_answer < _BURST_NS:
+        if self._stage.waiting(self) or request.arrived - self._last_answer < _BURST_NS:
             self._quiet = 0
             return False
         self._quiet += 1
@@ -130,26 +149,26 @@ class InlineRunner(QueuedRunner):
 
     # In the stage.
 
-    def compute(self, requests: list[InferRequest], until: int) -> tuple[int, list[Tensors | None] | Batch]:
-        """Runs requests of one turn inline, as a batch or one after the other: how many, and their results."""
-        if len(requests) > 1 and self._rules.max_rows > 1:
-            self._usual_batch = min(len(requests), self._rules.max_rows)
-            if self._batches_in_stage and self._gathering.pays(self._usual_batch, requests[0].arrived):
+    def compute(self, requests: list[InferRequest], until: int) -> tuple[int, Results]:
+        """Runs requests of one turn inline, as a batch or one after the other: their number, and their results."""
+        many = len(requests)
+        if many > 1 and self._rules.max_rows > 1 and self._idle and self._rejection is None:
+            size = min(many, self._rules.max_rows)
+            if self._gathering.pays(size, requests[0].arrived):
+                if not self._batches_in_stage:
+                    return many, self._enqueue_all(requests)
                 found = self._compute_together(requests)
                 if found is not None:
                     return found
-        results: list[Tensors | None] = []
+        results: list[Tensors | IsochroneError | None] = []
         for request in requests:
             results.append(self._compute(request))
             if request.compute_end > until:
                 break
-        self._staged -= len(results)
         return len(results), results
 
-    def _compute_together(self, requests: list[InferRequest]) -> tuple[int, list[Tensors | None] | Batch] | None:
-        """Runs the first requests as a batch, or queues them all for a batch on the thread; None: no batch can be."""
-        if not self._idle or self._rejection is not None:
-            return None
+    def _compute_together(self, requests: list[InferRequest]) -> tuple[int, Results] | None:
+        """Runs the first requests as a batch, or queues all for a batch on the thread; None: no batch pays."""
         first = requests[0]
         shape, rows, count, tightest = first.plan.shape_key, 0, 0, NEVER
         for request in requests:
@@ -164,70 +183,91 @@ class InlineRunner(QueuedRunner):
         taken = now_ns()
         if tightest != NEVER and taken + self.curve.estimate(rows) + self.queue.margin_ns > tightest:
             return None
-        if not 0 < (self._inline.typical[rows] or self.curve.estimate(rows)) <= self._inline_limit(first):
-            self._staged -= len(requests)
-            for request in requests:
-                self._enqueue_or_fail(request)
-            return len(requests), []
+        expected = self._inline.typical[rows] or self.curve.estimate(rows)
+        if not 0 < expected <= self._inline_limit(first):
+            if not self._gathering.would_pay(count, expected):
+                return None
+            return len(requests), self._enqueue_all(requests)
         batch = Batch(requests[:count], rows)
         for request in batch.requests:
             request.dispatched = taken
-        self._staged -= count
         self._run_batch(batch)
         return count, batch
 
-    def _enqueue_or_fail(self, request: InferRequest) -> None:
+    def _enqueue_all(self, requests: list[InferRequest]) -> list[Tensors | IsochroneError | None]:
+        return [self._enqueued(request) for request in requests]
+
+    def _enqueued(self, request: InferRequest) -> IsochroneError | None:
+        """Queues a request; the error: it was not possible."""
         try:
             self._enqueue(request)
         except IsochroneError as error:
-            self._fail(request, error)
+            return error
+        return None
 
-    def _compute(self, request: InferRequest) -> Tensors | None:
-        """Runs one request inline: like a batch, without a ``Batch``. None: it needs no answer now."""
+    def _compute(self, request: InferRequest) -> Tensors | IsochroneError | None:
+        """Runs one request inline: like a batch, without a ``Batch``. None: it was queued."""
         # Something may have changed since it was put into the stage.
         if self._rejection is not None or request.cancelled:
-            self._fail(request, self._rejection or Cancelled("the caller has gone"))
-            return None
-        if not self._idle:
-            self._enqueue_or_fail(request)
-            return None
+            return self._rejection or Cancelled("the caller has gone")
+        if not self._idle or not self._inline.limit_ns:
+            return self._enqueued(request)
         if request.deadline != NEVER:
             miss = now_ns() + self.curve.estimate(request.plan.batch_size) + self.queue.margin_ns - request.deadline
             if miss > 0:
                 self._rejections += 1
-                self._fail(request, would_miss(request, miss))
-                return None
+                return would_miss(request, miss)
         watchdog = self._watchdog
-        request.dispatched = request.enqueued
         watchdog.since = started = now_ns()
         try:
             outputs = self._idle[-1].executable.execute(request.inputs, request.plan.outputs)
         except BaseException as error:
             watchdog.since = 0
             request.compute_end = now_ns()
-            self._single_failed(request, error)
-            return None
+            if isinstance(error, InlineHang) or isinstance(error.__cause__, InlineHang):
+                self._inline.forbid()
+            return as_model_error(error, request)
         watchdog.since = 0
-        request.compute_start = request.infer_start = started
+        request.dispatched = request.compute_start = request.infer_start = started
         request.infer_end = request.compute_end = now_ns()
         return outputs
 
-    def _single_failed(self, request: InferRequest, error: BaseException) -> None:
-        if isinstance(error, InlineHang) or isinstance(error.__cause__, InlineHang):
-            self._inline.forbid()
-        self._fail(request, as_model_error(error, request))
-
-    def finish(self, requests: list[InferRequest], results: list[Tensors | None] | Batch) -> None:
+    def finish(self, requests: list[InferRequest], results: Results) -> None:
         """Answers requests that ``compute`` has run."""
         if isinstance(results, Batch):
             begun = now_ns()
             self._settle_inline(results)
-            spent = results.compute_end - results.compute_start + self._last_answer - begun
-            self._gathering.ran_together(len(requests), spent)
+            if results.error is None and results.retried is None:
+                spent = results.compute_end - results.compute_start + self._last_answer - begun
+                self._gathering.ran_together(len(requests), spent)
             return
-        for request, outputs in zip(requests, results, strict=False):
-            if outputs is not None:
-                self._finish(request, outputs)
+        for request, outcome in zip(requests, results, strict=True):
+            if outcome is None:
+                continue
+            if isinstance(outcome, IsochroneError):
+                self._finish_failed(request, outcome)
+            else:
+                self._finish(request, outcome)
+
+    def give_up(self, requests: list[InferRequest], error: Exception) -> None:
+        """Answers requests whose ``compute`` raised."""
+        for request in requests:
+            self._finish_failed(request, Internal(f"{type(error).__name__}: {error}"))
+
+    def _finish_failed(self, request: InferRequest, error: IsochroneError) -> None:
+        try:
+            if request.compute_end or isinstance(error, Cancelled):
+                self._fail(request, error)
+                return
+            # Nothing has run, as if it had been rejected on arrival.
+            self._statistics.record_rejected(error.code)
+            self._request_ended()
+            if request.cancelled:
+                request.dropped()
+            else:
+                request.fail(error)
+        except Exception as raised:
+            log.error("an error could not be written", model=self._name, exc_info=raised)
 
     def _finish(self, request: InferRequest, outputs: Tensors) -> None:
         begun = now_ns()
@@ -240,9 +280,10 @@ class InlineRunner(QueuedRunner):
         self._last_answer = now_ns()
         # One run in eight is enough for what is learned from it.
         self._runs += 1
-        if not self._runs & 7 or self._inline.retrying:
+        if not self._runs & 7 or rows in self._inline.retrying:
             self._inline.observe(rows, elapsed, ended)
             self.curve.observe(rows, elapsed)
+            self._answered(ended)
             if self._rules.max_rows > 1:
                 self._gathering.ran_alone(elapsed + self._last_answer - begun)
         if elapsed > OVERRUN_NS:
@@ -269,5 +310,5 @@ class InlineRunner(QueuedRunner):
         self._settle(batch)
         if not self._runs & 7:
             self._answered(batch.compute_end)
-        if not self._runs & 7 or self._inline.retrying:
+        if not self._runs & 7 or batch.rows in self._inline.retrying:
             self._inline.observe(batch.rows, elapsed, batch.compute_end)

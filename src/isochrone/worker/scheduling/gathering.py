@@ -7,19 +7,19 @@ cheaper one is used; now and then the other way is tried, since costs change wit
 
 from __future__ import annotations
 
-#: The other way is taken this often, for each class of sizes, so many times in a row: the first batch of a size is a
-#: slow one.
+#: Time between two trials of the other way, for each class of sizes, and runs of one trial: the first batch of a size
+#: is a slow one.
 _TRIAL_NS = 200_000_000
 _TRIALS = 3
 #: A batch must be this much cheaper per request than running each at once: its callers wait for each other, and their
 #: next requests come all at once while the worker was idle.
-_WAITING = 1.25
+_ADVANTAGE = 1.25
 #: Sizes 2, 3–4, 5–8, 9–16, …
 _CLASSES = 32
 
 
 class Gathering:
-    """The choice of one model version. Starts with gathering."""
+    """The choice of one model version. Requests share batches until both ways were measured."""
 
     __slots__ = ("_alone", "_left", "_together", "_tried")
 
@@ -37,7 +37,7 @@ class Gathering:
         together, alone = self._together[size], self._alone
         if not together:
             return True
-        better = not alone or together * _WAITING < alone
+        better = not alone or together * _ADVANTAGE < alone
         if now - self._tried[size] > _TRIAL_NS:
             self._tried[size] = now
             self._left[size] = _TRIALS
@@ -45,6 +45,10 @@ class Gathering:
             self._left[size] -= 1
             return not better
         return better
+
+    def would_pay(self, requests: int, nanoseconds: int) -> bool:
+        """The same for a batch that is not measured here, since it would run on a thread for so long."""
+        return not self._alone or nanoseconds / requests * _ADVANTAGE < self._alone
 
     def ran_alone(self, nanoseconds: int) -> None:
         """A request ran by itself; ``nanoseconds``: of the loop's time."""

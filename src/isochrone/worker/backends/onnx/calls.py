@@ -1,7 +1,7 @@
 """Runs of a session, without what onnxruntime's public methods do in Python at each call.
 
-They check their arguments, which the worker has done, and a run without options makes new ones. Of a run of 15 µs, that
-is 3 (µs, three layers of 64 to 128, one row, Neoverse N1):
+They check their arguments, which the worker has done, and a run without options makes new ones. In µs, for three layers
+of 64 to 128 and one row, on a Neoverse N1:
 
                             public    here
     run                       18.5    13.9
@@ -23,7 +23,7 @@ Run = Callable[[Sequence[str], dict[str, Any]], list[Any]]
 
 
 def plain_run(session: Any) -> Run:
-    """``session.run``. Only for sessions on the CPU: others need the checks."""
+    """``session.run``. Only for sessions on the CPU: a device that captures graphs relies on the checks."""
     inner = getattr(getattr(session, "_sess", None), "run", None)
     if inner is None:
         return session.run  # type: ignore[no-any-return]
