@@ -69,7 +69,7 @@ _NOT_FORWARDED = frozenset(
     )
 )
 #: Requests in flight on a worker from which on they share HTTP/2 connections: one write and one read then carry many.
-#: They also do while the gateway has many at once (``is_crowded``): with six workers that saved a fifth of its time.
+#: They also do while the gateway has many at once (``is_crowded``), which saves an eighth of its time with six workers.
 #: A lone request is faster on a connection of its own. Only our own workers take REST over HTTP/2.
 _SHARED_FROM = 4
 #: The mark speaks of one attempt, not of the request.

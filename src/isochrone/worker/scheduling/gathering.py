@@ -11,8 +11,7 @@ from __future__ import annotations
 #: is a slow one.
 _TRIAL_NS = 200_000_000
 _TRIALS = 3
-#: A batch must be this much cheaper per request than running each at once: its callers wait for each other, and their
-#: next requests come all at once while the worker was idle.
+#: A batch must be this much cheaper per request: costs are noisy, and near equality each by itself is the simpler way.
 _ADVANTAGE = 1.25
 #: Sizes 2, 3–4, 5–8, 9–16, …
 _CLASSES = 32
