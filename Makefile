@@ -4,9 +4,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 PEERS := .venv-peers
 export PIP_DISABLE_PIP_VERSION_CHECK = 1
+# The development environment runs the source; a wheel is compiled where a C compiler is there (hatch_build.py).
+export ISOCHRONE_COMPILE ?= 0
 
-.PHONY: help setup demo demo-policies test test-peers test-lowest lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory \
+.PHONY: help setup demo demo-policies test test-compiled test-peers test-lowest compiled lint format docs bench bench-realistic bench-deadlines bench-connections bench-memory \
 	bench-gateway bench-antagonists bench-overload bench-decisions bench-rollouts bench-faults bench-canaries bench-applies \
+	bench-ray bench-ray-serve \
 	soak peers models clean
 
 help:
@@ -14,13 +17,16 @@ help:
 	@echo "make demo-policies  a gateway and three workers: policies side by side, a worker killed"
 	@echo "make test         unit, property and system tests, stock tritonclient included"
 	@echo "make test-peers   the same worker against real Triton, grpc-js, curl, nghttp and h2load; then the long tests of fleets"
+	@echo "make test-compiled  the same with the hot modules compiled; needs a C compiler"
 	@echo "make test-lowest  the tests with the lowest version of every dependency that pyproject.toml allows"
 	@echo "make lint         ruff, mypy --strict, import-linter"
-	@echo "make docs         the generated pages: references of fleet.yaml and the commands, tritonserver's flags, the schema"
+	@echo "make docs         the generated pages: references of fleet.yaml and the commands, tritonserver's flags, the schema;"
+	@echo "                  the rendered examples in deploy/"
 	@echo "make bench        our worker beside its peers in one alternating run; also bench-realistic, bench-deadlines,"
 	@echo "                  bench-connections, bench-memory; of the gateway bench-gateway, bench-antagonists,"
 	@echo "                  bench-overload, bench-decisions; of the control plane bench-rollouts, bench-faults,"
-	@echo "                  bench-canaries, bench-applies: bench/README.md says what each shows"
+	@echo "                  bench-canaries, bench-applies; on Ray bench-ray, bench-ray-serve: bench/README.md says what"
+	@echo "                  each shows"
 	@echo "make soak         half an hour of large answers and requests; checks for hangs and bounded memory"
 	@echo "make setup        the development environment only;  make peers: the outside servers only"
 
@@ -59,6 +65,14 @@ demo-policies: models
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not peers and not long" $(ARGS)
 
+# The same tests against the compiled hot modules. The second build takes no time while nothing has changed.
+compiled: $(VENV)/.dev
+	$(BIN)/python scripts/compile_hot_modules.py build/compiled
+
+test-compiled: compiled
+	PYTHONPATH=$(CURDIR)/build/compiled ISOCHRONE_TEST_COMPILED=1 $(BIN)/python -m pytest -n 2 --dist worksteal \
+		-m "not interpreted and not peers and not long" $(ARGS)
+
 test-lowest:
 	$(PYTHON) scripts/test_lowest.py .venv-lowest $(ARGS)
 
@@ -78,6 +92,7 @@ docs: $(VENV)/.dev
 	$(BIN)/python -m isochrone.cli.triton.page > docs/triton-flags.md
 	$(BIN)/python scripts/fleet_reference.py docs/reference/fleet.md
 	$(BIN)/python scripts/cli_reference.py docs/reference/cli.md
+	$(BIN)/python scripts/render_examples.py deploy
 
 # The outside servers have their own environment: their pins conflict with ours.
 peers: $(PEERS)/.ready
@@ -134,6 +149,12 @@ bench-applies: $(VENV)/.dev
 bench-faults: $(VENV)/.dev $(PEERS)/.ready
 	$(BIN)/python -m bench.control.faults --store sqlite $(ARGS)
 	$(BIN)/python -m bench.control.faults --store etcd $(ARGS)
+
+bench-ray: $(VENV)/.dev $(PEERS)/.ready
+	$(BIN)/python -m bench.engines.ray_failures $(ARGS)
+
+bench-ray-serve: $(VENV)/.dev $(PEERS)/.ready
+	$(BIN)/python -m bench.engines.ray_serve $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(PEERS) .venv-lowest build dist bench/results examples/models

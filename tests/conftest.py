@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from gateway_process import GatewayProcess, StartGateway, start_gateway
+from isochrone.build_info import IS_COMPILED
 from server_process import ServerProcess, StartServer, start_server
 
 # The same examples on every run: a failure seen once can be seen again, and a run's time does not wander.
@@ -25,6 +26,9 @@ hypothesis.settings.register_profile(
 # For one test and many hours of thought: run it with several seeds (``--hypothesis-seed``), one process each.
 hypothesis.settings.register_profile("thorough", deadline=None, max_examples=50_000, database=None)
 hypothesis.settings.load_profile("isochrone")
+
+if bool(os.environ.get("ISOCHRONE_TEST_COMPILED")) is not IS_COMPILED:
+    raise pytest.UsageError(f"the {'compiled' if IS_COMPILED else 'interpreted'} build is imported, not the other one")
 
 # A run under ``nohup`` ignores SIGHUP, one in the background of a script SIGINT, and so would every process that a test
 # starts: tests of a closing terminal and of Ctrl-C would wait for an end that does not come.

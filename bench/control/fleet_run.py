@@ -57,7 +57,7 @@ def ports_in_a_row(count: int) -> int:
     raise RuntimeError(f"no {count} free ports in a row")
 
 
-def fleet_yaml(shape: Shape, repository: Path, ports: Mapping[str, int]) -> str:
+def fleet_yaml(shape: Shape, repository: Path | str, ports: Mapping[str, int]) -> str:
     """The file. ``ports``: the first of the controllers, gateways, metrics pages and workers."""
     pool = {"workers": shape.workers, "device": "cpu", "first_port": ports[WORKER], **shape.pool}
     document: dict[str, Any] = {
@@ -89,7 +89,7 @@ class SupervisedFleet(RunningFleet):
     """``with SupervisedFleet(directory, repository, shape) as fleet``: serving when the block begins."""
 
     def __init__(
-        self, directory: Path, repository: Path, shape: Shape | None = None, etcd: EtcdCluster | None = None
+        self, directory: Path, repository: Path | str, shape: Shape | None = None, etcd: EtcdCluster | None = None
     ) -> None:
         shape = shape or Shape()
         self.shape = replace(shape, store=etcd.url) if etcd is not None else shape

@@ -22,18 +22,23 @@ from bench.worker.machine import RESULTS, describe
 from bench.worker.peers import PeerUnavailable
 from bench.worker.peers.process import scratch
 
+_CONTENDERS = (WORKER, GATEWAY, TRITON)
+
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.realistic", description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=2.0, help="per figure (wrk rounds to whole seconds)")
-    parser.add_argument("--contenders", default=f"{WORKER},{GATEWAY},{TRITON}")
+    parser.add_argument("--contenders", default=",".join(_CONTENDERS), help=f"of {', '.join(_CONTENDERS)}")
     parser.add_argument("--in-flight", default="1,8,32,256")
     parser.add_argument("--only", default="", help="cells whose name contains one of these, separated by commas")
     parser.add_argument("--processes", type=int, default=1, help="of the worker, as in isochrone serve --processes")
     parser.add_argument("--quick", action="store_true", help="one round of one second: does everything still work?")
     parser.add_argument("--results", type=Path, default=RESULTS)
     given = parser.parse_args()
+    unknown = set(given.contenders.split(",")) - set(_CONTENDERS)
+    if unknown:
+        parser.error(f"--contenders: expected some of {', '.join(_CONTENDERS)}, given {', '.join(sorted(unknown))}")
     if given.quick:
         given.rounds, given.seconds = 1, 1.0
     return given

@@ -262,6 +262,7 @@ def main() -> int:
         tail = f"{tails[len(tails) // 2]:.2f} ({tails[0]:.2f}–{tails[-1]:.2f})" if tails else ""
         print(f"{setup_name:40} {load:18} {spread:>26} {tail:>20}")
     target = given.results / "many-cores.json"
+    target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps({"machine": describe(), "rows": [asdict(row) for row in rows]}, indent=1))
     print(f"written: {target}")
     return 0

@@ -7,12 +7,14 @@ code takes ``now`` as an argument and never calls ``now_ns``, so that the simula
 from __future__ import annotations
 
 from time import monotonic_ns as now_ns
+from typing import Final
 
 __all__ = ["MICROSECOND", "MILLISECOND", "NEVER", "SECOND", "now_ns"]
 
-MICROSECOND = 1_000
-MILLISECOND = 1_000_000
-SECOND = 1_000_000_000
+MICROSECOND: Final = 1_000
+MILLISECOND: Final = 1_000_000
+SECOND: Final = 1_000_000_000
 
-#: The deadline of a request without one. An int, so that comparisons need no branch.
-NEVER = 1 << 62
+#: The deadline of a request without one. An int, so that comparisons need no branch. The largest that compiled
+#: code keeps in a machine word.
+NEVER: Final = (1 << 62) - 1

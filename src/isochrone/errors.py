@@ -20,7 +20,8 @@ and no class.
     ├── Quarantined              422  FAILED_PRECONDITION  such requests ended two worker processes; do not retry
     ├── QueueFull                429  RESOURCE_EXHAUSTED   over a queue limit; retry elsewhere
     ├── Internal                 500  INTERNAL             a bug in the server, or a failed model
-    │   └── ModelFailed          500  INTERNAL             the model's code or runtime raised
+    │   ├── ModelFailed          500  INTERNAL             the model's code or runtime raised
+    │   └── FetchFailed          500  INTERNAL             a model's files could not be fetched, for now
     ├── Unsupported              501  UNIMPLEMENTED
     ├── Unavailable              503  UNAVAILABLE          temporarily: loading, unloading, stopping
     │   └── ConnectionLost       503  UNAVAILABLE          a server closed before its answer was complete
@@ -177,6 +178,12 @@ class Internal(IsochroneError):
 
 class ModelFailed(Internal):
     code = "model_failed"
+
+
+class FetchFailed(Internal):
+    """The object store or the disk of the cache did not do its part. A later load may succeed."""
+
+    code = "fetch_failed"
 
 
 class Unsupported(IsochroneError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -31,10 +32,26 @@ def test_a_command_that_is_not_there_suggests_one_that_is() -> None:
     assert "Did you mean 'serve'" in result.output
 
 
-def test_up_refuses_an_engine_that_is_not_there() -> None:
-    result = CliRunner().invoke(app, ["up", "--engine", "abacus"])
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (["--engine", "abacus"], "--engine: name: expected one of local, ray, kubernetes, given 'abacus'"),
+        (["--address", "h:1"], "--address: engine: expected --engine ray with it, given --engine local"),
+        (
+            ["--engine", "ray", "--address", "h"],
+            "--address: address: expected HOST:PORT, ray://HOST:PORT or auto, given 'h'",
+        ),
+    ],
+)
+def test_up_refuses_an_engine_that_is_not_there(
+    words: list[str], error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(app, ["up", *words])
     assert result.exit_code == 1
-    assert result.output == "isochrone up: --engine: name: expected one of local, given 'abacus'\n"
+    assert result.output == f"isochrone up: {error}\n"
+    # Nothing is written for a fleet that cannot start.
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(

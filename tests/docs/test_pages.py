@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import re
+import sys
 from pathlib import Path
 
 from documented import EXAMPLES, PAGES, ROOT, blocks
 from isochrone.cli.triton.flags import FLAGS
+from isochrone.doctor.checks.catalog import CHECKS
 from isochrone.gateway.policies import NAMES
 from isochrone.gateway.resilience.outliers import OutlierRules
 from isochrone.gateway.rules.file import load_rules, parse_rules
@@ -77,6 +80,16 @@ def test_the_gateways_page_names_every_policy() -> None:
     table = (ROOT / "docs" / "gateway.md").read_text().partition("\n## Policies")[2].partition("\n## ")[0]
     first_cells = [row.split(" | ")[0] for row in table.splitlines() if row.startswith("| `")]
     assert {name for cell in first_cells for name in re.findall(r"`(\w+)`", cell)} == set(NAMES)
+
+
+def test_the_doctors_page_names_every_check_and_what_fix_changes() -> None:
+    table = (ROOT / "docs" / "doctor.md").read_text().partition("\n## Checks")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `(\w+)` \| .* \| ([^|]+) \| [^|]+ \|$", table, re.MULTILINE)
+    assert [name for name, _ in rows] == [check.__name__ for check in CHECKS]
+    sources = {check.__module__: inspect.getsource(sys.modules[check.__module__]) for check in CHECKS}
+    for check, (name, fix) in zip(CHECKS, rows, strict=True):
+        body = sources[check.__module__].partition(f"def {name}(")[2].partition("\ndef ")[0]
+        assert ("Change(" in body) is (fix == "`--fix`"), name
 
 
 def test_the_parameters_of_models_exist() -> None:

@@ -7,11 +7,12 @@ import os
 import socket
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from isochrone.control.fleet.bundled import write_bundled
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import FleetRecord
+from isochrone.control.state.records import BY_ADDRESS, FleetRecord, GatewayRecord, WorkerRecord, encode
 from isochrone.control.state.view import View
 from isochrone.engines import launching
 from isochrone.engines.launching import (
@@ -24,6 +25,7 @@ from isochrone.engines.launching import (
 )
 from isochrone.errors import AlreadyExists, ConfigError
 from isochrone.settings.problems import SettingsError
+from isochrone.store.base import Delete, Put
 from isochrone.store.opening import open_store
 
 
@@ -138,6 +140,54 @@ def test_all_taken_ports_are_told_at_once_and_nothing_is_applied(
         assert f"control.listen: expected a free port, given 127.0.0.1:{ports[0]}, which another process has" in said
         assert f":{ports[1]}, which another process has" in said
         assert "gateways.gw.listen: expected a free port" in said
+        await store.close()
+
+    asyncio.run(run())
+
+
+def test_the_engine_is_part_of_the_record(tmp_path: Path) -> None:
+    async def on(engine: str, launch: Launch) -> FleetRecord:
+        store = open_store(launch.store_url)
+        try:
+            return (await record_of(store, launch, engine=engine))[0]
+        finally:
+            await store.close()
+
+    launch = launch_of_state(tmp_path)
+    first = asyncio.run(on("local", launch))
+    moved = asyncio.run(on("ray", launch))
+    assert (moved.engine, moved.generation, moved.spec) == ("ray", first.generation, first.spec)
+    assert _applied(launch)[0].engine == "local"
+    assert asyncio.run(on("ray", launch_of_file(tmp_path / "fleet.yaml"))).engine == "ray"
+
+
+@pytest.mark.parametrize("applies", [False, True])
+def test_the_engine_of_a_fleet_that_runs_stays(tmp_path: Path, applies: bool) -> None:
+    keys = Keys("demo")
+    launch = launch_of_state(tmp_path)
+    if applies:
+        path = tmp_path / "fleet.yaml"
+        path.write_text(path.read_text().replace("workers: 3", "workers: 2"))
+    later = launch_of_file(tmp_path / "fleet.yaml") if applies else launch
+    store = open_store(launch.store_url)
+    worker, gateway = WorkerRecord("cpu-1", "10.0.0.7", 1, 2, pool="cpu"), GatewayRecord("gw", "10.0.0.7", 8000)
+
+    async def run() -> None:
+        first, _ = await record_of(store, launch, engine="ray")
+        for key, record, names in (
+            (keys.worker("cpu-1"), encode(worker), "cpu-1"),
+            (keys.gateway("gw"), encode(gateway), "gw"),
+        ):
+            await store.transact((), (Put(key, record),))
+            message = rf"--engine: name: expected ray, which runs {names} of this fleet .*--engine ray'\), given local"
+            with pytest.raises(ConfigError, match=message):
+                await record_of(store, later)
+            assert View(keys, (await store.list(keys.prefix)).entries).fleet == first
+            await store.transact((), (Delete(key),))
+        # A server at an address runs on no engine.
+        outside = msgspec.structs.replace(worker, incarnation=BY_ADDRESS)
+        await store.transact((), (Put(keys.worker("cpu-1"), encode(outside)),))
+        assert (await record_of(store, later))[0].engine == "local"
         await store.close()
 
     asyncio.run(run())

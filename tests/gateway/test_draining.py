@@ -53,6 +53,7 @@ def call(gateway: Gateway, path: bytes) -> bytes:
     return asked(gateway, head).message
 
 
+@pytest.mark.interpreted
 def test_it_is_not_ready_until_the_drain_ends(gateway: Gateway) -> None:
     for draining in (False, True, False):
         gateway.draining = draining

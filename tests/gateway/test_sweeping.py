@@ -37,6 +37,7 @@ async def rests(gateway: Gateway) -> None:
         await asyncio.sleep(0)
 
 
+@pytest.mark.interpreted
 def test_a_request_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gateway_module, "_IDLE_SWEEP", 3600.0)
 
@@ -58,6 +59,7 @@ def test_a_request_ends_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.interpreted
 def test_a_fault_with_one_request_ends_that_request_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = Gateway(GatewayRules(), WireLimits())
     aborted: list[Any] = []
@@ -87,6 +89,7 @@ def test_a_fault_with_one_request_ends_that_request_alone(monkeypatch: pytest.Mo
     assert not gateway.streams
 
 
+@pytest.mark.interpreted
 def test_requests_in_flight_are_looked_through_only_when_one_may_be_due() -> None:
     looks = 0
 
@@ -108,6 +111,7 @@ def test_requests_in_flight_are_looked_through_only_when_one_may_be_due() -> Non
     assert looks <= 2 * 2 * 100
 
 
+@pytest.mark.interpreted
 def test_of_thousands_that_are_due_at_once_a_few_take_their_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = Gateway(GatewayRules(), WireLimits())
     handled: list[Any] = []

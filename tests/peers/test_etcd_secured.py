@@ -20,6 +20,9 @@ from store_conformance import LIMIT_SECONDS, mirrored, run
 
 pytestmark = pytest.mark.peers
 
+#: A word that nothing else contains.
+PASSWORD = "hush-4711"
+
 
 def _ask(cluster: EtcdCluster, path: str, body: dict[str, object]) -> None:
     answer = httpx.post(f"{cluster.members[0].client_url}/v3/{path}", json=body, trust_env=False, verify=False)
@@ -27,7 +30,7 @@ def _ask(cluster: EtcdCluster, path: str, body: dict[str, object]) -> None:
 
 
 def _require_login(cluster: EtcdCluster) -> None:
-    _ask(cluster, "auth/user/add", {"name": "root", "password": "secret"})
+    _ask(cluster, "auth/user/add", {"name": "root", "password": PASSWORD})
     _ask(cluster, "auth/role/add", {"name": "root"})
     _ask(cluster, "auth/user/grant", {"user": "root", "role": "root"})
     _ask(cluster, "auth/enable", {})
@@ -38,7 +41,7 @@ def test_certificate_and_login(tmp_path: Path, certificate: tuple[Path, Path]) -
 
     async def scenario(endpoint: str) -> None:
         trusted = f"?ca={certificate[0]}"
-        store = open_store(f"etcd:https://root:secret@{endpoint}{trusted}")
+        store = open_store(f"etcd:https://root:{PASSWORD}@{endpoint}{trusted}")
         async with mirrored(store, "/") as mirror:
             outcome = await store.transact([], [Put("/a", b"1")])
             assert await mirror.changed(outcome.revision - 1, LIMIT_SECONDS)
@@ -97,7 +100,7 @@ def test_nobody_sees_the_password_of_a_fleet(tmp_path: Path) -> None:
         file = write_bundled(tmp_path / "fleet")
         text = file.read_text()
         for old, new in (
-            ("sqlite:state/fleet.db", f"etcd:http://root:secret@{endpoint}"),
+            ("sqlite:state/fleet.db", f"etcd:http://root:{PASSWORD}@{endpoint}"),
             ('"127.0.0.1:8003"', '"127.0.0.1:0"'),
             ('"127.0.0.1:8000", metrics_port: 9000', '"127.0.0.1:0", metrics_port: 0'),
             ("workers: 3, min: 1", "workers: 1, min: 1"),
@@ -114,7 +117,7 @@ def test_nobody_sees_the_password_of_a_fleet(tmp_path: Path) -> None:
         logs = list((tmp_path / "fleet").rglob("*.log"))
         assert logs
         told = [log.read_text(), *(path.read_text() for path in logs)]
-        store = open_store(f"etcd:http://root:secret@{endpoint}")
+        store = open_store(f"etcd:http://root:{PASSWORD}@{endpoint}")
 
         async def read() -> None:
             told.extend(entry.value.decode() for entry in (await store.list("")).entries.values())
@@ -122,5 +125,5 @@ def test_nobody_sees_the_password_of_a_fleet(tmp_path: Path) -> None:
 
         run(read())
         for text in (*shown, *told):
-            assert "secret" not in text, text
+            assert PASSWORD not in text, text
         assert any(f"http://root@{endpoint}" in word for word in shown)

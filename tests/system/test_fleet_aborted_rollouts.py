@@ -9,12 +9,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from fleet_load import FleetLoad
 from real_fleets import ask, command, served_by, small_fleet, until
 
 from bench.control.checker import Commit
 from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import MODELS, write_corrupt_version, write_large_version, write_repository, write_version
+from fleet_load import FleetLoad
 
 pytestmark = pytest.mark.long
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fleet_load import FleetLoad
 
 from bench.control.applies import Applying, make_places
 from bench.control.file_mutations import Mutations
 from bench.control.fleet_run import Shape, SupervisedFleet
+from fleet_load import FleetLoad
 
 pytestmark = pytest.mark.long
 

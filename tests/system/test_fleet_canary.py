@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from fleet_load import FleetLoad
 from real_fleets import ask, command, until
 
 from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import write_repository
 from bench.control.rollout_log import RolloutLog
 from bench.control.trial_models import SCORE, Scoring, write_score, write_score_version
+from fleet_load import FleetLoad
 
 pytestmark = pytest.mark.long
 

@@ -21,6 +21,7 @@ import pytest
 from typer.testing import CliRunner
 from up_process import ISOCHRONE, SECONDS, Up, bundled_fleet, free_port, start_up
 
+from bench.engines.ray_cluster import RayNodes, loopback_places
 from documented import blocks, check_installable, is_of_a_fleet, lines_of, words_of
 from isochrone.cli.main import app
 
@@ -36,6 +37,7 @@ class PageFleet:
         self._file = directory
         self._port = 0
         self._gateway = ""
+        self._ray: RayNodes | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -48,6 +50,11 @@ class PageFleet:
         match words[:2]:
             case ["pip", "install"]:
                 check_installable(command)
+            case ["ray", "start"]:
+                self._ray = self._stack.enter_context(RayNodes(loopback_places(1)))
+            case ["ray", "stop"]:
+                # The fleet stops first, as a user would stop it.
+                self._stop()
             case ["isochrone", "up"]:
                 self._start(words[2:])
             case ["isochrone", "serve"]:
@@ -98,6 +105,9 @@ class PageFleet:
         self._port = free_port()
         self._file = bundled_fleet(directory, workers=1, control_port=self._port)
         options = [str(self._file)] if words else ["--state", str(directory)]
+        if "ray" in words:
+            assert self._ray is not None
+            options += ["--engine", "ray", "--address", self._ray.address]
         self._up = self._stack.enter_context(start_up(*options, log=self._directory / f"up-{self._ups}.log"))
         self._up.commands()
         self._gateway = self.status()["gateways"][0]["address"]
@@ -174,7 +184,11 @@ def test_the_pages_lead_through_a_fleet() -> None:
     assert shown >= {"up", "infer", "rollout", "status", "top", "events"}
 
 
-@pytest.mark.parametrize("page", pages())
+#: A Ray cluster takes half a minute to start and stop on two cores.
+_MARKS = {"ray.md": (pytest.mark.long,)}
+
+
+@pytest.mark.parametrize("page", [pytest.param(page, marks=_MARKS.get(page, ())) for page in pages()])
 def test_the_commands_of_a_page(page: str, fleet: PageFleet) -> None:
     for command in pages()[page]:
         fleet.run(command)

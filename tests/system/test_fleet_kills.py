@@ -16,12 +16,12 @@ from typing import Any
 
 import psutil
 import pytest
-from fleet_load import FleetLoad
 from real_fleets import LIMIT, small_fleet, until
 
 from bench.control.control_api import OVER
 from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.rollout_log import Asked, RolloutLog
+from fleet_load import FleetLoad
 
 pytestmark = pytest.mark.long
 

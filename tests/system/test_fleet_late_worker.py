@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from fleet_load import FleetLoad
 from real_fleets import LIMIT, ask, command, requests_had, served_by, small_fleet, until
 
 from bench.control.checker import Commit
 from bench.control.fleet_run import Shape, SupervisedFleet, ports_in_a_row
 from bench.control.models import MODELS, copy_with_another_config
+from fleet_load import FleetLoad
 
 pytestmark = pytest.mark.long
 

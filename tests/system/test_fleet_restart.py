@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fleet_load import FleetLoad
 from real_fleets import applied, pids, rewritten, small_fleet, until
 
 from bench.control.checker import Commit
 from bench.control.models import MODELS
+from fleet_load import FleetLoad
 
 pytestmark = pytest.mark.long
 

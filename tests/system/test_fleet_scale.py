@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fleet_load import FleetLoad
 from real_fleets import command, requests_had, served_by, small_fleet, until
 
 from bench.control.checker import Commit
 from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import MODELS
 from bench.control.running_fleet import WORKER, Part
+from fleet_load import FleetLoad
 
 pytestmark = pytest.mark.long
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import httpx
 import psutil
 import pytest
-from fleet_load import FleetLoad
 from real_fleets import command, pids, small_fleet, until
 
 from bench.control.checker import Commit
 from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import MODELS
 from bench.control.running_fleet import CONTROLLER
+from fleet_load import FleetLoad
 
 pytestmark = pytest.mark.long
 

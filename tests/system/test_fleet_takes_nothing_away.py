@@ -11,12 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
-from fleet_load import FleetLoad
 from real_fleets import LIMIT, applied, ask, command, pids, rewritten, small_fleet, until
 
 from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import write_corrupt_version, write_repository
 from bench.control.running_fleet import CONTROLLER, GATEWAY
+from fleet_load import FleetLoad
 
 pytestmark = pytest.mark.long
 

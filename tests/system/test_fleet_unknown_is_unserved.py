@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleet_load import FleetLoad
 from real_fleets import LIMIT, command, pids, small_fleet, until
 
 from bench.control.checker import Commit
 from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import MODELS
 from bench.control.running_fleet import GATEWAY
+from fleet_load import FleetLoad
 from isochrone.control.state.keys import Keys
 from isochrone.store.base import Put, Store
 from isochrone.store.sqlite.store import SqliteStore

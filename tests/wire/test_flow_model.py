@@ -267,6 +267,7 @@ class ReadingMayStop(FlowMachine):
         pass
 
 
+@pytest.mark.interpreted
 def test_the_model_finds_the_deadlock_of_a_sender_that_stops_reading(monkeypatch: pytest.MonkeyPatch) -> None:
     deaf_when_full(FrameSender, monkeypatch)
     with pytest.raises(AssertionError, match="is stuck"):

@@ -65,7 +65,10 @@ class GatedStream(Gated):
 
 
 class Bench:
-    """A runner, its instances, and its account of requests under way."""
+    """A runner, its instances, and its account of requests under way.
+
+    A stage is as long as its requests need, however busy the machine is, unless the test is about its end.
+    """
 
     def __init__(
         self,
@@ -73,6 +76,7 @@ class Bench:
         max_rows: int = 8,
         run_ns: int = MILLISECOND,
         rules: QueueRules | None = None,
+        stage_ns: int = 100 * SECOND,
         **options: Any,
     ) -> None:
         self.in_flight = 0
@@ -81,7 +85,7 @@ class Bench:
         for rows in range(1, max_rows + 1):
             self.curve.observe(rows, run_ns)
         rules, statistics = rules or QueueRules(max_rows=max_rows), ModelStatistics("m", "1")
-        self.stage = ComputeStage()
+        self.stage = ComputeStage(stage_ns)
         self.runner: Any
         if executables[0].decoupled:
             self.runner = StreamRunner("m", rules, self.curve, statistics, self.over, **options)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from isochrone.protocol.messages import Plan
 from isochrone.worker.served_version import ServedVersion
+
+pytestmark = pytest.mark.interpreted
 
 
 def version(in_flight: int) -> ServedVersion:

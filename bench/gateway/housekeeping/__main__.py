@@ -2,8 +2,8 @@
 
 A real gateway process, led by a store, before 100 workers that serve 1,000 models each. Phases: the start, idle, steady
 requests, rollouts (an epoch per second), workers that register again in bursts, workers that stop being ready and
-return. Its metrics page is read every five seconds. Beside it, a process that only sleeps records the machine's own
-stalls.
+return, workers that fall silent with requests in flight. Its metrics page is read every five seconds. Beside it, a
+process that only sleeps records the machine's own stalls.
 """
 
 import argparse
@@ -112,6 +112,7 @@ class Run:
             "rollouts": (True, self._rollouts),
             "register again": (True, self._register_again),
             "not ready": (True, self._not_ready),
+            "silent": (True, self._silent),
         }
         for name, (has_callers, drive) in phases.items():
             self.figures.append(await self.gateway.ask(name))
@@ -180,6 +181,19 @@ class Run:
             await self.workers.ask(json.dumps({"ready": sorted(everybody - away)}))
             await asyncio.sleep(0.5)
             await self.workers.ask(json.dumps({"ready": sorted(everybody)}))
+            await asyncio.sleep(0.5)
+
+    async def _silent(self) -> None:
+        """A tenth of the workers after the other answers nothing for a second, health checks included."""
+        ends = time.monotonic() + self.options.seconds
+        size = max(1, self.options.workers // 10)
+        first = 0
+        while time.monotonic() < ends:
+            away = [number % self.options.workers for number in range(first, first + size)]
+            first += size
+            await self.workers.ask(json.dumps({"silent": away}))
+            await asyncio.sleep(1)
+            await self.workers.ask(json.dumps({"silent": []}))
             await asyncio.sleep(0.5)
 
 

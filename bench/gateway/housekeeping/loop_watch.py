@@ -21,12 +21,14 @@ KEPT_NS = 1_000_000
 
 @dataclass
 class Stall:
-    """One late firing, in ns. ``own``: processor time of the loop's thread while it was late, without collections."""
+    """One late firing, in ns. ``own``: processor time of the loop's thread while it was late, without collections.
+    ``requests``: callers' requests that were taken meanwhile: a burst of them is a long turn, too."""
 
     at: int
     late: int
     own: int
     collecting: int
+    requests: int = 0
 
 
 @dataclass
@@ -62,6 +64,8 @@ class LoopWatch:
         self._process_at = time.process_time_ns()
         self._loop_at = self._cpu = time.thread_time_ns()
         self._collecting = self._collection_began = 0
+        #: Callers' requests so far, and before the present interval.
+        self.requests = self._requests_before = 0
         #: The present firing is late for what was done between two stretches.
         self._skips = False
         gc.callbacks.append(self._collection)
@@ -94,6 +98,7 @@ class LoopWatch:
         self._due = time.monotonic_ns() + int(INTERVAL * 1e9)
         self._cpu = time.thread_time_ns()
         self._collecting = 0
+        self._requests_before = self.requests
         self._loop.call_later(INTERVAL, self._fire)
 
     def _fire(self) -> None:
@@ -110,7 +115,8 @@ class LoopWatch:
             step = value // 100_000
             counts[step] = counts.get(step, 0) + 1
         if late > KEPT_NS:
-            held.stalls.append(Stall(now, late, own, min(late, self._collecting)))
+            requests = self.requests - self._requests_before
+            held.stalls.append(Stall(now, late, own, min(late, self._collecting), requests))
         self._plan()
 
     def end(self) -> Held:

@@ -13,7 +13,10 @@ import sys
 import uvloop
 
 from bench.gateway.housekeeping.loop_watch import LoopWatch
+from isochrone.build_info import IS_COMPILED
 from isochrone.cli.processes.gateway_membership import GatewayMembership
+from isochrone.gateway.caller_requests import CallerRequest
+from isochrone.gateway.gateway import Gateway
 from isochrone.gateway.server import GatewayServer, GatewaySettings
 from isochrone.observe import logs
 
@@ -28,6 +31,7 @@ async def serve(store: str, blame: float) -> None:
     watch = LoopWatch(blame)
     server = GatewayServer(GatewaySettings(host="127.0.0.1", port=0, metrics_port=0))
     server.make_link = GatewayMembership(store, "bench", "measured", "127.0.0.1", 5.0).link
+    _count_requests(server.gateway, watch)
     await server.start()
     try:
         _say({"ready": server.ports})
@@ -36,6 +40,18 @@ async def serve(store: str, blame: float) -> None:
             watch.begin(name)
     finally:
         await server.stop()
+
+
+def _count_requests(gateway: Gateway, watch: LoopWatch) -> None:
+    if IS_COMPILED:
+        return  # its methods cannot be replaced: bursts of requests are not told apart
+    arrive = gateway.arrive
+
+    def counting(request: CallerRequest) -> None:
+        watch.requests += 1
+        arrive(request)
+
+    gateway.arrive = counting  # type: ignore[method-assign]
 
 
 async def _lines():  # type: ignore[no-untyped-def]

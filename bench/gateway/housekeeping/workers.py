@@ -2,12 +2,14 @@
 
 `python -m bench.gateway.housekeeping.workers WORKERS MODELS` prints the ports. Lines of JSON on its input change what
 they serve: `{"versions": {"model-7": ["1", "2"]}}` for all workers, `{"ready": [NUMBER, …]}` for the set of workers
-that are ready. Load reports are sent on request, a different one each time.
+that are ready, `{"silent": [NUMBER, …]}` for those that answer nothing until they are named no more. Load reports are
+sent on request, a different one each time.
 """
 
 import asyncio
 import json
 import sys
+from collections.abc import Callable
 from itertools import cycle
 
 import uvloop
@@ -60,6 +62,14 @@ class Worker:
     def __init__(self, repository: Repository) -> None:
         self.repository = repository
         self.is_ready = True
+        #: Answers that wait while it is silent; None: it is not.
+        self.waiting: list[Callable[[], None]] | None = None
+
+    def set_silent(self, is_silent: bool) -> None:
+        waiting = self.waiting or ()
+        self.waiting = [] if is_silent else None
+        for answer in waiting:
+            answer()
 
     def route(self, head: Head) -> Route:
         asks = head.get(orca.ORCA_FORMAT_HEADER) is not None
@@ -80,17 +90,26 @@ class _Answer(Route):
         self.worker = worker
         self.asks = asks
 
+    def handle(self, exchange: Exchange) -> None:
+        if self.worker.waiting is None:
+            self.answer(exchange)
+        else:
+            self.worker.waiting.append(lambda: self.answer(exchange))
+
+    def answer(self, exchange: Exchange) -> None:
+        raise NotImplementedError
+
     def headers(self) -> Headers:
         return (next(self.worker.repository.reports),) if self.asks else ()
 
 
 class _Ready(_Answer):
-    def handle(self, exchange: Exchange) -> None:
+    def answer(self, exchange: Exchange) -> None:
         exchange.respond(200 if self.worker.is_ready else 400, self.headers(), [b""])
 
 
 class _Index(_Answer):
-    def handle(self, exchange: Exchange) -> None:
+    def answer(self, exchange: Exchange) -> None:
         exchange.respond(200, _JSON, [self.worker.repository.index])
 
 
@@ -100,7 +119,7 @@ class _Infer(_Answer):
         output = {"name": "y", "datatype": "FP32", "shape": [1], "data": [0]}
         self._body = json.dumps({"model_name": model, "model_version": version, "outputs": [output]}).encode()
 
-    def handle(self, exchange: Exchange) -> None:
+    def answer(self, exchange: Exchange) -> None:
         exchange.respond(200, (*_JSON, *self.headers()), [self._body])
 
 
@@ -117,6 +136,11 @@ async def serve(workers: int, models: int) -> None:
         if "versions" in change:
             repository.versions.update(change["versions"])
             repository.render()
+        if "silent" in change:
+            silent = set(change["silent"])
+            for number, application in enumerate(applications):
+                if (application.waiting is not None) != (number in silent):
+                    application.set_silent(number in silent)
         if "ready" in change:
             ready = set(change["ready"])
             for number, application in enumerate(applications):

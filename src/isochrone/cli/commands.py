@@ -20,7 +20,15 @@ COMMANDS = {
     "up": ("isochrone.cli.fleet.up", "Start a whole fleet on this machine and keep it running."),
     "init": ("isochrone.cli.files.init", "Write a first fleet.yaml for the models in a directory."),
     "validate": ("isochrone.cli.files.validate", "Check a fleet.yaml or a model repository; show every error."),
+    "repository": (
+        "isochrone.cli.files.repository",
+        "Prepare a model repository for an object store or a web server.",
+    ),
     "serve": ("isochrone.cli.processes.serve", "Serve the models of a repository: one worker."),
+    "tritonserver": (
+        "isochrone.cli.processes.serve",
+        "The same as serve, for command lines that were written for Triton.",
+    ),
     "gateway": (
         "isochrone.cli.processes.gateway",
         "Route requests to workers: each goes to the one that answers soonest.",
@@ -42,6 +50,8 @@ COMMANDS = {
     "events": ("isochrone.cli.fleet.events", "Show who changed what, when."),
     "logs": ("isochrone.cli.fleet.logs", "Print the logs of a fleet's processes on this machine."),
     "infer": ("isochrone.cli.requests.infer", "Send one request and show where its time went."),
+    "render": ("isochrone.cli.render.group", "Write files for other programs from a fleet.yaml."),
+    "doctor": ("isochrone.cli.doctor.command", "Find settings of this machine that cost latency; fix the safe ones."),
     "simulate": ("isochrone.cli.simulate", "Simulate a fleet: policies, load and failures."),
 }
 

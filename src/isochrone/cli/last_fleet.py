@@ -21,6 +21,8 @@ class LastFleet:
     state: str
     #: URL of its first gateway; "": it has none, or the gateway picks its port.
     gateway: str = ""
+    #: Address of the Ray cluster that its processes run on; "": they run on this machine.
+    ray: str = ""
 
 
 def last_fleet_file() -> Path:
@@ -48,8 +50,8 @@ def remember(fleet: LastFleet) -> bool:
 def last_fleet() -> LastFleet | None:
     try:
         found = json.loads(last_fleet_file().read_text(encoding="utf-8"))
-        # Earlier releases wrote no gateway.
-        gateway = str(found.get("gateway", ""))
-        return LastFleet(str(found["name"]), str(found["api"]), str(found["state"]), gateway)
+        # Earlier releases wrote no gateway and no Ray cluster.
+        later = (str(found.get("gateway", "")), str(found.get("ray", "")))
+        return LastFleet(str(found["name"]), str(found["api"]), str(found["state"]), *later)
     except (OSError, RuntimeError, ValueError, KeyError, TypeError, AttributeError):
         return None

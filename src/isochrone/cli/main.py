@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 import isochrone
+from isochrone.build_info import IS_COMPILED
 from isochrone.cli.commands import CommandsOnDemand
 
 EPILOG = """
@@ -30,7 +31,7 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"isochrone {isochrone.__version__}")
+        typer.echo(f"isochrone {isochrone.__version__} ({'compiled' if IS_COMPILED else 'interpreted'})")
         raise typer.Exit
 
 

@@ -7,10 +7,12 @@ of the store and decides nothing about the fleet: ``supervision`` does.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.state.records import LOCAL
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +27,12 @@ class Running:
     restarts: int
     #: It was asked to stop, and has not ended yet.
     stopping: bool = False
+    #: Address of its machine; "": this machine.
+    host: str = ""
+    #: Whether the engine gets answers from its machine. If not, the process may run all the same.
+    reachable: bool = True
+    #: Why it has no machine yet; "": it has one.
+    waits: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,14 +45,21 @@ class Exit:
     status: int
     #: Seconds until it is restarted; None: it was asked to stop.
     again_in: float | None
+    #: How it ended, if that says more than the status.
+    reason: str = ""
 
     @property
     def how(self) -> str:
+        if self.reason:
+            return self.reason
         return f"was ended by signal {-self.status}" if self.status < 0 else f"ended with status {self.status}"
 
 
 class Engine(ABC):
     """One object per supervisor; all methods are called from its event loop."""
+
+    #: As in ``isochrone up --engine`` and in the fleet record.
+    name: ClassVar[str] = LOCAL
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[Exit], None]] = []
@@ -56,6 +71,10 @@ class Engine(ABC):
     def _notify(self, ended: Exit) -> None:
         for listener in self._listeners:
             listener(ended)
+
+    async def open(self) -> None:
+        """Adopt the processes that already run. By default there are none."""
+        return
 
     @abstractmethod
     async def start(self, spec: ProcessSpec) -> None:
@@ -70,6 +89,22 @@ class Engine(ABC):
 
     @abstractmethod
     def running(self) -> dict[str, Running]: ...
+
+    @abstractmethod
+    def last_lines(self, name: str, count: int) -> Sequence[str]:
+        """The last lines of a process's log, which may say why it died."""
+
+    @abstractmethod
+    def log_place(self, name: str) -> str:
+        """Where a process's log is."""
+
+    @abstractmethod
+    def may_run(self, name: str, pid: int) -> bool:
+        """Whether the process of that name and pid, which an earlier supervisor started, may still run."""
+
+    async def replace(self, name: str) -> None:
+        """Start a process again on another machine: its own is lost. Only engines that choose machines can."""
+        return
 
     @abstractmethod
     async def close(self) -> None:

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from isochrone.control.fleet.bundled import write_bundled
 from isochrone.control.fleet.file import lost_versions, read_file
 from isochrone.control.fleet.local_ports import FREE, fixed_ports, port_problems
@@ -26,11 +28,11 @@ from isochrone.control.fleet.spec import Fleet
 from isochrone.control.requests.decisions import RequestContext
 from isochrone.control.requests.fleet import apply_fleet
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import FleetRecord
+from isochrone.control.state.records import BY_ADDRESS, KUBERNETES, LOCAL, FleetRecord, encode
 from isochrone.control.state.view import View
 from isochrone.errors import AlreadyExists, ConfigError, Unavailable
 from isochrone.settings.problems import SettingsError, settings_error
-from isochrone.store.base import Store
+from isochrone.store.base import Put, Store
 from isochrone.store.etcd.address import PASSWORD_VARIABLE, split_password
 
 #: The author of a file that ``isochrone up`` applies.
@@ -38,6 +40,8 @@ _WHO = "isochrone up"
 #: Seconds to wait for ports that the processes of an earlier supervisor may be about to release.
 _PORT_SECONDS = 3.0
 _ATTEMPTS = 10
+#: Processes that an error names.
+_NAMED = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,30 +131,56 @@ async def record_of(
     launch: Launch,
     agreed: bool = False,
     check: Callable[[FleetRecord, str], Awaitable[None]] | None = None,
+    engine: str = LOCAL,
 ) -> tuple[FleetRecord, FleetRecord | None]:
     """The fleet record, written if need be, and the one before it. Raise ``StoreUnavailable``.
 
     ``agreed``: the user agrees to everything that the file takes away. ``check`` may reject the record before it is
-    written.
+    written. ``engine``: the one that runs the processes from now on; ``ConfigError`` if another one still does.
     """
     keys = Keys(launch.fleet.name)
     for _ in range(_ATTEMPTS):
         view = View(keys, (await store.list(keys.prefix)).entries)
         before = view.fleet
+        _check_engine(view, engine)
         if before is not None and (not launch.applies or _is_applied(before, launch)):
+            record = msgspec.structs.replace(before, engine=engine)
             if check is not None:
-                await check(before, launch.where)
-            return before, before
+                await check(record, launch.where)
+            if record == before:
+                return before, before
+            written = await store.transact((view.unchanged(keys.fleet),), (Put(keys.fleet, encode(record)),))
+            if written.succeeded:
+                return record, before
+            continue
         # A missing model or version is reported now, not by a rollout that fails later.
         file = read_file(launch.text, launch.where, launch.directory)
         lost = lost_versions(file, before, view.assignments)
         context = RequestContext(_WHO, time.time(), secrets.token_hex(4))
-        decision = apply_fleet(view, file, context, agreed=agreed, lost=lost)
+        decision = apply_fleet(view, file, context, agreed=agreed, lost=lost, engine=engine)
         if check is not None:
             await check(decision.answer.record, launch.where)
         if not decision.operations or (await store.transact(decision.compares, decision.operations)).succeeded:
             return decision.answer.record, before
     raise Unavailable(f"the fleet record changed {_ATTEMPTS} times while the file was applied; try again")
+
+
+def _check_engine(view: View, engine: str) -> None:
+    """The supervisor of the other engine would follow the record, and so would the plans of the controllers."""
+    before = view.fleet
+    if before is None or before.engine == engine:
+        return
+    workers = [name for name, record in view.workers.items() if record.incarnation != BY_ADDRESS]
+    if names := [*view.gateways, *workers]:
+        named = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        command = f"with Ctrl-C in its 'isochrone up --engine {before.engine}'"
+        how = "by deleting its pods" if before.engine == KUBERNETES else command
+        raise ConfigError(
+            "--engine",
+            "name",
+            f"{before.engine}, which runs {named} of this fleet (to change the engine, stop the fleet first, {how})",
+            engine,
+        )
 
 
 def _is_applied(record: FleetRecord, launch: Launch) -> bool:

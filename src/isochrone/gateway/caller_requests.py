@@ -7,7 +7,7 @@ calls the attempt, which passes events on to the shell.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Protocol, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from isochrone.clock import now_ns
 from isochrone.errors import IsochroneError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from isochrone.gateway.evaluation.sampling import Samples
     from isochrone.gateway.fleet.replica_set import ReplicaSet
     from isochrone.gateway.fleet.served_model import ServedModel
+    from isochrone.gateway.gateway import Gateway
     from isochrone.gateway.replicas import Replica
     from isochrone.gateway.upstream.connections import Sent
     from isochrone.wire.exchange import Exchange
@@ -30,21 +31,13 @@ if TYPE_CHECKING:
 STREAM_BYTES = 256 * 1024
 
 
-class Events(Protocol):
-    """The part of the gateway's shell that hears of requests and their attempts."""
-
-    def answered(self, attempt: UpstreamAttempt) -> None: ...
-
-    def lost(self, attempt: UpstreamAttempt, error: IsochroneError) -> None: ...
-
-    def cancelled(self, request: CallerRequest) -> None: ...
-
-
 class UpstreamAttempt(Attempt):
-    """One sending of a request, and the receiver of its answer."""
+    """One sending of a request, and the receiver of its answer.
 
-    request: CallerRequest
-    sent: Sent | None = None
+    Its request is a ``CallerRequest``. Each method says so: mypyc does not let a subclass narrow an attribute.
+    """
+
+    sent: Sent | None
     status = 0
     headers: Headers = ()
     #: Those of an HTTP answer that go back to the caller, where such an answer has come before.
@@ -56,13 +49,14 @@ class UpstreamAttempt(Attempt):
         self.streaming = self.over = self.asks = False
         #: An HTTP request on an HTTP/2 connection that many share.
         self.shared = False
-        self.request = request  # type: ignore[assignment]
+        self.request = request
         self.replica_set = replica_set
         self.replica = replica
         self.sent_at = now
         replica.endpoint.in_flight += 1
         replica.sent_since += 1
         self.load = replica.in_flight = replica.in_flight + 1
+        self.sent = None
         self.body: list[Buffer] = []
         self.size = 0
 
@@ -77,18 +71,20 @@ class UpstreamAttempt(Attempt):
         self.headers = headers
 
     def data(self, data: Buffer) -> None:
+        request: CallerRequest = self.request  # type: ignore[assignment]
         if self.streaming:
             self.replica.endpoint.heard_at = now_ns()
-            self.request.pass_on(self, data)
+            request.pass_on(self, data)
             return
         self.body.append(data)
         self.size += len(data)
-        if self.size > STREAM_BYTES or self.request.streams_answer(self):
-            self.request.begin_streaming(self)
+        if self.size > STREAM_BYTES or request.streams_answer(self):
+            request.begin_streaming(self)
 
     def complete(self, trailers: Headers) -> None:
         self.trailers = trailers
-        self.request.gateway.answered(self)
+        request: CallerRequest = self.request  # type: ignore[assignment]
+        request.gateway.answered(self)
 
     def whole(self, status: int, headers: Headers, data: Buffer, trailers: Headers) -> None:
         """The three above in one: most answers come in one piece."""
@@ -97,10 +93,12 @@ class UpstreamAttempt(Attempt):
         self.body.append(data)
         self.size = len(data)
         self.trailers = trailers
-        self.request.gateway.answered(self)
+        request: CallerRequest = self.request  # type: ignore[assignment]
+        request.gateway.answered(self)
 
     def failed(self, error: IsochroneError) -> None:
-        self.request.gateway.lost(self, error)
+        request: CallerRequest = self.request  # type: ignore[assignment]
+        request.gateway.lost(self, error)
 
 
 class CallerRequest(Request, ABC):
@@ -108,7 +106,7 @@ class CallerRequest(Request, ABC):
 
     attempt_type: ClassVar[type[Attempt]] = UpstreamAttempt
 
-    gateway: Events
+    gateway: Gateway
     exchange: Exchange
 
     @property

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import structlog
@@ -23,12 +24,13 @@ from isochrone.gateway.fleet.fleet import Fleet
 from isochrone.gateway.fleet.member import Member
 from isochrone.gateway.fleet.mismatches import Mismatches
 from isochrone.gateway.garbage import ReplicaFreezer
+from isochrone.gateway.housekeeping import Housekeeping, Steps, finished, in_turns
 from isochrone.gateway.monitoring.indexes import Indexes
 from isochrone.gateway.monitoring.monitor import Monitor, MonitorRules, is_alive
 from isochrone.gateway.monitoring.probes import probe
 from isochrone.gateway.replicas import Endpoint
 from isochrone.gateway.requests.instructions import Do, Instruction
-from isochrone.gateway.requests.machine import Destination, RequestMachine
+from isochrone.gateway.requests.machine import CheckedLoss, Destination, RequestMachine
 from isochrone.gateway.requests.outcomes import Outcome
 from isochrone.gateway.requests.request import Request
 from isochrone.gateway.requests.suspected import ADVICE, Quarantining
@@ -42,18 +44,22 @@ from isochrone.settings.wire_limits import WireLimits
 if TYPE_CHECKING:
     from isochrone.gateway.caller_requests import CallerRequest, CallerStream, UpstreamAttempt
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Seconds between sweeps over what is under way, and between looks whether anything is.
 _SWEEP = 0.002
 _IDLE_SWEEP = 0.01
 #: Seconds between looks whether models are outdated that no request has asked for.
 _SETTLE = 0.02
-_REFRESH_NS = 100 * MILLISECOND
+#: Seconds between two ticks of the fleet.
+_REFRESH = 0.1
 #: Requests given up or hedged in one turn of the loop: some 50 µs each.
 _DUE_PER_TURN = 16
-#: Models looked at in one turn of the loop: some 1 µs each.
-_LOOKED_AT_PER_TURN = 256
+#: Requests that leave a lost endpoint in one turn, and the time after which no further one does: one takes 50 µs, where
+#: a model of many replicas is looked at first 0.5 ms. And requests in flight that are searched for them: 0.3 µs each.
+_LEAVING_PER_TURN, _LEAVING_NS, _SEARCHED_PER_TURN = 16, MILLISECOND // 2, 1024
+#: Models looked at in one turn of the loop: some 4 µs each; one that is rebuilt first takes as long as many others.
+_LOOKED_AT_PER_TURN, _REBUILT = 64, 32
 #: The index of a worker of which none is known.
 _NOTHING: Mapping[str, Mapping[str, str]] = {}
 #: Workers asked for their index at a time, how often that is done at most, and seconds after which one that hangs no
@@ -103,9 +109,11 @@ class Gateway:
         self.draining = False
         self._monitoring = monitoring or MonitorRules()
         self._monitors: dict[str, Monitor] = {}
-        self._indexes = Indexes()
         self._mismatches = Mismatches()
         self._freezer = ReplicaFreezer()
+        #: What may be long is done here, a step per turn of the loop.
+        self.housekeeping = Housekeeping()
+        self._indexes = Indexes(self.housekeeping)
         #: By source: what it last named.
         self._named: dict[str, tuple[Upstream, ...]] = {}
         self._tasks = BackgroundTasks()
@@ -122,9 +130,11 @@ class Gateway:
             monitor = self._monitors.pop(member.upstream.address)
             self._freezer.left()
             self._tasks.start(self._retire(member, monitor))
-        for member in new:
+        for number, member in enumerate(new):
+            # One after the other: a pool that joins must not be asked in one turn of the loop.
+            delay = number / self._monitoring.most_per_second
             self._monitors[member.upstream.address] = Monitor(
-                member, self.fleet, self._monitoring, self._member_lost, self._indexes
+                member, self.fleet, self._monitoring, self._member_lost, self._indexes, delay
             )
         self.outliers.endpoints_changed((member.endpoint for member in self.fleet.members.values()), self.clock())
         if new or gone:
@@ -174,7 +184,24 @@ class Gateway:
             monitor.look_soon(now)
 
     def _member_lost(self, member: Member) -> None:
-        self.execute(self.machine.endpoint_lost(member.endpoint, self.clock()))
+        # It is not healthy any more, so nothing is placed there from now on; what it has may be long to move.
+        if member.endpoint.in_flight:
+            self._tasks.start(in_turns(self._leave(member.endpoint, self.clock())))
+
+    def _leave(self, endpoint: Endpoint, lost_at: int) -> Steps[None]:
+        """Requests in flight at an endpoint that was lost go elsewhere where they may."""
+        machine = self.machine
+        left, began = 0, self.clock()
+        for number, request in enumerate(list(machine.open), 1):
+            if not request.over and machine.is_at(request, endpoint, lost_at):
+                if left >= _LEAVING_PER_TURN or self.clock() - began > _LEAVING_NS:
+                    yield
+                    left, began = 0, self.clock()
+                self._guarded(request, partial(machine.leave_lost, request, endpoint, lost_at, self.clock()))
+                left += 1
+            if not number % _SEARCHED_PER_TURN:
+                yield
+                left, began = 0, self.clock()
 
     # Events.
 
@@ -200,7 +227,7 @@ class Gateway:
         """An endpoint's answer is whole."""
         if attempt.over:
             return
-        request = attempt.request
+        request: CallerRequest = attempt.request  # type: ignore[assignment]
         outcome = request.outcome(attempt)
         if outcome is _FOREIGN:
             self.answered_foreign(attempt)
@@ -274,13 +301,13 @@ class Gateway:
         except Exception as error:
             log.error("a caller could not be cut off", exc_info=error)
 
-    def _execute_rare(self, do: Do, request: CallerRequest, subject: Any) -> None:
+    def _execute_rare(self, do: Do, request: CallerRequest | None, subject: Any) -> None:
         if do is Do.PROBE:
             probe(self.fleet, subject, self.clock())
         elif do is Do.LOOK:
             self.look_at(subject.address, self.clock())
         elif do is Do.COPY:
-            self._copy(request, subject)
+            self._copy(cast("CallerRequest", request), subject)
         elif do is Do.FOREIGN:
             self._foreign_answer(subject.replica.endpoint, subject.foreign)
         elif do is Do.CHECK:
@@ -312,7 +339,20 @@ class Gateway:
         except Exception as error:
             # Requests that wait for the result must not wait for ever.
             log.error("checking a worker failed unexpectedly", worker=endpoint.address, exc_info=error)
-        self.execute(self.machine.checked(endpoint, lives, self.clock()))
+        instructions, losses = self.machine.take_check(endpoint, lives, self.clock())
+        self.execute(instructions)
+        await in_turns(self._go_on(losses))
+        self.execute(self.machine.pump(self.clock()))
+
+    def _go_on(self, losses: Sequence[CheckedLoss]) -> Steps[None]:
+        """Requests whose connections broke are sent again, or given up."""
+        left, began = 0, self.clock()
+        for loss in losses:
+            if left >= _LEAVING_PER_TURN or self.clock() - began > _LEAVING_NS:
+                yield
+                left, began = 0, self.clock()
+            self._guarded(loss.loss.request, partial(self.machine.go_on, loss, self.clock()))
+            left += 1
 
     def _process_gone(self, endpoint: Endpoint) -> None:
         log.warning("a worker's process is gone", worker=endpoint.address)
@@ -372,39 +412,53 @@ class Gateway:
 
     def unserved(self) -> dict[str, str]:
         """Committed models of which a request would not be answered now, and why."""
-        found: dict[str, str] = {}
-        for _ in self._find_unserved(found):
-            pass
-        return found
+        return finished(self._find_unserved())
 
     async def find_unserved(self) -> dict[str, str]:
         """The same, in turns of the loop."""
-        found: dict[str, str] = {}
-        await _in_turns(self._find_unserved(found))
-        return found
+        return await self.housekeeping.do(self._find_unserved())
 
-    def _find_unserved(self, found: dict[str, str]) -> Iterator[None]:
-        for number, name in enumerate(list(self.fleet.committed), 1):
+    def _find_unserved(self) -> Steps[dict[str, str]]:
+        found: dict[str, str] = {}
+        looked = 0
+        for name in list(self.fleet.committed):
             try:
                 served = self.fleet.model(name)
             except NotFound:
                 continue  # more models than a gateway serves, or not committed any more
+            looked += _REBUILT if served.outdated else 1
             reason = served.unserved(served.current)
             if reason:
                 found[name] = reason
-            if not number % _LOOKED_AT_PER_TURN:
+            if looked >= _LOOKED_AT_PER_TURN:
+                looked = 0
                 yield
+        return found
 
     def worker_faults(self) -> dict[str, str]:
         """By address: workers that get no requests now, or none for some models, and why."""
+        return finished(self._find_worker_faults())
+
+    async def find_worker_faults(self) -> dict[str, str]:
+        """The same, in turns of the loop."""
+        return await self.housekeeping.do(self._find_worker_faults())
+
+    def _find_worker_faults(self) -> Steps[dict[str, str]]:
         now = self.clock()
-        found = {}
-        for address, member in self.fleet.members.items():
+        found: dict[str, str] = {}
+        for address, member in list(self.fleet.members.items()):
             if member.fault:
                 found[address] = member.fault
-            elif member.endpoint.ejected_until > now:
+                continue
+            if member.endpoint.ejected_until > now:
                 found[address] = "left out as an outlier: it fails or is slow beside the others"
-            elif differs := self._mismatches.of(member.serves or _NOTHING, self.fleet.committed):
+                continue
+            serves = member.serves or _NOTHING
+            if not self._mismatches.knows(serves, self.fleet.committed):
+                # Every model of an index is compared: some 0.5 ms where there are a thousand.
+                yield
+            differs = self._mismatches.of(serves, self.fleet.committed)
+            if differs:
                 found[address] = differs
         return found
 
@@ -429,21 +483,24 @@ class Gateway:
 
     async def run(self) -> None:
         """What happens by the clock, until cancelled."""
-        await asyncio.gather(self._keep_sweeping(), self._keep_settled())
+        await asyncio.gather(self._keep_sweeping(), self._keep_refreshed(), self._keep_settled())
 
     async def _keep_sweeping(self) -> None:
-        refreshed = outliers_at = self.clock()
+        outliers_at = self.clock()
         while True:
             await self._pause()
             now = self.clock()
-            await _in_turns(self._sweep(now))
-            if now - refreshed >= _REFRESH_NS:
-                refreshed = now
-                await _in_turns(self.fleet.tick(now))
-                self.execute(self.machine.sweep(self.clock()))
+            await in_turns(self._sweep(now))
             if now - outliers_at >= SECOND:
                 outliers_at = now
                 self.judge(now)
+
+    async def _keep_refreshed(self) -> None:
+        # Apart from the sweep: where there are thousands of models it takes many turns, and deadlines must not wait.
+        while True:
+            await asyncio.sleep(_REFRESH)
+            await self.housekeeping.do(self.fleet.tick(self.clock()))
+            self.execute(self.machine.sweep(self.clock()))
 
     async def _keep_settled(self) -> None:
         while True:
@@ -453,9 +510,12 @@ class Gateway:
 
     async def settle(self) -> None:
         """Bring every model up to date with what is known of the endpoints and with what is committed."""
+        await self.housekeeping.do(self._settle())
+
+    def _settle(self) -> Steps[None]:
         for _ in self.fleet.settle():
             self._freezer.made(self.fleet.endpoint_changes.replicas_made)
-            await asyncio.sleep(0)
+            yield
 
     def sweep(self, now: int) -> None:
         """Every few ms: requests that are due."""
@@ -510,8 +570,11 @@ class Gateway:
             self.resting.set_result(None)
 
     def _due(self, request: Request, now: int) -> None:
+        self._guarded(request, partial(self.machine.due, request, now))
+
+    def _guarded(self, request: Request, event: Callable[[], list[Instruction]]) -> None:
         try:
-            self.execute(self.machine.due(request, now))
+            self.execute(event())
         except Exception as error:
             # A fault of ours with one request must not end the sweep: all others' deadlines hang on it.
             log.error("a request failed unexpectedly", exc_info=error)
@@ -533,11 +596,6 @@ class Gateway:
             self.execute(self.machine.cancelled(request, self.clock()))
         self._tasks.cancel()
         await asyncio.gather(*(monitor.stop() for monitor in self._monitors.values()))
+        await self._indexes.close()
         for member in self.fleet.members.values():
             member.close()
-
-
-async def _in_turns(steps: Iterator[None]) -> None:
-    """Do the steps, each in a turn of the loop of its own."""
-    for _ in steps:
-        await asyncio.sleep(0)

@@ -19,7 +19,7 @@ from isochrone.multiprocess.running import run_group
 from isochrone.multiprocess.serving import ProcessInGroup
 from isochrone.multiprocess.supervision.ports import PortInUse, reserve
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 _REFRESH_SECONDS = 3.0
 #: Makes the link of process N to a fleet.

@@ -15,7 +15,7 @@ from isochrone.multiprocess.supervision.child import name_in_logs
 from isochrone.multiprocess.supervision.restarts import START_FAILED
 from isochrone.multiprocess.supervision.supervisor import Supervisor
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 
 def run_group(

@@ -18,7 +18,7 @@ from isochrone.multiprocess.group.group import ProcessGroup
 from isochrone.multiprocess.group.sharing import memory
 from isochrone.protocol.service import InferenceService
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 _BEAT = 0.1
 #: Seconds for the record's calls, which may load models.

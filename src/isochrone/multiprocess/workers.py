@@ -16,7 +16,7 @@ from isochrone.multiprocess.supervision.preload import preload
 from isochrone.observe.logs import Settings as LogSettings
 from isochrone.worker.server import ServeSettings, StartFailed, Worker
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 
 def run_workers(

@@ -1,6 +1,6 @@
 """Logs: one line per event, as key=value pairs or as JSON, with times in UTC.
 
-The command line configures logging once; every module uses ``structlog.get_logger()``. Records of the standard
+The command line configures logging once; every module uses ``structlog.get_logger(__name__)``. Records of the standard
 library's logging have the same format. Successful requests are not logged below verbose level 2: writing to a terminal
 or a pipe can block the event loop.
 

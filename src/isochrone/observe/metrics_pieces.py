@@ -44,7 +44,14 @@ class MetricsPieces:
             texts.append(_without_comments(text) if texts else text)
 
     def page(self) -> bytes:
-        return b"".join(text for texts in self._texts.values() for text in texts) + self._end
+        return b"".join(self.families())
+
+    def families(self) -> Iterator[bytes]:
+        """The text of each family in turn, and the end: to put a page of many pieces together step by step."""
+        for texts in self._texts.values():
+            yield b"".join(texts)
+        if self._end:
+            yield self._end
 
 
 def _without_comments(text: bytes) -> bytes:

@@ -6,7 +6,6 @@ pass through it and pay nothing.
 
 from __future__ import annotations
 
-import copy
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -39,7 +38,7 @@ class WithHeaders:
     def infer(self, request: InferRequest) -> None:
         plan = self._plans.get(request.plan)
         if plan is None:
-            plan = copy.copy(request.plan)
+            plan = request.plan.copy()
             plan.parameters = {**plan.parameters, **self._parameters}
             plan.checked_by = None
             if len(self._plans) >= _MAX_PLANS:

@@ -9,7 +9,7 @@ task in between.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from isochrone.clock import NEVER
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from isochrone.errors import IsochroneError
 
-    Tensor = np.ndarray[Any, np.dtype[Any]]
-    Tensors = dict[str, Tensor]
+    Tensor: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+    Tensors: TypeAlias = dict[str, Tensor]
 
 #: The types of a request parameter, in either transport.
 Parameter = bool | int | float | str
@@ -95,15 +95,34 @@ class Plan:
         #: Of a request to an ensemble: the plans of its steps, memoised like this one.
         self.step_plans: dict[object, Plan] | None = None
 
+    def copy(self) -> Plan:
+        """Another plan that says the same."""
+        other = Plan(self.model_name, self.model_version, self.inputs, self.outputs)
+        self._copy_fields_to(other)
+        return other
+
+    def _copy_fields_to(self, other: Plan) -> None:
+        other.parameters = self.parameters
+        other.priority = self.priority
+        other.timeout_ns = self.timeout_ns
+        other.sequence_id = self.sequence_id
+        other.sequence_start = self.sequence_start
+        other.sequence_end = self.sequence_end
+        other.checked_by = self.checked_by
+        other.batch_size = self.batch_size
+        other.shape_key = self.shape_key
+        other.step_plans = self.step_plans
+
 
 class OutputChoice:
     """The form in which the caller requests one output."""
 
     __slots__ = ("binary", "classes", "region", "region_offset", "region_size")
 
-    def __init__(self, binary: bool, classes: int = 0, region: str = "", offset: int = 0, size: int = 0) -> None:
+    def __init__(self, binary: bool, classes: int = 0, region: Any = "", offset: int = 0, size: int = 0) -> None:
         self.binary = binary
         self.classes = classes
+        #: The name of a shared memory region as the caller wrote it, whatever its type; "": none.
         self.region = region
         self.region_offset = offset
         self.region_size = size
@@ -121,11 +140,11 @@ class InferRequest:
     """
 
     #: Whether the caller accepts any number of responses: streams do, unary calls do not.
-    takes_many = False
+    takes_many: ClassVar[bool] = False
 
     __slots__ = (
+        "_cancelled",
         "arrived",
-        "cancelled",
         "compute_end",
         "compute_start",
         "deadline",
@@ -145,8 +164,7 @@ class InferRequest:
         self.inputs = inputs
         #: Absolute instant after which the answer is useless; NEVER: no deadline.
         self.deadline = deadline
-        #: Set by the transport when the caller has disconnected; the request is then dropped before it costs compute.
-        self.cancelled = False
+        self._cancelled = False
         #: The model version that answers; has ``model_version``, ``batched``, ``fixed_size`` and ``signature``.
         self.served_by: Any = None
         self.arrived = arrived
@@ -158,6 +176,18 @@ class InferRequest:
         self.infer_start = 0
         self.infer_end = 0
         self.compute_end = 0
+
+    @property
+    def cancelled(self) -> bool:
+        """Set by the transport when the caller has disconnected; the request is then dropped before it costs compute.
+
+        A property here and in the subclasses: compiled code reads an attribute past the property of a subclass.
+        """
+        return self._cancelled
+
+    @cancelled.setter
+    def cancelled(self, value: bool) -> None:
+        self._cancelled = value
 
     @property
     def stages(self) -> Mapping[str, str] | None:

@@ -152,6 +152,13 @@ def parse_orca_header(value: bytes) -> dict[str, float]:
     raise MalformedRequest(f"load report: expected JSON, TEXT or BIN first, given {form[:40]!r}")
 
 
+def reported_in_flight(value: bytes) -> int | None:
+    """The requests that a worker has not answered yet, by the value of its header; None: it does not say."""
+    report = parse_orca_header(value)
+    found = report.get("in_flight", report.get("named_metrics.in_flight"))
+    return None if found is None else int(found)
+
+
 def parse_orca_json(text: bytes) -> dict[str, float]:
     try:
         message = json.loads(text)

@@ -111,3 +111,8 @@ class SharedMemoryRequest(InferRequest):
     def finish(self) -> None:
         self.release()
         super().finish()
+
+
+def with_shared_memory(request_type: type[InferRequest]) -> type[InferRequest]:
+    """A request of a transport that holds shared memory."""
+    return type(f"SharedMemory{request_type.__name__}", (SharedMemoryRequest, request_type), {})

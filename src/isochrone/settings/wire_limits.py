@@ -9,6 +9,9 @@ from dataclasses import dataclass, fields, replace
 
 KIB = 1024
 MIB = 1024 * 1024
+#: Connections that may wait to be accepted, of one listening socket. The kernel limits it to net.core.somaxconn, which
+#: is this number by default.
+LISTEN_BACKLOG = 4096
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import structlog
 
 from isochrone.store.base import Changes, Compacted, Entry, Snapshot, Store, StoreUnavailable
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Seconds between attempts to list while the store is unavailable: the first pause, which doubles, and the longest.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
@@ -90,6 +90,8 @@ class Mirror:
                 async with contextlib.aclosing(self._store.watch(self.prefix, self.revision)) as watch:  # type: ignore[type-var]
                     async for changes in watch:
                         self._apply(changes)
+                        # A burst of changes is here at once: each is a turn of the loop of its own.
+                        await asyncio.sleep(0)
             except Compacted:
                 # The store is healthy: this copy was too far behind.
                 pass

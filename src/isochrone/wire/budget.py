@@ -47,7 +47,7 @@ class MemoryBudget:
 
 
 #: For client connections: the bytes that a gateway sends to workers are already counted for its callers.
-UNACCOUNTED = MemoryBudget(1 << 62)
+UNACCOUNTED = MemoryBudget((1 << 62) - 1)
 
 
 class Share:

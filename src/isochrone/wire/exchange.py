@@ -8,7 +8,7 @@ shared by requests, and ``Head.route`` keeps everything that upper layers derive
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 Header = tuple[bytes, bytes]
 Headers = tuple[Header, ...]
@@ -141,7 +141,7 @@ class Route:
     """The handler of requests with one message head."""
 
     #: True: ``open`` is called after the head; False: ``handle`` is called after the body.
-    streaming = False
+    streaming: ClassVar[bool] = False
 
     def handle(self, exchange: Exchange) -> None:
         raise NotImplementedError

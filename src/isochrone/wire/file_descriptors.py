@@ -15,7 +15,7 @@ import structlog
 from isochrone.clock import now_ns
 from isochrone.observe.logs import Sparing
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: One line per minute for the whole process.
 _sparing = Sparing()

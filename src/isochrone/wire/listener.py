@@ -13,7 +13,7 @@ from typing import cast
 
 import msgspec
 
-from isochrone.settings.wire_limits import WireLimits
+from isochrone.settings.wire_limits import LISTEN_BACKLOG, WireLimits
 from isochrone.wire.budget import MemoryBudget
 from isochrone.wire.exchange import Application, Headers
 from isochrone.wire.file_descriptors import warn_if_exhausted
@@ -76,7 +76,7 @@ class Listener:
             host,
             port,
             ssl=self.tls,
-            backlog=4096,
+            backlog=LISTEN_BACKLOG,
             reuse_port=reuse_port or None,
             start_serving=accepting,
         )

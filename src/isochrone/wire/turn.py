@@ -17,7 +17,7 @@ import structlog
 from isochrone.clock import now_ns
 from isochrone.wire.exchange import Buffer
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: If another connection's bytes arrive within this time of the last answer, several connections are ready in this turn.
 _BURST_NS = 10_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import structlog
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from isochrone.worker.statistics import ModelStatistics
 
 
-_log = structlog.get_logger()
+_log = structlog.get_logger(__name__)
 
 
 class RequestWrapper(InferRequest):
@@ -37,10 +37,7 @@ class RequestWrapper(InferRequest):
 
     @cancelled.setter
     def cancelled(self, value: bool) -> None:
-        # InferRequest.__init__ sets it before the original is known.
-        original: Any = getattr(self, "_original", None)
-        if original is not None:
-            original.cancelled = value
+        self._original.cancelled = value
 
     @property
     def stages(self) -> Mapping[str, str] | None:
@@ -156,4 +153,4 @@ class LoggedStream(LoggedRequest):
 
     __slots__ = ()
 
-    takes_many = True
+    takes_many: ClassVar[bool] = True

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from copy import copy
 from typing import TYPE_CHECKING, Protocol
 
 from isochrone.clock import now_ns
@@ -16,7 +15,7 @@ from isochrone.worker.request_wrappers import CachingRequest
 from isochrone.worker.response_cache import ResponseCache, response_key
 
 if TYPE_CHECKING:
-    from isochrone.models.repository.repository import ModelDescription
+    from isochrone.models.repository.description import ModelDescription
     from isochrone.protocol.messages import InferRequest, Plan
     from isochrone.worker.execution.watchdog import InlineWatchdog
     from isochrone.worker.statistics import ModelStatistics
@@ -113,7 +112,7 @@ class ServedVersion:
     def _own(plan: Plan) -> Plan:
         """The plan itself, or a copy while requests of another version may still use it."""
         other = plan.checked_by
-        return copy(plan) if isinstance(other, ServedVersion) and other.in_flight else plan
+        return plan.copy() if isinstance(other, ServedVersion) and other.in_flight else plan
 
     def _check(self, plan: Plan) -> None:
         plan.batch_size = self.signature.check(plan.inputs, plan.outputs)

@@ -19,10 +19,13 @@ from typing import Protocol
 
 import structlog
 
+from isochrone.build_info import IS_COMPILED
 from isochrone.clock import now_ns
-from isochrone.errors import IsochroneError, NotFound
+from isochrone.errors import FetchFailed, IsochroneError, NotFound
 from isochrone.models.repository.layout import EXPECTED
 from isochrone.models.repository.repository import Repository
+from isochrone.models.sources.cache.cache import ModelCache
+from isochrone.models.sources.locations import Location
 from isochrone.observe.logs import Settings as LogSettings
 from isochrone.observe.metrics import Exposition
 from isochrone.observe.snapshot import ServerSnapshot
@@ -39,7 +42,7 @@ from isochrone.worker.catalog.load_settings import LoadSettings
 from isochrone.worker.response_cache import ResponseCache
 from isochrone.worker.service import WorkerService
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: The longest time that a thread waits for the interpreter; the default of 5 ms would add to tail latency.
 _SWITCH_INTERVAL = 0.0001
@@ -50,7 +53,11 @@ _TICK = 0.1
 class ServeSettings:
     """Settings of ``isochrone serve``, named after Triton's flags where it has them."""
 
-    repositories: tuple[Path, ...]
+    repositories: tuple[Location, ...]
+    #: The directory of fetched models; None: no repository is remote.
+    model_cache: Path | None = None
+    #: Bytes of it; None: 64 GiB or 80 % of the space on its disk, whichever is less.
+    model_cache_bytes: int | None = None
     host: str = "0.0.0.0"
     #: None: not served. 0: any free port.
     http_port: int | None = 8000
@@ -156,6 +163,7 @@ class Worker:
             loading.config_name,
             loading.assumed_batch_sizes,
             namespacing=loading.namespacing,
+            cache=ModelCache(settings.model_cache, settings.model_cache_bytes) if settings.model_cache else None,
         )
         self.catalog = Catalog(repository, cache, settings.exit_timeout, loading)
         self.service = WorkerService(
@@ -225,7 +233,7 @@ class Worker:
         for listener in self._reserved:
             await listener.accept()
         if self._group is None:
-            log.info("ready", **self.ports)
+            log.info("ready", compiled=IS_COMPILED, **self.ports)
         else:
             self._group.ready()
         for companion in self._companions:
@@ -272,6 +280,12 @@ class Worker:
         settings = self.settings
         try:
             entries = await self.catalog.scan()
+        except FetchFailed as error:
+            if settings.control_mode != "explicit" or settings.load_models:
+                raise StartFailed(str(error)) from None
+            # A fleet's worker says for each model why it cannot be loaded, and loads it when the store is back.
+            log.error("the models cannot be listed", error=str(error))
+            return
         except IsochroneError as error:
             raise StartFailed(str(error)) from None
         if not entries:
@@ -322,6 +336,7 @@ class Worker:
             if problem is not None:
                 log.error("a companion of the worker failed to stop", error=str(problem))
         self.service.begin_stop()
+        self.catalog.repository.close()
         if self._group is not None:
             self._group.stopping()
         if not quiet:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from isochrone.protocol.orca import LoadReport
     from isochrone.worker.catalog.catalog import Catalog
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 _EXTENSIONS = (
     "classification",
@@ -81,6 +81,12 @@ class WorkerService(InferenceService):
     # The hot path.
 
     def infer(self, request: InferRequest) -> None:
+        if self._logs_requests:
+            self._infer_and_log(request)
+        else:
+            self._infer(request)
+
+    def _infer(self, request: InferRequest) -> None:
         plan = request.plan
         served = self._served(plan.key)
         if served is None:
@@ -90,20 +96,16 @@ class WorkerService(InferenceService):
         served.submit(request)
 
     def _infer_and_log(self, request: InferRequest) -> None:
-        """Replaces ``infer`` at verbose level 2 and above."""
+        """At verbose level 2 and above."""
         logged = (LoggedStream if request.takes_many else LoggedRequest)(request)
         try:
-            type(self).infer(self, logged)
+            self._infer(logged)
         except IsochroneError as error:
             logged.log(error.code, error=str(error))
             raise
 
     def _apply_verbosity(self) -> None:
-        # Replaces the method, so that the level costs nothing per request.
-        if int(self._log_settings.current()["log_verbose_level"]) >= REQUEST_LINES:
-            self.__dict__["infer"] = self._infer_and_log
-        else:
-            self.__dict__.pop("infer", None)
+        self._logs_requests = int(self._log_settings.current()["log_verbose_level"]) >= REQUEST_LINES
 
     # Metadata of models.
 

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import runpy
+import socket
+import struct
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -60,6 +63,36 @@ def test_a_certificate_of_an_unknown_authority_is_not_trusted(url: str) -> None:
 def test_a_server_that_asks_for_a_certificate_gets_one_or_the_error_says_so(url: str) -> None:
     result = infer(url, "--ca", CERTIFICATE)
     assert result.exit_code == 1
+    assert "--cert and --key" in result.output
+
+
+@pytest.fixture
+def resetting_port() -> Iterator[int]:
+    """Of a server that resets each connection, as one may whose client shows no certificate."""
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            connection.recv(1)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield listener.getsockname()[1]
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join()
+
+
+@pytest.mark.parametrize("scheme", ["https", "grpcs"])
+def test_a_server_that_resets_connections_may_miss_a_certificate(resetting_port: int, scheme: str) -> None:
+    result = infer(f"{scheme}://127.0.0.1:{resetting_port}", "--ca", CERTIFICATE)
+    assert result.exit_code == 1
+    assert "no TLS connection" in result.output
     assert "--cert and --key" in result.output
 
 

@@ -252,6 +252,14 @@ def test_what_would_not_be_answered_is_shown_with_its_reason() -> None:
     assert "the record /rollouts/r1 cannot be read and is skipped: no JSON" in shown
 
 
+def test_what_a_worker_cannot_load_is_shown() -> None:
+    failures = {"detector": "version 2: s3://b: cannot list its files", "tracker": "version 1: x"}
+    worker = WorkerStatus("cpu-1", "h:1", "", "cpu", "", "", "isochrone", False, 0.0, load_failures=failures)
+    status = msgspec.structs.replace(a_status(), workers=(worker,))
+    shown = " ".join(printed(status_view.picture(status, 100.0)).split())
+    assert "cannot load detector version 2: s3://b: cannot list its files (and 1 more model)" in shown
+
+
 def test_what_a_gateway_says_while_the_epoch_is_lost_is_marked() -> None:
     known = ModelStatus("detector", "1", "d", "", None, (), ("cpu",), "serving", "", according_to="gw-1")
     status = msgspec.structs.replace(a_status(), models=(known,))

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from isochrone.control.agents import gateway_records
+from isochrone.control.agents import gateway_link, gateway_records
 from isochrone.control.agents.gateway_link import GatewayLink
 from isochrone.control.agents.gateway_registration import NameTaken
 from isochrone.control.agents.link_rules import LinkRules
@@ -351,4 +351,112 @@ def test_what_would_not_be_answered_is_in_its_record(tmp_path: Path) -> None:
             await until(lambda: "127.0.0.1:1" in led.registered.workers)
             assert "127.0.0.1:1" in led.registered.unserved["m"]
 
+    run(scenario, tmp_path)
+
+
+# Long changes.
+
+
+def many(number: int, version: str) -> EpochRecord:
+    return EpochRecord(number, {f"m{each}": Assignment(version) for each in range(3000)})
+
+
+@pytest.mark.interpreted
+def test_a_switch_ends_with_its_epoch_however_long_that_is(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            await led.put(KEYS.epoch, many(1, "1"))
+            await until(lambda: led.gateway.fleet.epoch == 1)
+            await led.put(KEYS.switch, SwitchRecord("r.1", HOLDING, ("m1",), 1))
+            await until(lambda: led.gateway.fleet.holding)
+            released: list[tuple[int, str]] = []
+            release = led.gateway.release
+
+            def releasing() -> int:
+                commitment = led.gateway.fleet.committed["m1"]
+                released.append((led.gateway.fleet.epoch, commitment.version))
+                return release()
+
+            led.gateway.release = releasing  # type: ignore[method-assign]
+            outcome = await led.store.transact((), (Put(KEYS.epoch, encode(many(2, "2"))), Delete(KEYS.switch)))
+            await led.link.mirror.catch_up(outcome.revision)
+            await until(lambda: released)
+            assert released == [(2, "2")]
+
+    run(scenario, tmp_path)
+
+
+def test_changes_are_applied_in_the_order_of_the_store(tmp_path: Path) -> None:
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            committed: list[int] = []
+            commit = led.gateway.fleet.commit
+
+            def committing(epoch: int, *arguments: Any) -> None:
+                committed.append(epoch)
+                commit(epoch, *arguments)
+
+            led.gateway.fleet.commit = committing  # type: ignore[method-assign]
+            for number in range(1, 6):
+                # Each is long, and the next one comes before it is applied.
+                await led.store.transact((), (Put(KEYS.epoch, encode(many(number, str(number)))),))
+            await until(lambda: led.gateway.fleet.epoch == 5)
+            assert committed == sorted(committed)
+            assert {each.version for each in led.gateway.fleet.committed.values()} == {"5"}
+
+    run(scenario, tmp_path)
+
+
+def test_workers_that_register_at_once_are_read_a_few_per_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            read: list[str] = []
+            per_step: list[int] = []
+            apply_worker = gateway_records.GatewayRecords._apply_worker
+
+            def reading(self: Any, key: str, entry: Any) -> bool:
+                read.append(key)
+                return apply_worker(self, key, entry)
+
+            monkeypatch.setattr(gateway_records.GatewayRecords, "_apply_worker", reading)
+            workers = [WorkerRecord(f"w{number:03}", "127.0.0.1", 1, 1, tier=str(number)) for number in range(100)]
+            entries = led.link.mirror._entries
+            outcome = await led.store.transact((), [Put(KEYS.worker(each.name), encode(each)) for each in workers])
+            await led.link.mirror.catch_up(outcome.revision)
+            await until(lambda: len(read) >= 100)
+            assert sorted(read) == [KEYS.worker(each.name) for each in workers]
+            assert len(entries) >= 100
+            # The same by hand: how many each step reads.
+            read.clear()
+            for _ in led.link._records.apply([KEYS.worker(each.name) for each in workers]):
+                per_step.append(len(read))
+                read.clear()
+            assert max(per_step) <= gateway_records._WORKERS_PER_TURN
+
+    run(scenario, tmp_path)
+
+
+def test_a_fault_while_records_are_applied_delays_them_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario(directory: Path) -> None:
+        async with Led(directory) as led:
+            apply = led.link._records.apply
+            faults = 0
+
+            def faulty(changed: Any = None) -> Any:
+                nonlocal faults
+                if not faults:
+                    faults += 1
+                    raise KeyError("a fault of ours")
+                return apply(changed)
+
+            monkeypatch.setattr(led.link._records, "apply", faulty)
+            await led.put(KEYS.epoch, epoch(1, "1"))
+            await until(lambda: led.gateway.fleet.epoch == 1)
+            assert faults == 1
+            await led.put(KEYS.epoch, epoch(2, "2"))
+            await until(lambda: led.gateway.fleet.epoch == 2)
+
+    monkeypatch.setattr(gateway_link, "_AGAIN", 0.01)
     run(scenario, tmp_path)

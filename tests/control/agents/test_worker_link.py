@@ -111,7 +111,8 @@ class Bench:
         self.outside = open_store(f"sqlite:{path}")
         self.ports: list[Mapping[str, int]] = []
         self.record = record
-        self.link = WorkerLink(self.store, KEYS, self.record_of, lease_seconds=0.5)
+        # A lease that a busy machine does not miss.
+        self.link = WorkerLink(self.store, KEYS, self.record_of, lease_seconds=60)
 
     def record_of(self, ports: Mapping[str, int]) -> WorkerRecord:
         self.ports.append(ports)

@@ -7,13 +7,15 @@ import pytest
 from fleet_records import KEYS, Records, served
 from isochrone.control.api.messages import ModelStatus, Status, StoreState, WorkerStatus
 from isochrone.control.api.status import fleet_status
-from isochrone.control.leader.worker_reports import changes, worker_faults
+from isochrone.control.leader.worker_reports import changes, load_failures, worker_faults
+from isochrone.control.rollout.observed_state import Failure
 from isochrone.control.state.records import (
     PREPARING,
     Assignment,
     Change,
     EpochRecord,
     GatewayRecord,
+    LoadFailuresRecord,
     ProcessRecord,
     WorkerRecord,
 )
@@ -44,6 +46,17 @@ def test_a_reason_does_not_refer_to_where_it_is_shown() -> None:
         gateway("a", unserved="no worker of the fleet is registered, or all are drained; see isochrone status")
     )
     assert detector(records).fault == "no worker of the fleet is registered, or all are drained"
+
+
+def test_what_a_worker_cannot_load_is_shown_with_it() -> None:
+    records = fleet(gateway("a"))
+    assert only_worker(records).load_failures == {}
+    failed = {"w1": {"detector": Failure(frozenset(("2",)), "the store is away")}, "w2": {}}
+    records.put(KEYS.load_failures, LoadFailuresRecord(load_failures(failed)))
+    assert only_worker(records).load_failures == {"detector": "version 2: the store is away"}
+    records.put(KEYS.load_failures, b"no JSON")
+    assert only_worker(records).load_failures == {}
+    assert [fault.key for fault in status(records).faults] == [KEYS.load_failures]
 
 
 def only_worker(records: Records) -> WorkerStatus:

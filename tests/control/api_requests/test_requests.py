@@ -10,6 +10,7 @@ import pytest
 
 from fleet_records import ALL, CONTEXT, FLEET, KEYS, Records, file_of, read_rollout, renamed, served
 from isochrone.control.fleet.planning.keeping import kept_processes, needed_pools
+from isochrone.control.fleet.planning.steps import RESTART
 from isochrone.control.fleet.processes import ProcessSpec, processes
 from isochrone.control.requests.decisions import Conflict
 from isochrone.control.requests.fleet import NotAgreed, apply_fleet, scale
@@ -370,3 +371,43 @@ def test_a_pool_without_workers_has_to_be_agreed_to() -> None:
         scale(records.view, "cpu", 0, CONTEXT)
     assert scale(records.view, "cpu", 0, CONTEXT, agreed=True).operations
     assert scale(records.view, "cpu", 1, CONTEXT).operations
+
+
+# The engine.
+
+
+def test_the_engine_of_a_fleet_stays_until_another_is_named() -> None:
+    records = Records(versions=ALL)
+    assert records.apply(apply_fleet(records.view, file_of(FLEET), CONTEXT, engine="ray"))
+    assert records.apply(apply_fleet(records.view, file_of(FLEET + "# again"), CONTEXT))
+    assert records.apply(scale(records.view, "cpu", 3, CONTEXT))
+    record = records.view.fleet
+    assert record is not None
+    assert (record.engine, record.generation) == ("ray", 4)
+    assert apply_fleet(records.view, file_of(FLEET), CONTEXT, engine="local").answer.record.engine == "local"
+
+
+def test_a_change_of_needs_restarts_processes_only_where_an_engine_chooses_machines() -> None:
+    text = FLEET.replace("workers: 2, min: 1", "workers: 2, gpus: 1, min: 1")
+
+    def restarts(engine: str) -> list[tuple[tuple[str, ...], str]]:
+        records = Records(versions=ALL)
+        records.apply(apply_fleet(records.view, file_of(FLEET), CONTEXT, engine=engine))
+        steps = apply_fleet(records.view, file_of(text), CONTEXT).answer.steps
+        return [(step.processes, step.detail) for step in steps if step.action == RESTART]
+
+    assert restarts("local") == []
+    ((names, detail),) = restarts("ray")
+    assert names == ("cpu-1", "cpu-2")
+    assert "gpus" in detail
+
+
+def test_a_dropped_pool_keeps_its_needs() -> None:
+    text = FLEET.replace("workers: 2, min: 1", "workers: 2, cpus: 4, placement: apart, min: 1")
+    records = Records(text=text, versions=ALL)
+    assert records.apply(apply_fleet(records.view, file_of(text), CONTEXT, engine="ray"))
+    assert records.apply(apply_fleet(records.view, file_of(renamed(text)), CONTEXT, agreed=True))
+    record = records.view.fleet
+    assert record is not None
+    running = processes(file_of(text).fleet, Path("/fleet"), "ray")
+    assert kept_processes(record, ("cpu",)) == {name: running[name] for name in ("cpu-1", "cpu-2")}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 from fleets import DIRECTORY, TEXT, changed, parse
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isochrone.control.fleet.processes import (
+    NODE_ADDRESS,
     listens_on,
     outside_servers,
     processes,
@@ -18,6 +20,7 @@ from isochrone.control.fleet.processes import (
     surge_of,
 )
 from isochrone.control.fleet.reading import with_workers
+from isochrone.control.state.needs import Needs
 
 IDENTITY = ("--store", "sqlite:/srv/demo/state/fleet.db", "--fleet", "demo", "--lease-seconds", "5")
 
@@ -152,3 +155,48 @@ def test_ports_are_read_in_both_spellings_and_nothing_else_is_taken_for_one() ->
     assert listens_on(("serve", "--http-port", "7000", "--grpc-port=7001", "--metrics-port", "0")) == (7000, 7001)
     odd = parse("name: a\npools: {cpu: {first_port: 7000, region: --http-port, arguments: [--log-json]}}")
     assert listens_on(processes(odd, Path("/"))["cpu-1"].arguments) == (7000, 7001, 7002)
+
+
+# Machines that an engine chooses.
+
+
+def test_on_one_machine_nothing_is_needed_of_it() -> None:
+    assert all(spec.needs is None for spec in processes(parse(TEXT), DIRECTORY).values())
+
+
+def test_on_chosen_machines_workers_listen_where_other_machines_reach_them() -> None:
+    fleet = parse("name: a\ngateways: {gw: {listen: '0.0.0.0:8000'}, own: {listen: '127.0.0.1:8100', metrics_port: 0}}")
+    found = processes(fleet, DIRECTORY, "ray")
+    assert ("--host", NODE_ADDRESS) in pairwise(found["cpu-1"].arguments)
+    assert ("--advertise", NODE_ADDRESS) in pairwise(found["gw"].arguments)
+    assert "--advertise" not in found["own"].arguments
+
+
+def test_needs_of_a_process() -> None:
+    fleet = parse(
+        "name: a\ncontrol: {cpus: 0.5}\n"
+        "gateways: {gw: {count: 2, processes: 3, placement: apart, node_labels: {site: edge}}}\n"
+        "pools:\n  gpu: {workers: 2, cpus: 2, gpus: 0.5, resources: {ssd: 1}, node_labels: {zone: b, kind: h200}}\n"
+        "  near: {workers: 2, placement: together}\n"
+    )
+    found = {name: spec.needs for name, spec in processes(fleet, DIRECTORY, "ray").items()}
+    assert found["control-1"] == Needs(0.5, placement="spread")
+    labels = (("kind", "h200"), ("zone", "b"))
+    assert found["gpu-1"] == found["gpu-2"] == Needs(2.0, 0.5, (("ssd", 1.0),), labels, "spread")
+    # Processes that share a port share a machine.
+    edge = Needs(1.0, labels=(("site", "edge"),), placement="apart", group="gw", shares=2, processes_per_share=3)
+    assert [found["gw-1.1"], found["gw-1.3"], found["gw-2.2"]] == [edge, edge, replace(edge, share=1)]
+    near = Needs(1.0, placement="together", group="near", shares=2)
+    assert [found["near-1"], found["near-2"]] == [near, replace(near, share=1)]
+
+
+def test_scaling_changes_only_groups_that_are_placed_together() -> None:
+    text = "name: a\npools: {cpu: {workers: 2}, near: {workers: 2, placement: together}}"
+    before, after = parse(text), with_workers(with_workers(parse(text), "cpu", 3), "near", 3)
+    old, new = processes(before, DIRECTORY, "ray"), processes(after, DIRECTORY, "ray")
+    assert [name for name in old if old[name] != new[name]] == ["near-1", "near-2"]
+
+
+def test_a_stand_in_belongs_to_no_group() -> None:
+    fleet = parse("name: a\npools: {near: {placement: together, cpus: 3}}")
+    assert surge_of(processes(fleet, DIRECTORY, "ray")["near-1"]).needs == Needs(3.0, placement="together")

@@ -7,7 +7,7 @@ from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import Assignment, GatewayRecord, WorkerRecord, encode
 from isochrone.control.state.view import View
 from isochrone.engines.base import Running
-from isochrone.engines.supervision.observation import has_committed, observe
+from isochrone.engines.supervision.observation import has_committed, is_heard_of, observe
 from isochrone.engines.supervision.reconcile import Observed
 from isochrone.store.base import Entry
 
@@ -68,3 +68,28 @@ def test_a_worker_has_what_is_committed_with_its_version_and_digest() -> None:
     assert not has_committed({("m", "2"): "other", ("n", "1"): ""}, models)
     assert not has_committed({("m", "1"): "abc", ("n", "1"): ""}, models)
     assert not has_committed({}, models)
+
+
+def heard_of(spec: ProcessSpec, seen: View, **state: bool) -> bool:
+    return is_heard_of(spec.name, Running(7, spec, 0.0, 0, **{"reachable": False, **state}), seen)
+
+
+def test_news_of_a_process_come_from_the_engine_or_the_store() -> None:
+    assert not heard_of(WORKER, view())
+    assert heard_of(WORKER, view(), reachable=True)
+    assert heard_of(WORKER, view(), stopping=True)
+    # Its lease has not expired: it reaches the store.
+    assert heard_of(WORKER, view(worker_pid=7))
+    assert not heard_of(CONTROLLER, view())
+
+
+def test_a_gateway_that_did_not_deregister_may_still_answer() -> None:
+    known = View(KEYS, {KEYS.known_gateway("g"): Entry(KEYS.known_gateway("g"), b"1", 1)})
+    assert heard_of(GATEWAY, known)
+    assert not heard_of(GATEWAY, view())
+
+
+def test_a_lost_process_is_observed_as_lost() -> None:
+    running = {"w": Running(7, WORKER, 0.0, 0), "c": Running(8, CONTROLLER, 0.0, 0)}
+    found = observe(view(), running, {}, (), {}, lost={"w"})
+    assert (found["w"].lost, found["c"].lost) == (True, False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from isochrone.control.fleet.processes import ProcessSpec
-from isochrone.engines.supervision.ports import Listening, conflicts, listening
+from isochrone.engines.supervision.ports import Listening, conflicts, listening, reached_at
 
 
 def spec(*arguments: str) -> ProcessSpec:
@@ -52,3 +52,10 @@ def test_two_addresses_clash_when_both_cannot_be_listened_on(one: str, other: st
     first, second = spec("gateway", "--listen", one), spec("gateway", "--listen", other)
     assert conflicts(first, second) is clash
     assert conflicts(second, first) is clash
+
+
+def test_a_process_on_another_machine_is_reached_at_its_address() -> None:
+    assert reached_at(spec("control", "--listen", "0.0.0.0:8003"), "10.0.0.7") == ("10.0.0.7", 8003)
+    assert reached_at(spec("control", "--listen", "0.0.0.0:8003"), "") == ("0.0.0.0", 8003)
+    assert reached_at(spec("control", "--listen", "127.0.0.1:8003"), "10.0.0.7") == ("127.0.0.1", 8003)
+    assert reached_at(spec("control", "--listen", "0.0.0.0:0"), "10.0.0.7") is None

@@ -16,6 +16,7 @@ from isochrone.engines.supervision.reconcile import (
     Action,
     Drain,
     Observed,
+    Replace,
     Start,
     Stop,
     Undrain,
@@ -251,3 +252,9 @@ def test_every_way_ends_at_what_is_wanted_and_never_takes_the_last_one(
 @given(_fleets())
 def test_what_did_not_change_is_left_alone(desired: dict[str, ProcessSpec]) -> None:
     assert decide(desired, ready(*desired.values()), 0.0) == []
+
+
+def test_a_lost_process_is_replaced_if_it_is_still_desired() -> None:
+    stays, goes = spec("a"), spec("b")
+    observed = {each.name: Observed(each, lost=True) for each in (stays, goes)}
+    assert decide(fleet(stays), observed, 0.0) == [Replace("a"), Stop("b")]

@@ -12,6 +12,7 @@ from isochrone.control.agents.commitments import commitments
 from isochrone.control.state.records import Assignment, EpochRecord, Split
 from isochrone.errors import InvalidArgument, NotFound, Unavailable
 from isochrone.gateway.fleet.commitment import ANY_EPOCH, Commitment
+from isochrone.gateway.housekeeping import finished
 from isochrone.gateway.traffic.canary import CanaryRules
 from isochrone.protocol.stages import stages_value
 
@@ -157,14 +158,14 @@ class TestEpochAfterEpoch:
         first = EpochRecord(
             1, {"m": Assignment("1", "a"), "n": Assignment("1", "b"), "e": Assignment("1", stages=("n",))}
         )
-        before = commitments(first)
+        before = finished(commitments(first))
         second = EpochRecord(2, {**first.models, "m": Assignment("2", "c", "1", "a", epoch=2)})
-        after = commitments(second, (first, before))
-        assert after == {**before, "m": commitments(second)["m"]}
+        after = finished(commitments(second, (first, before)))
+        assert after == {**before, "m": finished(commitments(second))["m"]}
         assert [name for name in after if after[name] is before[name]] == ["n", "e"]
         # A stage's version is part of its ensemble.
         third = EpochRecord(3, {**second.models, "n": Assignment("2", "d", epoch=3)})
-        last = commitments(third, (second, after))
+        last = finished(commitments(third, (second, after)))
         assert last["m"] is after["m"]
         assert last["e"].stages == {"1": b"n=2"}
 
@@ -179,7 +180,7 @@ class TestStages:
                 "second": Assignment("5"),
             },
         )
-        found = commitments(record)
+        found = finished(commitments(record))
         assert found["chain"].stages == {"1": b"first=2,second=5"}
         assert found["first"].stages == {}
         assert found["first"].digests == {"2": "", "1": ""}
@@ -192,7 +193,7 @@ class TestStages:
                 "first": Assignment("1", canary=Split("2", weight=0.1)),
             },
         )
-        assert commitments(record)["chain"].stages == {"1": b"first=1", "2": b"first=2"}
+        assert finished(commitments(record))["chain"].stages == {"1": b"first=1", "2": b"first=2"}
 
     def test_the_previous_version_runs_what_it_ran(self) -> None:
         record = EpochRecord(
@@ -203,7 +204,7 @@ class TestStages:
                 "second": Assignment("5", previous="4", epoch=3),
             },
         )
-        assert commitments(record)["chain"].stages == {"2": b"first=2,second=5", "1": b"first=1,second=5"}
+        assert finished(commitments(record))["chain"].stages == {"2": b"first=2,second=5", "1": b"first=1,second=5"}
 
     def test_stages_of_stages_are_named_too(self) -> None:
         record = EpochRecord(
@@ -215,7 +216,7 @@ class TestStages:
                 "other": Assignment("4"),
             },
         )
-        found = commitments(record)
+        found = finished(commitments(record))
         assert found["outer"].stages == {"1": b"inner=3,leaf=2,other=4"}
         assert found["inner"].stages == {"3": b"leaf=2,other=4"}
 
@@ -229,7 +230,7 @@ class TestStages:
                 "other": Assignment("8", canary=Split("9", weight=0.1)),
             },
         )
-        assert commitments(record)["outer"].stages == {
+        assert finished(commitments(record))["outer"].stages == {
             "2": b"inner=5,leaf=2,other=8",
             "1": b"inner=5,leaf=1,other=8",
             "3": b"inner=5,leaf=2,other=9",
@@ -244,7 +245,7 @@ class TestStages:
                 "three": Assignment("3"),
             },
         )
-        found = commitments(record)
+        found = finished(commitments(record))
         assert found["one"].stages == {"1": b"three=3,two=2"}
         assert found["two"].stages == {"2": b"one=1,three=3"}
 

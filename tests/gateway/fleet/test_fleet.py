@@ -202,7 +202,7 @@ def test_an_answer_that_says_draining_counts_as_a_probe_does() -> None:
     add_members(fleet, {"m": {"2": ""}}, {"m": {"1": ""}})
     machine = RequestMachine(fleet)
     request = Request(SECOND)
-    request.served, request.demand, request.may_be_suspect = fleet.model("m"), Demand(), False
+    request.served, request.demand = fleet.model("m"), Demand()
     machine.arrive(request, SECOND)
     (attempt,) = request.attempts
     assert attempt.replica.endpoint.address == "a:1"

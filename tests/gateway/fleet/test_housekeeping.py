@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
@@ -11,17 +12,21 @@ from hypothesis import strategies as st
 from offline import add_members, make_fleet
 
 from isochrone.clock import MILLISECOND, SECOND
+from isochrone.gateway.fleet import prepared_epoch
 from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.fleet.fleet import Fleet
 from isochrone.gateway.fleet.mismatches import Mismatches
 from isochrone.gateway.fleet.served_model import ServedModel
+from isochrone.gateway.housekeeping import finished
 from isochrone.gateway.placement.balancer import Balancer
 from isochrone.gateway.policies.base import Demand
-from isochrone.gateway.replicas import LoadReport
+from isochrone.gateway.policies.prequal.policy import Prequal
+from isochrone.gateway.replicas import LoadReport, Replica
 from isochrone.gateway.requests.machine import RequestMachine
 from isochrone.gateway.requests.request import Request
 from isochrone.gateway.resilience.outliers import Outliers
 from isochrone.gateway.rules.gateway_rules import GatewayRules
+from isochrone.gateway.upstream.addresses import Upstream
 from isochrone.settings.wire_limits import WireLimits
 
 NAMES = [f"m{number}" for number in range(50)]
@@ -56,7 +61,7 @@ def settled(workers: int = 4) -> Fleet:
 def arrive(fleet: Fleet, name: str, now: int) -> Request:
     """A request of a model, which is sent."""
     request = Request(now)
-    request.served, request.demand, request.may_be_suspect = fleet.model(name), Demand(), False
+    request.served, request.demand = fleet.model(name), Demand()
     RequestMachine(fleet).arrive(request, now)
     return request
 
@@ -66,6 +71,7 @@ def place(fleet: Fleet, name: str, now: int) -> str:
     return arrive(fleet, name, now).attempts[0].replica.endpoint.address
 
 
+@pytest.mark.interpreted
 class TestLooking:
     def test_a_refresh_looks_at_no_replica_set_when_nothing_has_changed(self, monkeypatch: pytest.MonkeyPatch) -> None:
         fleet = settled()
@@ -202,6 +208,46 @@ class TestReports:
         assert [replica.load(2 * SECOND) for replica in found] == [7, 7, 7]
         assert [replica.report.queue for replica in found] == [2, 5, 0]
 
+    @pytest.mark.parametrize("seed", range(5))
+    def test_looking_at_the_reports_that_count_is_looking_at_all(self, seed: int) -> None:
+        """Where a policy names its candidates, requests go where they would go if it was told of every report."""
+        looks: list[int] = []
+
+        class Told(Prequal):
+            def wants_report(self, replica: Replica) -> bool:
+                looks.append(1)
+                return super().wants_report(replica)
+
+        class ToldOfAll(Told):
+            def report_candidates(self) -> None:
+                return None
+
+        found = []
+        for policy in (Told, ToldOfAll):
+            looks.clear()
+            random = Random(seed)
+            fleet = Fleet(
+                GatewayRules(),
+                WireLimits(),
+                Outliers(),
+                seed=seed,
+                clock=lambda: SECOND,
+                make_policy=lambda rules, random, policy=policy: policy(random),  # type: ignore[misc]
+            )
+            upstreams = [Upstream(f"w{number}", 1, 1) for number in range(60)]
+            for member in fleet.set_members(upstreams)[0]:
+                member.endpoint.healthy, member.endpoint.joined_at, member.serves = True, OLD, {"m": {"1": ""}}
+            fleet.rebuild()
+            places = []
+            for step in range(200):
+                now = SECOND + step * 10 * MILLISECOND
+                for member in random.sample(list(fleet.members.values()), 20):
+                    fleet.reported(member, LoadReport(random.randrange(9), 0), now)
+                places.append(place(fleet, "m", now))
+            found.append((places, len(looks)))
+        assert found[0][0] == found[1][0]
+        assert found[0][1] < found[1][1]
+
 
 EVENTS = st.lists(
     st.one_of(
@@ -264,3 +310,51 @@ def test_what_is_taken_piece_by_piece_is_what_a_look_at_everything_finds(events:
         expected = [replica.endpoint.address for replica in again.balancer.eligible], again.balancer.panicking
         assert found == expected
         assert all(replica.endpoint is fleet.members[address].endpoint for address, replica in again.replicas.items())
+
+
+COMMITTED = {name: [Commitment(number, str(number), {str(number): ""}) for number in range(3)] for name in "abcd"}
+EPOCHS = st.lists(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 2)), min_size=1, max_size=8)
+
+
+@given(EPOCHS, st.data())
+def test_a_prepared_commit_is_a_commit(epochs: list[dict[str, int]], data: st.DataObject) -> None:
+    """Prepared just before, prepared too early, or not at all: the same is served afterwards."""
+    prepared_fleet, plain_fleet = make_fleet(), make_fleet()
+    for fleet in (prepared_fleet, plain_fleet):
+        add_members(fleet, {name: {"1": "", "2": ""} for name in "abcd"})
+        fleet.lead()
+    commits = [{name: COMMITTED[name][version] for name, version in versions.items()} for versions in epochs]
+    early: prepared_epoch.PreparedEpoch | None = None
+    for number, committed in enumerate(commits, 1):
+        if early is None or data.draw(st.booleans()):
+            prepared = finished(prepared_fleet.prepare(committed))
+        else:
+            prepared = early
+        if number < len(commits):
+            early = finished(prepared_fleet.prepare(commits[number]))
+        prepared_fleet.commit(number, committed, prepared)
+        plain_fleet.commit(number, committed)
+        if data.draw(st.booleans()):
+            for fleet in (prepared_fleet, plain_fleet):
+                for _ in fleet.settle():
+                    pass
+        found = [
+            (
+                {name: (served.commitment, served.outdated) for name, served in fleet.models.items()},
+                set(fleet._unmade),
+            )
+            for fleet in (prepared_fleet, plain_fleet)
+        ]
+        assert found[0] == found[1]
+        for name, served in prepared_fleet.models.items():
+            assert served.commitment is committed.get(name)
+
+
+def test_preparing_compares_a_bounded_number_per_step() -> None:
+    fleet = settled()
+    fleet.lead()
+    committed = {f"n{number}": Commitment(1, "1", {"1": ""}) for number in range(3000)}
+    fleet.commit(1, committed)
+    steps = sum(1 for _ in fleet.prepare(dict(committed)))
+    assert steps >= 2 * 3000 // prepared_epoch._COMPARED_PER_STEP
+    assert finished(fleet.prepare(dict(committed))).changed == {}

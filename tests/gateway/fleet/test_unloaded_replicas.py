@@ -17,6 +17,7 @@ JSON = ((b"content-type", b"application/json"),)
 UNLOADED = b'{"error":"\'m\' version 1 is not at ready state (unloaded)"}'
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize(("path", "looks"), [(b"/v2/models/m/infer", True), (b"/v2/models/m/versions/1/infer", False)])
 def test_a_replica_that_lost_its_version_is_looked_at_although_another_one_takes_the_request(
     path: bytes, looks: bool, monkeypatch: pytest.MonkeyPatch

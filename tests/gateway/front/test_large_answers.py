@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+import pytest
 from offline import Caller, add_members, only_request
 from tritonclient.grpc import service_pb2
 
@@ -87,6 +88,7 @@ def test_http() -> None:
     assert len(caller.text) == 2 * len(PIECE)
 
 
+@pytest.mark.interpreted
 def test_grpc() -> None:
     fields = ((b"content-type", b"application/grpc"), CURRENT_EPOCH)
     head = Head(b"POST", b"/inference.GRPCInferenceService/ModelInfer", fields)

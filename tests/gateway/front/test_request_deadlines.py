@@ -17,6 +17,8 @@ from isochrone.gateway.rules.gateway_rules import GatewayRules, ModelRules
 from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Head
 
+pytestmark = pytest.mark.interpreted
+
 #: Milliseconds of the head, of the parameter ``timeout``, of the rules; and what holds. 0: not given.
 CASES = [
     (0, 0, 0, 0),

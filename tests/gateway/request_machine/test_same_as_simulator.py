@@ -18,6 +18,7 @@ from isochrone.gateway.caller_requests import CallerRequest, UpstreamAttempt
 from isochrone.gateway.fleet.member import Member
 from isochrone.gateway.front.application import GatewayApplication
 from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.housekeeping import finished
 from isochrone.gateway.placement.admission import AdmissionRules
 from isochrone.gateway.placement.balancer import BalancerRules
 from isochrone.gateway.policies import make
@@ -37,6 +38,8 @@ from isochrone.simulate.processes.gateways import MODEL, RequestKind, SimulatedA
 from isochrone.simulate.processes.worker import SERVING, STOPPED, Worker
 from isochrone.simulate.results.tally import Tally
 from isochrone.wire.exchange import Head
+
+pytestmark = pytest.mark.interpreted
 
 RESULT = b'{"model_name":"model","model_version":"1","outputs":[]}'
 ERROR = b'{"error":"x"}'
@@ -243,7 +246,7 @@ class Pair:
                 member.endpoint.joined_at = self.now
             self.shell.fleet.rebuild()
             if not well:
-                self.shell._member_lost(member)
+                finished(self.shell._leave(member.endpoint, self.now))
         self.simulation.health(self.now, worker, well)
         self.settle()
 

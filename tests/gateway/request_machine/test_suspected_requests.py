@@ -206,6 +206,7 @@ def test_the_one_that_loses_a_second_process_is_rejected_and_those_like_it_too()
     play(scene)
 
 
+@pytest.mark.interpreted
 def test_large_requests_are_known_by_their_bytes_too(monkeypatch: pytest.MonkeyPatch) -> None:
     hashed: list[CallerRequest] = []
     take = HttpRequest.take_fingerprint

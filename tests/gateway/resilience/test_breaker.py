@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import deepcopy
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -186,4 +187,4 @@ class BreakerMachine(RuleBasedStateMachine):
         assert self.breaker.refusal(self.now + self.rules_in_force.most_open_ns) == ""
 
 
-TestBreakerMachine = BreakerMachine.TestCase
+TestBreakerMachine = pytest.mark.interpreted(BreakerMachine.TestCase)

@@ -15,7 +15,8 @@ from model_files import IDENTITY, WriteModel, WriteOnnx
 
 from isochrone.errors import ConfigError, Internal, InvalidArgument, NotFound, NoVersion
 from isochrone.models.repository.digest import digest
-from isochrone.models.repository.repository import Repository, validate_model_name
+from isochrone.models.repository.names import validate_model_name
+from isochrone.models.repository.repository import Repository
 from isochrone.protocol.control_json import model_config_json
 
 

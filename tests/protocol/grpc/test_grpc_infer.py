@@ -160,6 +160,7 @@ def ordinary(model: str, request_id: str = "", value: int = 0, **parameters: int
     return message.SerializeToString()  # type: ignore[no-any-return]
 
 
+@pytest.mark.interpreted
 def test_other_ids_other_data_and_many_models_are_parsed_once_per_form(monkeypatch: pytest.MonkeyPatch) -> None:
     parses = Parses(monkeypatch)
     decoder = InferDecoder(NoMemory())  # type: ignore[arg-type]
@@ -171,6 +172,7 @@ def test_other_ids_other_data_and_many_models_are_parsed_once_per_form(monkeypat
     assert parses.count == 2 * 50, "what comes once is not remembered"
 
 
+@pytest.mark.interpreted
 def test_of_a_known_form_only_new_parameters_are_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
     parses = Parses(monkeypatch)
     decoder = InferDecoder(NoMemory())  # type: ignore[arg-type]

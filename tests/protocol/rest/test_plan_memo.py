@@ -95,6 +95,7 @@ def ordinary(memo: PlanMemo, request_id: str, model: str = "m", **parameters: An
     return memo.decode(model, "", json.dumps(fields).encode())
 
 
+@pytest.mark.interpreted
 def test_other_ids_are_decoded_once_per_model(monkeypatch: pytest.MonkeyPatch) -> None:
     decodes = Decodes(monkeypatch)
     memo = PlanMemo()
@@ -104,6 +105,7 @@ def test_other_ids_are_decoded_once_per_model(monkeypatch: pytest.MonkeyPatch) -
     assert decodes.count == 2 * 50, "once with the id, once without"
 
 
+@pytest.mark.interpreted
 def test_the_requests_of_a_sequence_are_decoded_once_per_kind(monkeypatch: pytest.MonkeyPatch) -> None:
     decodes = Decodes(monkeypatch)
     memo = PlanMemo()

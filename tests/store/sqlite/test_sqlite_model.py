@@ -42,6 +42,9 @@ class StoreHistory(RuleBasedStateMachine):
         self.entries: dict[str, Entry] = {}
         self.revision = 0
         self.leases: list[tuple[Lease, int]] = []
+        self.granted_by: dict[int, SqliteStore] = {}
+        #: After the store that granted them was closed; and when they end by themselves.
+        self.revoked_in_vain: list[tuple[int, int]] = []
 
     async def _open(self) -> SqliteStore:
         clock = MachineClock("this boot", lambda: self.now_ns)
@@ -109,19 +112,24 @@ class StoreHistory(RuleBasedStateMachine):
     def hold(self, opener: int, keys: set[str]) -> None:
         lease = self.runner.run(self.stores[opener].grant(LEASE_SECONDS))
         self.leases.append((lease, self.now_ns + LEASE_SECONDS * SECOND))
+        self.granted_by[lease.id] = self.stores[opener]
         self.check_transaction(opener, [], [Put(key, b"held", lease.id) for key in sorted(keys)])
 
     @rule(index=st.integers(0, 3))
     def revoke(self, index: int) -> None:
         if index < len(self.leases):
-            lease, _ = self.leases.pop(index)
+            lease, ends = self.leases.pop(index)
             self.runner.run(lease.revoke())
-            self.end({lease.id})
+            if self.granted_by[lease.id] in self.stores:
+                self.end({lease.id})
+            else:
+                self.revoked_in_vain.append((lease.id, ends))
 
     @rule(part=st.sampled_from([0.4, 1.1]))
     def time_passes(self, part: float) -> None:
         self.now_ns += int(part * LEASE_SECONDS * SECOND)
-        self.end({lease.id for lease, ends in self.leases if ends <= self.now_ns})
+        expiring = [*((lease.id, ends) for lease, ends in self.leases), *self.revoked_in_vain]
+        self.end({identity for identity, ends in expiring if ends <= self.now_ns})
         assert all(lease.lost == (ends <= self.now_ns) for lease, ends in self.leases)
 
     @rule(opener=OPENERS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from http2_frames import FIELDS, advance, data_of, encode, exchange_of, goaway_of, headers, opened, parse, statuses
 from wire_fakes import ServerEnd
 
@@ -462,6 +463,7 @@ def test_a_large_frame_in_small_pieces() -> None:
     assert len(end.route.exchanges) == 3
 
 
+@pytest.mark.interpreted
 def test_many_window_updates_in_one_reading_are_acted_on_once() -> None:
     end = opened()
     end.feed(settings_frame({4: 0}) + b"".join(headers(number, end=True) for number in (1, 3, 5)))

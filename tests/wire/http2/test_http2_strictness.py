@@ -84,6 +84,8 @@ CONNECTION_ERRORS = [
     ("an unknown frame inside a block", frame(HEADERS, 0, 1, BLOCK) + frame(99, 0, 0, b""), PROTOCOL_ERROR),
     ("a block that does not decode", frame(HEADERS, 4, 1, b"\xff\xff\xff\xff\xff"), COMPRESSION_ERROR),
     ("trailers that do not decode", OPEN + frame(HEADERS, 5, 1, b"\xff\xff\xff\xff\xff"), COMPRESSION_ERROR),
+]
+OVER_THE_WINDOW = [
     ("more than the stream's window", ACKNOWLEDGED + OPEN + frame(DATA, 0, 1, bytes(15_000)) * 5, FLOW_CONTROL_ERROR),
     (
         "more in the last frame",
@@ -93,18 +95,30 @@ CONNECTION_ERRORS = [
 ]
 
 
+def connection_error(end: ServerEnd, data: bytes, code: int) -> None:
+    goaway = goaway_of(end.feed(data))
+    assert goaway is not None
+    assert goaway[0] == code
+    assert goaway[1]
+    assert end.transport.closing
+
+
 @pytest.mark.parametrize(
     ("data", "code"), [case[1:] for case in CONNECTION_ERRORS], ids=[c[0] for c in CONNECTION_ERRORS]
 )
 def test_connection_errors(data: bytes, code: int) -> None:
     end = ServerEnd(Http2ServerConnection, None, WireLimits(max_frame_bytes=20_000, stream_window=40_000))
     end.feed(PREFACE + settings_frame({}))
+    connection_error(end, data, code)
+
+
+@pytest.mark.interpreted
+@pytest.mark.parametrize(("data", "code"), [case[1:] for case in OVER_THE_WINDOW], ids=[c[0] for c in OVER_THE_WINDOW])
+def test_a_peer_that_sends_more_than_the_window(data: bytes, code: int) -> None:
+    end = ServerEnd(Http2ServerConnection, None, WireLimits(max_frame_bytes=20_000, stream_window=40_000))
+    end.feed(PREFACE + settings_frame({}))
     end.connection.acknowledge = lambda stream: None  # the window stays shut
-    goaway = goaway_of(end.feed(data))
-    assert goaway is not None
-    assert goaway[0] == code
-    assert goaway[1]
-    assert end.transport.closing
+    connection_error(end, data, code)
 
 
 def test_the_preface_is_asked_for() -> None:

@@ -13,7 +13,7 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 
 from isochrone.errors import ConfigError, ModelFailed
-from isochrone.models.repository.repository import ModelDescription
+from isochrone.models.repository.description import ModelDescription
 from isochrone.models.signature import signature_of
 from isochrone.worker.backends.interface import Executable
 from isochrone.worker.catalog.warmup import batch_sizes, warm_up

@@ -18,6 +18,7 @@ from isochrone.clock import now_ns
 from isochrone.control.agents.commitments import commitments
 from isochrone.control.state.records import Assignment, EpochRecord
 from isochrone.errors import IsochroneError, Unavailable
+from isochrone.gateway.housekeeping import finished
 from isochrone.models.repository.repository import Repository
 from isochrone.protocol.messages import Plan
 from isochrone.protocol.stages import parse_stages
@@ -133,7 +134,7 @@ def test_what_a_gateway_sends_for_an_ensemble_pins_the_stages_of_its_stages(repo
             "first": Assignment(version),
             "second": Assignment(version),
         }
-        return parse_stages(commitments(EpochRecord(1, models))["outer"].stages["1"])
+        return parse_stages(finished(commitments(EpochRecord(1, models)))["outer"].stages["1"])
 
     async def scenario(catalog: Catalog) -> None:
         assert await ask(catalog, "outer", **header("1")) == 111

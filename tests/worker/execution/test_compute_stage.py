@@ -11,10 +11,13 @@ from runner_bench import Bench, Gated, run, until
 
 from isochrone.clock import MICROSECOND, SECOND, now_ns
 from isochrone.errors import DeadlineExceeded, ModelFailed, Unavailable
+from isochrone.protocol.messages import InferRequest
 from isochrone.worker.execution.compute_stage import STAGE_NS, ComputeStage
 from isochrone.worker.execution.watchdog import InlineHang
 from isochrone.worker.scheduling.batch_queue import LevelPolicy, QueueRules
 
+#: A stage that a busy machine does not cut short.
+LONG_NS = 100 * SECOND
 _TWO_LEVELS = (LevelPolicy(), LevelPolicy())
 
 
@@ -53,8 +56,9 @@ class Recorder:
         self.events += [("give up", request.name) for request in requests]
 
 
-class Named:
+class Named(InferRequest):
     def __init__(self, name: int) -> None:
+        super().__init__(plan_of(1), "", {}, 0)
         self.name = name
         self.step = 0
 
@@ -74,7 +78,7 @@ def request_of(value: float, deadline: int | None = None) -> RecordedRequest:
 
 
 def test_all_requests_of_a_turn_run_before_the_first_is_answered() -> None:
-    stage = ComputeStage()
+    stage = ComputeStage(LONG_NS)
     recorder = Recorder(stage)
     stage.begin()
     for name in range(3):
@@ -87,7 +91,7 @@ def test_all_requests_of_a_turn_run_before_the_first_is_answered() -> None:
 
 
 def test_what_an_answer_leads_to_runs_in_the_same_turn() -> None:
-    stage = ComputeStage()
+    stage = ComputeStage(LONG_NS)
     recorder = Recorder(stage, steps=3)
     stage.begin()
     for name in range(2):
@@ -125,7 +129,9 @@ def test_a_busy_model_does_not_keep_others_from_running() -> None:
         stage.end()
         assert other.events == []
         assert stage.waiting(busy) == 20, "those that were answered came back, behind the others"
-        assert stage.expected_ns == 16 * STAGE_NS // 4, "those that did not run; the others expect nothing"
+        ran = sum(kind == "compute" for kind, _ in busy.events)
+        assert 0 < ran < 20
+        assert stage.expected_ns == (20 - ran) * STAGE_NS // 4, "those that did not run; the others expect nothing"
         await asyncio.sleep(0)
         assert other.events == [("compute", 0), ("finish", 0)]
         busy.steps = 0
@@ -145,7 +151,7 @@ class RaisesLater(Recorder):
 
 def test_a_runner_that_raises_does_not_touch_the_others() -> None:
     async def scenario() -> None:
-        stage = ComputeStage()
+        stage = ComputeStage(LONG_NS)
         runners = [Raises(stage), RaisesLater(stage), Recorder(stage)]
         for _ in range(2):
             stage.begin()
@@ -153,8 +159,6 @@ def test_a_runner_that_raises_does_not_touch_the_others() -> None:
                 runner.events.clear()
                 stage.add(runner, Named(1), 0)  # type: ignore[arg-type]
             stage.end()
-            # Writing the log may use up the time of the stage.
-            await until(lambda: len(runners[2].events) == 2)
             assert runners[0].events == [("give up", 1)]
             assert runners[2].events == [("compute", 1), ("finish", 1)]
 
@@ -163,7 +167,7 @@ def test_a_runner_that_raises_does_not_touch_the_others() -> None:
 
 def test_outside_a_turn_the_stage_is_the_next_turn_of_the_loop() -> None:
     async def scenario() -> None:
-        stage = ComputeStage()
+        stage = ComputeStage(LONG_NS)
         recorder = Recorder(stage)
         for name in range(2):
             stage.add(recorder, Named(name), 0)  # type: ignore[arg-type]

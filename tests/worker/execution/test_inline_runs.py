@@ -13,6 +13,7 @@ from runner_bench import Bench, Gated, run, until
 
 from isochrone.clock import MICROSECOND, MILLISECOND, SECOND, now_ns
 from isochrone.worker.execution import watchdog as watchdog_module
+from isochrone.worker.execution.compute_stage import STAGE_NS
 from isochrone.worker.execution.inline import INLINE_NS, InlineRuns
 from isochrone.worker.execution.watchdog import InlineWatchdog
 from isochrone.worker.scheduling.latency_curve import LatencyCurve
@@ -278,7 +279,7 @@ def test_longer_runs_without_deadlines_stay_inline_while_only_this_model_is_aske
 def test_long_runs_end_after_a_millisecond_of_a_turn_and_the_others_are_queued() -> None:
     async def scenario() -> None:
         model = Named(takes=180 * MICROSECOND)
-        bench = Bench(model, max_rows=1, run_ns=180 * MICROSECOND)
+        bench = Bench(model, max_rows=1, run_ns=180 * MICROSECOND, stage_ns=STAGE_NS)
         requests = [RecordedRequest(plan_of(), {"x": rows_of(1)}, now_ns()) for _ in range(20)]
         bench.stage.begin()
         for request in requests:

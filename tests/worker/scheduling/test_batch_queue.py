@@ -10,6 +10,7 @@ from queued_requests import LARGE_MLP, ExactCurve, RecordedRequest, best_cycle, 
 
 from isochrone.clock import MICROSECOND, MILLISECOND, NEVER, SECOND
 from isochrone.errors import Cancelled, DeadlineExceeded, QueueFull
+from isochrone.worker.request_wrappers import LoggedRequest
 from isochrone.worker.scheduling.batch_queue import BatchQueue, LevelPolicy, QueueRules
 from isochrone.worker.scheduling.latency_curve import LatencyCurve
 
@@ -267,6 +268,24 @@ class TestBatches:
         gone.cancelled = True
         assert queue.take(0) == [stays]
         assert isinstance(queue.rejected[0][1], Cancelled)
+
+    def test_neither_do_those_whose_original_or_whose_run_is_over(self) -> None:
+        """Their ``cancelled`` is another's: the queue, compiled or not, reads it there."""
+
+        class Step(RecordedRequest):
+            is_over = False
+
+            @property
+            def cancelled(self) -> bool:
+                return self.is_over
+
+        queue = queue_with()
+        original, step, stays = RecordedRequest(plan_of()), Step(plan_of()), RecordedRequest(plan_of())
+        for request in (LoggedRequest(original), step, stays):
+            queue.push(request, 0)
+        original.cancelled = step.is_over = True
+        assert queue.take(0) == [stays]
+        assert [type(error) for _, error in queue.rejected] == [Cancelled, Cancelled]
 
     def test_without_measurements_only_the_past_is_late(self) -> None:
         queue = queue_with(curve=LatencyCurve(8), max_rows=8)

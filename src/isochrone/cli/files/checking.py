@@ -14,8 +14,9 @@ from isochrone.control.fleet.spec import Fleet
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError
 from isochrone.models.configuration.ensemble_graph import step_names
 from isochrone.models.configuration.ensemble_steps import check_steps
+from isochrone.models.repository.description import ModelDescription
 from isochrone.models.repository.layout import EXPECTED, is_model, missing_model_file
-from isochrone.models.repository.repository import CONFIG_FILE, ModelDescription, Repository
+from isochrone.models.repository.repository import CONFIG_FILE, Repository
 from isochrone.settings.problems import SettingsError
 
 
@@ -50,12 +51,17 @@ def _fleet(path: Path) -> Checked:
 def _by_repository(
     fleet: Fleet, directory: Path, versions: Mapping[str, str]
 ) -> dict[tuple[Path, ...], dict[str, int]]:
-    """The models that workers load, with their versions, by the repositories that they load from."""
+    """The models that workers load, with their versions, by the repositories that they load from.
+
+    Pools with a remote repository are left out: their models are checked by listing, and not fetched.
+    """
     found: dict[tuple[Path, ...], dict[str, int]] = {}
     for name, version in versions.items():
         for pool in fleet.pools_of(name):
-            if not fleet.pools[pool].addresses:
-                found.setdefault(repositories_of(fleet, pool, directory), {})[name] = int(version)
+            places = repositories_of(fleet, pool, directory)
+            paths = tuple(place for place in places if isinstance(place, Path))
+            if not fleet.pools[pool].addresses and len(paths) == len(places):
+                found.setdefault(paths, {})[name] = int(version)
     return found
 
 
@@ -91,7 +97,7 @@ def _of_models(repository: Repository, models: dict[str, int] | dict[str, None])
         except ConfigError as error:
             problems.append(error)
         except IsochroneError as error:
-            places = ", ".join(map(str, repository.paths))
+            places = ", ".join(map(str, repository.places))
             problems.append(ConfigError(places, name, "a model that can be read", error.message))
     problems += [problem for each in read.values() if (problem := _of_steps(each, read, models)) is not None]
     problems += [problem for each in read.values() for problem in _of_files(each)]

@@ -87,7 +87,7 @@ def _models_in(place: Path) -> list[FoundModel]:
     repository = Repository([place])
     found = []
     for name, entry in repository.scan().items():
-        if not entry.versions and not (entry.directory / CONFIG_FILE).exists() and entry.problem is None:
+        if not entry.versions and not (place / name / CONFIG_FILE).exists() and entry.problem is None:
             continue  # not a model
         try:
             description = repository.read(name)

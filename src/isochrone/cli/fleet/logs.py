@@ -1,4 +1,4 @@
-"""``isochrone logs``: print the logs of a fleet's processes on this machine."""
+"""``isochrone logs``: print the logs of a fleet's processes, from the files of this machine or through Ray."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from isochrone.cli.api_client import ApiFailed, JsonOption, failing_as
+from isochrone.cli.fleet.ray_logs import ray_tails
 from isochrone.cli.last_fleet import last_fleet
 from isochrone.engines.local.log_reading import LogReader, log_files
 from isochrone.suggestions import suggestion
@@ -22,8 +23,8 @@ Examples:
   isochrone logs gw-1 --follow
   isochrone logs --state ./isochrone-state --json
 
-Shows the fleet that was started last on this machine with 'isochrone up', or the one in --state. Processes on other
-machines log there.
+Shows the fleet that was started last on this machine with 'isochrone up', or the one in --state. For a fleet on Ray,
+the last lines come from the nodes; to follow a process, use --state on its node.
 """
 
 #: Where ``isochrone up`` without a file keeps its fleet.
@@ -47,8 +48,20 @@ def logs(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Print the logs of a fleet's processes on this machine. With --json, one object per line."""
+    """Print the logs of a fleet's processes. With --json, one object per line."""
     with failing_as("logs"):
+        last = last_fleet()
+        if state is None and last is not None and last.ray:
+            if follow:
+                raise ApiFailed(
+                    "--follow: expected a fleet of this machine, given one on Ray; on the node of a process, use "
+                    f"isochrone logs --follow --state RAY_DIRECTORY/session_latest/logs/isochrone/{last.name}"
+                )
+            tails = ray_tails(last.name, last.ray, process, lines)
+            width = max(map(len, tails)) if process is None else 0
+            for name, tail in tails.items():
+                _print(name, tail, width, as_json)
+            return
         directory = _directory(state)
         readers = {name: LogReader(path) for name, path in _wanted(directory, process).items()}
         width = max(map(len, readers)) if process is None else 0

@@ -7,6 +7,7 @@ from pathlib import Path
 from isochrone.cli.console import counted
 from isochrone.cli.last_fleet import LastFleet
 from isochrone.control.fleet.catalog import available_versions
+from isochrone.control.fleet.processes import EVERYWHERE
 from isochrone.control.fleet.quantities import split_address
 from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.fleet.spec import Fleet
@@ -19,15 +20,19 @@ _USUAL_GATEWAYS = frozenset(("127.0.0.1:8000", "0.0.0.0:8000", "localhost:8000")
 _USUAL_CONTROLLERS = frozenset(("127.0.0.1:8003", "0.0.0.0:8003", "localhost:8003"))
 
 
-def next_steps(view: View, record: FleetRecord, logs: Path, last: LastFleet | None) -> list[str]:
-    """Lines for a terminal. ``last``: the fleet that commands use without ``--api`` and ``--url``."""
+def next_steps(
+    view: View, record: FleetRecord, logs: str, last: LastFleet | None, controller_host: str = ""
+) -> list[str]:
+    """Lines for a terminal. ``last``: the fleet that commands use without ``--api`` and ``--url``. ``controller_host``:
+    of the first controller, if an engine chose its machine."""
     fleet = fleet_of(record.spec)
     gateways = [f"{_reachable(each.host)}:{each.port}" for each in view.gateways.values()]
     gateway = _usual_first(gateways, _USUAL_GATEWAYS)
     is_gateway_found = last.gateway == f"http://{gateway}" if last and last.gateway else gateway in _USUAL_GATEWAYS
     url = f" --url http://{gateway}" if gateway and not is_gateway_found else ""
-    is_found = last.api == controller_url(fleet) if last and last.api else fleet.control.listen in _USUAL_CONTROLLERS
-    api = f" --api {controller_url(fleet)}" if not is_found else ""
+    controller = controller_url(fleet, controller_host)
+    is_found = last.api == controller if last and last.api else fleet.control.listen in _USUAL_CONTROLLERS
+    api = f" --api {controller}" if not is_found else ""
     # A port that a controller picked is only in its log.
     is_known = not fleet.control.listen.endswith(":0")
     lines = ["", f"Fleet {fleet.name} is up: {_count(view)}."]
@@ -47,9 +52,11 @@ def next_steps(view: View, record: FleetRecord, logs: Path, last: LastFleet | No
     return lines
 
 
-def last_fleet_of(fleet: Fleet, state: Path) -> LastFleet:
-    """The record for commands without ``--api`` and ``--url``. ``state``: the directory of its logs and its lock."""
-    return LastFleet(fleet.name, controller_url(fleet), str(state.resolve()), gateway_url(fleet))
+def last_fleet_of(fleet: Fleet, state: Path, ray: str = "", gateway: str = "", controller_host: str = "") -> LastFleet:
+    """The record for commands without ``--api`` and ``--url``. ``state``: the directory of its logs and its lock.
+    ``ray``: address of the Ray cluster. ``gateway``: URL of a gateway, if an engine chose its machine."""
+    api = controller_url(fleet, controller_host)
+    return LastFleet(fleet.name, api, str(state.resolve()), gateway or gateway_url(fleet), ray)
 
 
 def gateway_url(fleet: Fleet) -> str:
@@ -60,10 +67,10 @@ def gateway_url(fleet: Fleet) -> str:
     return ""
 
 
-def controller_url(fleet: Fleet) -> str:
-    """URL of the first controller; "": it picks its port."""
+def controller_url(fleet: Fleet, machine: str = "") -> str:
+    """URL of the first controller; "": it picks its port. ``machine``: its address, if an engine chose it."""
     host, port = split_address(fleet.control.listen)
-    return f"http://{_reachable(host)}:{port}" if port else ""
+    return f"http://{_reachable(machine if machine and host in EVERYWHERE else host)}:{port}" if port else ""
 
 
 def _count(view: View) -> str:

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from isochrone.cli.console import ordinal, span, table
+from isochrone.cli.console import counted, ordinal, span, table
 from isochrone.cli.rollouts import view as rollout_view
 from isochrone.cli.rollouts.view import outcome_text
 from isochrone.control.api.messages import GatewayStatus, Status, WorkerStatus
@@ -106,6 +106,11 @@ def _state(process: WorkerStatus | GatewayStatus, now: float) -> Text:
         return Text(f"draining for {span(now - process.draining_since)}", style="yellow")
     if isinstance(process, WorkerStatus) and process.fault:
         return Text(f"gets no requests: {process.fault}", style="red")
+    if isinstance(process, WorkerStatus) and process.load_failures:
+        model, reason = next(iter(process.load_failures.items()))
+        others = len(process.load_failures) - 1
+        more = f" (and {counted(others, 'more model')})" if others else ""
+        return Text(f"cannot load {model} {reason}{more}", style="red")
     if isinstance(process, GatewayStatus) and process.faults:
         key, reason = next(iter(process.faults.items()))
         return Text(f"cannot read {key}: {reason}", style="red")

@@ -34,7 +34,7 @@ Examples:
 'isochrone up' starts controllers itself. Of several controllers, one leads; the others stand by.
 """
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Seconds between attempts to reach the store at the start.
 _PAUSE = 1.0
@@ -59,18 +59,27 @@ def control(
         list[str] | None,
         typer.Option(help="Origin of a page that may use the API from a browser. May be repeated."),
     ] = None,
+    scaler_listen: Annotated[
+        str,
+        typer.Option(help="host:port of the external scaler for KEDA; without it none is served.", metavar="ADDRESS"),
+    ] = "",
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
 ) -> None:
     """Run one controller of a fleet."""
     with failing_as("control"):
-        host, _, port = listen.rpartition(":")
-        if not (port.isascii() and port.isdigit()) or int(port) > 65535:
-            raise ConfigError("--listen", "port", "host:port", repr(listen))
+        host, port = _address(listen, "--listen")
+        scaler = _address(scaler_listen, "--scaler-listen") if scaler_listen else None
         opened = open_store(store)
         logs.configure(json=log_json)
-        host = (host or "127.0.0.1").removeprefix("[").removesuffix("]")
-        reached = _Access(host, int(port), (host, *(allow_host or ())), read_origins(allow_origin or ()))
+        reached = _Access(host, port, (host, *(allow_host or ())), read_origins(allow_origin or ()), scaler)
         uvloop.run(_run(opened, Keys(fleet), name, reached, lease_seconds))
+
+
+def _address(text: str, flag: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ConfigError(flag, "port", "host:port", repr(text))
+    return (host or "127.0.0.1").removeprefix("[").removesuffix("]"), int(port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +92,8 @@ class _Access:
     names: tuple[str, ...]
     #: Origins of pages in browsers.
     origins: tuple[str, ...]
+    #: The address of the scaler for KEDA; None: none is served.
+    scaler: tuple[str, int] | None = None
 
 
 async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seconds: float) -> None:
@@ -110,6 +121,10 @@ async def _run(store: Store, keys: Keys, name: str, reached: _Access, lease_seco
             asyncio.ensure_future(controller.run()),
             asyncio.ensure_future(serve_api(api, host, reached.port, lambda bound: _listening(host, bound))),
         ]
+        if reached.scaler is not None:
+            from isochrone.control.scaling.keda_scaler import KedaScaler, serve_scaler  # it imports gRPC
+
+            parts.append(asyncio.ensure_future(serve_scaler(KedaScaler(mirror, keys), *reached.scaler)))
         try:
             done, _ = await asyncio.wait((stopping, *parts), return_when=asyncio.FIRST_COMPLETED)
             for part in done:

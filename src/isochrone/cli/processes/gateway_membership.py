@@ -5,7 +5,6 @@ Only this module imports the control plane, and only for a gateway that belongs 
 
 from __future__ import annotations
 
-import os
 import secrets
 import socket
 from dataclasses import dataclass
@@ -31,6 +30,7 @@ class GatewayMembership:
         """The link, once the ports are known."""
         from isochrone.control.agents.gateway_link import GatewayLink
         from isochrone.control.agents.link_rules import LinkRules
+        from isochrone.control.agents.process_number import process_number
         from isochrone.control.agents.worker_link import advertised_host, new_incarnation
         from isochrone.control.desired.applied import read_rules
         from isochrone.control.state.keys import Keys
@@ -44,7 +44,7 @@ class GatewayMembership:
             port=port,
             metrics_port=server.ports.get("metrics", 0),
             incarnation=new_incarnation(),
-            pid=os.getpid(),
+            pid=process_number(),
             control_token=secrets.token_urlsafe(32),
         )
         rules = LinkRules(lease=self.lease_seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from isochrone.cli.triton.command_line import BadFlag
 from isochrone.cli.triton.options import configure_logs, with_triton_flags
 from isochrone.errors import IsochroneError
 from isochrone.models.repository.layout import is_model
+from isochrone.models.sources.locations import Location, RepositoryUrl, parse_location
 from isochrone.multiprocess.workers import run_workers
 from isochrone.protocol.access.origins import read_origins
 from isochrone.settings.wire_limits import WireLimits
@@ -25,7 +27,7 @@ from isochrone.stop_signals import stop_signals
 from isochrone.wire.tls import server_context
 from isochrone.worker.server import ServeSettings, StartFailed, Worker
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 _LIMITS = WireLimits()
 
@@ -38,6 +40,7 @@ Examples:
   isochrone serve ./models --http-port 9000 --grpc-port 9001 --allow-metrics=false
   isochrone serve ./models --cache-config local,size=104857600
   isochrone serve ./models --processes 4
+  isochrone serve s3://bucket/models --model-cache /var/cache/models
   isochrone serve ./models --model-control-mode explicit --store sqlite:fleet.db --name cpu-1 --pool cpu
 
 Any Triton client then works unchanged: tritonclient.http on 8000, tritonclient.grpc on 8001, Prometheus on 8002.
@@ -52,14 +55,32 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False)
 def serve(
     context: typer.Context,
     models: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Argument(
-            metavar="MODELS", help="Model repositories: directories in Triton's layout.", show_default=False
+            metavar="MODELS",
+            help="Model repositories in Triton's layout: directories, or s3://, gs://, az:// and https:// URLs.",
+            show_default=False,
         ),
     ] = None,
     model_repository: Annotated[
-        list[Path] | None,
+        list[str] | None,
         typer.Option("--model-repository", "--model-store", help="The same, as Triton spells it. May be repeated."),
+    ] = None,
+    model_cache: Annotated[
+        Path | None,
+        typer.Option(
+            help="Directory of models fetched from URLs, shared by all workers of the machine.",
+            envvar="ISOCHRONE_MODEL_CACHE",
+            show_default="~/.cache/isochrone/models",
+        ),
+    ] = None,
+    model_cache_bytes: Annotated[
+        int | None,
+        typer.Option(
+            help="Largest size of that directory; what is loaded always stays.",
+            min=1,
+            show_default="64 GiB or 80 % of the disk, whichever is less",
+        ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     http_port: Annotated[int, typer.Option(help="Port for HTTP; 0 picks a free one.")] = 8000,
@@ -156,11 +177,13 @@ def serve(
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
 ) -> None:
     """Serve the models of a repository: Open Inference Protocol over HTTP and gRPC, Triton's ports and extensions."""
-    repositories = tuple((models or []) + (model_repository or []))
     try:
+        repositories = tuple(parse_location(text) for text in (models or []) + (model_repository or []))
         if not repositories:
             raise StartFailed("no model repository; name one: isochrone serve ./models")
         for path in repositories:
+            if isinstance(path, RepositoryUrl):
+                continue
             if not path.is_dir():
                 raise StartFailed(f"model repository {path} is not a directory")
             if is_model(path):
@@ -184,7 +207,7 @@ def serve(
             region,
             memory,
             lease_seconds,
-            tuple(map(os.path.abspath, repositories)),
+            tuple(str(each) if isinstance(each, RepositoryUrl) else os.path.abspath(each) for each in repositories),
         )
         if store and processes > 1:
             raise StartFailed(
@@ -197,6 +220,8 @@ def serve(
             )
         settings = ServeSettings(
             repositories=repositories,
+            model_cache=_model_cache(repositories, model_cache),
+            model_cache_bytes=model_cache_bytes,
             host=host,
             http_port=http_port if allow_http else None,
             grpc_port=grpc_port if allow_grpc else None,
@@ -259,6 +284,14 @@ def _ignore_further_signals() -> None:
     """Ignore stop signals while the interpreter exits, some 100 ms: a second Ctrl-C must not change the exit status."""
     for number in stop_signals():
         signal.signal(number, signal.SIG_IGN)
+
+
+def _model_cache(repositories: Sequence[Location], given: Path | None) -> Path | None:
+    """The directory of the model cache, by the XDG base directory specification; None: no repository is remote."""
+    if not any(isinstance(each, RepositoryUrl) for each in repositories):
+        return None
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (given or Path(base if os.path.isabs(base) else "~/.cache", "isochrone", "models")).expanduser().absolute()
 
 
 def _cache_bytes(text: str) -> int:

@@ -5,7 +5,6 @@ Only this module imports the control plane, and only for a worker that belongs t
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 import socket
@@ -64,6 +63,7 @@ class WorkerMembership:
 
     def link(self, host: str) -> WorkerLink:
         """The link. Raises ``ConfigError`` for an invalid store; a store that does not answer is waited for."""
+        from isochrone.control.agents.process_number import process_number
         from isochrone.control.agents.worker_link import WorkerLink, advertised_host, new_incarnation
         from isochrone.control.state.keys import Keys
         from isochrone.control.state.records import WorkerRecord
@@ -86,7 +86,7 @@ class WorkerMembership:
                 memory=self.memory,
                 repositories=self.repositories,
                 incarnation=incarnation,
-                pid=os.getpid(),
+                pid=process_number(),
                 control_token=self.control_token,
             )
 

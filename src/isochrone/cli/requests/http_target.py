@@ -47,7 +47,10 @@ class HttpTarget:
         except ssl.SSLError as error:
             raise no_tls(self._url, error.reason or str(error)) from None
         except OSError as error:
-            raise unreachable(self._url, error.strerror or str(error)) from None
+            reason = error.strerror or str(error)
+            if certificates is not None and isinstance(error, ConnectionResetError | BrokenPipeError):
+                raise no_tls(self._url, reason) from None
+            raise unreachable(self._url, reason) from None
         # Head and body leave in two writes; without this the second waits for an acknowledgement.
         self._connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 

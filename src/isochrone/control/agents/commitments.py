@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 
 from isochrone.control.state.records import Assignment, EpochRecord
@@ -10,21 +10,34 @@ from isochrone.gateway.fleet.commitment import Commitment
 from isochrone.gateway.traffic.canary import CanaryRules
 from isochrone.protocol.stages import stages_value
 
+#: Models looked at in one step, and what one costs that has changed: some 0.4 µs and 3 µs each.
+_LOOKED_AT_PER_STEP, _CHANGED = 512, 8
+
 
 def commitments(
     record: EpochRecord, before: tuple[EpochRecord, Mapping[str, Commitment]] | None = None
-) -> dict[str, Commitment]:
-    """By model. ``before``: an earlier record, and what this function made of it: where nothing has changed, the
-    commitment is the same object, so that a gateway looks at the changed ones alone."""
+) -> Generator[None, None, dict[str, Commitment]]:
+    """Return them by model, made in steps. ``before``: an earlier record, and what this function made of it: where
+    nothing has changed, the commitment is the same object, so that a gateway looks at the changed ones alone."""
     known_record, known = before or (EpochRecord(0), {})
     found = {}
+    looked = 0
     for name, assignment in record.models.items():
         commitment = known.get(name)
+        looked += 1
         # The stages of an ensemble are assignments of their own.
-        if commitment is None or assignment.stages or known_record.models.get(name) != assignment:
+        if commitment is None or assignment.stages or _differs(known_record.models.get(name), assignment):
             commitment = _same(commitment, _commitment(record, assignment))
+            looked += _CHANGED
         found[name] = commitment
+        if looked >= _LOOKED_AT_PER_STEP:
+            looked = 0
+            yield
     return found
+
+
+def _differs(known: Assignment | None, assignment: Assignment) -> bool:
+    return known is not assignment and known != assignment
 
 
 def _same(known: Commitment | None, made: Commitment) -> Commitment:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 import structlog
@@ -23,15 +23,18 @@ from isochrone.control.state.events import event
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import EventRecord, GatewayRecord
 from isochrone.gateway.gateway import Gateway
+from isochrone.gateway.housekeeping import Steps
 from isochrone.gateway.rules.gateway_rules import GatewayRules
 from isochrone.store.base import Compare, Put, Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 from isochrone.store.retrying import until_available
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Faults of one kind that a gateway's record names, and characters of each.
 _MOST_NAMED, _MOST_CHARACTERS = 50, 300
+#: Seconds until records are applied again that could not be.
+_AGAIN = 1.0
 
 
 class GatewayLink:
@@ -54,6 +57,10 @@ class GatewayLink:
         self._gateway = gateway
         self._record = record
         self.mirror = Mirror(store, keys.prefix)
+        #: The keys of changes that are still to be applied, in their order; None: any key. And whether changes before
+        #: them are being applied.
+        self._due: list[Collection[str] | None] = []
+        self._is_applying = False
         self._tasks = BackgroundTasks()
         self._records = GatewayRecords(
             self.mirror, keys, gateway, record.name, read_rules, rules, self._tasks, self._write
@@ -107,22 +114,57 @@ class GatewayLink:
         await self._store.close()
 
     def _apply(self, changed: Collection[str] | None = None) -> None:
-        """``changed``: the keys that may differ from what is applied; None: any."""
-        self._records.apply(changed)
+        """``changed``: the keys that may differ from what is applied; None: any.
+
+        A small change is applied at once. The rest of a larger one is housekeeping, and later changes wait for it.
+        """
+        self._due.append(changed)
+        if self._is_applying:
+            return
+        self._is_applying = True
+        steps = self._apply_due()
+        try:
+            next(steps)
+        except StopIteration:
+            return
+        self._tasks.start(self._gateway.housekeeping.do(steps))
+
+    def _apply_due(self) -> Steps[None]:
+        try:
+            while self._due:
+                due, self._due = self._due, []
+                try:
+                    yield from self._apply_change(_all_keys(due))
+                except Exception as error:
+                    # Later changes must not wait for it, and requests may be held for this one.
+                    log.error("applying the store's records failed unexpectedly", exc_info=error)
+                    self._tasks.start(self._apply_again())
+        finally:
+            self._is_applying = False
+
+    async def _apply_again(self) -> None:
+        await asyncio.sleep(_AGAIN)
+        self._apply()
+
+    def _apply_change(self, changed: Collection[str] | None) -> Steps[None]:
+        # Of the same revision as the epoch that is applied: a switch that ended with it is not over before.
+        switch = self.mirror.entries.get(self._keys.switch)
+        yield from self._records.apply(changed)
         # While the epoch cannot be read, nothing is released or acknowledged: requests may be held for that very epoch.
         if self._records.is_epoch_readable:
             with self._records.faults.reading(self._keys.switch):
-                self._switching.apply(self.mirror.entries.get(self._keys.switch))
+                self._switching.apply(switch)
 
     async def _current(self) -> GatewayRecord:
         """The record to register: the epoch that is served, and what would not be answered now."""
         await self._gateway.settle()
         unserved = await self._gateway.find_unserved()
+        workers = await self._gateway.find_worker_faults()
         return msgspec.structs.replace(
             self._record,
             epoch=self._gateway.fleet.epoch,
             unserved=_named(unserved),
-            workers=_named(self._gateway.worker_faults()),
+            workers=_named(workers),
             faults=_named(self._records.faults.reasons),
         )
 
@@ -142,6 +184,16 @@ class GatewayLink:
 
     async def _write(self, operation: Put, *compares: Compare) -> None:
         await until_available(lambda: self._store.transact(compares, (operation,), durable=False))
+
+
+def _all_keys(changes: Iterable[Collection[str] | None]) -> Collection[str] | None:
+    """The keys of several changes; None: any."""
+    found: set[str] = set()
+    for changed in changes:
+        if changed is None:
+            return None
+        found.update(changed)
+    return found
 
 
 def _named(faults: Mapping[str, str]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from isochrone.errors import AlreadyExists
 from isochrone.store.base import Compare, Delete, Entry, Lease, Put, Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Seconds between two reports that differ only in the health of workers: a flapping worker must not flood the store.
 _REPORT_SECONDS = 0.25

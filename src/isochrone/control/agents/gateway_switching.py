@@ -34,7 +34,7 @@ from isochrone.gateway.gateway import Gateway
 from isochrone.store.base import Compare, Delete, Entry, Put, Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 
 class GatewaySwitching:

@@ -21,7 +21,7 @@ from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import Unreadable, WorkerRecord, decode, encode
 from isochrone.store.base import Compare, Entry, Lease, LeaseEnded, Put, Store, StoreUnavailable
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Checks of the record per lease, and the longest pause between two checks in seconds.
 _CHECKS_PER_LEASE, _LONGEST_PAUSE = 4, 1.0

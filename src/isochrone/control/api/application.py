@@ -24,7 +24,7 @@ from isochrone.errors import Internal, IsochroneError
 from isochrone.store.base import Store
 from isochrone.store.mirror import Mirror
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 
 def create_app(

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from isochrone.control.api.messages import GatewayStatus, ModelStatus, Status, StoreState, WorkerStatus
-from isochrone.control.fleet.processes import processes
+from isochrone.control.fleet.engine_processes import processes_on
 from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.state.records import (
     ABORTED,
@@ -49,7 +49,10 @@ def fleet_status(view: View, store: StoreState) -> Status:
             _model(name, assignments.get(name), changing.get(name), gateways, reported_by)
             for name in sorted({*assignments, *wanted, *changing})
         ),
-        workers=tuple(_worker(record, drains.get(name), gateways) for name, record in view.workers.items()),
+        workers=tuple(
+            _worker(record, drains.get(name), gateways, view.load_failures.get(name, {}))
+            for name, record in view.workers.items()
+        ),
         gateways=tuple(_gateway(name, gateways.get(name), drains.get(name)) for name in names),
         rollouts=tuple(rollouts),
         aborted=_last_aborted(view.rollouts),
@@ -66,7 +69,7 @@ def _starting(view: View, gateways: Sequence[str]) -> list[ProcessRecord]:
     known = {*view.workers, *gateways, *view.processes}
     return [
         ProcessRecord(spec.name, spec.role, spec.pool, deaths=0, how=STARTING)
-        for spec in processes(fleet_of(record.spec), Path(record.directory)).values()
+        for spec in processes_on(record.engine, fleet_of(record.spec), Path(record.directory)).values()
         if spec.role != "controller" and spec.name not in known
     ]
 
@@ -140,7 +143,12 @@ def _answering(model: str, gateways: Mapping[str, GatewayRecord]) -> tuple[str, 
     return "degraded", f"not by gateway {names}: {next(iter(failing.values()))}"
 
 
-def _worker(record: WorkerRecord, drain: EventRecord | None, gateways: Mapping[str, GatewayRecord]) -> WorkerStatus:
+def _worker(
+    record: WorkerRecord,
+    drain: EventRecord | None,
+    gateways: Mapping[str, GatewayRecord],
+    load_failures: Mapping[str, str],
+) -> WorkerStatus:
     faults = {name: each.workers[record.address] for name, each in gateways.items() if record.address in each.workers}
     fault = next(iter(faults.values()), "")
     if fault and len(faults) < len(gateways):
@@ -156,6 +164,7 @@ def _worker(record: WorkerRecord, drain: EventRecord | None, gateways: Mapping[s
         draining=drain is not None,
         draining_since=drain.at if drain is not None else 0.0,
         fault=fault,
+        load_failures=dict(load_failures),
     )
 
 

@@ -12,7 +12,7 @@ from isochrone.control.desired.reconcile import DesiredModel
 from isochrone.control.state.records import FleetRecord, WorkerRecord
 from isochrone.errors import IsochroneError
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Reads a fleet record: the desired models and the outside servers. It reads the repositories, so it may fail.
 ReadFleet = Callable[[FleetRecord], tuple[Mapping[str, DesiredModel], tuple[WorkerRecord, ...]]]

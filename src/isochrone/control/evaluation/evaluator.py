@@ -27,7 +27,7 @@ from isochrone.gateway.evaluation.counts import EvaluationReport
 from isochrone.gateway.evaluation.sampling import Sample, SampleReport
 from isochrone.protocol.access import control_token
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 _Answer = TypeVar("_Answer")
 
 #: Seconds between readings of the gateways' counts, and of their samples.

@@ -6,7 +6,7 @@ of an outside server cannot be read: for models that only such servers have, the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,16 +14,18 @@ import yaml
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from isochrone.control.fleet.model_spec import Model
-from isochrone.control.fleet.processes import absolute, repositories_of
+from isochrone.control.fleet.processes import absolute, location, repositories_of
 from isochrone.control.fleet.reading import fleet_of
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.state.records import FleetRecord
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError
 from isochrone.models.configuration.ensemble_graph import step_names
 from isochrone.models.configuration.pbtxt import parse_text
-from isochrone.models.repository.layout import missing_model_file
+from isochrone.models.repository.layout import model_files
+from isochrone.models.repository.listings import Listings, RepositoryListing
 from isochrone.models.repository.repository import CONFIG_FILE
-from isochrone.models.repository.versions import find_versions, version_number
+from isochrone.models.repository.versions import version_number
+from isochrone.models.sources.locations import Location
 from isochrone.settings.lines import Lines, parse_yaml
 from isochrone.settings.problems import Path as Path_
 from isochrone.settings.problems import Problem, settings_error
@@ -47,18 +49,18 @@ def catalog(fleet: Fleet, directory: Path, where: str = "fleet.yaml", text: str 
 
     Raises ``SettingsError`` with all that is wrong; with the file's ``text``, by line.
     """
-    found, problems = look_up(fleet, directory)
+    found, problems = look_up(fleet, directory, Listings())
     if problems:
         raise settings_error(problems, where, _lines(text))
     return found
 
 
-def look_up(fleet: Fleet, directory: Path) -> tuple[dict[str, CatalogModel], list[Problem]]:
+def look_up(fleet: Fleet, directory: Path, listings: Listings) -> tuple[dict[str, CatalogModel], list[Problem]]:
     """The models and all problems."""
     found: dict[str, CatalogModel] = {}
     local = [pool for pool, spec in fleet.pools.items() if not spec.addresses]
-    problems = [problem for pool in local for problem in _missing_repositories(fleet, pool, directory)]
-    waiting = list(fleet.models or _all_models(fleet, directory))
+    problems = [problem for pool in local for problem in _missing_repositories(fleet, pool, directory, listings)]
+    waiting = list(fleet.models or _all_models(fleet, directory, listings))
     if not waiting and not problems:
         problems.append(_no_model(fleet, directory))
     while waiting:
@@ -66,8 +68,8 @@ def look_up(fleet: Fleet, directory: Path) -> tuple[dict[str, CatalogModel], lis
         if name in found:
             continue
         try:
-            stages = stages_of(fleet, name, directory)
-            version = resolve_version(fleet, name, directory)
+            stages = _stages(fleet, name, directory, listings)
+            version = _resolve_version(fleet, name, directory, listings)
         except _Wrong as wrong:
             problems.append(wrong.problem)
             continue
@@ -103,32 +105,35 @@ def missing_files(fleet: Fleet, directory: Path) -> list[Problem]:
     ]
 
 
-def missing_model_files(fleet: Fleet, directory: Path, models: Mapping[str, CatalogModel]) -> list[Problem]:
+def missing_model_files(
+    fleet: Fleet, directory: Path, models: Mapping[str, CatalogModel], listings: Listings
+) -> list[Problem]:
     """Versions whose directory lacks the file that the model's backend loads."""
     problems = []
     for name, model in models.items():
         key = ("models", name) if name in fleet.models else ("repository",)
-        for place in _directories(fleet, name, directory):
-            config = _configuration(place)
-            missing = missing_model_file(config, place / model.version) if config is not None else None
-            if missing is not None:
-                problems.append(Problem(key, f"{missing.expected} in {missing.where}", missing.given))
+        for listing in _holders(fleet, name, directory, listings):
+            config = _configuration(listing, name)
+            files = model_files(config) if config is not None else ()
+            if files and not listing.has_any(name, model.version, files):
+                expected = f"{' or '.join(files)} in {listing.place}/{name}/{model.version}"
+                problems.append(Problem(key, expected, "no such file"))
     return problems
 
 
-def _configuration(place: Path) -> ModelConfig | None:
-    """The configuration in a model's directory; None: there is none, or another check reports its error."""
-    path = place / CONFIG_FILE
+def _configuration(listing: RepositoryListing, model: str) -> ModelConfig | None:
+    """The configuration of a model; None: there is none, or another check reports its error."""
     try:
-        return parse_text(path.read_bytes(), str(path))[0]
-    except (OSError, ConfigError):
+        content = listing.read(model, CONFIG_FILE)
+        return None if content is None else parse_text(content, f"{listing.place}/{model}/{CONFIG_FILE}")[0]
+    except IsochroneError:
         return None
 
 
 def available_versions(fleet: Fleet, model: str, directory: Path) -> list[int]:
     """The versions that every pool of the model has, ascending; empty: only outside servers have it."""
     try:
-        return _versions(fleet, model, directory)
+        return _versions(fleet, model, directory, Listings())
     except _Wrong as wrong:
         raise settings_error([wrong.problem], f"fleet {fleet.name}", None) from None
 
@@ -160,10 +165,10 @@ class _Wrong(Exception):
         self.problem = problem
 
 
-def resolve_version(fleet: Fleet, model: str, directory: Path) -> str:
+def _resolve_version(fleet: Fleet, model: str, directory: Path, listings: Listings) -> str:
     """The version that the file asks for, which must exist."""
     wanted = fleet.of(model).version
-    versions = _versions(fleet, model, directory)
+    versions = _versions(fleet, model, directory, listings)
     at = ("models", model, "version") if model in fleet.models else ("defaults", "version")
     if wanted == "latest":
         if not versions:
@@ -178,30 +183,33 @@ def resolve_version(fleet: Fleet, model: str, directory: Path) -> str:
 
 def stages_of(fleet: Fleet, model: str, directory: Path) -> tuple[str, ...]:
     """The models that an ensemble's steps run, each once; of another model none."""
+    return _stages(fleet, model, directory, Listings())
+
+
+def _stages(fleet: Fleet, model: str, directory: Path, listings: Listings) -> tuple[str, ...]:
     if stages := fleet.of(model).stages:
         return stages
-    for place in _directories(fleet, model, directory):
-        path = place / CONFIG_FILE
-        if path.is_file():
-            try:
-                config, _ = parse_text(path.read_bytes(), str(path))
-            except ConfigError as error:
-                raise _Wrong(
-                    Problem(("models", model), f"a right configuration: {error.expected}", str(error))
-                ) from None
-            return step_names(config)
+    for listing in _holders(fleet, model, directory, listings):
+        try:
+            content = listing.read(model, CONFIG_FILE)
+            if content is not None:
+                return step_names(parse_text(content, f"{listing.place}/{model}/{CONFIG_FILE}")[0])
+        except ConfigError as error:
+            raise _Wrong(Problem(("models", model), f"a right configuration: {error.expected}", str(error))) from None
+        except IsochroneError as error:
+            raise _Wrong(Problem(("models", model), "a configuration that can be read", str(error))) from None
     return ()
 
 
-def _versions(fleet: Fleet, model: str, directory: Path) -> list[int]:
+def _versions(fleet: Fleet, model: str, directory: Path, listings: Listings) -> list[int]:
     common: set[int] | None = None
-    for place in _directories(fleet, model, directory):
+    for listing in _holders(fleet, model, directory, listings):
         try:
-            there = set(find_versions(place).present)
+            there = set(listing.versions(model) or ())
         except ConfigError as error:
             raise _Wrong(Problem(("models", model), "a readable directory", error.given)) from None
         if not there:
-            expected = f"at least one version directory such as '1' in {place}"
+            expected = f"at least one version directory such as '1' in {listing.place}/{model}"
             raise _Wrong(Problem(("models", model), expected, "none"))
         common = there if common is None else common & there
     if common is not None and not common:
@@ -209,33 +217,53 @@ def _versions(fleet: Fleet, model: str, directory: Path) -> list[int]:
     return sorted(common or ())
 
 
-def _directories(fleet: Fleet, model: str, directory: Path) -> list[Path]:
-    """The model's directory in each repository of its pools; empty: only outside servers have it."""
+def _holders(fleet: Fleet, model: str, directory: Path, listings: Listings) -> list[RepositoryListing]:
+    """The repositories of its pools that have the model; empty: only outside servers have it."""
     source = fleet.of(model).source
     if source is not None:
-        place = absolute(source, directory)
-        if not place.is_dir():
+        place = location(source, directory)
+        listing = listings.of(place.parent)
+        if not _has(listing, model, ("models", model, "source")):
             raise _Wrong(Problem(("models", model, "source"), f"a directory at {place}", "nothing there"))
-        return [place]
-    found: dict[Path, None] = {}
+        return [listing]
+    found: dict[Location, RepositoryListing] = {}
     for pool in fleet.pools_of(model):
         if fleet.pools[pool].addresses:
             continue
-        repositories = repositories_of(fleet, pool, directory)
-        places = [path / model for path in repositories if (path / model).is_dir()]
-        if not places:
-            raise _Wrong(_not_there(fleet, model, pool, directory))
-        found.update(dict.fromkeys(places))
-    return list(found)
+        for problem in _missing_repositories(fleet, pool, directory, listings):
+            raise _Wrong(problem)
+        at = ("pools", pool, "repository")
+        there = [listings.of(place) for place in repositories_of(fleet, pool, directory)]
+        holding = [listing for listing in there if _has(listing, model, at)]
+        if not holding:
+            raise _Wrong(_not_there(model, there))
+        found.update((listing.place, listing) for listing in holding)
+    return list(found.values())
 
 
-def _missing_repositories(fleet: Fleet, pool: str, directory: Path) -> Iterator[Problem]:
-    """Repositories that do not exist."""
+def _has(listing: RepositoryListing, model: str, at: Path_) -> bool:
+    try:
+        return listing.versions(model) is not None
+    except ConfigError as error:
+        if isinstance(listing.place, Path):
+            # The directory is there; that it cannot be read is reported where its versions are needed.
+            return True
+        raise _Wrong(Problem(at, f"a repository that can be listed at {listing.place}", error.given)) from None
+    except IsochroneError as error:
+        raise _Wrong(Problem(at, f"a repository that can be listed at {listing.place}", str(error))) from None
+
+
+def _missing_repositories(fleet: Fleet, pool: str, directory: Path, listings: Listings) -> Iterator[Problem]:
+    """Repositories that do not exist, or that cannot be listed."""
     own = fleet.pools[pool].repository
-    for path in (absolute(text, directory) for text in own or fleet.repository):
-        if not path.is_dir():
-            key = ("pools", pool, "repository") if own else ("repository",)
-            yield Problem(key, f"a directory at {path}", "a file" if path.exists() else "nothing there")
+    key = ("pools", pool, "repository") if own else ("repository",)
+    for place in (location(text, directory) for text in own or fleet.repository):
+        try:
+            if given := listings.of(place).missing():
+                yield Problem(key, f"a directory at {place}", given)
+        except IsochroneError as error:
+            given = error.given if isinstance(error, ConfigError) else str(error)
+            yield Problem(key, f"a repository that can be listed at {place}", given)
 
 
 def _no_model(fleet: Fleet, directory: Path) -> Problem:
@@ -245,29 +273,27 @@ def _no_model(fleet: Fleet, directory: Path) -> Problem:
     return Problem(("repository",), f"at least one model in {', '.join(map(str, paths))}", "none")
 
 
-def _not_there(fleet: Fleet, model: str, pool: str, directory: Path) -> Problem:
-    for problem in _missing_repositories(fleet, pool, directory):
-        return problem
-    repositories = repositories_of(fleet, pool, directory)
-    known = sorted({name for path in repositories for name in _models_in(path)})
+def _not_there(model: str, listings: Sequence[RepositoryListing]) -> Problem:
+    known = sorted({name for listing in listings for name in listing.models()})
     expected = suggestion(model, known, "model") if known else "a model of the repository, which is empty"
-    return Problem(("models", model), f"{expected} in {', '.join(map(str, repositories))}", f"'{model}'")
+    places = ", ".join(str(listing.place) for listing in listings)
+    return Problem(("models", model), f"{expected} in {places}", f"'{model}'")
 
 
-def _all_models(fleet: Fleet, directory: Path) -> list[str]:
-    paths = dict.fromkeys(path for pool in fleet.pools_of("") for path in _own_repositories(fleet, pool, directory))
-    return sorted({name for path in paths for name in _models_in(path)})
+def _all_models(fleet: Fleet, directory: Path, listings: Listings) -> list[str]:
+    """None of a repository that cannot be listed: that is reported."""
+    places = dict.fromkeys(place for pool in fleet.pools_of("") for place in _own_repositories(fleet, pool, directory))
+    found: set[str] = set()
+    for place in places:
+        try:
+            found.update(listings.of(place).models())
+        except IsochroneError:
+            continue
+    return sorted(found)
 
 
-def _own_repositories(fleet: Fleet, pool: str, directory: Path) -> tuple[Path, ...]:
+def _own_repositories(fleet: Fleet, pool: str, directory: Path) -> tuple[Location, ...]:
     return () if fleet.pools[pool].addresses else repositories_of(fleet, pool, directory)
-
-
-def _models_in(path: Path) -> Iterator[str]:
-    if path.is_dir():
-        for entry in path.iterdir():
-            if not entry.name.startswith(".") and entry.is_dir():
-                yield entry.name
 
 
 def _lines(text: str) -> Lines | None:

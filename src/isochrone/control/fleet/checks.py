@@ -9,15 +9,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from isochrone.control.fleet.model_spec import Canary, ModelDefaults
-from isochrone.control.fleet.processes import OWN_FLAGS, controller_ports, gateway_ports, names_of, worker_ports
+from isochrone.control.fleet.processes import (
+    EVERYWHERE,
+    OWN_FLAGS,
+    controller_ports,
+    gateway_ports,
+    names_of,
+    worker_ports,
+)
 from isochrone.control.fleet.quantities import bytes_text
 from isochrone.control.fleet.sections import FleetSections, Pool
 from isochrone.gateway.upstream.addresses import parse_upstream
 from isochrone.settings.problems import Path, Problem, dotted
 from isochrone.suggestions import suggestion
 
-#: Addresses that listen on every interface.
-_EVERYWHERE = ("0.0.0.0", "::", "")
 #: Keys of the gateway's rules for a model that have their own key in fleet.yaml.
 _PLACES = {
     "policy": "policy",
@@ -168,7 +173,7 @@ def _ports(fleet: FleetSections) -> Iterator[Problem]:
             yield Problem(path, "ports that count up to at most 65535", str(port))
             return
         for other, where in taken.get(port, ()):
-            if host == other or host in _EVERYWHERE or other in _EVERYWHERE:
+            if host == other or host in EVERYWHERE or other in EVERYWHERE:
                 yield Problem(path, f"ports that {dotted(where)} does not take", f"port {port} again")
                 return
         taken.setdefault(port, []).append((host, path))

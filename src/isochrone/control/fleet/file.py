@@ -17,7 +17,9 @@ from isochrone.control.fleet.spec import Fleet
 from isochrone.control.state.records import Assignment, FleetRecord
 from isochrone.errors import IsochroneError
 from isochrone.models.repository.digest import digest
+from isochrone.models.repository.listings import Listings
 from isochrone.models.repository.repository import Repository
+from isochrone.models.sources.locations import Location, RepositoryUrl
 from isochrone.settings.problems import settings_error
 
 
@@ -44,9 +46,10 @@ def read_file(text: str, where: str, directory: Path, check: Callable[[Fleet], N
     models: Mapping[str, CatalogModel] = {}
     if fleet is not None:
         check(fleet)
-        models, missing = look_up(fleet, directory)
+        listings = Listings()
+        models, missing = look_up(fleet, directory, listings)
         missing += missing_files(fleet, directory)
-        missing += missing_model_files(fleet, directory, models)
+        missing += missing_model_files(fleet, directory, models, listings)
         problems += [each for each in missing if not examined.is_about_mistakes(each)]
     if problems or fleet is None:
         raise settings_error(problems, where, examined.lines)
@@ -77,7 +80,7 @@ def lost_versions(file: FleetFile, record: FleetRecord | None, served: Mapping[s
     return found
 
 
-def _lost_in(repositories: Sequence[Path], name: str, assignment: Assignment, pool: str) -> Iterator[str]:
+def _lost_in(repositories: Sequence[Location], name: str, assignment: Assignment, pool: str) -> Iterator[str]:
     versions = {assignment.version: assignment.digest}
     if assignment.canary is not None:
         versions[assignment.canary.version] = assignment.canary.digest
@@ -90,10 +93,17 @@ def _lost_in(repositories: Sequence[Path], name: str, assignment: Assignment, po
             )
 
 
-def _problem(repositories: Sequence[Path], name: str, version: int, expected: str) -> str:
+def _problem(repositories: Sequence[Location], name: str, version: int, expected: str) -> str:
     places = ", ".join(map(str, repositories))
+    listings = Listings()
     try:
-        description = Repository(repositories).read(name, versions=[version]).of_version(version)
+        for url in (place for place in repositories if isinstance(place, RepositoryUrl)):
+            versions = listings.of(url).versions(name)
+            if versions is not None:
+                # Its digest needs its bytes: the workers fetch them, and report it before they serve it.
+                return "" if version in versions else f"is not in {places}"
+        paths = [place for place in repositories if isinstance(place, Path)]
+        description = Repository(paths).read(name, versions=[version]).of_version(version)
         if version not in description.versions:
             return f"is not in {places}"
         found = digest(description.config, description.versions[version])

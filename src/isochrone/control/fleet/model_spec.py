@@ -12,9 +12,9 @@ from pydantic import BeforeValidator, Field
 
 from isochrone.control.fleet.quantities import (
     Bytes,
-    FilePath,
     Milliseconds,
     Names,
+    RepositoryPlace,
     Seconds,
     Share,
     Shares,
@@ -132,8 +132,8 @@ class ModelDefaults(Section):
 class Model(ModelDefaults):
     """One model, by its name in the repository."""
 
-    source: FilePath | None = None
-    """Directory of the model, if it is outside the repository. It must have the name of the model."""
+    source: RepositoryPlace | None = None
+    """Directory or URL of the model, if it is outside the repository. It must have the name of the model."""
     stages: Words = ()
     """Models that an ensemble runs. The default comes from its config.pbtxt."""
     changes_with: Words = Field(default=(), alias="with")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from isochrone.control.fleet.processes import absolute, repositories_of
+from isochrone.control.fleet.processes import absolute, location, repositories_of
 from isochrone.control.fleet.spec import Fleet
 from isochrone.errors import PermissionDenied
 
@@ -26,7 +26,7 @@ def places(fleet: Fleet, directory: Path) -> Iterator[str]:
         yield from (f"address {address}" for address in spec.addresses)
         # Arguments of workers may be paths, addresses or switches.
         yield from (f"argument {word}" for word in spec.arguments)
-    yield from (f"repository {absolute(text, directory)}" for text in fleet.repository)
+    yield from (f"repository {location(text, directory)}" for text in fleet.repository)
     tls = fleet.security.tls
     files = (tls.cert, tls.key, tls.client_ca, *(token.file for token in fleet.security.tokens.values()))
     yield from (f"file {absolute(file, directory)}" for file in files if file is not None)

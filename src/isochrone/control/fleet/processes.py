@@ -1,4 +1,4 @@
-"""The processes of a fleet on this machine, with their command lines. Pure.
+"""The processes of a fleet with their command lines, and what they need of their machines. Pure.
 
 The supervisor compares them with the running processes: a process with an equal spec keeps running, one that differs is
 restarted. So a command line must not contain settings that can change without a restart: models, versions and rules
@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
 from isochrone.control.fleet.quantities import join_address, split_address
-from isochrone.control.fleet.sections import FleetSections, Pool
-from isochrone.control.state.records import BY_ADDRESS, WorkerRecord
+from isochrone.control.fleet.sections import FleetSections, NodeNeeds, Pool
+from isochrone.control.state.needs import Needs
+from isochrone.control.state.records import BY_ADDRESS, LOCAL, WorkerRecord
 from isochrone.gateway.upstream.addresses import Upstream, parse_upstream
+from isochrone.models.sources.locations import Location, is_url, parse_location
 from isochrone.store.etcd.address import split_password
 
 #: Flags of ``isochrone serve`` that a pool's ``arguments`` must not name.
@@ -43,6 +45,10 @@ OWN_FLAGS = frozenset(
 #: Gateways of the same machine use the workers, unless a pool's arguments name another --host.
 _WORKER_HOST = "127.0.0.1"
 _PORTS_PER_WORKER = 3
+#: Stands for the address of the machine in a command line. An engine that chooses machines replaces it at the start.
+NODE_ADDRESS = "@node"
+#: Addresses that listen on every interface.
+EVERYWHERE = frozenset(("0.0.0.0", "::", ""))
 
 _Step = str | int
 
@@ -57,6 +63,8 @@ class ProcessSpec:
     arguments: tuple[str, ...]
     #: Of a worker: its pool.
     pool: str = ""
+    #: None: the engine has one machine.
+    needs: Needs | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,49 +77,83 @@ class OutsideServer:
     kind: str
 
 
-def processes(fleet: FleetSections, directory: Path) -> dict[str, ProcessSpec]:
-    """Every process by name, controllers first. ``directory`` is the file's."""
+def processes(fleet: FleetSections, directory: Path, engine: str = LOCAL) -> dict[str, ProcessSpec]:
+    """Every process by name, controllers first. ``directory`` is the file's.
+
+    On machines that an engine chooses, workers listen on the address of their machine, and a gateway that listens on
+    every address registers that one.
+    """
     lease = f"{fleet.store.lease_seconds:g}"
     # Without the password: every user of the machine can read command lines.
     store, _ = split_password(store_url(fleet, directory))
     identity = ("--store", store, "--fleet", fleet.name, "--lease-seconds", lease)
     hosts = tuple(word for host in fleet.control.hosts for word in ("--allow-host", host))
+    placed = engine != LOCAL
     specs = [
-        ProcessSpec(name, "controller", ("control", *identity, "--name", name, "--listen", listen, *hosts))
-        for name, listen in _counted(controller_names(fleet), fleet.control.listen)
+        ProcessSpec(
+            name,
+            "controller",
+            ("control", *identity, "--name", name, "--listen", listen, *hosts),
+            needs=needs_of(fleet.control, "control", fleet.control.count, index) if placed else None,
+        )
+        for index, (name, listen) in enumerate(_counted(controller_names(fleet), fleet.control.listen))
     ]
     for group, gateway in fleet.gateways.items():
         for index, (name, listen) in enumerate(_counted(gateway_names(fleet, group), gateway.listen)):
             metrics = gateway.metrics_port + index if gateway.metrics_port > 0 else gateway.metrics_port
-            specs += _gateways(name, listen, metrics, gateway.processes, identity)
+            needs = needs_of(gateway, group, gateway.count, index, gateway.processes) if placed else None
+            specs += _gateways(name, listen, metrics, gateway.processes, identity, needs)
     for pool in fleet.pools:
-        specs += _workers(fleet, pool, directory, identity)
+        specs += _workers(fleet, pool, directory, identity, placed)
     return {spec.name: spec for spec in specs}
 
 
-def _gateways(name: str, listen: str, metrics: int, count: int, identity: tuple[str, ...]) -> Iterator[ProcessSpec]:
+def needs_of(section: NodeNeeds, group: str, count: int, index: int, processes_per_share: int = 1) -> Needs:
+    """``count``: members of the group, each of which has one machine; ``index``: the member."""
+    needs = Needs(
+        section.cpus,
+        section.gpus if isinstance(section, Pool) else 0.0,
+        tuple(sorted(section.resources.items())) if isinstance(section, Pool) else (),
+        tuple(sorted(section.node_labels.items())),
+        section.placement,
+    )
+    # Processes that share a port must share a machine; others are placed one by one if nothing depends on the group.
+    if section.placement in ("any", "spread") and processes_per_share == 1:
+        return needs
+    return replace(needs, group=group, shares=count, share=index, processes_per_share=processes_per_share)
+
+
+def _gateways(
+    name: str, listen: str, metrics: int, count: int, identity: tuple[str, ...], needs: Needs | None
+) -> Iterator[ProcessSpec]:
     """One process, or several that share its port. To the fleet each of them is a gateway: a strict switch requires an
     acknowledgement from every process that admits requests."""
     for number in range(1, count + 1):
         own = name if count == 1 else f"{name}.{number}"
         # Two processes cannot share a metrics port: only the first has the configured one.
         page = metrics if number == 1 or metrics < 0 else 0
-        words = ("gateway", "--listen", listen, "--metrics-port", str(page), *identity, "--name", own)
-        yield ProcessSpec(own, "gateway", words if count == 1 else (*words, "--reuse-port"))
+        words = ["gateway", "--listen", listen, "--metrics-port", str(page), *identity, "--name", own]
+        words += ["--advertise", NODE_ADDRESS] if needs is not None and split_address(listen)[0] in EVERYWHERE else []
+        words += ["--reuse-port"] if count > 1 else []
+        yield ProcessSpec(own, "gateway", tuple(words), needs=needs)
 
 
-def _workers(fleet: FleetSections, pool: str, directory: Path, identity: tuple[str, ...]) -> Iterator[ProcessSpec]:
+def _workers(
+    fleet: FleetSections, pool: str, directory: Path, identity: tuple[str, ...], placed: bool
+) -> Iterator[ProcessSpec]:
     spec = fleet.pools[pool]
     repositories = tuple(str(path) for path in repositories_of(fleet, pool, directory))
     for index, name in enumerate(worker_names(fleet, pool)):
         http, grpc, metrics = _ports_of_worker(spec, index)
-        words = ["serve", *repositories, "--host", _WORKER_HOST, "--http-port", str(http), "--grpc-port", str(grpc)]
+        host = NODE_ADDRESS if placed else _WORKER_HOST
+        words = ["serve", *repositories, "--host", host, "--http-port", str(http), "--grpc-port", str(grpc)]
         words += ["--metrics-port", str(metrics), "--model-control-mode", "explicit", *identity]
         words += ["--name", name, "--pool", pool]
         words += _given("--tier", spec.tier) + _given("--device", spec.device)
         words += ["--memory", str(spec.memory)] if spec.memory else []
         words += _given("--region", spec.region)
-        yield ProcessSpec(name, "worker", (*words, *spec.arguments), pool)
+        needs = needs_of(spec, pool, spec.workers, index) if placed else None
+        yield ProcessSpec(name, "worker", (*words, *spec.arguments), pool, needs)
 
 
 def listens_on(arguments: Sequence[str]) -> tuple[int, ...]:
@@ -126,12 +168,14 @@ def listens_on(arguments: Sequence[str]) -> tuple[int, ...]:
 def surge_of(worker: ProcessSpec) -> ProcessSpec:
     """A second worker for a pool of one, which serves while the first is replaced: on free ports, as POOL-surge."""
     name = f"{worker.pool}-surge"
-    values = {"--name": name, "--http-port": "0", "--grpc-port": "0", "--metrics-port": "0"}
+    values = {"--name": name}
+    if worker.needs is None or not worker.needs.own_address:
+        values |= {"--http-port": "0", "--grpc-port": "0", "--metrics-port": "0"}
     words = list(worker.arguments)
     for index, word in enumerate(words[:-1]):
         if word in values:
             words[index + 1] = values[word]
-    return ProcessSpec(name, "worker", tuple(words), worker.pool)
+    return ProcessSpec(name, "worker", tuple(words), worker.pool, worker.needs.alone if worker.needs else None)
 
 
 def _given(flag: str, value: str) -> list[str]:
@@ -176,12 +220,12 @@ def store_url(fleet: FleetSections, directory: Path) -> str:
     return f"sqlite:{absolute(rest, directory)}" if scheme == "sqlite" else fleet.store.url
 
 
-def repositories_of(fleet: FleetSections, pool: str, directory: Path) -> tuple[Path, ...]:
+def repositories_of(fleet: FleetSections, pool: str, directory: Path) -> tuple[Location, ...]:
     """The model repositories of a pool's workers: its own or the fleet's, and those of its models' sources."""
-    found = [absolute(path, directory) for path in fleet.pools[pool].repository or fleet.repository]
+    found = [location(text, directory) for text in fleet.pools[pool].repository or fleet.repository]
     for name, model in fleet.models.items():
         if model.source is not None and pool in fleet.pools_of(name):
-            found.append(absolute(model.source, directory).parent)
+            found.append(location(model.source, directory).parent)
     return tuple(dict.fromkeys(found))
 
 
@@ -192,6 +236,11 @@ def repositories_by_worker(fleet: FleetSections, directory: Path) -> dict[str, t
         for pool in fleet.pools
         for name in worker_names(fleet, pool)
     }
+
+
+def location(text: str, directory: Path) -> Location:
+    """A repository of the file: an absolute path, or a URL."""
+    return parse_location(text) if is_url(text) else absolute(text, directory)
 
 
 def absolute(path: str, directory: Path) -> Path:

@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from isochrone.errors import ConfigError
 from isochrone.gateway.upstream.addresses import parse_upstream
+from isochrone.models.sources.locations import RepositoryUrl, parse_location
 from isochrone.settings.validator_errors import wrong
 
 _BYTE_UNITS = {
@@ -127,6 +128,14 @@ def file_path(given: str) -> str:
     return given
 
 
+def repository_place(given: str) -> str:
+    """A path, or a URL of an object store."""
+    try:
+        return given if isinstance(parse_location(given), RepositoryUrl) else file_path(given)
+    except ConfigError as error:
+        raise wrong(error.expected, error.given) from None
+
+
 def _address_given(given: object) -> object:
     """Reject a port alone, as in ``listen: 8000``, with the whole address in the error."""
     if isinstance(given, int) and not isinstance(given, bool):
@@ -216,9 +225,11 @@ Address = Annotated[
 Upstream = Annotated[str, AfterValidator(_upstream)]
 #: A file or directory; relative to the fleet.yaml.
 FilePath = Annotated[str, AfterValidator(file_path)]
-#: One directory, or a list of them.
-Paths = Annotated[
-    tuple[FilePath, ...],
+#: A directory, relative to the fleet.yaml, or a URL.
+RepositoryPlace = Annotated[str, AfterValidator(repository_place)]
+#: One repository, or a list of them.
+Repositories = Annotated[
+    tuple[RepositoryPlace, ...],
     Field(strict=False),
     BeforeValidator(_one_or_many),
     _schema({"type": "string"}, {"type": "array", "items": {"type": "string"}}),

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
+from isochrone.control.fleet.kubernetes_spec import Kubernetes
 from isochrone.control.fleet.model_spec import Model, ModelDefaults, overlay
 from isochrone.control.fleet.quantities import (
     Address,
@@ -16,7 +17,7 @@ from isochrone.control.fleet.quantities import (
     FilePath,
     Milliseconds,
     Name,
-    Paths,
+    Repositories,
     Seconds,
     Share,
     Upstreams,
@@ -24,7 +25,7 @@ from isochrone.control.fleet.quantities import (
     file_path,
 )
 from isochrone.errors import InvalidArgument
-from isochrone.models.repository.repository import validate_model_name
+from isochrone.models.repository.names import validate_model_name
 from isochrone.settings.sections import Section
 from isochrone.settings.validator_errors import wrong
 from isochrone.store.etcd.address import split_password
@@ -69,7 +70,19 @@ class Store(Section):
     """A process that does not renew its lease for this long counts as gone; 1 to 600."""
 
 
-class Control(Section):
+class NodeNeeds(Section):
+    """What a process needs of its machine, for engines that place processes on machines: ray and kubernetes."""
+
+    cpus: float = Field(default=1.0, ge=0, le=4096)
+    """Cores for one process, on machines that an engine chooses. The engine local does not reserve any."""
+    node_labels: Annotated[dict[str, str], BeforeValidator(_empty)] = Field(default={})
+    """Labels that its machine must have, such as {accelerator: h200}: Ray's node labels, Kubernetes' nodeSelector."""
+    placement: Literal["any", "spread", "apart", "together"] = "spread"
+    """Machines of the processes of one group: spread prefers different ones, apart requires them, together requires the
+    same one. The engine local has one machine."""
+
+
+class Control(NodeNeeds):
     """The controllers. One of them is the leader; all of them answer API calls."""
 
     listen: Address = "127.0.0.1:8003"
@@ -81,7 +94,7 @@ class Control(Section):
     IP addresses are always allowed."""
 
 
-class Gateway(Section):
+class Gateway(NodeNeeds):
     """A group of equal gateways. Their processes are named gw, or gw-1, gw-2 where count is above 1."""
 
     listen: Address = "127.0.0.1:8000"
@@ -98,7 +111,7 @@ class Gateway(Section):
     """Processes that share the port of each gateway."""
 
 
-class Pool(Section):
+class Pool(NodeNeeds):
     """Equal workers: processes that this fleet starts, or servers that run already. The processes of pool cpu are named
     cpu-1, cpu-2."""
 
@@ -116,14 +129,17 @@ class Pool(Section):
     """Device of the workers, such as cpu or gpu. The gateway rule device selects by it."""
     memory: Bytes = 0
     """Memory of one worker for models. A version that does not fit is rejected before it is loaded. 0: not checked."""
-    cpus: float = Field(default=1.0, gt=0, le=4096)
-    """Cores for one worker, for engines that place workers on machines. Not used yet."""
+    gpus: float = Field(default=0.0, ge=0, le=64)
+    """GPUs for one worker, on machines that an engine chooses. A share below 1 is for Ray alone."""
+    resources: Annotated[dict[str, float], BeforeValidator(_empty)] = Field(default={})
+    """Further resources of one worker by name: Ray's custom resources, Kubernetes' extended resources such as
+    nvidia.com/mig-1g.10gb."""
     distance_ms: Milliseconds = 0.0
     """Network latency from the gateways to the workers, one way."""
     region: str = ""
     """Location of the workers, such as eu-west."""
-    repository: Paths = ()
-    """Model repositories of this pool. The default is the repository of the fleet."""
+    repository: Repositories = ()
+    """Model repositories of this pool: directories or URLs. The default is the repository of the fleet."""
     first_port: int = Field(default=0, ge=0, le=65535)
     """First port of the workers. Each worker takes three: HTTP, gRPC, metrics. 0 selects free ports."""
     addresses: Upstreams = ()
@@ -220,8 +236,9 @@ class FleetSections(Section):
 
     name: Name
     """Name of the fleet, and of its part of the store: fleets may share an etcd. a-z, 0-9 and -."""
-    repository: Paths = ("models",)
-    """Model repositories in Triton's layout."""
+    repository: Repositories = ("models",)
+    """Model repositories in Triton's layout: directories, or URLs such as s3://bucket/prefix, gs://, az://,
+    https://."""
     store: Store = Store()
     """The database that holds the state of the fleet."""
     control: Control = Control()
@@ -244,6 +261,8 @@ class FleetSections(Section):
     """Access to the fleet. Checked, but not used yet."""
     observability: Observability = Observability()
     """Metrics, traces and logs. Checked, but not used yet."""
+    kubernetes: Kubernetes = Kubernetes()
+    """How isochrone render kubernetes writes the fleet. Other engines do not use it."""
 
     @field_validator("models", mode="after")
     @classmethod

@@ -38,7 +38,7 @@ from isochrone.control.workers.load_crashes import LoadCrashes
 from isochrone.store.base import Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Seconds between steps if nothing changes: while a rollout is in progress, and otherwise.
 _BUSY, _IDLE = 0.1, 0.5
@@ -139,6 +139,8 @@ class Controller:
         self._set_desired(self._records.view())
         await self._fleet.reconcile(self._records.view())
         await self._housekeeping.report_workers(self._records.view())
+        failures = {name: driver.observed.failures for name, driver in self._drivers.items()}
+        await self._housekeeping.report_loads(self._records.view(), failures)
         await self._housekeeping.tidy(self._records.view())
         return bool(identities)
 

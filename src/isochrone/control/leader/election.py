@@ -14,7 +14,7 @@ from isochrone.control.state.keys import Keys
 from isochrone.store.base import Compare, Lease, Put, Store, StoreUnavailable
 from isochrone.store.mirror import Mirror
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 
 class Candidate:

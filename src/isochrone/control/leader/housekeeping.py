@@ -8,14 +8,15 @@ from collections.abc import Mapping
 import structlog
 
 from isochrone.control.leader.records import LeaderRecords
-from isochrone.control.leader.worker_reports import changes, worker_faults
+from isochrone.control.leader.worker_reports import changes, load_failures, worker_faults
 from isochrone.control.recovery.repair import find_repair, unreported
+from isochrone.control.rollout.observed_state import Failure
 from isochrone.control.state.events import trimmed
-from isochrone.control.state.records import EpochRecord, Fault, encode
+from isochrone.control.state.records import EpochRecord, Fault, LoadFailuresRecord, encode
 from isochrone.control.state.view import View
 from isochrone.store.base import Compare, Delete, Put
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Finished rollouts that are kept for users to look at.
 _KEPT_ROLLOUTS = 200
@@ -54,6 +55,13 @@ class Housekeeping:
         if events:
             await self._records.write_transient((), [self._records.event_of(each) for each in events[:_AT_ONCE]])
         self._reasons = reasons
+
+    async def report_loads(self, view: View, failures: Mapping[str, Mapping[str, Failure]]) -> None:
+        """Keep the record of what workers cannot load current: status shows it. ``failures``: by worker, by model."""
+        found = load_failures(failures)
+        if found != view.load_failures or view.is_unreadable(self._keys.load_failures):
+            put = Put(self._keys.load_failures, encode(LoadFailuresRecord(found)))
+            await self._records.write_transient((), [put if found else Delete(self._keys.load_failures)])
 
     async def tidy(self, view: View) -> None:
         """Delete records that are no longer needed, and keep the copy of the epoch current."""

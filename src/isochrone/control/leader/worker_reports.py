@@ -3,13 +3,15 @@ Pure.
 
 There is an event when a registered worker gets no requests (it does not answer, another server answers on its port, it
 is ejected as an outlier), one for each further reason (first nobody answers on its port, then another server does), and
-one when it gets requests again. A worker that drains or has left causes none.
+one when it gets requests again. A worker that drains or has left causes none. What workers cannot load is kept in a
+record of its own, which status shows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from isochrone.control.rollout.observed_state import Failure
 from isochrone.control.state.records import EventRecord
 from isochrone.control.state.view import View
 
@@ -30,6 +32,15 @@ def worker_faults(view: View) -> dict[str, str]:
                 found[name] = gateway.workers[record.address]
                 break
     return found
+
+
+def load_failures(failures: Mapping[str, Mapping[str, Failure]]) -> dict[str, dict[str, str]]:
+    """By worker, by model, for people: the versions that could not be loaded, and why."""
+    return {
+        worker: {model: f"version {', '.join(sorted(each.versions))}: {each.reason}" for model, each in of.items()}
+        for worker, of in failures.items()
+        if of
+    }
 
 
 def changes(

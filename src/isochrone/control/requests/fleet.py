@@ -19,6 +19,7 @@ from isochrone.control.state.events import event
 from isochrone.control.state.records import (
     ABORTING,
     DONE,
+    LOCAL,
     EventRecord,
     FleetRecord,
     KeptPool,
@@ -56,12 +57,13 @@ def apply_fleet(
     generation: int | None = None,
     agreed: Collection[str] | bool = False,
     lost: Sequence[str] = (),
+    engine: str | None = None,
 ) -> Decision[Applied]:
     """Apply a fleet.yaml.
 
     ``generation``: of the fleet that the caller's plan was made for. ``agreed``: what may be taken away, as the plan
     names it ("model detector", "pool cpu"); True: everything in the plan. ``lost``: why the new repositories cannot
-    serve the committed versions.
+    serve the committed versions. ``engine``: the one that runs the processes from now on; None: as before.
     """
     name = view.keys.fleet_name
     if file.fleet.name != name:
@@ -72,7 +74,9 @@ def apply_fleet(
         by = f" (by {before.by})" if before is not None and before.by else ""
         raise Conflict(f"the fleet is at generation {current}{by}, not {generation}; look at the plan again")
     fleet_before = fleet_of(before.spec) if before is not None else None
-    unchanged = before is not None and (before.text, before.directory) == (file.text, file.directory)
+    engine = engine or (before.engine if before is not None else LOCAL)
+    applied = (file.text, file.directory, engine)
+    unchanged = before is not None and (before.text, before.directory, before.engine) == applied
     still_kept = _still_kept(view)
     steps = plan(
         fleet_before,
@@ -85,6 +89,7 @@ def apply_fleet(
         committed=view.assignments,
         kept=still_kept,
         agreed_before=_under_way(view, still_kept, unchanged),
+        engine=engine,
     )
     steps += _held_by_hand(view, file.versions)
     _check_possible(steps)
@@ -95,7 +100,7 @@ def apply_fleet(
     kept = kept_pools(before, fleet_before, file.fleet, view.epoch, view.open_rollouts)
     if before is not None and unchanged and all(step.action == IGNORE for step in steps):
         return Decision(Applied(before, tuple(steps)))
-    record = FleetRecord(current + 1, file.text, spec, file.directory, context.who, context.at, kept)
+    record = FleetRecord(current + 1, file.text, spec, file.directory, context.who, context.at, kept, engine)
     summary = "; ".join(map(str, steps[:_STEPS_NAMED])) + ("; …" if len(steps) > _STEPS_NAMED else "")
     return _fleet_written(view, Applied(record, tuple(steps)), "fleet applied", summary or "nothing changes", context)
 
@@ -159,15 +164,22 @@ def scale(view: View, pool: str, workers: int, context: RequestContext, agreed: 
     if workers == settings.workers:
         return Decision(Applied(record, ()))
     scaled = with_workers(fleet, pool, workers)
-    planned = plan(fleet, scaled, directory=Path(record.directory), committed=view.assignments, kept=_still_kept(view))
+    planned = plan(
+        fleet,
+        scaled,
+        directory=Path(record.directory),
+        committed=view.assignments,
+        kept=_still_kept(view),
+        engine=record.engine,
+    )
     # All other steps follow from the file or from rollouts in progress, not from scaling.
     steps = [step for step in planned if step.action == REFUSE or (step.kind, step.name) == ("pool", pool)]
     steps += losses_of_scaling(fleet, pool, workers, set(view.workers), view.drains)
     _check_possible(steps)
     _check_agreed(steps, agreed)
     spec = scaled.model_dump(mode="json")
-    changed = FleetRecord(
-        record.generation + 1, record.text, spec, record.directory, context.who, context.at, record.kept
+    changed = msgspec.structs.replace(
+        record, generation=record.generation + 1, spec=spec, by=context.who, at=context.at
     )
     summary = f"{pool} from {settings.workers} to {workers} workers"
     decision = _fleet_written(view, Applied(changed, tuple(steps)), "scaled", summary, context)

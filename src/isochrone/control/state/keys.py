@@ -25,6 +25,8 @@ class Keys:
         self.leader = f"{self.prefix}leader"
         #: How far the leader has reconciled the fleet record. The key keeps its earlier name.
         self.reconciled = f"{self.prefix}converged"
+        #: What workers cannot load, as the leader sees it.
+        self.load_failures = f"{self.prefix}load-failures"
         #: Counts rollouts.
         self.rollout_number = f"{self.prefix}rollout-number"
         self.workers = f"{self.prefix}workers/"

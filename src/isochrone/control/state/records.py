@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from isochrone.control.state.needs import Needs
 from isochrone.errors import Unavailable
 
 #: States of a rollout, in their order.
@@ -31,6 +32,9 @@ FAST, STRICT = "fast", "strict"
 #: Phases of a strict switch.
 ANNOUNCED, HOLDING, CANCELLED = "announced", "holding", "cancelled"
 
+
+#: The engine of one machine, and the one that gives every process a pod of its own.
+LOCAL, KUBERNETES = "local", "kubernetes"
 
 #: In place of an incarnation: the leader registered the worker, by its address.
 BY_ADDRESS = "address"
@@ -125,6 +129,10 @@ class GatewayRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     unserved: dict[str, str] = {}
     workers: dict[str, str] = {}
     faults: dict[str, str] = {}
+
+    @property
+    def address(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class ProcessRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -294,6 +302,8 @@ class KeptPool(msgspec.Struct, frozen=True, omit_defaults=True):
     processes: dict[str, tuple[str, ...]] = {}
     #: Servers at addresses.
     servers: tuple[WorkerRecord, ...] = ()
+    #: What the processes need of their machines; {}: the engine has one machine.
+    needs: dict[str, Needs] = {}
 
 
 class FleetRecord(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -308,6 +318,14 @@ class FleetRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     at: float = 0.0
     #: Pools of earlier files that run until no committed version needs them.
     kept: dict[str, KeptPool] = {}
+    #: The engine that runs the processes, as ``isochrone up --engine`` named it.
+    engine: str = LOCAL
+
+
+class LoadFailuresRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """By worker, by model: the versions that it cannot load, and why."""
+
+    workers: dict[str, dict[str, str]] = {}
 
 
 class ReconciledRecord(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -22,6 +22,7 @@ from isochrone.control.state.records import (
     Fault,
     FleetRecord,
     GatewayRecord,
+    LoadFailuresRecord,
     ProcessRecord,
     ReconciledRecord,
     RolloutRecord,
@@ -104,6 +105,7 @@ class View:
             keys.epoch_copy: EpochRecord,
             keys.switch: SwitchRecord,
             keys.reconciled: ReconciledRecord,
+            keys.load_failures: LoadFailuresRecord,
         }
         if key in singles:
             return singles[key]
@@ -166,6 +168,12 @@ class View:
     def reconciled(self) -> ReconciledRecord:
         """How far the leader has reconciled the fleet record."""
         return self.read(self.keys.reconciled, ReconciledRecord) or ReconciledRecord(0)
+
+    @property
+    def load_failures(self) -> Mapping[str, Mapping[str, str]]:
+        """By worker, by model: the versions that it cannot load, and why."""
+        record = self.read(self.keys.load_failures, LoadFailuresRecord)
+        return record.workers if record is not None else {}
 
     @property
     def switch(self) -> SwitchRecord | None:

@@ -22,7 +22,7 @@ from isochrone.control.workers.control import LOADING, ControlFailed, ServedStat
 from isochrone.control.workers.load_crashes import Effect, LoadCrashes, effect
 from isochrone.control.workers.loads import Call, Loads
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Seconds between two reads of the worker's index: while something is to change, and otherwise.
 _BUSY, _IDLE = 0.1, 1.0

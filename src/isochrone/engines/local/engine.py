@@ -11,6 +11,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from time import monotonic
 
 from isochrone.control.fleet.local_ports import SUPERVISOR_VARIABLE
@@ -42,15 +43,27 @@ class _Kept:
 
 
 class LocalEngine(Engine):
-    """``command``: the words before each process's arguments. ``environment``: further variables of every process."""
+    """``command``: the words before each process's arguments. ``environment``: further variables of every process.
+
+    ``nested``: another engine placed this one on its machine. Its processes stay in its process group, with which that
+    engine ends them, and they do not count as processes of a supervisor of this machine.
+    """
 
     def __init__(
-        self, logs: LogFiles, command: Sequence[str] = COMMAND, environment: Mapping[str, str] | None = None
+        self,
+        logs: LogFiles,
+        command: Sequence[str] = COMMAND,
+        environment: Mapping[str, str] | None = None,
+        *,
+        nested: bool = False,
     ) -> None:
         super().__init__()
         self.logs = logs
         self._command = tuple(command)
-        self._environment = {**os.environ, **(environment or {}), SUPERVISOR_VARIABLE: str(os.getpid())}
+        self._environment = {**os.environ, **(environment or {})}
+        if not nested:
+            self._environment[SUPERVISOR_VARIABLE] = str(os.getpid())
+        self._own_sessions = not nested
         self._kept: dict[str, _Kept] = {}
         self._bounding: asyncio.Task[None] | None = None
 
@@ -95,6 +108,15 @@ class LocalEngine(Engine):
             )
             for name, kept in self._kept.items()
         }
+
+    def last_lines(self, name: str, count: int) -> Sequence[str]:
+        return self.logs.last_lines(name, count)
+
+    def log_place(self, name: str) -> str:
+        return str(self.logs.path(name))
+
+    def may_run(self, name: str, pid: int) -> bool:
+        return pid > 0 and Path(f"/proc/{pid}").exists()
 
     async def close(self) -> None:
         tasks = [kept.task for kept in self._kept.values() if kept.task is not None]
@@ -147,7 +169,7 @@ class LocalEngine(Engine):
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
+                start_new_session=self._own_sessions,
                 env=self._environment,
             )
         finally:

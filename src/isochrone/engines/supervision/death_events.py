@@ -47,7 +47,7 @@ class Limit:
 
 def death_record(ended: Exit, silent: int, at: float) -> EventRecord:
     """The event of one death. ``silent``: deaths before it without an event. ``at``: seconds since 1970."""
-    how = f"process {ended.pid} {ended.how}" if ended.pid else "it could not be started"
+    how = f"process {ended.pid} {ended.how}" if ended.pid else ended.reason or "it could not be started"
     if ended.status < 0:
         try:
             how += f" ({signal.Signals(-ended.status).name})"

@@ -25,19 +25,19 @@ class Membership:
     def __init__(self, store: Store, keys: Keys) -> None:
         self._store = store
         self._keys = keys
-        #: pid of a gateway's process → its incarnation.
-        self._incarnations: dict[int, str] = {}
+        #: Name and pid of a gateway's process → its incarnation. Processes of two machines may have one pid.
+        self._incarnations: dict[tuple[str, int], str] = {}
 
     def notice(self, view: View) -> None:
         """Remember the incarnations: a gateway's record may be gone when its death is noticed."""
         for record in view.gateways.values():
-            self._incarnations[record.pid] = record.incarnation
+            self._incarnations[record.name, record.pid] = record.incarnation
 
     async def forget_gateway(self, name: str, pid: int) -> None:
         """Deregister the gateway whose process of that pid is dead. Return when no switch waits for it."""
         while not await until_available(lambda: self._forgotten(name, pid)):
             pass  # a record changed in between
-        self._incarnations.pop(pid, None)
+        self._incarnations.pop((name, pid), None)
 
     async def _forgotten(self, name: str, pid: int) -> bool:
         keys = self._keys
@@ -48,7 +48,7 @@ class Membership:
         count = await self._store.get(keys.gateway_set)
         record = _gateway(registered)
         own = record is not None and record.pid == pid
-        incarnation = record.incarnation if record is not None and own else self._incarnations.get(pid)
+        incarnation = record.incarnation if record is not None and own else self._incarnations.get((name, pid))
         known_as = known.value.decode("utf-8", "replace")
         if incarnation is not None and known_as != incarnation:
             return True  # its successor has registered

@@ -25,10 +25,12 @@ def observe(
     answering: Mapping[str, int],
     behind: Collection[str] = (),
     fresh: Collection[str] = (),
+    lost: Collection[str] = (),
 ) -> dict[str, Observed]:
     """``answering``: by controller, the pid that was seen to answer; controllers have no record.
 
-    ``behind``: processes that do not serve the committed versions yet; ``fresh``: those that started to a moment ago.
+    ``behind``: processes that do not serve the committed versions yet; ``fresh``: those that started to a moment ago;
+    ``lost``: those that give no sign of life.
     """
     pids = {name: record.pid for name, record in view.workers.items()}
     pids |= {name: record.pid for name, record in view.gateways.items()}
@@ -41,9 +43,22 @@ def observe(
             drained_since.get(name),
             name in idle,
             name not in fresh,
+            name in lost,
+            each.waits,
         )
         for name, each in running.items()
     }
+
+
+def is_heard_of(name: str, each: Running, view: View) -> bool:
+    """Whether the engine or the store has news of a process.
+
+    A gateway that has not deregistered may still answer requests, with versions that a strict switch has replaced: only
+    the engine may say that it is gone.
+    """
+    if each.reachable or each.stopping:
+        return True
+    return name in (view.known_gateways if each.spec.role == "gateway" else view.workers)
 
 
 def has_committed(served: Mapping[tuple[str, str], str], models: Mapping[str, Assignment]) -> bool:

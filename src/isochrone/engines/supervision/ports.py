@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from isochrone.control.fleet.processes import ProcessSpec
-
-_EVERY_ADDRESS = frozenset(("", "0.0.0.0", "::"))
+from isochrone.control.fleet.processes import EVERYWHERE, ProcessSpec
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -21,7 +19,7 @@ class Listening:
     def clashes(self, other: Listening) -> bool:
         if self.port != other.port:
             return False
-        return self.host == other.host or self.host in _EVERY_ADDRESS or other.host in _EVERY_ADDRESS
+        return self.host == other.host or self.host in EVERYWHERE or other.host in EVERYWHERE
 
 
 def listening(spec: ProcessSpec) -> list[Listening]:
@@ -45,6 +43,18 @@ def listening(spec: ProcessSpec) -> list[Listening]:
     ]
 
 
+def reached_at(spec: ProcessSpec, machine: str) -> tuple[str, int] | None:
+    """Host and port at which a process is reached; None: it picks its port. ``machine``: the address of its machine;
+    "": this one."""
+    places = listening(spec)
+    if not places:
+        return None
+    host = places[0].host
+    return machine if machine and host in EVERYWHERE else host, places[0].port
+
+
 def conflicts(one: ProcessSpec, other: ProcessSpec) -> bool:
     """Whether they cannot both run."""
+    if any(spec.needs is not None and spec.needs.own_address for spec in (one, other)):
+        return False
     return any(mine.clashes(theirs) for mine in listening(one) for theirs in listening(other))

@@ -11,11 +11,9 @@ from urllib.parse import quote
 import msgspec
 
 from isochrone.errors import MalformedRequest
-from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, parse_orca_header
+from isochrone.protocol.orca import ORCA_FORMAT_HEADER, ORCA_HEADER, reported_in_flight
 
 _SECONDS = 1.0
-#: The name of a figure in a worker's load report.
-_IN_FLIGHT = "in_flight"
 
 
 async def answers(host: str, port: int) -> bool:
@@ -27,6 +25,11 @@ async def answers(host: str, port: int) -> bool:
         return False
     writer.close()
     return True
+
+
+async def lives(host: str, port: int) -> bool:
+    """Whether a process answers on its port. The kernel accepts connections for a process that hangs, too."""
+    return bool(await _head(host, port, "/v2/health/live"))
 
 
 async def in_flight(host: str, port: int) -> int | None:
@@ -89,9 +92,7 @@ def _read(head: bytes) -> int | None:
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
         if name.strip().lower() == ORCA_HEADER:
-            report = parse_orca_header(value)
-            found = report.get(_IN_FLIGHT, report.get(f"named_metrics.{_IN_FLIGHT}"))
-            return None if found is None else int(found)
+            return reported_in_flight(value)
     return None
 
 

@@ -1,16 +1,17 @@
-"""Keeps the records of processes that died and do not serve yet; ``isochrone status`` shows them with their last error.
+"""Keeps the records of processes that died or wait for a machine; ``isochrone status`` shows them with the reason.
 
-A record exists from a death until the process serves again or is no longer desired. Must never change the records of
+A record exists until the process serves again or is no longer desired. Must never change the records of
 another supervisor.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
+from isochrone.control.fleet.processes import ProcessSpec
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import ProcessRecord, encode
 from isochrone.control.state.view import View
@@ -42,10 +43,18 @@ class ProcessRecords:
         error = last_error(self._last_lines(spec.name))[:_MOST_CHARACTERS]
         self.dead[spec.name] = ProcessRecord(spec.name, spec.role, spec.pool, deaths, ended.how, error, time.time())
 
-    def settle(self, desired: Collection[str], serving: Collection[str]) -> None:
-        """Forget processes that serve again or are no longer desired."""
+    def settle(self, desired: Mapping[str, ProcessSpec], serving: Collection[str], waits: Mapping[str, str]) -> None:
+        """Forget processes that serve again or are no longer desired. ``waits``: why a process has no machine yet."""
         self._own |= set(desired)
-        self.dead = {name: record for name, record in self.dead.items() if name in desired and name not in serving}
+        self.dead = {
+            name: record
+            for name, record in self.dead.items()
+            if name in desired and name not in serving and (record.deaths or waits.get(name))
+        }
+        for name, spec in desired.items():
+            reason = waits.get(name, "")
+            if reason and name not in serving and (name not in self.dead or not self.dead[name].deaths):
+                self.dead[name] = ProcessRecord(name, spec.role, spec.pool, 0, f"waits: {reason}", at=time.time())
 
     async def write(self, view: View) -> None:
         """Write the desired records. If the store is unavailable, the next turn writes them."""

@@ -23,6 +23,8 @@ class Progress:
         self._aborted = {record.identity for record in view.rollouts if record.state == ABORTED}
         self._ready: set[str] = set()
         self._faults: set[Fault] = set()
+        #: By process: why it has no machine yet.
+        self._waits: dict[str, str] = {}
 
     def lines(self, view: View, observed: Mapping[str, Observed]) -> list[str]:
         """What is new since the last call."""
@@ -30,6 +32,13 @@ class Progress:
         lines = [f"{observed[name].spec.role} {name} ready" for name in sorted(ready - self._ready)]
         # A process that died has a line for its exit, and one when it is ready again.
         self._ready = ready
+        waits = {name: each.waits for name, each in observed.items() if each.waits}
+        lines += [
+            f"{observed[name].spec.role} {name} waits: {reason}"
+            for name, reason in sorted(waits.items())
+            if self._waits.get(name) != reason
+        ]
+        self._waits = waits
         faults = set(view.faults())
         lines += [
             f"the record {fault.key} cannot be read and is skipped: {fault.reason}"
@@ -82,6 +91,8 @@ def _reasons(
         if name not in observed or not observed[name].ready:
             record = dead.get(name)
             why = f", which {record.how}: {record.error or 'see its log'}" if record is not None else ""
+            if name in observed and observed[name].waits:
+                why = f" ({observed[name].waits})"
             reasons.append(f"{spec.role} {name}{why}")
     for rollout in view.open_rollouts:
         loading = [f"{name} {each.detail}".strip() for name, each in rollout.workers.items() if each.state != "ready"]

@@ -41,6 +41,10 @@ class Observed:
     idle: bool = False
     #: It has served for long enough that every gateway has seen it.
     steady: bool = True
+    #: Its machine gives no sign of it any more.
+    lost: bool = False
+    #: Why it has no machine yet; "": it has one.
+    waits: str = ""
 
     @property
     def serves(self) -> bool:
@@ -67,7 +71,14 @@ class Stop:
     name: str
 
 
-Action = Start | Drain | Undrain | Stop
+@dataclass(frozen=True, slots=True)
+class Replace:
+    """Start it on another machine."""
+
+    name: str
+
+
+Action = Start | Drain | Undrain | Stop | Replace
 
 
 def decide(desired: Mapping[str, ProcessSpec], observed: Mapping[str, Observed], now: float) -> list[Action]:
@@ -84,6 +95,8 @@ def decide(desired: Mapping[str, ProcessSpec], observed: Mapping[str, Observed],
         if name in leaving:
             if (action := _towards_the_end(name, each, now)) is not None:
                 actions.append(action)
+        elif each.lost:
+            actions.append(Replace(name))
         elif each.draining is not None and not each.stopping:
             actions.append(Undrain(name))  # it was to stop, and stays after all
     return actions

@@ -9,8 +9,9 @@ them from the replica set; a replica itself takes its endpoint's report when it 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 
-from isochrone.gateway.replicas import Endpoint, EndpointReport
+from isochrone.gateway.replicas import Endpoint, EndpointReport, Replica
 
 
 class EndpointChanges:
@@ -75,4 +76,14 @@ class EndpointChanges:
                 break
             found.append(report)
         found.reverse()
+        return found
+
+    def reports_of(self, replicas: Iterable[Replica], revision: int) -> list[EndpointReport]:
+        """The same, of the endpoints of some replicas."""
+        found = []
+        for replica in replicas:
+            report = self._reports.get(replica.endpoint)
+            if report is not None and report.revision > revision:
+                found.append(report)
+        found.sort(key=attrgetter("revision"))
         return found

@@ -94,7 +94,9 @@ class ReplicaSet:
                 part.balancer.refresh(now)
         policies = [self.balancer.policy, *(part.balancer.policy for part in self.tiers)]
         replicas = self.replicas
-        for report in changes.reports_since(seen):
+        candidates = policies[0].report_candidates() if len(policies) == 1 else None
+        reports = changes.reports_since(seen) if candidates is None else changes.reports_of(candidates, seen)
+        for report in reports:
             endpoint, at = report.endpoint, report.at
             replica = replicas.get(endpoint.address)
             # One that has reported since, with an answer, knows better.

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
 from isochrone.clock import NEVER
 from isochrone.errors import IsochroneError, NotFound, Unavailable
 from isochrone.gateway.evaluation.counts import EvaluationCounts
+from isochrone.gateway.fleet.alerting import Alerting
 from isochrone.gateway.fleet.commitment import ANY_EPOCH, Commitment
 from isochrone.gateway.fleet.endpoint_changes import EndpointChanges
 from isochrone.gateway.fleet.replica_set import ReplicaSet
@@ -42,21 +43,12 @@ from isochrone.gateway.traffic.tiers import NOBODY, UNKNOWN, Tiers
 if TYPE_CHECKING:
     from isochrone.gateway.fleet.member import Member
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: One answer in eight tells hedges how long answers take; one in 64 once they are sent.
 _FIRST_LATENCIES, _LATER_LATENCIES = 7, 63
 #: Workers of a tier looked at to tell what it would take there.
 _TIER_SAMPLE = 8
-
-
-@runtime_checkable
-class Alerting(Protocol):
-    """A policy that watches itself and says when it gives up."""
-
-    on_alert: Callable[[str], None] | None
-    #: What its own budget of time is kept by.
-    timer: Callable[[], int] | None
 
 
 PolicyMaker = Callable[[ModelRules, Random], Policy]
@@ -192,8 +184,9 @@ class ServedModel:
         """What a control plane has committed, in one step: requests before it go by the last, those after by this."""
         self.commitment = commitment
         self.outdate()
-        # What is counted of a canary begins now.
-        self._settle()
+        if self.canary is not None or commitment is None or commitment.canary is not None:
+            # What is counted of a canary begins now. All else follows with ``rebuild``: thousands may be committed.
+            self._settle()
 
     def hold(self, is_held: bool) -> None:
         """Requests without a version wait from now on, or go on."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from struct import Struct
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from isochrone.clock import NEVER, now_ns
 from isochrone.errors import (
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from isochrone.gateway.gateway import Gateway
     from isochrone.wire.http2.client import ClientStream
     from isochrone.wire.http2.server_stream import ServerStream
+
+    #: Whom an answer goes to: a caller, or nobody if the request is a copy.
+    _Caller: TypeAlias = ServerStream | DiscardingExchange
 
 _prefix = Struct(">BI")
 _encode = Encoder().encode
@@ -197,10 +200,8 @@ class GrpcRoute(Route):
 class GrpcRequest(CallerRequest):
     """One unary call."""
 
-    gateway: Gateway
-
     def __init__(
-        self, route: GrpcRoute, stream: ServerStream, served: ServedModel, opening: Opening, message: Buffer, start: int
+        self, route: GrpcRoute, stream: _Caller, served: ServedModel, opening: Opening, message: Buffer, start: int
     ) -> None:
         Request.__init__(self, stream.arrived)
         self.gateway = route.gateway
@@ -239,8 +240,7 @@ class GrpcRequest(CallerRequest):
         if served is not self.served:
             # The last field wins: another model's name at the end stands.
             message, start = b"".join((memoryview(message)[start:], name_field(served.name))), 0
-        stream = cast("ServerStream", DiscardingExchange(self.exchange))
-        return GrpcRequest(self.route, stream, served, opening, message, start)
+        return GrpcRequest(self.route, DiscardingExchange(self.exchange), served, opening, message, start)
 
     def offer(self, samples: Samples) -> None:
         samples.offer(GRPC, self.exchange.head.target, (), self.message, self.start)
@@ -309,7 +309,7 @@ class GrpcRequest(CallerRequest):
         return None
 
     def answer(self, attempt: UpstreamAttempt) -> None:
-        stream = cast("ServerStream", self.exchange)
+        stream = cast("_Caller", self.exchange)
         trailers = attempt.trailers
         good = _good.get(id(trailers))
         if good is not None and good[0] is trailers and self.route.returns_plainly and not attempt.streaming:
@@ -349,7 +349,7 @@ class GrpcRequest(CallerRequest):
         return name, b64encode(relayed_message(message, self.gateway.is_leaving)).rstrip(b"=")
 
     def reject(self, error: IsochroneError) -> None:
-        stream = cast("ServerStream", self.exchange)
+        stream = cast("_Caller", self.exchange)
         stream.owner = None
         fail(stream, error)
 
@@ -365,14 +365,14 @@ class GrpcRequest(CallerRequest):
             self.gateway.answered_foreign(attempt)
             return
         self.gateway.streaming(attempt)
-        stream = cast("ServerStream", self.exchange)
+        stream = cast("_Caller", self.exchange)
         stream.send_headers(returned_block(200, attempt.headers), False)
         pieces, attempt.body = attempt.body, []
         for piece in pieces:
             self.pass_on(attempt, piece)
 
     def pass_on(self, attempt: UpstreamAttempt, data: Buffer) -> None:
-        stream = cast("ServerStream", self.exchange)
+        stream = cast("_Caller", self.exchange)
         if stream.local_done:
             return
         stream.send_data(data)
@@ -382,7 +382,7 @@ class GrpcRequest(CallerRequest):
             stream.on_writable = upstream.release_window
 
     def cut_off(self, error: IsochroneError) -> None:
-        stream = cast("ServerStream", self.exchange)
+        stream = cast("_Caller", self.exchange)
         stream.end_with_trailers(error_block(error.grpc_status, error.message, trailers_only=False))
 
 

@@ -48,7 +48,6 @@ from isochrone.wire.exchange import Buffer, Consumer, Exchange, Headers
 if TYPE_CHECKING:
     from isochrone.gateway.evaluation.sampling import Samples
     from isochrone.gateway.fleet.served_model import ServedModel
-    from isochrone.gateway.gateway import Gateway
     from isochrone.gateway.replicas import LoadReport
     from isochrone.wire.http2.client import ClientStream
     from isochrone.wire.http2.server_stream import ServerStream
@@ -66,7 +65,6 @@ class StreamRoute(GrpcRoute):
 class StreamAttempt(UpstreamAttempt):
     """One sending of a stream: the receiver of the endpoint's messages."""
 
-    request: StreamRequest
     #: The stream to the endpoint, once it is open.
     upstream: ClientStream | None = None
 
@@ -78,16 +76,16 @@ class StreamAttempt(UpstreamAttempt):
 
     def head(self, status: int, headers: Headers) -> None:
         super().head(status, headers)
-        self.request.head_received(self)
+        cast("StreamRequest", self.request).head_received(self)
 
     def data(self, data: Buffer) -> None:
         if not self.over:
             self.replica.endpoint.heard_at = now_ns()
-            self.request.pass_on(self, data)
+            cast("StreamRequest", self.request).pass_on(self, data)
 
     def complete(self, trailers: Headers) -> None:
         if not self.over:
-            self.request.completed(self, trailers)
+            cast("StreamRequest", self.request).completed(self, trailers)
 
     def whole(self, status: int, headers: Headers, data: Buffer, trailers: Headers) -> None:
         self.head(status, headers)
@@ -97,13 +95,12 @@ class StreamAttempt(UpstreamAttempt):
 
     def failed(self, error: IsochroneError) -> None:
         if not self.over:
-            self.request.connection_lost(self, error)
+            cast("StreamRequest", self.request).connection_lost(self, error)
 
 
 class StreamRequest(CallerStream):
     """One call: a consumer of the caller's messages, and a request once the first of them has come."""
 
-    gateway: Gateway
     attempt_type: ClassVar[type[Attempt]] = StreamAttempt
     can_ask = False
     #: Which of its messages ended a process cannot be known.

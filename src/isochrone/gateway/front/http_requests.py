@@ -7,8 +7,7 @@ JSON part where it names a sequence, a timeout or a priority.
 
 from __future__ import annotations
 
-from copy import copy
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 from urllib.parse import quote
 
 import msgspec
@@ -139,8 +138,9 @@ class HttpRoute(Route):
 
     def opened(self, parameters: Parameters) -> HttpRoute:
         """The same for one request with a compressed body, whose JSON part has been read."""
-        route = copy(self)
+        route = HttpRoute(self.gateway, self._head, self.model, self.version, self.path, self.kind)
         route.parameters = parameters
+        route._heads, route._blocks, route._others = self._heads, self._blocks, self._others
         return route
 
     def for_model(self, model: str) -> HttpRoute:
@@ -228,8 +228,6 @@ def returned(headers: Headers, keep_load: bool) -> Headers:
 
 class HttpRequest(CallerRequest):
     """One HTTP request."""
-
-    gateway: Gateway
 
     def __init__(self, route: HttpRoute, exchange: Exchange, served: ServedModel) -> None:
         Request.__init__(self, exchange.arrived)
@@ -428,7 +426,7 @@ class HttpRequest(CallerRequest):
 class _Remembered:
     """Bytes of the JSON parts that are remembered."""
 
-    size = 0
+    size: ClassVar[int] = 0
 
 
 def _remember_plain(start: bytes) -> None:

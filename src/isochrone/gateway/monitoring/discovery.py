@@ -16,7 +16,7 @@ import structlog
 from isochrone.errors import ConfigError
 from isochrone.gateway.upstream.addresses import Upstream, parse_upstream
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 Changed = Callable[[Sequence[Upstream]], None]
 

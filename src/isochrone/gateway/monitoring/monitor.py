@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from isochrone.gateway.fleet.member import Member
     from isochrone.gateway.upstream.connections import Connections
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: An index is not read more often than this, whatever answers hint at.
 _LOOK_AGAIN_NS = 50 * MILLISECOND
@@ -86,13 +86,16 @@ class Monitor:
         rules: MonitorRules,
         lost: Callable[[Member], None],
         indexes: Indexes | None = None,
+        delay: float = 0.0,
     ) -> None:
+        """``delay``: seconds until the first question."""
         self.member = member
         self._indexes = indexes or Indexes()
         #: The last index that was read, as it came, and what it says.
         self._index: tuple[Buffer, Served] = (b"", {})
         self._fleet = fleet
         self._rules = rules
+        self._delay = delay
         #: Called when the endpoint stops answering: what is under way there is given up.
         self._lost = lost
         self._failures = 0
@@ -139,6 +142,8 @@ class Monitor:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _keep(self, watch: Callable[[], Coroutine[None, None, None]]) -> None:
+        if self._delay:
+            await asyncio.sleep(self._delay)
         while True:
             try:
                 await watch()
@@ -264,7 +269,7 @@ class Monitor:
             )
             if answer.status == 200:
                 if answer.body != self._index[0]:
-                    self._index = self._indexes.read(answer.body)
+                    self._index = await self._indexes.read(answer.body)
                 serves = self._index[1]
             else:
                 fault = f"it answers its repository index with HTTP {answer.status}"

@@ -8,7 +8,7 @@ Randomness comes from the ``Random`` that the policy is constructed with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from random import Random
 from typing import ClassVar
 
@@ -84,6 +84,11 @@ class Policy:
     def wants_report(self, replica: Replica) -> bool:
         """Whether ``reported`` must be called for a report of the replica's endpoint that came without an answer."""
         return True
+
+    def report_candidates(self) -> Iterable[Replica] | None:
+        """Replicas among which all are that ``wants_report`` holds of; None: any may be. Of a hundred endpoints that
+        report ten times a second, a model with few requests need not look at each."""
+        return None
 
     def probes(self, now: int) -> Sequence[Replica]:
         """Replicas to probe now; called after each choice. The caller may skip some."""

@@ -48,7 +48,7 @@ class FurtherAttempts(OpenRequests):
             return None
         if replica is None:
             self.suspected.wait(request)
-            return self._pump(now)
+            return self.pump(now)
         served.retries += 1
         return [(Do.SEND, request, accounts.begin(request, replica, now))]
 
@@ -138,7 +138,7 @@ class FurtherAttempts(OpenRequests):
                 instructions += self._give_up(other, error, now)
             else:
                 instructions.append((Do.SEND, other, accounts.begin(other, replica, now)))
-        return instructions + self._pump(now)
+        return instructions + self.pump(now)
 
 
 def named(attempt: Attempt, error: IsochroneError) -> ConnectionLost:

@@ -46,6 +46,14 @@ class Destination(NamedTuple):
     replica_set: ReplicaSet
 
 
+class CheckedLoss(NamedTuple):
+    """A loss at an endpoint that was checked since. ``quarantined``: the rejection of a request that must not go on."""
+
+    loss: Loss
+    process_ended: bool
+    quarantined: Quarantined | None = None
+
+
 class RequestMachine(FurtherAttempts):
     """The requests of one gateway, and every event of their lives."""
 
@@ -86,7 +94,7 @@ class RequestMachine(FurtherAttempts):
             if request.suspect is not None and not placing.is_of_sequence(request):
                 self.next_due = min(self.next_due, request.due_at)
                 self.suspected.wait(request)
-                return self._pump(now)
+                return self.pump(now)
             if served.hedge_delay_ns and request.kind is Kind.STATELESS and request.suspect is None:
                 request.hedge_at = now + served.hedge_delay_ns
                 if request.hedge_at < request.deadline:
@@ -318,13 +326,20 @@ class RequestMachine(FurtherAttempts):
 
     def checked(self, endpoint: Endpoint, is_alive: bool, now: int) -> list[Instruction]:
         """The shell knows whether the process of an endpoint lives."""
+        instructions, losses = self.take_check(endpoint, is_alive, now)
+        for loss in losses:
+            instructions += self.go_on(loss, now)
+        return instructions + self.pump(now)
+
+    def take_check(self, endpoint: Endpoint, is_alive: bool, now: int) -> tuple[list[Instruction], list[CheckedLoss]]:
+        """``checked`` for a shell that goes on with a few requests at a time: there may be thousands.
+
+        What the check means holds at once; ``go_on`` is due for each loss, and then ``pump``.
+        """
         losses = self.suspected.take_losses(endpoint)
         instructions: list[Instruction] = []
         if is_alive:
-            for loss in losses:
-                if not loss.request.over:
-                    instructions += self._failed(loss.request, loss.attempt, loss.error, now)
-            return instructions + self._pump(now)
+            return instructions, [CheckedLoss(loss, False) for loss in losses]
         # At once: whatever is placed from here on must not go there.
         self._fleet.endpoint_lost(endpoint)
         self._fleet.look(now)
@@ -336,10 +351,16 @@ class RequestMachine(FurtherAttempts):
             instructions.append((Do.QUARANTINED, None, case))
             for request in case.waiting:
                 instructions += self._give_up(request, error, now)
-        for loss in losses:
-            if not loss.request.over:
-                instructions += self._suspect(loss, guilty.get(loss.request.suspect), now)
-        return instructions + self._pump(now)
+        return instructions, [CheckedLoss(loss, True, guilty.get(loss.request.suspect)) for loss in losses]
+
+    def go_on(self, checked: CheckedLoss, now: int) -> list[Instruction]:
+        """A request whose endpoint was checked is sent again, or given up."""
+        loss = checked.loss
+        if loss.request.over:
+            return []
+        if checked.process_ended:
+            return self._suspect(loss, checked.quarantined, now)
+        return self._failed(loss.request, loss.attempt, loss.error, now)
 
     # Time, endpoints and callers.
 
@@ -418,18 +439,27 @@ class RequestMachine(FurtherAttempts):
         One that no other replica can take stays for a while: the endpoint may only lack processor time.
         """
         instructions: list[Instruction] = []
-        for request in [one for one in self.open if any(each.replica.endpoint is endpoint for each in one.attempts)]:
-            if self._can_move(request, now):
-                instructions += self._leave(request, endpoint, now)
-            else:
-                accounts.be_patient(request, now)
+        for request in list(self.open):
+            if self.is_at(request, endpoint, now):
+                instructions += self.leave_lost(request, endpoint, now, now)
         return instructions
 
-    def _leave(self, request: Request, endpoint: Endpoint, now: int) -> list[Instruction]:
-        """Give up a request's attempts at an endpoint."""
+    def is_at(self, request: Request, endpoint: Endpoint, lost_at: int) -> bool:
+        """Whether a request is in flight at an endpoint since before that was lost."""
+        return any(each.replica.endpoint is endpoint and each.sent_at <= lost_at for each in request.attempts)
+
+    def leave_lost(self, request: Request, endpoint: Endpoint, lost_at: int, now: int) -> list[Instruction]:
+        """``endpoint_lost`` for one request, by a shell that takes a few at a time."""
+        if self._can_move(request, now):
+            return self._leave(request, endpoint, now, lost_at)
+        accounts.be_patient(request, now)
+        return []
+
+    def _leave(self, request: Request, endpoint: Endpoint, now: int, lost_at: int = NEVER) -> list[Instruction]:
+        """Give up a request's attempts at an endpoint, of those that were sent until it was lost."""
         error = ConnectionLost("the worker does not answer health checks")
         instructions: list[Instruction] = []
-        for attempt in [one for one in request.attempts if one.replica.endpoint is endpoint]:
+        for attempt in [one for one in request.attempts if one.replica.endpoint is endpoint and one.sent_at <= lost_at]:
             instructions.append((Do.CANCEL, request, attempt))
             instructions += self.lost(request, attempt, error, now, silent=True)
         return instructions
@@ -440,7 +470,7 @@ class RequestMachine(FurtherAttempts):
             served = self._fleet.models.get(model)
             if served is not None:
                 served.suspected = False
-        return self._pump(now)
+        return self.pump(now)
 
 
 def _is_hedged(request: Request) -> bool:

@@ -61,7 +61,7 @@ class OpenRequests:
             request.shadow.ended(len(request.body))
         if request.suspect is not None:
             self.suspected.over(request)
-            return self._pump(now)
+            return self.pump(now)
         return ()
 
     def _count_failure(self, request: Request) -> None:
@@ -71,7 +71,7 @@ class OpenRequests:
 
     # Suspects.
 
-    def _pump(self, now: int) -> list[Instruction]:
+    def pump(self, now: int) -> list[Instruction]:
         """Send suspects to endpoints that have room for one."""
         instructions: list[Instruction] = []
         if self.suspected.has_waiting and not self._is_pumping:

@@ -84,12 +84,12 @@ class Request:
     #: A rejection, answered when no other attempt is answered better.
     rejection: Attempt | None = None
     #: Set while it waits for a strict switch; and whether it goes on by RESUME then, since a codec keeps its messages.
-    held: Waiting | None = None
+    held: Waiting | None
     is_parked = False
     #: Whether its codec can ask an endpoint for a load report.
-    can_ask = True
+    can_ask: ClassVar[bool] = True
     #: Whether it can be found out that it ended a process.
-    may_be_suspect = True
+    may_be_suspect: ClassVar[bool] = True
     fingerprint: bytes | None = None
     #: What a suspect is answered with when no endpoint is left.
     loss: IsochroneError | None = None
@@ -115,6 +115,7 @@ class Request:
         #: Set when it may be what ends workers' processes: it is sent alone.
         self.suspect: Key | None = None
         self.over = False
+        self.held = None
 
     @property
     def head(self) -> Fields:

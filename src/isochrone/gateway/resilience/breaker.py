@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import Annotated
+from typing import Annotated, Final
 
 from isochrone.gateway.resilience.sliding_counts import SlidingCounts
 from isochrone.settings.ranges import Count, Duration, Positive, Range
 
 #: The round of requests that were sent before the breaker was created.
-FIRST_ROUND = 0
+FIRST_ROUND: Final = 0
 
 
 class State(Enum):

@@ -20,15 +20,20 @@ _CONFIG_FILE = "config.pbtxt"
 
 def missing_model_file(config: model_config_pb2.ModelConfig, version_directory: Path) -> ConfigError | None:
     """The error of a version without the file of its backend; None if it is present or the backend is unknown."""
+    names = model_files(config)
+    if not names or any((version_directory / name).exists() for name in names):
+        return None
+    return ConfigError(str(version_directory), "model file", " or ".join(names), "no such file")
+
+
+def model_files(config: model_config_pb2.ModelConfig) -> tuple[str, ...]:
+    """The files of which a version must have one; (): it needs none, or its backend is unknown."""
     try:
         backend = backend_name(config)
     except ConfigError:
-        return None
+        return ()
     given = str(config.default_model_filename)
-    names = (given,) if given else BACKENDS[backend].files
-    if backend == "ensemble" or not names or any((version_directory / name).exists() for name in names):
-        return None
-    return ConfigError(str(version_directory), "model file", " or ".join(names), "no such file")
+    return () if backend == "ensemble" else (given,) if given else tuple(BACKENDS[backend].files)
 
 
 def is_model(path: Path) -> bool:

@@ -1,29 +1,34 @@
-"""Model repositories on disk, in Triton's layout: ``<model>/config.pbtxt`` and ``<model>/<version>/...``.
+"""Model repositories in Triton's layout: ``<model>/config.pbtxt`` and ``<model>/<version>/...``.
 
 The catalog calls ``scan`` to find models and, in poll mode, changes, and ``read`` to get the validated description of a
-model before loading it. Files may change or vanish at any moment: the error then names the file. Nothing here writes
-into a repository.
+model before loading it. Files may change or vanish at any moment: the error then names the file. A model of a remote
+repository is fetched (``remote``) and then read like one on disk. Nothing here writes into a repository.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
+import structlog
 from tritonclient.grpc import model_config_pb2
 
-from isochrone.errors import ConfigError, InvalidArgument, IsochroneError, NotFound, NoVersion
+from isochrone.errors import ConfigError, FetchFailed, InvalidArgument, IsochroneError, NotFound, NoVersion
 from isochrone.models.configuration.completion import complete
 from isochrone.models.configuration.ensemble_graph import step_names
 from isochrone.models.configuration.json_config import parse_json
 from isochrone.models.configuration.pbtxt import parse_text
 from isochrone.models.configuration.validation import validate
+from isochrone.models.repository.description import ModelDescription, ModelEntry
 from isochrone.models.repository.digest import regular_files
+from isochrone.models.repository.names import is_model_name, validate_model_name
 from isochrone.models.repository.namespaces import Namespaces, plain_name
 from isochrone.models.repository.overrides import OverrideDirectory
+from isochrone.models.repository.remote import RemoteModels
 from isochrone.models.repository.versions import (
     FoundVersions,
     find_versions,
@@ -32,80 +37,49 @@ from isochrone.models.repository.versions import (
     versions_to_serve,
 )
 from isochrone.models.signature import Signature, signature_of
+from isochrone.models.sources.cache.cache import ModelCache
+from isochrone.models.sources.files import StoredFile
+from isochrone.models.sources.locations import Location, RepositoryUrl
+from isochrone.models.sources.progress import Report
+
+log = structlog.get_logger(__name__)
 
 CONFIG_FILE = "config.pbtxt"
 #: Holds the configurations that ``--model-config-name`` chooses among.
 _CONFIGS = "configs"
 _CONFIG_PARAMETER = "load parameter 'config'"
 _VERSIONS_PARAMETER = "load parameter 'versions'"
-_LONGEST_NAME = 255
 _SCAN_ATTEMPTS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class ModelEntry:
-    """A model that a scan found. Fingerprints stay equal as long as no file changes."""
-
-    name: str
-    directory: Path
-    versions: tuple[int, ...]
-    config_fingerprint: str
-    """Of everything in the model's directory outside its versions: config.pbtxt, labels, warm-up data."""
-    version_fingerprints: Mapping[int, str]
-    problem: ConfigError | None = None
-    """Why the scan could not read this model. The other fields are then meaningless, and loaded versions stay."""
-
-
-@dataclass(frozen=True, slots=True)
-class ModelDescription:
-    """The description of a model before it is loaded."""
-
-    name: str
-    directory: Path
-    config: model_config_pb2.ModelConfig
-    """Completed and validated, for the newest version (see ``of_version``). Must not be changed."""
-    signature: Signature
-    assumed: tuple[str, ...]
-    """Sentences for the log about the assumptions of completion."""
-    versions: Mapping[int, Path]
-    """The versions to serve, ascending, each with its directory."""
-    ignored: tuple[str, ...]
-    """Entries of the directory that look like versions but are none."""
-    overrides: OverrideDirectory | None = None
-    """The files of a load request; removed with the description, or by ``release``."""
-    differing: Mapping[int, tuple[model_config_pb2.ModelConfig, Signature]] = field(default_factory=dict)
-    """Versions whose completed configuration differs from that of the newest version."""
-
-    def of_version(self, version: int) -> ModelDescription:
-        """The description of one version, independent of the other versions."""
-        if version not in self.differing:
-            return self
-        config, signature = self.differing[version]
-        return replace(self, config=config, signature=signature)
-
-    def release(self) -> None:
-        """Remove files that were written for this description alone; nothing of the repository is touched."""
-        if self.overrides is not None:
-            self.overrides.remove()
-
-
 class Repository:
-    """One or more directories of models, as one set of names."""
+    """One or more repositories, as one set of names. ``cache`` is for those that are remote."""
 
     def __init__(
         self,
-        paths: Sequence[Path],
+        places: Sequence[Location],
         config_name: str = "",
         assumed_batch_sizes: Mapping[str, int] | None = None,
         *,
         namespacing: bool = False,
+        cache: ModelCache | None = None,
     ) -> None:
-        self.paths = tuple(paths)
-        self._namespaces = Namespaces(self.paths) if namespacing else None
+        self.places = tuple(places)
+        self._paths = tuple(place for place in places if isinstance(place, Path))
+        self._stopping = threading.Event()
+        self._remote = [
+            RemoteModels(place, _required(cache, place), self._stopping)
+            for place in places
+            if isinstance(place, RepositoryUrl)
+        ]
+        if namespacing and self._remote:
+            expected = "directories of this machine, with --model-namespacing"
+            raise ConfigError("model repository", str(self._remote[0].url), expected, "a URL")
+        self._namespaces = Namespaces(self._paths) if namespacing else None
         #: Each model's configs/NAME.pbtxt stands in for its config.pbtxt, where it has one.
         self._config_name = config_name
         self._assumed_batch_sizes = assumed_batch_sizes or {}
-        for path in self.paths:
+        for path in self._paths:
             if not os.path.isdir(path):
                 given = "a file" if path.exists() else "nothing there"
                 raise ConfigError("model repository", str(path), "a directory", given)
@@ -113,19 +87,21 @@ class Repository:
     def scan(self) -> dict[str, ModelEntry]:
         """Every model by name. Raises if a repository cannot be listed: an empty result would unload all models."""
         entries: dict[str, ModelEntry] = {}
-        for path in self.paths:
+        for path in self._paths:
             for name, directory in _model_directories(path):
                 if self._namespaces is not None:
                     name = self._namespaces.served_name(name, path)
-                if name in entries:
-                    first = entries[name]
-                    problem = _duplicate(name, [first.directory, directory])
-                    entries[name] = ModelEntry(name, first.directory, (), "", {}, problem)
-                    continue
                 entry = _entry(name, directory)
                 if entry is not None:
-                    entries[name] = entry
+                    _add(entries, entry)
+        for remote in self._remote:
+            for entry in remote.scan().values():
+                _add(entries, entry)
         return entries
+
+    def close(self) -> None:
+        """End the fetches that are under way."""
+        self._stopping.set()
 
     def read(
         self,
@@ -133,11 +109,13 @@ class Repository:
         config_json: str | None = None,
         files: Mapping[str, bytes] | None = None,
         versions: Sequence[int] | None = None,
+        report: Report = lambda text: None,
     ) -> ModelDescription:
-        """The validated description of one model.
+        """The validated description of one model. The files of a remote model are fetched first.
 
         Parameters of a load request replace parts of it: ``config_json`` the config.pbtxt; ``files``, with keys
         ``<version>/<name>`` (a leading ``file:`` is dropped), the directory; ``versions`` the ``version_policy``.
+        ``report`` gets the progress of a fetch, on any thread.
         """
         validate_model_name(name)
         if files:
@@ -150,10 +128,15 @@ class Repository:
                 overrides.remove()
                 raise
         found = self._directories(name)
-        if not found:
-            raise unknown_model(name)
-        if len(found) > 1:
-            raise _duplicate(name, found)
+        remote, failures = self._listed(name)
+        if not found and not remote:
+            raise failures[0] if failures else unknown_model(name)
+        for failure in failures:
+            log.warning("a repository could not be listed; the model is in another", model=name, error=str(failure))
+        if len(found) + len(remote) > 1:
+            raise _duplicate(name, [*found, *(f"{each.url}/{name}" for each, _ in remote)])
+        for each, listed in remote:
+            return self._fetch(each, listed, name, config_json, versions, report)
         try:
             return self._describe(name, found[0], config_json, None, versions)
         except (OSError, ConfigError) as error:
@@ -164,23 +147,68 @@ class Repository:
             given = error.strerror or str(error)
             raise ConfigError(str(error.filename or found[0]), "file", "a readable file", given) from None
 
+    def _listed(self, name: str) -> tuple[list[tuple[RemoteModels, list[StoredFile]]], list[IsochroneError]]:
+        """The remote repositories with this model and its files there, and the errors of those that are away."""
+        found: list[tuple[RemoteModels, list[StoredFile]]] = []
+        failures: list[IsochroneError] = []
+        for remote in self._remote:
+            try:
+                files = remote.files(name)
+            except (FetchFailed, ConfigError) as error:
+                failures.append(error)
+            else:
+                found += [(remote, files)] if files else []
+        return found, failures
+
+    def _fetch(
+        self,
+        remote: RemoteModels,
+        files: Sequence[StoredFile],
+        name: str,
+        config_json: str | None,
+        versions: Sequence[int] | None,
+        report: Report,
+    ) -> ModelDescription:
+        def choose(directory: Path, present: Sequence[int]) -> Sequence[int]:
+            if versions is not None:
+                return versions
+            try:
+                config, _, where = self._configuration(directory, config_json)
+                return versions_to_serve(config.version_policy, present, where)
+            except ConfigError:
+                # It is raised when the model is described.
+                return ()
+
+        tree = remote.fetch(name, files, choose, report)
+        try:
+            return replace(self._describe(name, tree.directory, config_json, None, versions), tree=tree)
+        except ConfigError as error:
+            # People know the URL, not the directory of the cache.
+            local, place = str(tree.directory), f"{remote.url}/{name}"
+            error.where, error.args = error.where.replace(local, place), (str(error).replace(local, place),)
+            raise
+
     def _directories(self, name: str) -> list[Path]:
         if self._namespaces is not None:
             return self._namespaces.directories(name)
-        return [path / name for path in self.paths if os.path.isdir(path / name)]
+        return [path / name for path in self._paths if os.path.isdir(path / name)]
 
     def unknown(self, name: str) -> IsochroneError:
         """The error of a request for a model that is not served under this name."""
-        if self._namespaces is not None and _is_model_name(name):
+        if self._namespaces is not None and is_model_name(name):
             try:
                 self._namespaces.directories(name)
             except InvalidArgument as error:
                 return error
         return unknown_model(name)
 
+    def _config_names(self) -> list[str]:
+        """Where a configuration may be in a model's directory; the first that exists counts."""
+        return [*([f"{_CONFIGS}/{self._config_name}.pbtxt"] if self._config_name else []), CONFIG_FILE]
+
     def _config_file(self, directory: Path) -> Path:
-        named = directory / _CONFIGS / f"{self._config_name}.pbtxt"
-        return named if self._config_name and os.path.lexists(named) else directory / CONFIG_FILE
+        files = [directory / name for name in self._config_names()]
+        return next((file for file in files if os.path.lexists(file)), files[-1])
 
     def steps(self, name: str, config_json: str | None = None) -> tuple[str, ...]:
         """The models of an ensemble's steps, from its configuration alone.
@@ -196,7 +224,11 @@ class Repository:
                     config = parse_text(file.read_bytes(), str(file))[0]
                     self._settle_names(config, name, directory)
                     return step_names(config)
-        except (OSError, ValueError, InvalidArgument):
+            for remote in self._remote:
+                found = remote.config(name, self._config_names())
+                if found is not None:
+                    return step_names(parse_text(*found)[0])
+        except (OSError, ValueError, IsochroneError):
             pass
         return ()
 
@@ -206,6 +238,20 @@ class Repository:
             config.name = name
             self._namespaces.settle_steps(config, directory.parent)
 
+    def _configuration(
+        self, directory: Path, config_json: str | None
+    ) -> tuple[model_config_pb2.ModelConfig, bool, str]:
+        """The configuration as it is written, whether it states max_batch_size, and where it is."""
+        where = _CONFIG_PARAMETER if config_json is not None else str(self._config_file(directory))
+        if config_json is not None:
+            return *parse_json(config_json, where), where
+        if not os.path.lexists(where):
+            return model_config_pb2.ModelConfig(), False, where
+        # A broken link must not count as "no configuration", and reading a pipe would block.
+        if not os.path.isfile(where):
+            raise ConfigError(where, "file", "a regular file", "something else, or a broken link")
+        return *parse_text(Path(where).read_bytes(), where), where
+
     def _describe(
         self,
         name: str,
@@ -214,16 +260,7 @@ class Repository:
         overrides: OverrideDirectory | None,
         requested: Sequence[int] | None,
     ) -> ModelDescription:
-        where = _CONFIG_PARAMETER if config_json is not None else str(self._config_file(directory))
-        if config_json is not None:
-            config, stated = parse_json(config_json, where)
-        elif os.path.lexists(where):
-            # A broken link must not count as "no configuration", and reading a pipe would block.
-            if not os.path.isfile(where):
-                raise ConfigError(where, "file", "a regular file", "something else, or a broken link")
-            config, stated = parse_text(Path(where).read_bytes(), where)
-        else:
-            config, stated = model_config_pb2.ModelConfig(), False
+        config, stated, where = self._configuration(directory, config_json)
         plain = name if self._namespaces is None else plain_name(name)
         if config.name not in ("", name, plain):
             raise ConfigError(where, "name", f"'{plain}', as the directory is called", f"'{config.name}'")
@@ -286,37 +323,32 @@ def unknown_model(name: str) -> NotFound:
     return NotFound(f"Request for unknown model: '{name}' is not found")
 
 
-def validate_model_name(name: str) -> None:
-    """Rejects a name that is not a plain directory name."""
-    if _is_model_name(name):
-        return
-    raise InvalidArgument(
-        "model name: expected one directory name of at most 255 bytes, without '/', '\\' or control"
-        f" characters and not starting with '.', given {name[:_LONGEST_NAME]!r}"
-    )
-
-
-def _is_model_name(name: str) -> bool:
-    if not name or name.startswith(".") or "/" in name or "\\" in name:
-        return False
-    try:
-        length = len(name.encode("utf-8"))
-    except UnicodeEncodeError:
-        return False
-    return length <= _LONGEST_NAME and name.isprintable()
-
-
 def _model_directories(path: Path) -> list[tuple[str, Path]]:
     try:
-        return sorted((entry.name, entry) for entry in path.iterdir() if _is_model_name(entry.name) and entry.is_dir())
+        return sorted((entry.name, entry) for entry in path.iterdir() if is_model_name(entry.name) and entry.is_dir())
     except OSError as error:
         given = error.strerror or str(error)
         raise ConfigError("model repository", str(path), "a readable directory", given) from None
 
 
-def _duplicate(name: str, directories: Sequence[Path]) -> ConfigError:
+def _duplicate(name: str, directories: Sequence[object]) -> ConfigError:
     given = " and ".join(str(directory) for directory in directories)
     return ConfigError("model repository", name, "one directory of this name", given)
+
+
+def _add(entries: dict[str, ModelEntry], entry: ModelEntry) -> None:
+    """Add an entry; two of one name become one with a problem."""
+    first = entries.get(entry.name)
+    if first is not None:
+        problem = _duplicate(entry.name, [first.directory, entry.directory])
+        entry = ModelEntry(entry.name, first.directory, (), "", {}, problem)
+    entries[entry.name] = entry
+
+
+def _required(cache: ModelCache | None, url: RepositoryUrl) -> ModelCache:
+    if cache is None:
+        raise ConfigError("model repository", str(url), "a directory, since there is no model cache", "a URL")
+    return cache
 
 
 def _entry(name: str, directory: Path) -> ModelEntry | None:

@@ -26,7 +26,7 @@ from isochrone.multiprocess.group.liveness import Liveness, activity
 from isochrone.multiprocess.group.private_calls import NotReached, call, call_json, gather, raise_error
 from isochrone.wire.receiver import Response
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Seconds between looks at the heartbeat of a process during a call.
 _LOOK = 0.2

@@ -26,7 +26,7 @@ from isochrone.settings.wire_limits import WireLimits
 from isochrone.wire.exchange import Exchange, Head, Route
 from isochrone.wire.listeners import Listeners
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 _JOIN = re.compile(r"/join/([0-9]{1,4})")
 #: Seconds for calls in progress when the coordinator stops; the processes have ended already.

@@ -26,7 +26,7 @@ from isochrone.protocol.application import error_unless_metrics
 from isochrone.protocol.rest.answers import respond_error, respond_unexpected
 from isochrone.wire.exchange import Exchange, Head, Route
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Seconds a process gets for its page.
 _PAGE_SECONDS = 2.0

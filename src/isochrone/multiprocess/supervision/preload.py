@@ -11,6 +11,7 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import structlog
 
@@ -22,7 +23,7 @@ from isochrone.worker.backends.interface import LoadContext
 from isochrone.worker.catalog.instance_groups import load_contexts
 from isochrone.worker.server import ServeSettings
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 _BACKEND = "onnx"
 
@@ -54,9 +55,11 @@ def preload(settings: ServeSettings) -> int:
 def _contexts(settings: ServeSettings) -> Iterator[LoadContext]:
     """The instances that onnxruntime would run. What cannot be read is the processes' to report."""
     loading = settings.loading
+    # Fetching starts threads, which no fork survives: each process loads its own copy of a remote model's weights.
+    local = [place for place in settings.repositories if isinstance(place, Path)]
     try:
         repository = Repository(
-            settings.repositories, loading.config_name, loading.assumed_batch_sizes, namespacing=loading.namespacing
+            local, loading.config_name, loading.assumed_batch_sizes, namespacing=loading.namespacing
         )
         names = list(repository.scan())
     except IsochroneError:

@@ -22,7 +22,7 @@ from isochrone.multiprocess.supervision.child import fork
 from isochrone.multiprocess.supervision.restarts import Restarts
 from isochrone.stop_signals import stop_signals
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Seconds between looks at the board.
 _LOOK = 0.05

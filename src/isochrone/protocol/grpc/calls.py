@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from isochrone.protocol.service import InferenceService
     from isochrone.wire.http2.server_stream import ServerStream
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 _encode = Encoder().encode
 #: The headers of every gRPC response, and the trailers of a successful call. The encoder keeps no state, so the blocks

@@ -22,7 +22,7 @@ from isochrone.protocol.grpc.decoder import InferDecoder
 from isochrone.protocol.grpc.plan import Answer, GrpcPlan
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
 from isochrone.protocol.rejections import mark
-from isochrone.protocol.shared_memory_requests import SharedMemoryRequest, infer_with_regions
+from isochrone.protocol.shared_memory_requests import infer_with_regions, with_shared_memory
 from isochrone.wire.exchange import Exchange, Route
 from isochrone.wire.http2.hpack import encode_literal
 
@@ -67,7 +67,8 @@ class GrpcInferRequest(InferRequest):
 
     __slots__ = ("route", "steps", "stream")
 
-    plan: GrpcPlan
+    #: (model, ns) of each step of an ensemble; set with the first (``timing.note_step``).
+    steps: list[tuple[str, int]]
 
     def __init__(self, stream: Any, route: InferRoute, plan: GrpcPlan, request_id: str, inputs: Tensors) -> None:
         # InferRequest's fields are set here, without a call to its __init__: this runs for every request.
@@ -79,7 +80,7 @@ class GrpcInferRequest(InferRequest):
             self.deadline = route.call.deadline(arrived, plan.timeout_ns)
         else:
             self.deadline = NEVER
-        self.cancelled = False
+        self._cancelled = False
         self.served_by = None
         self.arrived = arrived
         self.enqueued = arrived
@@ -106,7 +107,7 @@ class GrpcInferRequest(InferRequest):
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         stream = self.stream
         route = self.route
-        plan = self.plan
+        plan: GrpcPlan = self.plan  # type: ignore[assignment]
         trailers = OK_TRAILERS if route.call.is_plain else self._trailers()
         if plan.is_plain and outputs and self.served_by.fixed_size:
             answer = plain_answer(self, plan, outputs, parameters)
@@ -164,5 +165,5 @@ class GrpcInferRequest(InferRequest):
         pass
 
 
-class SharedMemoryGrpcRequest(SharedMemoryRequest, GrpcInferRequest):
-    """A request that reads or writes shared memory."""
+#: A request that reads or writes shared memory.
+SharedMemoryGrpcRequest: Any = with_shared_memory(GrpcInferRequest)

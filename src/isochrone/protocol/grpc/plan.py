@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from isochrone.errors import InvalidArgument
@@ -55,6 +54,14 @@ class GrpcPlan(Plan):
     #: Shared memory that the request reads or writes.
     regions: tuple[str, ...]
     answers: dict[Any, Answer]
+
+    def copy(self) -> GrpcPlan:
+        other = GrpcPlan(self.model_name, self.model_version, self.inputs, self.outputs)
+        self._copy_fields_to(other)
+        other.sources, other.choices = self.sources, self.choices
+        other.is_plain, other.bools, other.regions = self.is_plain, self.bools, self.regions
+        other.answers = self.answers
+        return other
 
 
 def plain_parameters(parameters: Any) -> dict[str, Any]:
@@ -112,7 +119,7 @@ def with_parameters(plan: GrpcPlan, message: Any) -> GrpcPlan:
     """The plan with the request parameters of another message."""
     parameters = plain_parameters(message.parameters)
     fields = read_parameters(parameters)
-    other = copy(plan)
+    other = plan.copy()
     other.step_plans = None
     # The answers of ensembles differ by sequence.
     other.answers = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tritonclient.grpc import service_pb2
 
@@ -33,7 +33,7 @@ from isochrone.protocol.grpc.message_reader import MessageReader
 from isochrone.protocol.grpc.plan import GrpcPlan
 from isochrone.protocol.grpc.routing_fields import request_id as id_of
 from isochrone.protocol.messages import NO_PARAMETERS, InferRequest, Parameters
-from isochrone.protocol.shared_memory_requests import SharedMemoryRequest, infer_with_regions
+from isochrone.protocol.shared_memory_requests import infer_with_regions, with_shared_memory
 from isochrone.protocol.varint import encode_varint
 from isochrone.wire.budget import SMALL
 from isochrone.wire.exchange import Buffer, Consumer, Exchange, Route
@@ -320,11 +320,9 @@ class InferStream:
 class StreamInferRequest(InferRequest):
     """One request of a stream."""
 
-    takes_many = True
+    takes_many: ClassVar[bool] = True
 
     __slots__ = ("decoupled", "over", "ready", "size", "stream")
-
-    plan: GrpcPlan
 
     def __init__(self, stream: InferStream, plan: GrpcPlan, request_id: str, inputs: Tensors, arrived: int) -> None:
         super().__init__(plan, request_id, inputs, arrived)
@@ -342,15 +340,16 @@ class StreamInferRequest(InferRequest):
 
     def _render(self, outputs: Tensors, parameters: Parameters) -> list[Buffer]:
         parts: list[Buffer]
-        if self.plan.is_plain and outputs and self.served_by.fixed_size:
-            answer = plain_answer(self, self.plan, outputs, parameters)
+        plan: GrpcPlan = self.plan  # type: ignore[assignment]
+        if plan.is_plain and outputs and self.served_by.fixed_size:
+            answer = plain_answer(self, plan, outputs, parameters)
             if answer.size <= JOIN_LIMIT:
                 field = id_field(self.id) if self.id else b""
                 parts = [_INFER_RESPONSE + encode_varint(len(field) + answer.size), field]
                 for prefix, array in zip(answer.prefixes, outputs.values(), strict=True):
                     parts += (prefix, array.tobytes())
                 return parts
-        parts, size = render(self, self.plan, outputs, parameters, self.stream.service)
+        parts, size = render(self, plan, outputs, parameters, self.stream.service)
         return [_INFER_RESPONSE + encode_varint(size), *parts]
 
     def _answer(self, outputs: Tensors, parameters: Parameters, over: bool) -> None:
@@ -403,8 +402,8 @@ class StreamInferRequest(InferRequest):
         self.stream.when_writable(callback)
 
 
-class SharedMemoryStreamRequest(SharedMemoryRequest, StreamInferRequest):
-    """A request that reads or writes shared memory."""
+#: A request that reads or writes shared memory.
+SharedMemoryStreamRequest: Any = with_shared_memory(StreamInferRequest)
 
 
 def _error_parts(request_id: str, error: IsochroneError) -> list[Buffer]:

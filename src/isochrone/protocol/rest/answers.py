@@ -10,7 +10,7 @@ from isochrone.protocol.compression import codec
 from isochrone.protocol.rejections import mark
 from isochrone.wire.exchange import Exchange, Headers, Route
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 JSON: Headers = ((b"content-type", b"application/json"),)
 #: The code of an error, by which a process of the same server tells errors of one status apart. Control calls only.

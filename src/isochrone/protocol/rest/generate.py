@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
@@ -69,7 +69,7 @@ class GenerateRoute(Route):
 class GenerateInferRequest(InferRequest):
     """A generate request: answers with one JSON object, or with a stream of events."""
 
-    takes_many = True
+    takes_many: ClassVar[bool] = True
 
     __slots__ = ("_answered", "_events", "_exchange", "_first", "_producers", "_route")
 

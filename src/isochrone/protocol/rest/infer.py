@@ -7,7 +7,7 @@ outputs.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
@@ -22,7 +22,7 @@ from isochrone.protocol.rest.answers import JSON, respond_error, respond_unexpec
 from isochrone.protocol.rest.headers import header_length, timeout_header
 from isochrone.protocol.rest.plan import RestPlan, decode_plan, read_inputs
 from isochrone.protocol.rest.plan_memo import PlanMemo
-from isochrone.protocol.shared_memory_requests import SharedMemoryRequest, infer_with_regions, write_output
+from isochrone.protocol.shared_memory_requests import infer_with_regions, with_shared_memory, write_output
 from isochrone.protocol.stages import stages_of
 from isochrone.protocol.tensors.binary import to_binary
 from isochrone.protocol.tensors.classification import classify
@@ -153,7 +153,8 @@ class RestInferRequest(InferRequest):
 
     __slots__ = ("exchange", "route", "steps")
 
-    plan: RestPlan
+    #: (model, ns) of each step of an ensemble; set with the first (``timing.note_step``).
+    steps: list[tuple[str, int]]
 
     def __init__(self, exchange: Exchange, route: InferRoute, plan: RestPlan, request_id: str, inputs: Tensors) -> None:
         arrived = exchange.arrived
@@ -165,7 +166,7 @@ class RestInferRequest(InferRequest):
         self.id = request_id
         self.inputs = inputs
         self.deadline = arrived + timeout if timeout else NEVER
-        self.cancelled = False
+        self._cancelled = False
         self.served_by = None
         self.arrived = arrived
         self.enqueued = arrived
@@ -193,7 +194,7 @@ class RestInferRequest(InferRequest):
             note_step(self, model, nanoseconds)
 
     def complete(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
-        plan = self.plan
+        plan: RestPlan = self.plan  # type: ignore[assignment]
         served = self.served_by
         if plan.is_plain and served.fixed_size:
             if len(outputs) == 1:
@@ -228,14 +229,15 @@ class RestInferRequest(InferRequest):
 
     def _memoise(self, key: Any, outputs: Tensors, parameters: Parameters) -> tuple[Headers, bytes]:
         headers, parts = self._render(outputs, parameters, "")
-        answers = self.plan.answers
+        answers = cast("RestPlan", self.plan).answers
         if len(answers) >= _MAX_ANSWERS_MEMOISED:
             answers.clear()
         answers[key] = (headers, bytes(parts[0]))
         return answers[key]
 
     def _render(self, outputs: Tensors, parameters: Parameters, request_id: str) -> tuple[Headers, list[Buffer]]:
-        plan, served = self.plan, self.served_by
+        plan: RestPlan = self.plan  # type: ignore[assignment]
+        served = self.served_by
         described: list[dict[str, Any]] = []
         blobs: list[Buffer] = []
         default = OutputChoice(plan.binary_default)
@@ -300,5 +302,5 @@ class RestInferRequest(InferRequest):
         pass
 
 
-class SharedMemoryRestRequest(SharedMemoryRequest, RestInferRequest):
-    """A request that reads or writes shared memory."""
+#: A request that reads or writes shared memory.
+SharedMemoryRestRequest: Any = with_shared_memory(RestInferRequest)

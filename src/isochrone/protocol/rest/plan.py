@@ -14,6 +14,7 @@ from isochrone.errors import InvalidArgument
 from isochrone.protocol.messages import OutputChoice, Plan
 from isochrone.protocol.parameters import PLAN_PARAMETERS, read_parameters
 from isochrone.protocol.rest.json_bodies import read_json
+from isochrone.protocol.rest.request_json import Header, Input, Output
 from isochrone.protocol.shared_memory_requests import input_view, regions_named
 from isochrone.protocol.tensors.binary import from_binary, size_mismatch, truth
 from isochrone.protocol.tensors.datatypes import element_count, item_size, numpy_of, shown
@@ -27,27 +28,7 @@ if TYPE_CHECKING:
 _KNOWN = PLAN_PARAMETERS | {"binary_data_output"}
 
 
-class _Input(msgspec.Struct):
-    name: str
-    shape: list[int]
-    datatype: str
-    parameters: dict[str, Any] = {}
-    data: Any = None
-
-
-class _Output(msgspec.Struct):
-    name: str
-    parameters: dict[str, Any] = {}
-
-
-class _Header(msgspec.Struct):
-    inputs: list[_Input]
-    id: str = ""
-    outputs: list[_Output] | None = None
-    parameters: dict[str, Any] = {}
-
-
-_decode_header = msgspec.json.Decoder(_Header).decode
+_decode_header = msgspec.json.Decoder(Header).decode
 
 
 class RestPlan(Plan):
@@ -68,6 +49,14 @@ class RestPlan(Plan):
     regions: tuple[str, ...]
     answers: dict[Any, tuple[Headers, bytes]]
 
+    def copy(self) -> RestPlan:
+        other = RestPlan(self.model_name, self.model_version, self.inputs, self.outputs)
+        self._copy_fields_to(other)
+        other.sources, other.choices, other.binary_default = self.sources, self.choices, self.binary_default
+        other.is_plain, other.bools, other.regions = self.is_plain, self.bools, self.regions
+        other.answers = self.answers
+        return other
+
 
 def _size_parameter(parameters: dict[str, Any], key: str, where: str) -> int:
     value = parameters.get(key, 0)
@@ -78,7 +67,7 @@ def _size_parameter(parameters: dict[str, Any], key: str, where: str) -> int:
 
 def decode_plan(header: Buffer, model_name: str, model_version: str) -> tuple[RestPlan, str]:
     """Decode a JSON part; the plan, and the request's id."""
-    message = read_json(header, _decode_header, _Header)
+    message = read_json(header, _decode_header, Header)
     position = 0
     sources: list[Any] = []
     described: list[tuple[str, str, tuple[int, ...]]] = []
@@ -142,7 +131,7 @@ def decode_plan(header: Buffer, model_name: str, model_version: str) -> tuple[Re
     return plan, message.id
 
 
-def _check_one_source(item: _Input, has_binary: bool, has_region: bool) -> None:
+def _check_one_source(item: Input, has_binary: bool, has_region: bool) -> None:
     given = {"data": item.data is not None, "binary_data_size": has_binary, "shared_memory_region": has_region}
     named = [f"'{key}'" for key, is_given in given.items() if is_given]
     if len(named) > 1:
@@ -152,7 +141,7 @@ def _check_one_source(item: _Input, has_binary: bool, has_region: bool) -> None:
         )
 
 
-def _choice(output: _Output, binary_default: bool) -> OutputChoice:
+def _choice(output: Output, binary_default: bool) -> OutputChoice:
     parameters = output.parameters
     where = f"output '{output.name}'"
     binary = parameters.get("binary_data", binary_default)

@@ -60,7 +60,7 @@ def shown(value: object) -> str:
     return text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
 
 
-def numpy_of(name: str) -> np.dtype[Any]:
+def numpy_of(name: object) -> np.dtype[Any]:
     """The numpy type of a datatype."""
     dtype = NUMPY_BY_NAME.get(name) if isinstance(name, str) else None
     if dtype is None:
@@ -93,7 +93,7 @@ def check_range(array: Tensor, dtype: np.dtype[Any]) -> None:
             raise OverflowError(f"Python integer {extreme} out of bounds for {dtype}")
 
 
-def element_count(shape: Sequence[int], where: str) -> int:
+def element_count(shape: Sequence[Any], where: str) -> int:
     """The number of elements of a shape; ``where`` names the tensor, as in "input 'x'".
 
     Dimensions beside a zero are bounded too: numpy rejects a shape such as [0, 2⁴⁰, 2⁴⁰], although it is empty.

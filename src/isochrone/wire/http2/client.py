@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from isochrone.errors import ConnectionLost, IsochroneError
 from isochrone.settings.wire_limits import WireLimits
@@ -44,8 +45,6 @@ class ClientStream(Stream):
     """A request in progress. ``id`` is 0 while it waits for the server to accept more streams."""
 
     __slots__ = ("expected", "on_writable", "received", "receiver", "status", "trailers", "without_body")
-
-    connection: Http2ClientConnection
 
     def __init__(self, connection: Http2ClientConnection, receiver: Receiver, without_body: bool) -> None:
         # Stream's fields are set here, without a call to its __init__: this runs for every request.
@@ -83,7 +82,7 @@ class ClientStream(Stream):
         if self.id:
             self.connection.reset(self, frames.CANCEL)
         else:
-            self.connection.forget_waiting(self)
+            cast(Http2ClientConnection, self.connection).forget_waiting(self)
             self.connection.drop(self, frames.CANCEL)
 
     # Called by the connection.
@@ -97,7 +96,7 @@ class ClientStream(Stream):
             self.receiver.data(payload)
 
     def ended(self) -> None:
-        connection = self.connection
+        connection = cast(Http2ClientConnection, self.connection)
         if not self.status or (self.expected >= 0 and self.received != self.expected):
             connection.reset(self, frames.PROTOCOL_ERROR)
             return
@@ -114,8 +113,8 @@ class ClientStream(Stream):
     def lost(self, code: int) -> None:
         receiver, self.receiver = self.receiver, None
         if receiver is not None:
-            receiver.failed(self.connection.loss(self, code))
-        self.connection.stream_over()
+            receiver.failed(cast(Http2ClientConnection, self.connection).loss(self, code))
+        cast(Http2ClientConnection, self.connection).stream_over()
 
     def writable(self) -> None:
         callback, self.on_writable = self.on_writable, None

@@ -12,6 +12,7 @@ headers are a valid request (lower case, pseudo-headers, forbidden fields).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from isochrone.wire.http2.hpack_tables import HUFFMAN_PADDING_STATES, HUFFMAN_ROWS, STATIC_TABLE, Header
 
@@ -167,8 +168,9 @@ class Decoder:
             return known
 
         generation = self.generation
-        table = self._table
-        headers: list[Header] = []
+        # Of Any: compiled code would make a new tuple of every entry it takes out as a Header.
+        table: list[Any] = self._table
+        headers: list[Any] = []
         length = len(block)
         position = 0
         updates = 0

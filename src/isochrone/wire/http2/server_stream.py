@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import cast
 
 from isochrone.clock import now_ns
 from isochrone.wire.budget import SMALL
@@ -56,8 +57,6 @@ class ServerStream(Stream):
         "pieces",
         "received",
     )
-
-    connection: AcceptedConnection
 
     def __init__(self, connection: AcceptedConnection, stream_id: int, head: Head) -> None:
         # Stream's fields are set here, without a call to its __init__: this runs for every request.
@@ -246,7 +245,7 @@ class ServerStream(Stream):
             fields = [(b"grpc-status", code), (b"grpc-message", message.encode())]
             self.end_with_trailers(_encode([(b":status", b"200"), (b"content-type", b"application/grpc"), *fields]))
             return
-        body, headers = self.connection.listener.error_body(message)
+        body, headers = cast(AcceptedConnection, self.connection).listener.error_body(message)
         self.respond(status, headers, [body])
 
     def reject_for_memory(self) -> None:
@@ -266,4 +265,4 @@ class ServerStream(Stream):
             owner.abandoned()
 
     def no_memory(self) -> str:
-        return self.connection.listener.no_memory()
+        return cast(AcceptedConnection, self.connection).listener.no_memory()

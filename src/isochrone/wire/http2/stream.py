@@ -6,42 +6,19 @@ The server and client sides subclass ``Stream``; ``sending.FrameSender`` sends t
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
-from isochrone.wire.budget import SMALL, Share
+from isochrone.wire.budget import SMALL
 from isochrone.wire.exchange import Buffer
 from isochrone.wire.http2 import frames
-from isochrone.wire.progress import Progress
+
+if TYPE_CHECKING:
+    from isochrone.wire.http2.connection import Http2Connection
 
 #: Unsent bytes of one stream above which its producer should wait.
 _CONGESTED = 256 * 1024
 #: Queued bytes of a connection above which large frames wait for the next write.
 _MAX_OUT = 256 * 1024
-
-
-class StreamConnection(Protocol):
-    """The part of an HTTP/2 connection that its streams use; see ``sending.FrameSender``."""
-
-    initial_send_window: int
-    out_size: int
-    peer_max_frame: int
-    progress: Progress
-    send_window: int
-    share: Share
-    streams: dict[int, Any]
-    write_paused: bool
-
-    def acknowledge(self, stream: Stream) -> None: ...
-
-    def finished_early(self, stream: Stream) -> None: ...
-
-    def put_data(self, stream_id: int, payload: Buffer, end: bool) -> None: ...
-
-    def put_headers(self, stream_id: int, block: bytes, end: bool) -> None: ...
-
-    def tick_now(self) -> int: ...
-
-    def count_queued(self, stream: Stream, length: int) -> None: ...
 
 
 class Stream:
@@ -64,7 +41,7 @@ class Stream:
         "unsent",
     )
 
-    def __init__(self, connection: StreamConnection, stream_id: int) -> None:
+    def __init__(self, connection: Http2Connection, stream_id: int) -> None:
         self.connection = connection
         self.id = stream_id
         #: Bytes that the peer allows us to send on this stream.

@@ -16,8 +16,10 @@ import structlog
 from isochrone.clock import now_ns
 from isochrone.errors import Internal, InvalidArgument, IsochroneError, NotFound, NoVersion, Unavailable
 from isochrone.models.configuration.ensemble_graph import step_names
+from isochrone.models.repository.description import ModelEntry
 from isochrone.models.repository.digest import DigestMemory
-from isochrone.models.repository.repository import ModelEntry, Repository, validate_model_name
+from isochrone.models.repository.names import validate_model_name
+from isochrone.models.repository.repository import Repository
 from isochrone.models.repository.versions import version_number
 from isochrone.worker.catalog.dependencies import load_order
 from isochrone.worker.catalog.dependents import Dependents
@@ -42,11 +44,11 @@ from isochrone.worker.execution.watchdog import InlineWatchdog
 from isochrone.worker.response_cache import ResponseCache
 
 if TYPE_CHECKING:
-    from isochrone.models.repository.repository import ModelDescription
+    from isochrone.models.repository.description import ModelDescription
     from isochrone.observe.snapshot import CacheSnapshot
     from isochrone.worker.served_version import ServedVersion
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Triton's messages, which its programs match: there is nothing to load, or a version fails to load.
 _NOT_FOUND_TO_LOAD = "failed to load '{}', failed to poll from model repository"
@@ -230,13 +232,21 @@ class Catalog:
 
     async def _read(self, name: str, parameters: LoadParameters) -> ModelDescription:
         config, files, versions = parameters.config, parameters.files, parameters.versions
+        fetching = self._states.fetching(name, [str(version) for version in versions or ()])
+        loop = asyncio.get_running_loop()
+
+        def report(text: str) -> None:
+            loop.call_soon_threadsafe(fetching.show, text)
+
         try:
-            description = await in_thread(lambda: self.repository.read(name, config, files, versions))
+            description = await in_thread(lambda: self.repository.read(name, config, files, versions, report))
         except IsochroneError as error:
             if not isinstance(error, NotFound):
                 self.note_failure(name, (), error)
             context = _LOAD_FAILED if isinstance(error, NoVersion) else _NOT_FOUND_TO_LOAD
             raise error.within(context.format(name)) from error
+        finally:
+            fetching.end()
         for sentence in description.assumed:
             log.debug("assumed", model=name, what=sentence)
         if description.assumed:

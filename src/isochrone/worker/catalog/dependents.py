@@ -20,11 +20,11 @@ from isochrone.worker.catalog.ensemble_records import EnsembleRecords
 from isochrone.worker.catalog.loading import Prepared, prepare
 
 if TYPE_CHECKING:
-    from isochrone.models.repository.repository import ModelDescription
+    from isochrone.models.repository.description import ModelDescription
     from isochrone.worker.catalog.load_parameters import LoadParameters
     from isochrone.worker.served_version import ServedVersion
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 
 class Models(Protocol):

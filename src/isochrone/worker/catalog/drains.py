@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from isochrone.worker.response_cache import ResponseCache
     from isochrone.worker.served_version import ServedVersion
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 
 class Drains:

@@ -16,9 +16,9 @@ from isochrone.worker.backends.interface import LoadContext
 from isochrone.worker.catalog.load_settings import LoadSettings
 
 if TYPE_CHECKING:
-    from isochrone.models.repository.repository import ModelDescription
+    from isochrone.models.repository.description import ModelDescription
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Triton's name for the policy of instances on a CPU whose group names none.
 _CPU_POLICY = "cpu"

@@ -19,7 +19,7 @@ from isochrone.clock import SECOND, now_ns
 from isochrone.errors import Unavailable
 from isochrone.worker.catalog.off_loop import Result, in_thread
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 
 class LoadAbandoned(Unavailable):

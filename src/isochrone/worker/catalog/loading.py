@@ -42,9 +42,9 @@ from isochrone.worker.served_version import ServedVersion
 from isochrone.worker.statistics import ModelStatistics
 
 if TYPE_CHECKING:
-    from isochrone.models.repository.repository import ModelDescription
+    from isochrone.models.repository.description import ModelDescription
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 _DEFAULT_AGEING_MS = 1000
 _DEFAULT_SETTINGS = LoadSettings()

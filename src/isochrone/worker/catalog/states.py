@@ -44,6 +44,10 @@ class VersionStates:
         rows += [(name, "", "", "") for name in names if name not in listed]
         return sorted(rows, key=lambda row: (row[0], version_number(row[1]) or 0))
 
+    def fetching(self, name: str, versions: Collection[str]) -> Fetching:
+        """The states of a model while its files are fetched; without ``versions``, of the model as a whole."""
+        return Fetching(self._states, [(name, version) for version in versions or ("",)])
+
     def published(self, name: str, versions: Collection[str], served: Collection[str]) -> None:
         """A load succeeded: its versions are READY, and failures of versions that are not served are discarded."""
         for version in versions:
@@ -78,6 +82,31 @@ class VersionStates:
             text = f"Request for unknown model: '{name}' is not at ready state: it is loading"
             return Unavailable(text).not_begun()
         return Unavailable(f"Request for unknown model: '{name}' has no available versions{detail}").not_begun()
+
+
+class Fetching:
+    """LOADING, with the progress as the reason, for versions that have no other state."""
+
+    def __init__(self, states: dict[tuple[str, str], tuple[str, str]], keys: list[tuple[str, str]]) -> None:
+        self._states, self._keys = states, keys
+        self._before: dict[tuple[str, str], tuple[str, str] | None] = {}
+        self._ended = False
+
+    def show(self, progress: str) -> None:
+        for key in () if self._ended else self._keys:
+            before = self._states.get(key)
+            if key in self._before or before is None or before[0] not in (READY, UNLOADING):
+                self._before.setdefault(key, before)
+                self._states[key] = (LOADING, progress)
+
+    def end(self) -> None:
+        """The states are again as before; the load itself sets others."""
+        self._ended = True
+        for key, before in self._before.items():
+            if self._states.get(key, ("", ""))[0] == LOADING:
+                del self._states[key]
+                if before is not None:
+                    self._states[key] = before
 
 
 def not_a_version(version: str) -> InvalidArgument:

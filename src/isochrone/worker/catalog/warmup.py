@@ -24,13 +24,13 @@ from isochrone.protocol.tensors.datatypes import numpy_of
 from isochrone.worker.backends.datatypes import datatype_of
 
 if TYPE_CHECKING:
-    from isochrone.models.repository.repository import ModelDescription
+    from isochrone.models.repository.description import ModelDescription
     from isochrone.models.signature import Signature
     from isochrone.protocol.messages import Tensors
     from isochrone.worker.backends.interface import Executable
     from isochrone.worker.scheduling.latency_curve import LatencyCurve
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Runs of one size: the first includes lazy set-up, the others are measured.
 _RUNS = 4

@@ -9,7 +9,7 @@ those frames were made. Everything happens on the event loop's thread.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from isochrone.clock import now_ns
 from isochrone.errors import Cancelled, InvalidArgument, IsochroneError, ModelFailed, Unsupported
@@ -317,11 +317,11 @@ class StepRequest(InferRequest):
     # If another step fails, or the caller disconnects, queued steps are dropped.
     @property
     def cancelled(self) -> bool:
-        return False if getattr(self, "_run", None) is None else self._run.is_over
+        return self._run.is_over
 
     @cancelled.setter
     def cancelled(self, value: bool) -> None:
-        """Ignored: the run decides. InferRequest.__init__ sets it once."""
+        """Ignored: the run decides."""
 
     @property
     def stages(self) -> Mapping[str, str] | None:
@@ -356,7 +356,7 @@ class StreamedStep(StepRequest):
 
     __slots__ = ()
 
-    takes_many = True
+    takes_many: ClassVar[bool] = True
 
     def emit(self, outputs: Tensors, parameters: Parameters = NO_PARAMETERS) -> None:
         self._run.step_responded(self, outputs)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest, Parameters, Tensors
     from isochrone.worker.backends.interface import Executable
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 
 class BatchBuffers:

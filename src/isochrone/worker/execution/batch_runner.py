@@ -74,7 +74,7 @@ class BatchRunner(InlineRunner):
             return
         executable = instances[0].executable
         if executable.inline_allowed:
-            self._inline.begin(self.curve, only_computes=executable.only_computes)
+            self._inline_runs.begin(self.curve, only_computes=executable.only_computes)
         self._ahead = LookAhead(self.queue, self.curve, self.instances, self._loop)
 
     def submit(self, request: InferRequest) -> None:
@@ -137,7 +137,7 @@ class BatchRunner(InlineRunner):
             for request in requests:
                 rows += request.plan.batch_size
             expected = self.curve.estimate(rows)
-            if 0 < (self._inline.typical[rows] or expected) <= self._inline_limit(requests[0]):
+            if 0 < (self._inline_runs.typical[rows] or expected) <= self._inline_limit(requests[0]):
                 self._run_inline(Batch(requests, rows), now)
                 inline += 1
                 if (inline >= TURN_RUNS or now_ns() - begun > STAGE_NS) and queue.pending:
@@ -174,7 +174,7 @@ class BatchRunner(InlineRunner):
             self._ahead.withdraw()
         instance.ended(batch)
         if not batch.errors and batch.error is None and batch.retried is None and batch.requests:
-            self._inline.ran_on_thread(batch.rows, batch.compute_end - batch.compute_start)
+            self._inline_runs.ran_on_thread(batch.rows, batch.compute_end - batch.compute_start)
         if instance.running is None:
             self._idle.append(instance)
         self._update_busy()
@@ -275,7 +275,7 @@ class BatchRunner(InlineRunner):
 
     def check_stuck(self, now: int) -> None:
         """Rejects late requests and abandons runs that exceed their limit. Called about ten times a second."""
-        self._inline.retry(now)
+        self._inline_runs.retry(now)
         if self.queue.requests and not self._idle:
             if self._ahead is not None:
                 self._ahead.withdraw()
@@ -330,7 +330,7 @@ class BatchRunner(InlineRunner):
 
     def release(self) -> None:
         super().release()
-        self._inline.close()
+        self._inline_runs.close()
         if self._gate is not None:
             self._gate.close()
         if self._alarm is not None:

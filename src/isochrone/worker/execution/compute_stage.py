@@ -18,7 +18,7 @@ from isochrone.clock import MICROSECOND, now_ns
 if TYPE_CHECKING:
     from isochrone.protocol.messages import InferRequest
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: After this time answers are sent and sockets get their turn, before further requests run.
 STAGE_NS = 1000 * MICROSECOND
@@ -46,9 +46,10 @@ class StagedRunner(Protocol):
 class ComputeStage:
     """The stage of one process."""
 
-    __slots__ = ("_each_ns", "_open", "_planned", "_staged", "expected_ns")
+    __slots__ = ("_each_ns", "_limit_ns", "_open", "_planned", "_staged", "expected_ns")
 
-    def __init__(self) -> None:
+    def __init__(self, limit_ns: int = STAGE_NS) -> None:
+        self._limit_ns = limit_ns
         self._staged: dict[StagedRunner, list[InferRequest]] = {}
         #: The time that all staged requests are expected to need, and one of each runner.
         self.expected_ns = 0
@@ -81,7 +82,7 @@ class ComputeStage:
     def end(self) -> None:
         try:
             if self._staged:
-                limit = now_ns() + STAGE_NS
+                limit = now_ns() + self._limit_ns
                 # Again: an answer may lead to the next run, a step of an ensemble; or not all fit into one batch.
                 while self._staged and self._run(limit):
                     pass

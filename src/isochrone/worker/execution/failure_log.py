@@ -17,7 +17,7 @@ from isochrone.observe.logs import Sparing
 if TYPE_CHECKING:
     from isochrone.worker.execution.batch import Batch
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 
 class FailureLog:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from isochrone.worker.execution.watchdog import InlineWatchdog
     from isochrone.worker.scheduling.latency_curve import LatencyCurve
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Longest expected run that happens on the loop's thread.
 INLINE_NS = 100 * MICROSECOND

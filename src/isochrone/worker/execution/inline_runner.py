@@ -37,7 +37,7 @@ _FULL_NS = 16 * STAGE_NS
 _QUIET_REQUESTS = 4
 
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: What ``compute`` found: of each request its outputs, an error, or None if it was queued; or a batch that has run.
 Results = list["Tensors | IsochroneError | None"] | Batch
@@ -62,7 +62,7 @@ class InlineRunner(QueuedRunner):
         self._stage = stage
         #: Requests of one turn share a batch without a queue: there is nothing to wait for, to sort or to size.
         self._batches_in_stage = rules.max_rows > 1 and rules.levels == 1 and not (rules.delay_ns or rules.preferred)
-        self._inline = InlineRuns(name, self._loop, curve.max_rows, watchdog)
+        self._inline_runs = InlineRuns(name, self._loop, curve.max_rows, watchdog)
         self._gathering = Gathering()
         self._runs = 0
         #: When the last answer was written.
@@ -92,12 +92,12 @@ class InlineRunner(QueuedRunner):
 
     def _join_stage(self, request: InferRequest) -> bool:
         """Has a request run in the stage of this turn, if nothing speaks against it."""
-        limit = self._inline.limit_ns
+        limit = self._inline_runs.limit_ns
         if not limit or self.queue.requests or not self._idle or not self._may_be_staged(request):
             self._quiet = 0
             return False
         rows = request.plan.batch_size
-        expected = self._inline.typical[rows] or self.curve.estimate(rows)
+        expected = self._inline_runs.typical[rows] or self.curve.estimate(rows)
         if not 0 < expected <= limit and not self._delays_nobody(request, expected):
             return False
         request.enqueued = now_ns()
@@ -123,12 +123,12 @@ class InlineRunner(QueuedRunner):
         Either requests come one at a time, or only this model is requested, it has one instance, for which the others
         would wait anyway, and they need no decision: the queue must see a request with a deadline when it comes.
         """
-        if not 0 < expected <= self._inline.long_ns:
+        if not 0 < expected <= self._inline_runs.long_ns:
             return False
         if self._watchdog.is_shared(request.arrived):
             self._quiet = 0
             return False
-        if expected <= self._inline.concurrent_ns and self._needs_no_decision(request):
+        if expected <= self._inline_runs.concurrent_ns and self._needs_no_decision(request):
             # Otherwise the request is queued, and sockets get their turn.
             return self._stage.expected_ns < STAGE_NS
         if self._stage.waiting(self) or request.arrived - self._last_answer < _BURST_NS:
@@ -139,9 +139,9 @@ class InlineRunner(QueuedRunner):
 
     def _inline_limit(self, first: InferRequest) -> int:
         """The longest batch that may run on the loop's thread; ``first``: the request that runs first in it."""
-        limit = self._inline.limit_ns
+        limit = self._inline_runs.limit_ns
         if limit and self._needs_no_decision(first) and not self._watchdog.is_shared(first.arrived):
-            return max(limit, self._inline.concurrent_ns)
+            return max(limit, self._inline_runs.concurrent_ns)
         return limit
 
     def _needs_no_decision(self, request: InferRequest) -> bool:
@@ -184,7 +184,7 @@ class InlineRunner(QueuedRunner):
         taken = now_ns()
         if tightest != NEVER and taken + self.curve.estimate(rows) + self.queue.margin_ns > tightest:
             return None
-        expected = self._inline.typical[rows] or self.curve.estimate(rows)
+        expected = self._inline_runs.typical[rows] or self.curve.estimate(rows)
         if not 0 < expected <= self._inline_limit(first):
             if not self._gathering.would_pay(count, expected):
                 return None
@@ -211,7 +211,7 @@ class InlineRunner(QueuedRunner):
         # Something may have changed since it was put into the stage.
         if self._rejection is not None or request.cancelled:
             return self._rejection or Cancelled("the caller has gone")
-        if not self._idle or not self._inline.limit_ns:
+        if not self._idle or not self._inline_runs.limit_ns:
             return self._enqueued(request)
         if request.deadline != NEVER:
             miss = now_ns() + self.curve.estimate(request.plan.batch_size) + self.queue.margin_ns - request.deadline
@@ -226,7 +226,7 @@ class InlineRunner(QueuedRunner):
             watchdog.since = 0
             request.compute_end = now_ns()
             if isinstance(error, InlineHang) or isinstance(error.__cause__, InlineHang):
-                self._inline.forbid()
+                self._inline_runs.forbid()
             return as_model_error(error, request)
         watchdog.since = 0
         request.dispatched = request.compute_start = request.infer_start = started
@@ -281,14 +281,14 @@ class InlineRunner(QueuedRunner):
         self._last_answer = now_ns()
         # One run in eight is enough for what is learned from it.
         self._runs += 1
-        if not self._runs & 7 or rows in self._inline.retrying:
-            self._inline.observe(rows, elapsed, ended)
+        if not self._runs & 7 or rows in self._inline_runs.retrying:
+            self._inline_runs.observe(rows, elapsed, ended)
             self.curve.observe(rows, elapsed)
             self._answered(ended)
             if self._rules.max_rows > 1:
                 self._gathering.ran_alone(elapsed + self._last_answer - begun)
         if elapsed > OVERRUN_NS:
-            self._inline.overran(rows, elapsed, ended, self._runs)
+            self._inline_runs.overran(rows, elapsed, ended, self._runs)
 
     # Batches on the loop's thread, of the stage and of the queue.
 
@@ -305,11 +305,11 @@ class InlineRunner(QueuedRunner):
         """Answers the callers of a batch that ran on the loop's thread, and learns from it."""
         elapsed = batch.compute_end - batch.compute_start
         if batch.hung:
-            self._inline.forbid()
+            self._inline_runs.forbid()
         elif elapsed > OVERRUN_NS:
-            self._inline.overran(batch.rows, elapsed, batch.compute_end, self._runs)
+            self._inline_runs.overran(batch.rows, elapsed, batch.compute_end, self._runs)
         self._settle(batch)
         if not self._runs & 7:
             self._answered(batch.compute_end)
-        if not self._runs & 7 or batch.rows in self._inline.retrying:
-            self._inline.observe(batch.rows, elapsed, batch.compute_end)
+        if not self._runs & 7 or batch.rows in self._inline_runs.retrying:
+            self._inline_runs.observe(batch.rows, elapsed, batch.compute_end)

@@ -22,7 +22,7 @@ from isochrone.worker.execution.batch import Batch, BatchBuffers
 if TYPE_CHECKING:
     from isochrone.worker.backends.interface import Executable
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 
 class Instance:
@@ -57,7 +57,7 @@ class Instance:
         self._buffers = BatchBuffers(max_rows) if executable.fresh_outputs and max_rows > 1 else None
         self._inbox: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._name = name
-        self._thread: threading.Thread | None = None
+        self._own_thread: threading.Thread | None = None
         self._async_loop: asyncio.AbstractEventLoop | None = None
         self._async_thread: threading.Thread | None = None
 
@@ -107,9 +107,9 @@ class Instance:
                 request.dispatched = batch.compute_end
 
     def submit(self, job: Callable[[], None]) -> None:
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
-            self._thread.start()
+        if self._own_thread is None:
+            self._own_thread = threading.Thread(target=self._serve, name=self._name, daemon=True)
+            self._own_thread.start()
         self._inbox.put(job)
 
     def close(self) -> None:
@@ -117,11 +117,11 @@ class Instance:
 
         The thread of an abandoned instance frees it when its run ends, if ever.
         """
-        if self._thread is not None:
+        if self._own_thread is not None:
             self._inbox.put(None)
             if self.abandoned:
                 return
-            self._thread.join()
+            self._own_thread.join()
         self._free()
 
     def _free(self) -> None:

@@ -17,7 +17,7 @@ from isochrone.errors import IsochroneError, Unavailable
 if TYPE_CHECKING:
     from isochrone.worker.execution.instance import Instance
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 #: Limit of abandoned runs that have not ended; each keeps a thread and a copy of the model.
 _MAX_HUNG = 8

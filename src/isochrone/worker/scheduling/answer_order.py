@@ -6,13 +6,13 @@ It holds outcomes back and returns those that may be sent; the runner sends them
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from isochrone.errors import IsochroneError
     from isochrone.protocol.messages import InferRequest, Tensors
 
-    Outcome = Tensors | IsochroneError
+    Outcome: TypeAlias = Tensors | IsochroneError
 
 
 class AnswerOrder:

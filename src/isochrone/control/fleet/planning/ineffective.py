@@ -10,7 +10,7 @@ from isochrone.control.fleet.spec import Fleet
 from isochrone.settings.sections import Section
 
 #: Keys of a gateway and of a pool that are checked and not used yet.
-_OF_GATEWAY, _OF_POOL = ("tier",), ("warm", "cpus")
+_OF_GATEWAY, _OF_POOL = ("tier",), ("warm",)
 _DETAIL = "has no effect in this release"
 
 

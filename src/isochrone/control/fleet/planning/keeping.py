@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from isochrone.control.fleet.processes import ProcessSpec, processes, server_records
+from isochrone.control.fleet.engine_processes import processes_on
+from isochrone.control.fleet.processes import ProcessSpec, server_records
 from isochrone.control.fleet.spec import Fleet
 from isochrone.control.state.records import EpochRecord, FleetRecord, KeptPool, ReconciledRecord, RolloutRecord
 
@@ -36,13 +37,15 @@ def kept_pools(
     changes = [change for rollout in open_rollouts for change in rollout.changes.values()]
     committed |= {pool for change in changes for pool in (*change.left, *change.pools)}
     dropped = {pool for pool in committed if _is_dropped(pool, after)}
-    running = processes(before, Path(record.directory))
+    running = processes_on(record.engine, before, Path(record.directory))
     found: dict[str, KeptPool] = {}
     for pool in sorted(dropped):
         if pool in before.pools and not _is_dropped(pool, before):
+            specs = {name: spec for name, spec in running.items() if spec.pool == pool}
             found[pool] = KeptPool(
-                {name: spec.arguments for name, spec in running.items() if spec.pool == pool},
+                {name: spec.arguments for name, spec in specs.items()},
                 tuple(server for server in server_records(before) if server.pool == pool),
+                {name: spec.needs for name, spec in specs.items() if spec.needs is not None},
             )
         elif pool in record.kept:
             found[pool] = record.kept[pool]
@@ -79,8 +82,12 @@ def needed_pools(
 
 def kept_processes(record: FleetRecord, needed: Iterable[str]) -> dict[str, ProcessSpec]:
     """The processes of kept pools, as they were started."""
+    return {name: spec for pool in needed for name, spec in specs_of(pool, record.kept[pool]).items()}
+
+
+def specs_of(pool: str, kept: KeptPool) -> dict[str, ProcessSpec]:
+    """The processes of one kept pool."""
     return {
-        name: ProcessSpec(name, "worker", arguments, pool)
-        for pool in needed
-        for name, arguments in record.kept[pool].processes.items()
+        name: ProcessSpec(name, "worker", arguments, pool, kept.needs.get(name))
+        for name, arguments in kept.processes.items()
     }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from isochrone.control.fleet.engine_processes import processes_on
 from isochrone.control.fleet.planning.differences import listed
 from isochrone.control.fleet.planning.steps import INTERRUPT, REFUSE, RETIRE, Step
 from isochrone.control.fleet.processes import (
@@ -17,7 +18,6 @@ from isochrone.control.fleet.processes import (
     listens_on,
     names_of,
     outside_servers,
-    processes,
     worker_names,
     worker_ports,
 )
@@ -78,7 +78,7 @@ def retired_models(committed: Mapping[str, Assignment], after: Mapping[str, str]
         yield Step(RETIRE, "model", name, "no longer served")
 
 
-def lost_addresses(before: Fleet, was_in: Path, after: Fleet, directory: Path) -> Iterator[Step]:
+def lost_addresses(before: Fleet, was_in: Path, after: Fleet, directory: Path, engine: str) -> Iterator[Step]:
     """Addresses of gateways that no process answers any more, or none for a moment."""
     there = {f"{host}:{port}" for key, host, port in gateway_ports(after) if key[-1] == "listen"}
     groups: dict[str, list[str]] = {}
@@ -87,9 +87,9 @@ def lost_addresses(before: Fleet, was_in: Path, after: Fleet, directory: Path) -
             groups.setdefault(str(key[1]), []).append(f"{host}:{port}")
     for group, addresses in groups.items():
         yield Step(RETIRE, "gateway", group, f"no gateway answers at {listed(addresses)} any more")
-    new = processes(after, directory)
+    new = processes_on(engine, after, directory)
     interrupted: dict[str, list[str]] = {}
-    for name, spec in processes(before, was_in).items():
+    for name, spec in processes_on(engine, before, was_in).items():
         # Processes that share a port replace each other.
         if spec.role == "gateway" and "--reuse-port" not in spec.arguments and new.get(name) != spec:
             address = spec.arguments[spec.arguments.index("--listen") + 1]

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from isochrone.control.fleet.engine_processes import processes_on
 from isochrone.control.fleet.planning.differences import differences, listed
 from isochrone.control.fleet.planning.groups import groups_of
 from isochrone.control.fleet.planning.ineffective import ineffective
+from isochrone.control.fleet.planning.keeping import specs_of
 from isochrone.control.fleet.planning.lonely_stages import lonely_stages, without_traffic
 from isochrone.control.fleet.planning.losses import (
     dropped_pools,
@@ -34,15 +36,17 @@ from isochrone.control.fleet.planning.steps import (
     is_refused,
     takes_away,
 )
-from isochrone.control.fleet.processes import ProcessSpec, gateway_group, outside_servers, processes, store_url
+from isochrone.control.fleet.processes import ProcessSpec, gateway_group, outside_servers, store_url
 from isochrone.control.fleet.spec import Fleet
-from isochrone.control.state.records import STRICT, Assignment, KeptPool
+from isochrone.control.state.records import LOCAL, STRICT, Assignment, KeptPool
 
 __all__ = ["Step", "VersionChange", "is_refused", "plan", "rollout_groups", "takes_away"]
 
 
 #: Settings of a pool that are not on its workers' command lines.
-_QUIET = ("min", "max", "warm", "cpus", "distance_ms", "kind")
+_QUIET = ("min", "max", "warm", "distance_ms", "kind")
+#: Settings of a pool, a gateway or the controllers that only an engine that chooses machines uses.
+_OF_MACHINES = ("cpus", "gpus", "resources", "node_labels", "placement")
 #: Settings of a model that change without a restart and without a rollout.
 _MODEL_RULES = ("slo", "policy", "policy_options", "affinity", "memory", "traffic", "rollout", "changes_with", "stages")
 
@@ -59,6 +63,7 @@ def plan(
     committed: Mapping[str, Assignment] | None = None,
     kept: Mapping[str, KeptPool] | None = None,
     agreed_before: Collection[str] = (),
+    engine: str = LOCAL,
 ) -> list[Step]:
     """The steps from one fleet to another, refusals first; none: nothing changes.
 
@@ -66,7 +71,7 @@ def plan(
     far as the file changes it; ``resolved``: what ``latest`` means; ``stages``: of ensembles that leave them to their
     configuration. ``committed``: the present assignments; by default those of the old file. ``kept``: pools that
     earlier files dropped and that still serve. ``agreed_before``: what is already being taken away, as ``takes_away``
-    names it, and so causes no step.
+    names it, and so causes no step. ``engine``: the one that runs the processes.
     """
     resolved = resolved or {}
     if committed is None:
@@ -78,9 +83,9 @@ def plan(
         refused += ports_in_use(before, after, committed, kept)
     if refused:
         return refused
-    steps = list(_process_steps(before, was_in, after, directory, kept))
+    steps = list(_process_steps(before, was_in, after, directory, kept, engine))
     if before is not None:
-        steps += _pool_steps(before, after, kept)
+        steps += _pool_steps(before, after, kept, engine)
     steps += _version_steps(before, after, served, resolved, stages or {})
     if is_refused(steps):
         return [step for step in steps if step.action == REFUSE]
@@ -90,7 +95,7 @@ def plan(
             *retired_pools(before, after, committed, kept),
         ]
         steps += (step for step in retired if f"{step.kind} {step.name}" not in agreed_before)
-        steps += lost_addresses(before, was_in, after, directory)
+        steps += lost_addresses(before, was_in, after, directory, engine)
         steps += _rule_steps(before, after, committed)
     return [*steps, *ineffective(after)]
 
@@ -118,17 +123,12 @@ def _refused(before: Fleet | None, was_in: Path, after: Fleet, directory: Path) 
 
 
 def _process_steps(
-    before: Fleet | None, was_in: Path, after: Fleet, directory: Path, kept: Mapping[str, KeptPool]
+    before: Fleet | None, was_in: Path, after: Fleet, directory: Path, kept: Mapping[str, KeptPool], engine: str
 ) -> Iterator[Step]:
-    new = processes(after, directory)
+    new = processes_on(engine, after, directory)
     # The processes of a pool that comes back run already.
-    returning = {
-        name: ProcessSpec(name, "worker", arguments, pool)
-        for pool, running in kept.items()
-        if runs(after, pool)
-        for name, arguments in running.processes.items()
-    }
-    old = returning | (processes(before, was_in) if before is not None else {})
+    returning = {name: spec for pool in kept if runs(after, pool) for name, spec in specs_of(pool, kept[pool]).items()}
+    old = returning | (processes_on(engine, before, was_in) if before is not None else {})
     retired = dropped_pools(before, after) if before is not None else []
     changes: dict[tuple[str, str, str], list[str]] = {}
     for name in (*old, *(name for name in new if name not in old)):
@@ -144,7 +144,7 @@ def _process_steps(
     for (action, kind, name), names in sorted(changes.items(), key=lambda item: order.index(item[0][0])):
         detail = listed(names)
         if action == RESTART and before is not None:
-            detail += f" ({_why(before, was_in, after, directory, kind, name)})"
+            detail += f" ({_why(before, was_in, after, directory, kind, name, engine)})"
         yield Step(action, kind, name, detail, processes=tuple(names))
 
 
@@ -157,29 +157,31 @@ def _group(process: ProcessSpec | None, fleet: Fleet | None) -> tuple[str, str]:
     return "gateway", gateway_group(process.name, fleet)
 
 
-def _why(before: Fleet, was_in: Path, after: Fleet, directory: Path, kind: str, name: str) -> str:
-    """The settings on its command line that changed."""
+def _why(before: Fleet, was_in: Path, after: Fleet, directory: Path, kind: str, name: str, engine: str) -> str:
+    """The settings on its command line, and of its machine, that changed."""
+    unused = _OF_MACHINES if engine == LOCAL else ()
     changed = [f"store.{text}" for text in differences(before.store, after.store)]
     if was_in != directory:
         changed.append("the file's directory")
     if kind == "controller":
-        changed += differences(before.control, after.control)
+        changed += differences(before.control, after.control, except_for=unused)
     elif kind == "gateway" and name in before.gateways and name in after.gateways:
-        changed += differences(before.gateways[name], after.gateways[name], except_for=("count", "tier"))
+        changed += differences(before.gateways[name], after.gateways[name], except_for=("count", "tier", *unused))
     elif kind == "pool" and name not in before.pools:
         return "its settings differ from those it runs with"
     elif kind == "pool":
-        changed += differences(before.pools[name], after.pools[name], except_for=("workers", *_QUIET))
+        changed += differences(before.pools[name], after.pools[name], except_for=("workers", *_QUIET, *unused))
         if before.repository != after.repository and not after.pools[name].repository:
             changed.append("repository")
     return "; ".join(changed) or "model sources"
 
 
-def _pool_steps(before: Fleet, after: Fleet, kept: Mapping[str, KeptPool]) -> Iterator[Step]:
+def _pool_steps(before: Fleet, after: Fleet, kept: Mapping[str, KeptPool], engine: str) -> Iterator[Step]:
     """Changes of a pool that restart no process."""
+    quiet = (*_QUIET, *_OF_MACHINES) if engine == LOCAL else _QUIET
     for name, pool in after.pools.items():
         if name in before.pools:
-            changed = differences(before.pools[name], pool, only=_QUIET)
+            changed = differences(before.pools[name], pool, only=quiet)
             if changed:
                 yield Step(CHANGE, "pool", name, "; ".join(changed))
     old, new = outside_servers(before), outside_servers(after)

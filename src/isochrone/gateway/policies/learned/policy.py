@@ -319,6 +319,9 @@ class Learned(Prequal):
         # The model reads every replica's last report.
         return True
 
+    def report_candidates(self) -> None:
+        return None
+
     def reported(self, replica: Replica, now: int) -> None:
         if self._whole:
             self._fleet.reported(replica, now)

@@ -8,7 +8,7 @@ Prequal", NSDI'24.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import floor
 from random import Random
 
@@ -137,6 +137,12 @@ class Prequal(Policy):
             or replica in pool.by_replica
             or (len(pool.probes) < FEWEST_PROBES and replica in self._eligible)
         )
+
+    def report_candidates(self) -> Iterable[Replica] | None:
+        pool = self._pool
+        if self._whole or len(pool.probes) < FEWEST_PROBES:
+            return None
+        return self._probed.union(pool.by_replica)
 
     def reported(self, replica: Replica, now: int) -> None:
         if self._whole:

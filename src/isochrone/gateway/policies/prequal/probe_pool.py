@@ -19,7 +19,7 @@ _RECENT = 64
 #: Uses of one probe when the formula does not apply because too few probes arrive.
 _MOST_USES = 8.0
 _NEVER = float("inf")
-_MANY = 1 << 62
+_MANY = (1 << 62) - 1
 
 
 class Probe:

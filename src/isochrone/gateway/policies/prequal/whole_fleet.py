@@ -222,7 +222,7 @@ class WholeFleet:
         if seen > expected:
             expected = seen
         self._expected[slot] = expected
-        late: float = NEVER
+        late: float = float(NEVER)
         if in_flight or slot in self._suspects:
             late = self._heard[slot] + expected + self._slack_ns
         self._late[slot] = late

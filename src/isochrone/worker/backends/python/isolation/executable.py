@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from isochrone.protocol.messages import Parameters, Tensors
     from isochrone.worker.backends.python.model import ModelContext
 
-log = structlog.get_logger()
+log = structlog.get_logger(__name__)
 
 # Responses that may still be sent when the next call begins. Beyond, and below _COPIED_BYTES, the server copies: a
 # small answer must not occupy a large block.

@@ -1,0 +1,1 @@
+"""Fleets that an engine places on several machines: failures of nodes, and the same models served by others."""

@@ -1,0 +1,20 @@
+"""``isochrone render``: the group of its kinds. A new kind is a module and a line here."""
+
+from __future__ import annotations
+
+import typer
+
+from isochrone.cli.render import kubernetes
+
+app = typer.Typer(
+    rich_markup_mode=None,
+    add_completion=False,
+    no_args_is_help=True,
+    help="Write files for other programs from a fleet.yaml.",
+)
+app.command(epilog=kubernetes.EPILOG)(kubernetes.kubernetes)
+
+
+@app.callback()
+def main() -> None:
+    """Runs before every kind: with it, a group of one kind stays a group."""

@@ -1,0 +1,1 @@
+"""Tells outside autoscalers how busy each pool is. Decides nothing about the number of workers."""

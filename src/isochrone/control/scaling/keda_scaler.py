@@ -1,0 +1,186 @@
+"""Serves KEDA's external-push scaler: how many requests a pool has, and whether it is in use at all.
+
+KEDA and Kubernetes decide how many workers that means. The metric is the number of requests in the pool, the target the
+number that one worker should have: desired workers = requests ÷ target. A pool that was scaled to zero wakes when a
+gateway receives a request for one of its models: the stream tells KEDA within a second, not at its next poll.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import grpc
+import structlog
+
+from isochrone.control.fleet.reading import fleet_of
+from isochrone.control.scaling import keda_messages as messages
+from isochrone.control.scaling.load_reading import LoadReader
+from isochrone.control.scaling.pool_load import Activity, PoolLoad
+from isochrone.control.state.keys import Keys
+from isochrone.control.state.view import View
+from isochrone.errors import ConfigError, InvalidArgument, Unavailable
+from isochrone.store.mirror import Mirror
+from isochrone.suggestions import suggestion
+
+log = structlog.get_logger(__name__)
+
+METRIC = "requests_in_pool"
+#: Seconds between two readings of a pool; an older one is not used.
+_READING_SECONDS = 0.5
+_DEFAULT_TARGET, _DEFAULT_IDLE_SECONDS = 4.0, 60.0
+#: Keys of a trigger's metadata that KEDA itself uses.
+_OF_KEDA = frozenset(("scalerAddress", "scalerIndex", "tlsCertFile", "caCert", "tlsClientCert", "tlsClientKey"))
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """The metadata of a trigger in a ScaledObject."""
+
+    pool: str
+    #: Requests that one worker should have.
+    target: float = _DEFAULT_TARGET
+    #: A pool is in use until no request has come for this long.
+    idle_seconds: float = _DEFAULT_IDLE_SECONDS
+
+
+def read_trigger(metadata: Mapping[str, str], pools: Mapping[str, object]) -> Trigger:
+    """Raise ``InvalidArgument`` for metadata that makes no sense."""
+    given = {key: text for key, text in metadata.items() if key not in _OF_KEDA}
+    pool = given.pop("pool", "")
+    if pool not in pools:
+        raise InvalidArgument(f"metadata.pool: expected {suggestion(pool, list(pools), 'pool')}, given '{pool}'")
+    target = _positive(given.pop("requestsPerWorker", ""), "requestsPerWorker", _DEFAULT_TARGET)
+    idle = _positive(given.pop("idleSeconds", ""), "idleSeconds", _DEFAULT_IDLE_SECONDS)
+    if given:
+        raise InvalidArgument(
+            f"metadata.{min(given)}: expected pool, requestsPerWorker or idleSeconds, given an unknown key"
+        )
+    return Trigger(pool, target, idle)
+
+
+def _positive(text: str, key: str, default: float) -> float:
+    try:
+        number = float(text) if text else default
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):
+        raise InvalidArgument(f"metadata.{key}: expected a number above 0, given '{text}'")
+    return number
+
+
+class KedaScaler:
+    """The loads of all pools of a fleet. Any controller can answer, not only the leader."""
+
+    def __init__(self, mirror: Mirror, keys: Keys) -> None:
+        self._view = View(keys, mirror.entries)
+        self._reader = LoadReader()
+        self._activities: dict[str, Activity] = {}
+        #: By pool: the last reading, and when it was made.
+        self._readings: dict[str, tuple[float, PoolLoad]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def close(self) -> None:
+        await self._reader.close()
+
+    def trigger(self, metadata: Mapping[str, str]) -> Trigger:
+        record = self._view.fleet
+        if record is None:
+            raise Unavailable("no fleet has been applied yet")
+        return read_trigger(metadata, fleet_of(record.spec).pools)
+
+    async def is_active(self, trigger: Trigger) -> bool:
+        await self._load(trigger.pool)
+        return self._activities[trigger.pool].is_active(monotonic(), trigger.idle_seconds)
+
+    async def requests(self, trigger: Trigger) -> float:
+        """Raise ``Unavailable`` if no worker says how many it has: KEDA then uses its fallback, not 0."""
+        load = await self._load(trigger.pool)
+        if not load.is_known:
+            raise Unavailable(f"no worker of pool {trigger.pool} answers")
+        return load.total(trigger.target)
+
+    async def _load(self, pool: str) -> PoolLoad:
+        async with self._locks.setdefault(pool, asyncio.Lock()):
+            at, load = self._readings.get(pool, (float("-inf"), PoolLoad()))
+            if monotonic() - at >= _READING_SECONDS:
+                load = await self._reader.read(self._view, pool, self._models(pool))
+                self._activities.setdefault(pool, Activity()).take(load, monotonic())
+                self._readings[pool] = (monotonic(), load)
+            return load
+
+    def _models(self, pool: str) -> set[str]:
+        epoch = self._view.epoch
+        return {name for name, model in epoch.models.items() if pool in model.pools} if epoch is not None else set()
+
+
+async def serve_scaler(scaler: KedaScaler, host: str, port: int) -> None:
+    """Serve until cancelled."""
+    server = grpc.aio.server()
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(messages.SERVICE, _handlers(scaler)),))
+    try:
+        bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+    except RuntimeError as error:
+        raise ConfigError("--scaler-listen", "address", "one that is free", f"{host}:{port} ({error})") from None
+    await server.start()
+    log.info("listening", service="scaler", host=host, port=bound)
+    try:
+        await server.wait_for_termination()
+    finally:
+        await server.stop(0)
+        await scaler.close()
+
+
+def _handlers(scaler: KedaScaler) -> dict[str, Any]:
+    async def is_active(request: Any, context: Any) -> Any:
+        async with _errors_as_statuses(context):
+            return messages.IsActiveResponse(result=await scaler.is_active(scaler.trigger(request.scalerMetadata)))
+
+    async def stream_is_active(request: Any, context: Any) -> AsyncIterator[Any]:
+        async with _errors_as_statuses(context):
+            trigger, said = scaler.trigger(request.scalerMetadata), None
+            while True:
+                active = await scaler.is_active(trigger)
+                if active != said:
+                    said = active
+                    yield messages.IsActiveResponse(result=active)
+                await asyncio.sleep(_READING_SECONDS)
+
+    async def get_metric_spec(request: Any, context: Any) -> Any:
+        async with _errors_as_statuses(context):
+            target = scaler.trigger(request.scalerMetadata).target
+            # KEDA before 2.12 reads the whole number alone.
+            spec = {"metricName": METRIC, "targetSize": max(1, round(target)), "targetSizeFloat": target}
+            return messages.GetMetricSpecResponse(metricSpecs=[spec])
+
+    async def get_metrics(request: Any, context: Any) -> Any:
+        async with _errors_as_statuses(context):
+            value = await scaler.requests(scaler.trigger(request.scaledObjectRef.scalerMetadata))
+            metric = {"metricName": METRIC, "metricValue": round(value), "metricValueFloat": value}
+            return messages.GetMetricsResponse(metricValues=[metric])
+
+    def unary(method: Any, request: Any, response: Any) -> Any:
+        return grpc.unary_unary_rpc_method_handler(method, request.FromString, response.SerializeToString)
+
+    return {
+        "IsActive": unary(is_active, messages.ScaledObjectRef, messages.IsActiveResponse),
+        "StreamIsActive": grpc.unary_stream_rpc_method_handler(
+            stream_is_active, messages.ScaledObjectRef.FromString, messages.IsActiveResponse.SerializeToString
+        ),
+        "GetMetricSpec": unary(get_metric_spec, messages.ScaledObjectRef, messages.GetMetricSpecResponse),
+        "GetMetrics": unary(get_metrics, messages.GetMetricsRequest, messages.GetMetricsResponse),
+    }
+
+
+@asynccontextmanager
+async def _errors_as_statuses(context: Any) -> AsyncIterator[None]:
+    try:
+        yield
+    except InvalidArgument as error:
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+    except Unavailable as error:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, str(error))

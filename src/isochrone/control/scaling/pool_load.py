@@ -1,0 +1,49 @@
+"""The load of a pool, from the reports of its workers and of the gateways. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLoad:
+    """One reading."""
+
+    #: Requests that each worker has not answered yet; None: it did not say.
+    in_flight: Mapping[str, int | None] = field(default_factory=dict)
+    #: Requests for models of the pool that each gateway has received since its start; None: it did not say.
+    received: Mapping[str, int | None] = field(default_factory=dict)
+
+    @property
+    def is_known(self) -> bool:
+        """A pool without workers has a load: none."""
+        return not self.in_flight or any(count is not None for count in self.in_flight.values())
+
+    def total(self, target: float) -> float:
+        """Requests in the pool. A worker that did not say counts as one with its ``target``: its silence is a reason
+        neither to add workers nor to remove them."""
+        return sum(target if count is None else count for count in self.in_flight.values())
+
+
+class Activity:
+    """Whether a pool is in use: a request is in it, or one was received not long ago, served or not."""
+
+    def __init__(self) -> None:
+        self._received: dict[str, int] = {}
+        self._last = float("-inf")
+
+    def take(self, load: PoolLoad, now: float) -> None:
+        if any(load.in_flight.values()):
+            self._last = now
+        for gateway, count in load.received.items():
+            if count is None:
+                continue
+            before = self._received.get(gateway)
+            # A gateway that restarted counts from 0 again. What it had counted before the first reading is old.
+            if before is not None and count > (before if count >= before else 0):
+                self._last = now
+            self._received[gateway] = count
+
+    def is_active(self, now: float, idle_seconds: float) -> bool:
+        return now - self._last < idle_seconds

@@ -1,0 +1,1 @@
+"""Facts from /proc, /sys, this process's limits and the GPU driver. ``machine`` reads all. Changes nothing."""

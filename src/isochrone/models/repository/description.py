@@ -1,0 +1,66 @@
+"""A model as a scan finds it, and as it is described before it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from tritonclient.grpc import model_config_pb2
+
+from isochrone.errors import ConfigError
+from isochrone.models.repository.overrides import OverrideDirectory
+from isochrone.models.signature import Signature
+from isochrone.models.sources.cache.trees import Tree
+from isochrone.models.sources.locations import Location
+
+
+@dataclass(frozen=True, slots=True)
+class ModelEntry:
+    """A model that a scan found. Fingerprints stay equal as long as no file changes."""
+
+    name: str
+    directory: Location
+    versions: tuple[int, ...]
+    config_fingerprint: str
+    """Of everything in the model's directory outside its versions: config.pbtxt, labels, warm-up data."""
+    version_fingerprints: Mapping[int, str]
+    problem: ConfigError | None = None
+    """Why the scan could not read this model. The other fields are then meaningless, and loaded versions stay."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDescription:
+    """The description of a model before it is loaded."""
+
+    name: str
+    directory: Path
+    config: model_config_pb2.ModelConfig
+    """Completed and validated, for the newest version (see ``of_version``). Must not be changed."""
+    signature: Signature
+    assumed: tuple[str, ...]
+    """Sentences for the log about the assumptions of completion."""
+    versions: Mapping[int, Path]
+    """The versions to serve, ascending, each with its directory."""
+    ignored: tuple[str, ...]
+    """Entries of the directory that look like versions but are none."""
+    overrides: OverrideDirectory | None = None
+    """The files of a load request; removed with the description, or by ``release``."""
+    differing: Mapping[int, tuple[model_config_pb2.ModelConfig, Signature]] = field(default_factory=dict)
+    """Versions whose completed configuration differs from that of the newest version."""
+    tree: Tree | None = None
+    """The fetched files of a remote model, which stay in the cache as long as this description."""
+
+    def of_version(self, version: int) -> ModelDescription:
+        """The description of one version, independent of the other versions."""
+        if version not in self.differing:
+            return self
+        config, signature = self.differing[version]
+        return replace(self, config=config, signature=signature)
+
+    def release(self) -> None:
+        """Remove files that were written for this description alone; nothing of the repository is touched."""
+        if self.overrides is not None:
+            self.overrides.remove()
+        if self.tree is not None:
+            self.tree.release()

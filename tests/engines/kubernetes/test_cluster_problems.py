@@ -1,0 +1,113 @@
+"""Fleets that cannot run in a cluster: every reason is reported, by line, with what to change."""
+
+from __future__ import annotations
+
+import pytest
+from rendered_fleets import STORE, render
+
+from isochrone.settings.problems import SettingsError
+
+
+def _message(text: str, *, store: str = STORE) -> str:
+    with pytest.raises(SettingsError) as raised:
+        render(f"name: demo\n{store}{text}", name=False)
+    return str(raised.value)
+
+
+def test_a_store_in_a_file_is_rejected() -> None:
+    assert _message("", store="") == (
+        "fleet.yaml:1: store.url: expected etcd:http://HOST:2379, since the pods of a cluster cannot share a SQLite "
+        "file, given 'sqlite:state/fleet.db'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("pools: {cpu: {gpus: 0.5}}", "fleet.yaml:3: pools.cpu.gpus: expected a whole number of GPUs"),
+        ("pools: {cpu: {resources: {fpga: 1}}}", "pools.cpu.resources.fpga: expected a whole number of an extended"),
+        ("pools: {1st: {}}", "pools.1st: expected a name that starts with a letter and has at most 50 characters"),
+        (
+            "gateways: {control: {}}",
+            "gateways.control: expected a name that gives other Services than that of the controllers",
+        ),
+        (
+            "gateways: {cpu-workers: {}}\npools: {cpu: {}}",
+            "pools.cpu: expected a name that gives other Services than that of gateways.cpu-workers",
+        ),
+        (
+            "gateways: {gw: {}}\npools: {gw: {}}",
+            "fleet.yaml:4: pools.gw: expected a name that gives other Services than that of gateways.gw",
+        ),
+        ("kubernetes: {namespace: My_Space}", "kubernetes.namespace: expected a namespace of a-z, 0-9 and -"),
+        (
+            "kubernetes: {pools: {cpo: {}}}",
+            "kubernetes.pools.cpo: expected a known pool (did you mean 'cpu'?)",
+        ),
+        (
+            "kubernetes: {volumes: {./other: {claim: a}}}",
+            "expected a directory that repository names, or the parent of a model's source (models), given './other'",
+        ),
+        (
+            "repository: s3://bucket/models\nkubernetes: {volumes: {'s3://bucket/models': {claim: a}}}",
+            "expected a directory that repository names, or the parent of a model's source (none)",
+        ),
+        (
+            "repository: ./a/models\npools: {cpu: {}, own: {repository: ./b/models}}",
+            "kubernetes.volumes: expected a volume for each of a/models, b/models, which would all be the directory "
+            "models of the claim demo-models, given one for 0 of them",
+        ),
+        (
+            "repository: [./a, ./b]\nkubernetes: {volumes: {./a: {claim: demo-models, sub_path: b}}}",
+            "kubernetes.volumes: expected a volume for each of a, b, which would all be the directory b of the claim "
+            "demo-models, given one for 1 of them",
+        ),
+        (
+            "kubernetes: {volumes: {models: {}}}",
+            "kubernetes.volumes.models: expected either a claim or an image, given neither",
+        ),
+        ("kubernetes: {env: {a-b: c}}", "kubernetes.env.a-b: expected the name of an environment variable"),
+        ("kubernetes: {env: {HOME: /a}}", "kubernetes.env.HOME: expected a variable that pods do not have already"),
+        (
+            "kubernetes: {env: {AWS_SECRET_ACCESS_KEY: abc}}",
+            "kubernetes.env.AWS_SECRET_ACCESS_KEY: expected nothing: put it into a Secret, and name that in "
+            "kubernetes.env_from_secret, given a value",
+        ),
+        *(
+            (
+                f"kubernetes: {{env: {{AWS_ENDPOINT_URL: '{text}'}}}}",
+                f"AWS_ENDPOINT_URL: expected a URL such as http://minio.storage.svc:9000, given '{text}'",
+            )
+            for text in ("minio:9000", "http://minio:99999", "http://")
+        ),
+        (
+            "kubernetes: {edge: {kind: istio}}",
+            "kubernetes.edge.gateway: expected the Gateway that the routes belong to",
+        ),
+        ("kubernetes: {edge: {hosts: [a.b]}}", "kubernetes.edge.kind: expected gateway-api or istio"),
+        ("security: {tls: {cert: a, key: b}}", "security.tls.cert: expected nothing, since pods do not have the file"),
+        ("kubernetes: {pools: {cpu: {tolerations: [a b]}}}", "expected KEY[=VALUE][:NoSchedule|"),
+        (
+            "pools: {t: {kind: triton, addresses: ['a:80']}}\nkubernetes: {pools: {t: {}}}",
+            "kubernetes.pools.t: expected a pool whose workers the cluster runs",
+        ),
+    ],
+)
+def test_the_reason_names_what_to_change(text: str, expected: str) -> None:
+    assert expected in _message(text + "\n")
+
+
+def test_all_reasons_are_reported_at_once() -> None:
+    lines = _message("pools: {cpu: {gpus: 0.5}}\nkubernetes: {edge: {kind: istio}}\n", store="").splitlines()
+    assert len(lines) == 3
+
+
+def test_a_password_that_cannot_be_taken_out_of_the_file_is_rejected() -> None:
+    store = 'store: {url: "etcd:http://user:hunt\\x65r2@etcd:2379"}\n'
+    message = _message("", store=store)
+    assert "store.url: expected a URL without the password: put it into a Secret" in message
+    assert "hunter2" not in message
+
+
+def test_a_runtime_of_kserve_needs_no_store() -> None:
+    assert list(render("name: demo\n", "kserve", name=False)) == ["serving-runtimes.yaml"]
