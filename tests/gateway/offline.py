@@ -61,6 +61,18 @@ class OfflineLoop(asyncio.SelectorEventLoop):
         self.refuses = False
         #: Connecting waits for this.
         self.gate: asyncio.Event | None = None
+        self._stopped_at: float | None = None
+
+    def stop_clock(self) -> None:
+        """From now on, timers are due only when the test lets time pass, however slow the machine is."""
+        self._stopped_at = self.time()
+
+    def pass_time(self, seconds: float) -> None:
+        assert self._stopped_at is not None, "stop_clock comes first"
+        self._stopped_at += seconds
+
+    def time(self) -> float:
+        return super().time() if self._stopped_at is None else self._stopped_at
 
     async def create_connection(self, factory: Callable[[], Any], *arguments: Any, **keywords: Any) -> Any:  # type: ignore[override]
         if self.gate is not None:

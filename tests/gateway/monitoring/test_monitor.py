@@ -60,6 +60,14 @@ async def until(look: Callable[[], object]) -> None:
         await turns()
 
 
+async def lost_in_time(loop: OfflineLoop, endpoint: Endpoint) -> None:
+    """Lets time pass until the endpoint, which is silent, is given up."""
+    endpoint.member.endpoint.heard_at = 0
+    while not endpoint.lost:
+        loop.pass_time(0.01)
+        await turns()
+
+
 HEALTH, INDEX = b"GET /v2/health/ready", b"POST /v2/repository/index"
 
 
@@ -126,12 +134,13 @@ def test_a_health_check_does_not_wait_for_the_index() -> None:
     """An index that is never answered keeps nobody from noticing that the endpoint has stopped."""
 
     async def run(loop: OfflineLoop) -> None:
-        endpoint = Endpoint(loop, MonitorRules(interval=0, timeout=0.001, index_interval=3600))
+        loop.stop_clock()
+        endpoint = Endpoint(loop, MonitorRules(interval=0, timeout=0.5, index_interval=3600))
         await endpoint.answers(HEALTH, READY)
         await endpoint.answers(INDEX, index("1"))
         endpoint.monitor.look_now()
         await until(lambda: endpoint.questions(INDEX))
-        await until(lambda: endpoint.lost)
+        await lost_in_time(loop, endpoint)
         assert not endpoint.member.endpoint.healthy
         assert len(endpoint.questions(INDEX)) == 1
         await endpoint.monitor.stop()
@@ -162,12 +171,14 @@ def test_an_endpoint_that_answers_others_meanwhile_is_not_lost() -> None:
     """Large bodies may keep it from a health check for a moment; what it sends shows that it is there."""
 
     async def run(loop: OfflineLoop) -> None:
-        endpoint = Endpoint(loop, MonitorRules(interval=0, timeout=0.001, index_interval=3600))
+        loop.stop_clock()
+        endpoint = Endpoint(loop, MonitorRules(interval=0, timeout=0.5, index_interval=3600))
         await endpoint.answers(HEALTH, READY)
         await endpoint.answers(INDEX, index("1"))
         unanswered: list[RecordingTransport] = []
 
         def answers_others() -> bool:
+            loop.pass_time(0.01)
             # However late the loop gets its turn: after every question that is open now.
             endpoint.member.endpoint.heard_at = now_ns() + SECOND
             endpoint.monitor._checked_at = 0  # a second has passed
@@ -178,8 +189,7 @@ def test_an_endpoint_that_answers_others_meanwhile_is_not_lost() -> None:
         assert endpoint.member.endpoint.healthy
         assert not endpoint.lost
         # Silent, it is lost as ever.
-        endpoint.member.endpoint.heard_at = 0
-        await until(lambda: endpoint.lost)
+        await lost_in_time(loop, endpoint)
         await endpoint.monitor.stop()
 
     offline(run)
@@ -249,12 +259,13 @@ def test_requests_on_half_open_connections_of_a_process_that_is_gone_are_given_u
     """A broken connection reports the process as gone; other connections may not break for hours."""
 
     async def run(loop: OfflineLoop) -> None:
-        endpoint = Endpoint(loop, MonitorRules(interval=0, timeout=0.001, index_interval=3600))
+        loop.stop_clock()
+        endpoint = Endpoint(loop, MonitorRules(interval=0, timeout=0.5, index_interval=3600))
         await endpoint.answers(HEALTH, READY)
         await endpoint.answers(INDEX, index("1"))
         endpoint.monitor.process_gone()
         assert not endpoint.lost, "most requests hear of it by their own connections"
-        await until(lambda: endpoint.lost)
+        await lost_in_time(loop, endpoint)
         await endpoint.monitor.stop()
         assert len(endpoint.lost) == 1
 

@@ -14,6 +14,8 @@ from isochrone.errors import Unavailable
 
 #: Seconds for requests in progress when it stops. Streams end by themselves.
 _GRACE_SECONDS = 1
+#: Connections that may wait to be accepted, uvicorn's own number.
+_BACKLOG = 2048
 
 
 class _Server(uvicorn.Server):
@@ -25,7 +27,7 @@ class _Server(uvicorn.Server):
 
 async def serve_api(app: Starlette, host: str, port: int, listening: Callable[[int], None] | None = None) -> None:
     """Serve the application of ``create_app`` until cancelled. ``listening`` is called with the port."""
-    bound = _bind(host, port)
+    bound = _listen(host, port)
     if listening is not None:
         listening(bound.getsockname()[1])
     config = uvicorn.Config(
@@ -48,7 +50,7 @@ async def serve_api(app: Starlette, host: str, port: int, listening: Callable[[i
         bound.close()
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     """Bind here: uvicorn would end the process if the port is taken."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
@@ -58,6 +60,8 @@ def _bind(host: str, port: int) -> socket.socket:
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             bound.bind(address)
+            # Now, not when uvicorn is ready: who learns the port may connect at once.
+            bound.listen(_BACKLOG)
             bound.setblocking(False)
         except OSError:
             bound.close()
