@@ -57,13 +57,15 @@ class RayNodes:
         *,
         cpus: float = 12,
         labels: Mapping[str, str] | None = None,
+        memory: Mapping[str, int] | None = None,
         python: str = sys.executable,
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        """``labels``: by place, as ``ray start --labels`` takes them."""
+        """``labels``: by place, as ``ray start --labels`` takes them. ``memory``: bytes it says it has."""
         self.places = {place.name: place for place in places}
         self._cpus = cpus
         self._labels = labels or {}
+        self._memory = memory or {}
         self._ray = str(Path(python).parent / "ray")
         source = os.pathsep.join((str(REPOSITORY_ROOT / "src"), str(REPOSITORY_ROOT)))
         self.environment = {
@@ -114,6 +116,7 @@ class RayNodes:
         else:
             words += ["--address", self.address]
         words += ["--labels", self._labels[name]] if name in self._labels else []
+        words += ["--memory", str(self._memory[name])] if name in self._memory else []
         log_path = self.directory / f"{name}.log"
         with log_path.open("wb") as log:
             self._processes[name] = subprocess.Popen(

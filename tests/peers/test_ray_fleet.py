@@ -5,6 +5,7 @@ The nodes have addresses of their own on the loopback interface; the store is a 
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,8 @@ from bench.engines.ray_fleet import EDGE, RayFleet
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(300)]
 
 WORKERS = 4
+#: Bytes of memory that one node says it has.
+LIE = 1 << 50
 #: Of waits for processes to start: Ray, etcd and a fleet share two cores.
 SECONDS = 120.0
 
@@ -35,7 +38,8 @@ def ray_fleet(directory: Path) -> Iterator[RayFleet]:
     repository = write_repository(directory / "models", 3)
     places = loopback_places(3)
     with ExitStack() as stack:
-        cluster = stack.enter_context(RayNodes(places, labels={places[0].name: EDGE}))
+        labels, memory = {places[0].name: EDGE}, {places[2].name: LIE}
+        cluster = stack.enter_context(RayNodes(places, labels=labels, memory=memory))
         etcd = stack.enter_context(EtcdCluster(directory / "etcd", loopback_members(1)))
         shape = Shape(workers=WORKERS, gateways=2, controllers=2)
         yield stack.enter_context(RayFleet(directory / "fleet", repository, shape, cluster, etcd))
@@ -107,6 +111,26 @@ def test_a_pool_that_no_node_can_meet_waits_and_says_why(fleet: RayFleet) -> Non
 
     wait_until(waits, "the status says why", SECONDS)
     wait_until(lambda: f"worker gpu-1 {reason}" in fleet.log_path.read_text(), "the supervisor says why", SECONDS)
+    fleet.api.apply(yaml.safe_dump(fleet.document), str(fleet.file.parent), retire=True)
+    wait_until(lambda: not fleet.api.status()["processes"], "nothing waits any more", SECONDS)
+    assert fleet.capacity() == WORKERS
+
+
+def test_a_node_that_lies_about_its_memory_is_named(fleet: RayFleet) -> None:
+    document = yaml.safe_load(yaml.safe_dump(fleet.document))
+    document["pools"]["large"] = {"cpus": 0.5, "resources": {"memory": LIE // 2}}
+    document["models"] = {name: {**model, "pools": ["cpu"]} for name, model in document["models"].items()}
+    fleet.api.apply(yaml.safe_dump(document), str(fleet.file.parent))
+    liar = fleet.cluster.places["node-3"].address
+    told = re.compile(
+        rf"waits: Ray node {re.escape(liar)} has [\d,]+ MB of the 562,949,953 MB of memory that Ray counts on"
+    )
+
+    def how() -> str:
+        return str({each["name"]: each.get("how") for each in fleet.api.status()["processes"]}.get("large-1"))
+
+    wait_until(lambda: told.fullmatch(how()), "the status says why", SECONDS)
+    assert not [each for each in fleet.cluster.processes_on("node-3") if "large-1" in each.cmdline()]
     fleet.api.apply(yaml.safe_dump(fleet.document), str(fleet.file.parent), retire=True)
     wait_until(lambda: not fleet.api.status()["processes"], "nothing waits any more", SECONDS)
     assert fleet.capacity() == WORKERS

@@ -19,6 +19,7 @@ from isochrone.control.fleet.processes import ProcessSpec
 from isochrone.engines.base import Exit
 from isochrone.engines.local.engine import LocalEngine
 from isochrone.engines.local.log_files import LogFiles
+from isochrone.engines.local.memory_kills import MemoryKills
 
 SECONDS = 30.0
 SLEEPS = "import time; print('here', flush=True); time.sleep(600)"
@@ -40,9 +41,9 @@ async def until(condition: Callable[[], object]) -> None:
 class Kept:
     """An engine, its notifications and its logs."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, kills: MemoryKills | None = None) -> None:
         self.logs = LogFiles(directory)
-        self.engine = LocalEngine(self.logs, (sys.executable,))
+        self.engine = LocalEngine(self.logs, (sys.executable,), memory_kills=kills)
         self.ends: list[Exit] = []
         self.engine.on_exit(self.ends.append)
 
@@ -56,8 +57,8 @@ class Kept:
 
 
 @contextlib.asynccontextmanager
-async def kept(directory: Path) -> AsyncIterator[Kept]:
-    made = Kept(directory)
+async def kept(directory: Path, kills: MemoryKills | None = None) -> AsyncIterator[Kept]:
+    made = Kept(directory, kills)
     try:
         yield made
     finally:
@@ -118,6 +119,34 @@ def test_one_that_is_killed_comes_back(tmp_path: Path) -> None:
             assert it.engine.running()["w"].restarts == 1
 
     asyncio.run(run())
+
+
+def test_one_that_the_kernel_ends_for_lack_of_memory_is_said_to_be(tmp_path: Path) -> None:
+    async def run() -> None:
+        vmstat = tmp_path / "vmstat"
+        vmstat.write_text("pgfault 17\noom_kill 3\n")
+        kills = MemoryKills(vmstat)
+        async with kept(tmp_path / "logs", kills) as it:
+            await it.engine.start(program(SLEEPS))
+            vmstat.write_text("pgfault 18\noom_kill 4\n")
+            os.kill(it.pid, signal.SIGKILL)
+            await until(lambda: it.ends)
+            # Long ago: it is not what ended the next one.
+            kills.look()
+            kills.look()
+            await until(lambda: it.engine.running()["w"].pid)
+            os.kill(it.pid, signal.SIGKILL)
+            await until(lambda: len(it.ends) > 1)
+        hows = [each.how for each in it.ends[:2]]
+        assert hows == ["was ended by signal 9 when the kernel ran out of memory", "was ended by signal 9"]
+
+    asyncio.run(run())
+
+
+def test_memory_kills_are_unknown_without_the_counter(tmp_path: Path) -> None:
+    kills = MemoryKills(tmp_path / "none")
+    kills.look()
+    assert not kills.is_recent
 
 
 def test_one_that_does_not_listen_to_sigterm_is_killed_after_the_grace(tmp_path: Path) -> None:

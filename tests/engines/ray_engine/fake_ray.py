@@ -26,9 +26,11 @@ class _Method:
 class FakeActor:
     """``answers``: whether its node is reachable."""
 
-    def __init__(self, encoded: bytes, *, answers: bool = True) -> None:
+    def __init__(self, encoded: bytes, *, answers: bool = True, node: str = "node", refusal: str = "") -> None:
         self.encoded = encoded
         self.answers = answers
+        self.node = node
+        self.refusal = refusal
         self.changed = asyncio.Event()
         self.dead = False
         self.stopped = False
@@ -51,7 +53,8 @@ class FakeActor:
         if instance:
             await self.changed.wait()
             await self._reach()
-        return encode_report(Report(1, "first", "node", "10.0.0.1", pid=7))
+        pid = 0 if self.refusal else 7
+        return encode_report(Report(1, "first", self.node, f"{self.node}.local", pid=pid, refusal=self.refusal))
 
     async def _spec(self) -> bytes:
         await self._reach()
@@ -73,16 +76,21 @@ class FakeCluster(RayCluster):
         self.creates.set()
         #: How often Ray fails to end an actor.
         self.failing_kills = 0
+        #: Its nodes, and why the memory of a node does not suffice; "": it does.
+        self.refusals = {"node": ""}
 
     async def create(self, spec: ProcessSpec, avoided: Collection[str] = ()) -> Any:
         # As on a thread: whoever waits may be cancelled, the call goes on.
-        return await asyncio.shield(asyncio.ensure_future(self._created(spec)))
+        return await asyncio.shield(asyncio.ensure_future(self._created(spec, avoided)))
 
-    async def _created(self, spec: ProcessSpec) -> FakeActor:
+    async def _created(self, spec: ProcessSpec, avoided: Collection[str]) -> FakeActor:
         await self.creates.wait()
         if spec.name in self.actors:
             raise ActorAlreadyExistsError(f"The name {spec.name} is already taken.")
-        actor = self.actors[spec.name] = FakeActor(encode_spec(spec))
+        node = next((node for node in self.refusals if node not in avoided), "")
+        # Ray finds no node for an actor that may be on none.
+        actor = FakeActor(encode_spec(spec), answers=bool(node), node=node, refusal=self.refusals.get(node, ""))
+        self.actors[spec.name] = actor
         self.made.append(actor)
         return actor
 
@@ -97,7 +105,7 @@ class FakeCluster(RayCluster):
         self.actors = {name: each for name, each in self.actors.items() if each is not actor}
 
     async def nodes(self) -> list[Node]:
-        return []
+        return [Node(node, f"{node}.local", {"CPU": 8.0, "memory": 64e9}) for node in self.refusals]
 
     async def remove_groups(self, used: Collection[Needs]) -> None:
         return

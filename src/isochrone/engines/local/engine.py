@@ -19,10 +19,11 @@ from isochrone.control.fleet.processes import ProcessSpec
 from isochrone.engines.base import Engine, Exit, Running
 from isochrone.engines.local.backoff import Backoff
 from isochrone.engines.local.log_files import LogFiles
+from isochrone.engines.local.memory_kills import MemoryKills
 from isochrone.engines.local.parent_death import with_parent_death_signal
 
-#: Seconds between two checks of the sizes of the logs.
-_LOG_SECONDS = 5.0
+#: Seconds between two looks at the sizes of the logs and at the kernel's memory kills.
+_LOOK_SECONDS = 5.0
 #: Seconds to wait for a process after SIGKILL; only one stuck in the kernel takes longer.
 _KILLED_SECONDS = 5.0
 
@@ -56,8 +57,10 @@ class LocalEngine(Engine):
         environment: Mapping[str, str] | None = None,
         *,
         nested: bool = False,
+        memory_kills: MemoryKills | None = None,
     ) -> None:
         super().__init__()
+        self._memory_kills = memory_kills or MemoryKills()
         self.logs = logs
         self._command = tuple(command)
         self._environment = {**os.environ, **(environment or {})}
@@ -71,7 +74,7 @@ class LocalEngine(Engine):
         if spec.name in self._kept:
             raise ValueError(f"{spec.name} runs already")
         if self._bounding is None:
-            self._bounding = asyncio.create_task(self._bound_logs())
+            self._bounding = asyncio.create_task(self._look())
         kept = self._kept[spec.name] = _Kept(spec)
         try:
             self.logs.rotate(spec.name)
@@ -138,7 +141,7 @@ class LocalEngine(Engine):
                 pid, status, pause = 0, 127, kept.backoff.pause(0.0)  # it could not be started
             if pause is None:
                 del self._kept[name]
-            self._notify(Exit(kept.spec, pid, status, pause))
+            self._notify(Exit(kept.spec, pid, status, pause, self._reason(status)))
             if pause is None:
                 return
             try:
@@ -175,9 +178,16 @@ class LocalEngine(Engine):
         finally:
             os.close(log)
 
-    async def _bound_logs(self) -> None:
+    def _reason(self, status: int) -> str:
+        """How a process ended, if that says more than its status."""
+        if status == -signal.SIGKILL and self._memory_kills.is_recent:
+            return "was ended by signal 9 when the kernel ran out of memory"
+        return ""
+
+    async def _look(self) -> None:
         while True:
-            await asyncio.sleep(_LOG_SECONDS)
+            await asyncio.sleep(_LOOK_SECONDS)
+            self._memory_kills.look()
             for name in list(self._kept):
                 try:
                     await asyncio.to_thread(self.logs.bound, name)

@@ -2,7 +2,8 @@
 
 The actor restarts its process as the engine ``local`` does, with the same logs, and reports to whichever supervisor
 asks. The process ends with its actor. An actor whose raylet has died, or whose name another actor has, stops its
-process: the fleet counts on exactly one process of each name. Must never decide which process to run.
+process: the fleet counts on exactly one process of each name. An actor whose machine has less memory than Ray counts on
+does not start its process, and says so. Must never decide which process to run.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from time import monotonic
 from typing import Any, TypeVar
 
 from isochrone.control.fleet.processes import NODE_ADDRESS, ProcessSpec
+from isochrone.control.state.needs import Needs
 from isochrone.engines.base import Exit
 from isochrone.engines.local.engine import LocalEngine
 from isochrone.engines.local.log_files import LogFiles
+from isochrone.engines.ray.memory import available_memory, memory_refusal
 from isochrone.engines.ray.reports import ExitReport, Report, decode_spec, encode_report
 
 #: Seconds that a report waits for news, and between two looks.
@@ -28,6 +31,8 @@ HOLD_SECONDS = 1.0
 _LOOK_SECONDS = 0.05
 #: Seconds between two checks of the raylet, and of the actor's name.
 _RAYLET_SECONDS, _NAME_SECONDS = 0.25, 5.0
+#: Seconds between two looks at the memory of a machine that has too little.
+_MEMORY_SECONDS = 2.0
 #: Seconds for a process to finish its requests when its node is lost.
 _GRACE = 35.0
 _LINES, _EXITS = 20, 16
@@ -50,6 +55,9 @@ class HostedProcess:
         self._instance = secrets.token_hex(8)
         self._raylet = os.getppid()
         self._version = 0
+        #: Why the process is not started; "": it is.
+        self._refusal = ""
+        self._is_stopping = False
         self._exits: deque[ExitReport] = deque(maxlen=_EXITS)
         # Beside Ray's own logs, where its dashboard shows them.
         session = Path(context.get_temp_dir()) / context.get_session_name()
@@ -73,6 +81,7 @@ class HostedProcess:
 
     def stop(self, grace: float) -> bool:
         """Return when the process has ended. False: it has not, although it was killed."""
+        self._is_stopping = True
         self._wait(self._engine.stop(self._spec.name, grace))
         return self._spec.name not in self._engine.running()
 
@@ -85,8 +94,22 @@ class HostedProcess:
     async def _start(self, environment: Mapping[str, str]) -> None:
         self._engine = LocalEngine(self._logs, environment=environment, nested=True)
         self._engine.on_exit(self._ended)
-        await self._engine.start(self._spec)
-        self._guarding = [asyncio.create_task(self._guard_raylet()), asyncio.create_task(self._guard_name())]
+        self._refusal = self._look_at_memory()
+        if not self._refusal:
+            await self._engine.start(self._spec)
+        guards = (self._guard_raylet(), self._guard_name(), self._start_with_memory())
+        self._guarding = [asyncio.create_task(each) for each in guards]
+
+    def _look_at_memory(self) -> str:
+        return memory_refusal(self._spec.needs or Needs(), available_memory())
+
+    async def _start_with_memory(self) -> None:
+        """Start a process that was refused, as soon as the machine has the memory."""
+        while self._refusal and not self._is_stopping:
+            await asyncio.sleep(_MEMORY_SECONDS)
+            self._refusal = self._look_at_memory()
+            if not self._refusal and not self._is_stopping:
+                await self._engine.start(self._spec)
 
     async def _report(self, seen: int) -> bytes:
         for _ in range(round(HOLD_SECONDS / _LOOK_SECONDS)):
@@ -104,6 +127,7 @@ class HostedProcess:
             restarts=running.restarts if running is not None else 0,
             log=self._engine.log_place(self._spec.name),
             exits=tuple(each for each in self._exits if each.version > seen),
+            refusal=self._refusal,
         )
         return encode_report(report)
 
@@ -115,7 +139,7 @@ class HostedProcess:
     def _ended(self, ended: Exit) -> None:
         self._version += 1
         lines = tuple(self._engine.last_lines(self._spec.name, _LINES))
-        self._exits.append(ExitReport(2 * self._version, ended.pid, ended.status, ended.again_in, lines))
+        self._exits.append(ExitReport(2 * self._version, ended.pid, ended.status, ended.again_in, lines, ended.reason))
 
     async def _guard_raylet(self) -> None:
         """Ray counts the node as lost without its raylet, and starts the process elsewhere."""

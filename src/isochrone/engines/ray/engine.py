@@ -19,7 +19,7 @@ from isochrone.control.state.needs import Needs
 from isochrone.engines.base import Engine, Exit, Running
 from isochrone.engines.ray.asking import answer, spec_of
 from isochrone.engines.ray.cluster import RayCluster
-from isochrone.engines.ray.kept import SILENCE, KeptProcess
+from isochrone.engines.ray.kept import SILENCE, KeptProcess, Refusal
 from isochrone.engines.ray.nodes import Node, waiting_reason
 from isochrone.engines.ray.reports import Report, decode_report
 
@@ -27,7 +27,8 @@ log = structlog.get_logger(__name__)
 
 #: Seconds for an actor to answer a stop, beyond the grace of its process.
 _STOP_SECONDS = 5.0
-#: Seconds for which no process is started on a node that did not answer. Ray notices within 65 s.
+#: Seconds for which no process is started on a node that did not answer (Ray notices within 65 s), nor one on a node
+#: that had too little memory for it.
 _AVOIDED_SECONDS = 90.0
 #: Seconds until a process without a node is looked into, and between two looks at the nodes.
 _PATIENCE, _NODES_SECONDS = 3.0, 1.0
@@ -242,7 +243,12 @@ class RayEngine(Engine):
     def _reported(self, kept: KeptProcess, report: Report) -> None:
         before, kept.report = kept.report, report
         self._unconfirmed.discard(kept.spec.name)
-        kept.silent_since, kept.waits = None, ""
+        kept.silent_since = None
+        kept.refusals.pop(report.node, None)
+        if report.refusal:
+            text = f"Ray node {report.address} {report.refusal}"
+            kept.refusals[report.node] = Refusal(text, monotonic() + _AVOIDED_SECONDS)
+        kept.waits = kept.refusal if report.refusal else ""
         kept.since = monotonic() - report.age
         if before is not None and before.instance != report.instance:
             # Ray restarted the actor. On the same node the process ended with it; another node may be out of reach.
@@ -252,7 +258,7 @@ class RayEngine(Engine):
         for each in report.exits:
             kept.lines = each.lines
             if not kept.stopping and not (before is None and kept.adopted):
-                self._notify(Exit(kept.spec, each.pid, each.status, each.again_in))
+                self._notify(Exit(kept.spec, each.pid, each.status, each.again_in, each.reason))
 
     async def _died(self, kept: KeptProcess, error: Exception) -> None:
         kept.actor = None
@@ -269,29 +275,45 @@ class RayEngine(Engine):
     # Nodes.
 
     async def _look_at_nodes(self) -> None:
-        """Keep the reasons of processes that have no node."""
+        """Keep the reasons of processes that have no node, and look for nodes with more memory."""
         while True:
             await asyncio.sleep(_NODES_SECONDS)
             ends = monotonic() - _PATIENCE
             kept_here = [kept for kept in self._kept.values() if kept.actor is not None]
             waiting = [kept for kept in kept_here if kept.report is None and kept.since < ends]
-            if not waiting:
+            refused = [kept for kept in kept_here if kept.report is not None and kept.report.refusal]
+            if not waiting and not refused:
                 continue
             try:
                 nodes = await self._cluster.nodes()
                 for kept in waiting:
                     await self._explain(kept, nodes)
+                for kept in refused:
+                    await self._move(kept, nodes)
             except Exception as error:
                 log.warning("Ray does not list its nodes", error=str(error))
 
     async def _explain(self, kept: KeptProcess, nodes: Sequence[Node]) -> None:
-        if kept.avoided and not kept.stopping and not kept.avoided & self._nodes_to_avoid():
+        avoided = self._nodes_to_avoid() | kept.refusing_nodes
+        if kept.avoided and not kept.stopping and not kept.avoided & avoided:
             # The node that it was kept away from may be the only one with room.
             if await self._dropped_to_start_again(kept):
                 self._keep(KeptProcess(kept.spec))
             return
         usable = [node for node in nodes if node.identity not in kept.avoided]
-        kept.waits = waiting_reason(kept.spec.needs or Needs(), usable, monotonic() - kept.since)
+        reason = waiting_reason(kept.spec.needs or Needs(), usable, monotonic() - kept.since)
+        kept.waits = f"{kept.refusal}; {reason}" if kept.refusal and reason else kept.refusal or reason
+
+    async def _move(self, kept: KeptProcess, nodes: Sequence[Node]) -> None:
+        """Try another node: its own has not the memory that Ray counts on. Without one it stays, and may yet start."""
+        needs = kept.spec.needs or Needs()
+        avoided = self._nodes_to_avoid() | kept.refusing_nodes
+        others = [node for node in nodes if node.identity not in avoided]
+        # A process of a group has to be where its group is.
+        if needs.group or kept.stopping or waiting_reason(needs, others, 0.0):
+            return
+        if await self._dropped_to_start_again(kept):
+            self._keep(KeptProcess(kept.spec, avoided, refusals=kept.refusals))
 
     async def _remove_groups(self) -> None:
         try:

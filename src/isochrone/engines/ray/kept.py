@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
 from time import monotonic
 from typing import Any
 
@@ -15,11 +17,27 @@ from isochrone.engines.ray.reports import Report
 SILENCE = HOLD_SECONDS + 1.0
 
 
-class KeptProcess:
-    """``actor``: one that an earlier supervisor left."""
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A node that has not the memory which Ray counts on."""
 
-    def __init__(self, spec: ProcessSpec, avoided: frozenset[str] = frozenset(), actor: Any = None) -> None:
+    text: str
+    #: On the monotonic clock; afterwards the node may be tried again.
+    until: float
+
+
+class KeptProcess:
+    """``actor``: one that an earlier supervisor left. ``refusals``: by node."""
+
+    def __init__(
+        self,
+        spec: ProcessSpec,
+        avoided: frozenset[str] = frozenset(),
+        actor: Any = None,
+        refusals: Mapping[str, Refusal] | None = None,
+    ) -> None:
         self.spec = spec
+        self.refusals = dict(refusals or {})
         #: Nodes that the actor may not be placed on.
         self.avoided = avoided
         #: None: it is to be made.
@@ -46,6 +64,15 @@ class KeptProcess:
     @property
     def reachable(self) -> bool:
         return self.silent_since is None or monotonic() - self.silent_since < SILENCE
+
+    @property
+    def refusing_nodes(self) -> frozenset[str]:
+        return frozenset(node for node, refusal in self.refusals.items() if refusal.until > monotonic())
+
+    @property
+    def refusal(self) -> str:
+        """What all refusals that count say."""
+        return "; ".join(refusal.text for refusal in self.refusals.values() if refusal.until > monotonic())
 
     @property
     def is_answering(self) -> bool:

@@ -8,6 +8,8 @@ from typing import Any
 
 from isochrone.control.state.needs import Needs
 
+#: A resource that every node has, in bytes, and that is an option of its own.
+MEMORY = "memory"
 #: Seconds that Ray may need to start an actor on a busy node that has room for it.
 _START_SECONDS = 30.0
 

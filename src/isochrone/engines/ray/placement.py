@@ -7,12 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from isochrone.control.state.needs import Needs
-from isochrone.engines.ray.nodes import resources_of
+from isochrone.engines.ray.nodes import MEMORY, resources_of
 
 #: The label that Ray gives every node.
 _NODE = "ray.io/node-id"
-#: A resource that every node has, in bytes, and that is an option of its own.
-MEMORY = "memory"
 _STRATEGIES = {"any": "PACK", "spread": "SPREAD", "apart": "STRICT_SPREAD", "together": "STRICT_PACK"}
 
 

@@ -19,6 +19,8 @@ class ExitReport(msgspec.Struct, frozen=True, omit_defaults=True):
     again_in: float | None = None
     #: The end of its log.
     lines: tuple[str, ...] = ()
+    #: How it ended, if that says more than the status.
+    reason: str = ""
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -37,6 +39,8 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     restarts: int = 0
     log: str = ""
     exits: tuple[ExitReport, ...] = ()
+    #: Why the actor does not start the process on its node; "": it does.
+    refusal: str = ""
 
 
 def encode_spec(spec: ProcessSpec) -> bytes:
