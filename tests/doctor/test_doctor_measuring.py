@@ -64,7 +64,7 @@ def test_a_time_that_cannot_be_taken_has_a_reason(tmp_path: Path, monkeypatch: p
     measured = measure(facts_of(tmp_path), lambda line: None)
     assert measured.wake_up is None
     assert measured.overshoot is not None
-    assert len(measured.failed) == 6
+    assert len(measured.failed) == 5
     assert f"wake-ups: [Errno 2] No such file or directory: '{tmp_path / 'nothing'}'" in measured.failed
 
 

@@ -153,9 +153,8 @@ class Measured:
     wake_up: Times | None = None
     #: The same while deep C-states are forbidden (/dev/cpu_dma_latency).
     wake_up_shallow: Times | None = None
-    #: A request and its answer over loopback TCP, without and with busy polling.
+    #: A request and its answer over loopback TCP.
     round_trip: Times | None = None
-    round_trip_busy: Times | None = None
     #: From opening a connection to the first answer, without and with TCP fast open.
     first_answer: Times | None = None
     first_answer_fast_open: Times | None = None

@@ -16,10 +16,6 @@ _FAST_OPEN = 3
 _MANY_WAITING = 0.5
 #: Fewer ports than this are a narrowed range: the kernel's default has 28,232.
 _FEW_PORTS = 16_384
-#: Microseconds; the kernel's documentation recommends 50.
-_BUSY_US = 50
-#: The share of a round trip that busy polling must save to be worth a core that never sleeps.
-_GAIN = 0.1
 
 
 def somaxconn(facts: Facts, measured: Measured) -> Finding:
@@ -161,32 +157,15 @@ def busy_poll(facts: Facts, measured: Measured) -> Finding:
         return unknown("busy_poll", read, source=NET_SYSCTL)
     if isinstance(poll, Unknown):
         return unknown("busy_poll", poll, source=NET_SYSCTL)
-    plain, busy = measured.round_trip, measured.round_trip_busy
-    effect = compared("loopback round trip", plain, "with busy polling", busy)
     found = f"net.core.busy_read is {read}, net.core.busy_poll is {poll}"
     if read and poll:
-        return Finding("busy_poll", Severity.OK, found, effect=effect, source=NET_SYSCTL)
-    if plain is None or busy is None or busy.median > plain.median * (1 - _GAIN):
-        return Finding(
-            "busy_poll",
-            Severity.OK,
-            f"{found} (off): no gain measured",
-            "Loopback has no device queue to poll. With a network card, busy polling saves an interrupt and a wake-up"
-            " per packet, and keeps a core busy: try it under load from another machine.",
-            effect,
-            source=NET_SYSCTL,
-        )
+        return Finding("busy_poll", Severity.OK, found, source=NET_SYSCTL)
     return Finding(
         "busy_poll",
-        Severity.ADVICE,
-        found,
-        "Polling for some microseconds before sleeping is faster here. It uses more power.",
-        effect,
-        changes=tuple(
-            Change(f"{_CORE}/{name}", str(old), str(_BUSY_US))
-            for name, old in (("busy_read", read), ("busy_poll", poll))
-            if not old
-        ),
+        Severity.OK,
+        f"{found} (off)",
+        "With a network card, busy polling saves an interrupt and a wake-up per packet, and keeps a core busy. Loopback"
+        " has no device queue to poll: try it under load from another machine.",
         source=NET_SYSCTL,
     )
 

@@ -28,10 +28,6 @@ def measure(facts: Facts, report: Callable[[str], None]) -> Measured:
     wake_up_shallow = take.with_peer("wake-ups without deep C-states", _wake_up_shallow)
     report("measuring round trips over loopback")
     round_trip = take.with_peer("round trips", loopback.round_trip)
-    busy = loopback.BUSY_POLL_US
-    round_trip_busy = take.with_peer(
-        "round trips with busy polling", lambda port: loopback.round_trip(port, busy), busy_poll_us=busy
-    )
     report("measuring first answers of connections")
     first_answer = take.with_peer("first answers", lambda port: loopback.first_answer(port, fast_open=False))
     allowed = facts.network.tcp_fastopen
@@ -44,7 +40,6 @@ def measure(facts: Facts, report: Callable[[str], None]) -> Measured:
         wake_up=wake_up,
         wake_up_shallow=wake_up_shallow,
         round_trip=round_trip,
-        round_trip_busy=round_trip_busy,
         first_answer=first_answer,
         first_answer_fast_open=first_answer_fast_open,
         overshoot=overshoot,
@@ -71,9 +66,9 @@ class _Attempts:
             self.failed.append(f"{what}: {error}")
             return None
 
-    def with_peer(self, what: str, measurement: Callable[[int], Times], busy_poll_us: int = 0) -> Times | None:
+    def with_peer(self, what: str, measurement: Callable[[int], Times]) -> Times | None:
         def measuring() -> Times:
-            with loopback.started_peer(busy_poll_us) as port:
+            with loopback.started_peer() as port:
                 return measurement(port)
 
         return self(what, measuring)

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 
 from isochrone.clock import now_ns
 from isochrone.doctor.facts import Times
-from isochrone.doctor.measuring.peer import SO_BUSY_POLL
 from isochrone.doctor.measuring.samples import times_of
 
 #: Seconds before each message, so that the peer sleeps and its CPU is idle.
@@ -20,8 +19,6 @@ _PAUSE = 0.001
 _WAKE_UPS = 400
 _ROUND_TRIPS = 3000
 _FIRST_ANSWERS = 200
-#: Microseconds; the value that the kernel's documentation recommends.
-BUSY_POLL_US = 50
 #: Seconds until the peer must have answered.
 _TIMEOUT = 10
 _MESSAGE = b"?"
@@ -29,9 +26,9 @@ _NO_LINGER = struct.pack("ii", 1, 0)
 
 
 @contextmanager
-def started_peer(busy_poll_us: int = 0) -> Iterator[int]:
+def started_peer() -> Iterator[int]:
     """Start a peer, and give its port."""
-    words = [sys.executable, "-m", "isochrone.doctor.measuring.peer", str(busy_poll_us)]
+    words = [sys.executable, "-m", "isochrone.doctor.measuring.peer"]
     with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         assert process.stdout is not None
@@ -64,11 +61,9 @@ def shallow_idle() -> Iterator[None]:
         yield
 
 
-def round_trip(port: int, busy_poll_us: int = 0) -> Times:
+def round_trip(port: int) -> Times:
     """Messages one after the other, without a pause."""
     with _connected(port) as connection:
-        if busy_poll_us:
-            connection.setsockopt(socket.SOL_SOCKET, SO_BUSY_POLL, busy_poll_us)
         found = []
         for _ in range(_ROUND_TRIPS):
             sent = now_ns()

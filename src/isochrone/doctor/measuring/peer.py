@@ -5,20 +5,17 @@ Run as a module; prints its port. Ends when its standard input is closed, so tha
 
 from __future__ import annotations
 
-import contextlib
 import select
 import socket
 import sys
 
 from isochrone.clock import now_ns
 
-#: asm-generic/socket.h; Python has no name for it.
-SO_BUSY_POLL = 46
 #: Connections that may wait with data before they are accepted; any number does.
 _FAST_OPEN_QUEUE = 16
 
 
-def serve(busy_poll_us: int) -> None:
+def serve() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, select.epoll() as poller:
         # Allowed while the server side of fast open is off; then it has no effect.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_FASTOPEN, _FAST_OPEN_QUEUE)
@@ -34,7 +31,7 @@ def serve(busy_poll_us: int) -> None:
                         connection.close()
                     return
                 if descriptor == listener.fileno():
-                    connection = _accept(listener, busy_poll_us)
+                    connection = _accept(listener)
                     connections[connection.fileno()] = connection
                     poller.register(connection, select.EPOLLIN)
                 elif not _answer(connections[descriptor], woken):
@@ -42,13 +39,9 @@ def serve(busy_poll_us: int) -> None:
                     connections.pop(descriptor).close()
 
 
-def _accept(listener: socket.socket, busy_poll_us: int) -> socket.socket:
+def _accept(listener: socket.socket) -> socket.socket:
     connection, _ = listener.accept()
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    if busy_poll_us:
-        # Some kernels require CAP_NET_ADMIN. Without it, the other side fails in the same way and says so.
-        with contextlib.suppress(PermissionError):
-            connection.setsockopt(socket.SOL_SOCKET, SO_BUSY_POLL, busy_poll_us)
     return connection
 
 
@@ -63,4 +56,4 @@ def _answer(connection: socket.socket, woken: int) -> bool:
 
 
 if __name__ == "__main__":
-    serve(int(sys.argv[1]))
+    serve()
