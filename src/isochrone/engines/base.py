@@ -60,6 +60,8 @@ class Engine(ABC):
 
     #: As in ``isochrone up --engine`` and in the fleet record.
     name: ClassVar[str] = LOCAL
+    #: Its processes go on without a supervisor, and the next one adopts them.
+    adoptable: ClassVar[bool] = False
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[Exit], None]] = []

@@ -21,7 +21,8 @@ from isochrone.engines.launching import Launch, launch_of_file, launch_of_state,
 from isochrone.engines.supervision.listen_errors import by_fleet_key
 from isochrone.engines.supervision.progress import exit_lines
 from isochrone.engines.supervision.supervisor import Supervisor, desired_processes
-from isochrone.errors import IsochroneError
+from isochrone.engines.supervisor_lease import PATIENCE, SupervisorLease
+from isochrone.errors import AlreadyExists, IsochroneError
 from isochrone.observe import logs as observed_logs
 from isochrone.stop_signals import stop_signals
 from isochrone.store.opening import open_store
@@ -101,7 +102,11 @@ def up(
 async def _run(launch: Launch, agreed: bool, choice: EngineChoice) -> None:
     stopping, hurry = _stop_events()
     store = open_store(launch.store_url, launch.directory)
+    # A store in a file serves one machine, and the lock of the state directory suffices.
+    lease = SupervisorLease(store, Keys(launch.fleet.name)) if not store.url.startswith("sqlite:") else None
     try:
+        if lease is not None and not await _is_supervisor(lease, choice, stopping):
+            return
         # A fleet that cannot be started is not applied.
         record, before = await record_of(store, launch, agreed, choice.check, choice.name)
         _print_applied(launch, record, before)
@@ -134,15 +139,47 @@ async def _run(launch: Launch, agreed: bool, choice: EngineChoice) -> None:
             outlived=choice.outlived,
         )
         work = asyncio.create_task(supervisor.run(stopping, hurry))
-        shown = asyncio.create_task(_show_next_steps(supervisor, engine, launch, choice, found))
+        others = [asyncio.create_task(_show_next_steps(supervisor, engine, launch, choice, found))]
+        if lease is not None:
+            others.append(asyncio.create_task(_give_way(lease, supervisor, stopping)))
         try:
             await work
         finally:
-            shown.cancel()
-            await asyncio.gather(shown, return_exceptions=True)
+            for each in others:
+                each.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+        if lease is not None and lease.successor:
+            raise AlreadyExists(f"gave way to {lease.successor}, which supervises this fleet now")
         typer.echo("stopped; the fleet goes on" if choice.outlived else "stopped")
     finally:
+        if lease is not None:
+            await lease.release()
         await store.close()
+
+
+async def _is_supervisor(lease: SupervisorLease, choice: EngineChoice, stopping: asyncio.Event) -> bool:
+    """False: the command was stopped while another supervisor ran the fleet."""
+
+    def waits(other: str) -> None:
+        typer.echo(f"waiting for {other}, which supervises this fleet")
+
+    # Where processes outlive it, a second supervisor is of use: it stands by.
+    taking = asyncio.create_task(lease.take(waits, None if choice.outlived else PATIENCE))
+    stopped = asyncio.create_task(stopping.wait())
+    await asyncio.wait((taking, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if not taking.done():
+        taking.cancel()
+        await asyncio.gather(taking, return_exceptions=True)
+        return False
+    taking.result()
+    return True
+
+
+async def _give_way(lease: SupervisorLease, supervisor: Supervisor, stopping: asyncio.Event) -> None:
+    await lease.taken.wait()
+    supervisor.give_way()
+    stopping.set()
 
 
 async def _show_next_steps(

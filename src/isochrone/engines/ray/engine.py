@@ -42,6 +42,7 @@ class RayEngine(Engine):
     """One object per supervisor. ``cluster``: connected already."""
 
     name = "ray"
+    adoptable = True
 
     def __init__(self, cluster: RayCluster) -> None:
         super().__init__()

@@ -149,6 +149,10 @@ class Supervisor:
             await self._engine.close()
             await self.mirror.stop()
 
+    def give_way(self) -> None:
+        """Another supervisor runs the fleet. It adopts the processes if it can; if not, they end with this one."""
+        self._outlived = self._outlived or self._engine.adoptable
+
     def restarts_of(self, name: str) -> int:
         """How often a process has been restarted."""
         running = self._engine.running().get(name)

@@ -71,6 +71,7 @@ class KubernetesEngine(Engine):
     process any more, and its last pod is the model of the next."""
 
     name = KUBERNETES
+    adoptable = True
 
     def __init__(self, api: ClusterApi, fleet: str, pod_of: Callable[[ProcessSpec], Document | None]) -> None:
         super().__init__()
