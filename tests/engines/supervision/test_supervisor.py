@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from isochrone.control.fleet.processes import ProcessSpec
-from isochrone.control.fleet.reading import parse_fleet
+from isochrone.control.fleet.derived.processes import ProcessSpec
+from isochrone.control.fleet.reading.parsing import parse_fleet
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import (
     Assignment,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from isochrone.control.fleet.processes import absolute
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.derived.locations import absolute
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render.command_lines import DIRECTORY
 from isochrone.engines.kubernetes.render.network import ENDPOINT_VARIABLE

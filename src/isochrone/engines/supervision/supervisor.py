@@ -14,10 +14,10 @@ from time import monotonic
 import structlog
 
 from isochrone.background_tasks import BackgroundTasks
-from isochrone.control.fleet.engine_processes import processes_on
+from isochrone.control.fleet.derived.engine_processes import processes_on
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.fleet.planning.keeping import kept_processes, needed_pools
-from isochrone.control.fleet.processes import ProcessSpec
-from isochrone.control.fleet.reading import fleet_of
+from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import EpochRecord, FleetRecord, decode
 from isochrone.control.state.view import View
