@@ -18,9 +18,10 @@ from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import LOCAL, FleetRecord
 from isochrone.engines.base import Engine, Exit
 from isochrone.engines.launching import Launch, launch_of_file, launch_of_state, record_of, single_supervisor
+from isochrone.engines.supervision.desired import desired_processes
 from isochrone.engines.supervision.listen_errors import by_fleet_key
 from isochrone.engines.supervision.progress import exit_lines
-from isochrone.engines.supervision.supervisor import Supervisor, desired_processes
+from isochrone.engines.supervision.supervisor import Supervisor
 from isochrone.errors import IsochroneError
 from isochrone.observe import logs as observed_logs
 from isochrone.stop_signals import stop_signals
