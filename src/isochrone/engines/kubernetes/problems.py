@@ -1,4 +1,4 @@
-"""What a fleet must fulfil to run in a cluster: problems by path, as ``control.fleet.checks`` reports them. Pure."""
+"""What a fleet must fulfil to run in a cluster: problems by path, as ``control.fleet.settings`` reports them. Pure."""
 
 from __future__ import annotations
 
