@@ -22,7 +22,7 @@ from real_fleets import LIMIT, until
 from typer.testing import CliRunner
 
 from isochrone.cli.main import app
-from isochrone.control.fleet.bundled import write_bundled
+from isochrone.control.fleet.bundled.writing import write_bundled
 
 ANSWERING = ("preprocess", "detector", "pipeline")
 

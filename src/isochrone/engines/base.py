@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.records import LOCAL
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.view import View
 from isochrone.engines.base import Exit

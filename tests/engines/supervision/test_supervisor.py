@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from isochrone.control.fleet.processes import ProcessSpec
-from isochrone.control.fleet.reading import parse_fleet
+from isochrone.control.fleet.derived.processes import ProcessSpec
+from isochrone.control.fleet.reading.parsing import parse_fleet
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import (
     Assignment,
@@ -32,8 +32,9 @@ from isochrone.control.state.view import View
 from isochrone.engines.base import Exit
 from isochrone.engines.local.engine import LocalEngine
 from isochrone.engines.local.log_files import LogFiles
+from isochrone.engines.supervision.desired import desired_processes
 from isochrone.engines.supervision.observation import SUPERVISOR
-from isochrone.engines.supervision.supervisor import Supervisor, desired_processes
+from isochrone.engines.supervision.supervisor import Supervisor
 from isochrone.store.base import Compare, Delete, Entry, Outcome, Put, Snapshot, StoreUnavailable
 from isochrone.store.sqlite.store import SqliteStore
 

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from isochrone.control.fleet.file import read_file
-from isochrone.control.fleet.processes import repositories_of
-from isochrone.control.fleet.reading import read_text
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.derived.locations import repositories_of
+from isochrone.control.fleet.reading.file import read_file
+from isochrone.control.fleet.reading.parsing import read_text
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.errors import ConfigError, InvalidArgument, IsochroneError
 from isochrone.models.configuration.ensemble_graph import step_names
 from isochrone.models.configuration.ensemble_steps import check_steps

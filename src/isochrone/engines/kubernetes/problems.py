@@ -1,12 +1,12 @@
-"""What a fleet must fulfil to run in a cluster: problems by path, as ``control.fleet.checks`` reports them. Pure."""
+"""What a fleet must fulfil to run in a cluster: problems by path, as ``control.fleet.settings`` reports them. Pure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-from isochrone.control.fleet.processes import absolute
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.derived.locations import absolute
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render.command_lines import DIRECTORY
 from isochrone.engines.kubernetes.render.network import ENDPOINT_VARIABLE

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 
 import msgspec
 
-from isochrone.control.fleet.processes import ProcessSpec
+from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import ProcessRecord, encode
 from isochrone.control.state.view import View

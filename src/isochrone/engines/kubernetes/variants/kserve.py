@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from isochrone.control.fleet.spec import Fleet
+from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render.pods import USER, WRITABLE_HOME, container_security, image
 from isochrone.engines.kubernetes.render.probes import of_worker
