@@ -179,6 +179,7 @@ def _gateway(name: str, record: GatewayRecord | None, drain: EventRecord | None)
         draining=drain is not None,
         draining_since=drain.at if drain is not None else 0.0,
         faults=there.faults,
+        names=there.names,
     )
 
 

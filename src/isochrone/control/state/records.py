@@ -129,6 +129,8 @@ class GatewayRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     unserved: dict[str, str] = {}
     workers: dict[str, str] = {}
     faults: dict[str, str] = {}
+    #: By name that does not resolve: why. Its last addresses are used.
+    names: dict[str, str] = {}
 
     @property
     def address(self) -> str:

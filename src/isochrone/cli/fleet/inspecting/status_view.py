@@ -114,4 +114,7 @@ def _state(process: WorkerStatus | GatewayStatus, now: float) -> Text:
     if isinstance(process, GatewayStatus) and process.faults:
         key, reason = next(iter(process.faults.items()))
         return Text(f"cannot read {key}: {reason}", style="red")
+    if isinstance(process, GatewayStatus) and process.names:
+        name, reason = next(iter(process.names.items()))
+        return Text(f"serving; the name {name} does not resolve: {reason}", style="yellow")
     return Text("serving", style="green")
