@@ -57,20 +57,24 @@ class Observer:
 
     async def _probe(self, drained: Container[str]) -> None:
         """Probe the processes that start or drain."""
+        running = self._engine.running()
+        # All at once: one that hangs takes the whole time of a probe, and must not delay what the others need.
+        await asyncio.gather(*(self._probe_one(name, each, name in drained) for name, each in running.items()))
+
+    async def _probe_one(self, name: str, each: Running, is_drained: bool) -> None:
         workers = self._view.workers
-        for name, each in self._engine.running().items():
-            if each.spec.role == "controller" and each.pid and self._answering.get(name) != each.pid:
-                place = reached_at(each.spec, each.host)
-                if place is None or await probes.answers(*place):
-                    self._answering[name] = each.pid
-            elif each.spec.role != "controller" and each.pid and self._serving.get(name, (0, 0.0))[0] != each.pid:
-                await self._probe_serving(name, each)
-            elif name in drained and name in workers:
-                record = workers[name]
-                if await probes.in_flight(record.host, record.port) == 0:
-                    self._idle.add(name)
-                else:
-                    self._idle.discard(name)
+        if each.spec.role == "controller" and each.pid and self._answering.get(name) != each.pid:
+            place = reached_at(each.spec, each.host)
+            if place is None or await probes.answers(*place):
+                self._answering[name] = each.pid
+        elif each.spec.role != "controller" and each.pid and self._serving.get(name, (0, 0.0))[0] != each.pid:
+            await self._probe_serving(name, each)
+        elif is_drained and name in workers:
+            record = workers[name]
+            if await probes.in_flight(record.host, record.port) == 0:
+                self._idle.add(name)
+            else:
+                self._idle.discard(name)
 
     async def _find_lost(self) -> frozenset[str]:
         """The processes without any sign of life."""
@@ -100,7 +104,7 @@ class Observer:
         epoch = self._view.epoch or EpochRecord(0)
         if each.spec.role == "gateway":
             models = dict(epoch.models)
-            served = all([await probes.serves(record.host, record.port, model) for model in models])
+            served = await probes.serves_all(record.host, record.port, models)
         else:
             models = {name: model for name, model in epoch.models.items() if each.spec.pool in model.pools}
             served = not models or has_committed(await probes.served(record.host, record.port) or {}, models)

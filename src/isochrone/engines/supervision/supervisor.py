@@ -197,11 +197,9 @@ class Supervisor:
         epoch = self.view.epoch
         if epoch is None or not all(name in self.observed and self.observed[name].ready for name in self._desired):
             return False
-        for gateway in self.view.gateways.values():
-            for model in epoch.models:
-                if not await probes.serves(gateway.host, gateway.port, model):
-                    return False
-        return bool(self._desired)
+        gateways = self.view.gateways.values()
+        ready = await asyncio.gather(*(probes.serves_all(each.host, each.port, epoch.models) for each in gateways))
+        return all(ready) and bool(self._desired)
 
     # Actions.
 
