@@ -18,6 +18,7 @@ from isochrone.control.fleet.engine_processes import processes_on
 from isochrone.control.fleet.planning.keeping import kept_processes, needed_pools
 from isochrone.control.fleet.processes import ProcessSpec
 from isochrone.control.fleet.reading import fleet_of
+from isochrone.control.rollout.committed import assigned, has_committed
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import EpochRecord, FleetRecord, decode
 from isochrone.control.state.view import View
@@ -25,7 +26,7 @@ from isochrone.engines.base import Engine, Exit, Running
 from isochrone.engines.supervision import probes
 from isochrone.engines.supervision.death_events import DeathEvents
 from isochrone.engines.supervision.membership import Membership, is_own
-from isochrone.engines.supervision.observation import has_committed, is_heard_of, observe
+from isochrone.engines.supervision.observation import is_heard_of, observe
 from isochrone.engines.supervision.ports import reached_at
 from isochrone.engines.supervision.process_records import ProcessRecords
 from isochrone.engines.supervision.progress import Progress, Waiting
@@ -317,7 +318,7 @@ class Supervisor:
             models = dict(epoch.models)
             served = all([await probes.serves(record.host, record.port, model) for model in models])
         else:
-            models = {name: model for name, model in epoch.models.items() if each.spec.pool in model.pools}
+            models = assigned(epoch, each.spec.pool)
             served = not models or has_committed(await probes.served(record.host, record.port) or {}, models)
         if not served:
             return
