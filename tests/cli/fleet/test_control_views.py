@@ -241,7 +241,10 @@ def test_what_would_not_be_answered_is_shown_with_its_reason() -> None:
         workers=(WorkerStatus("cpu-1", "h:1", "", "cpu", "", "", "isochrone", False, 0.0, "it has stopped"),),
         gateways=(GatewayStatus("gw-1", "h:3", "", True, 9, False, 0.0, {"/epoch": "no JSON"}),),
         rollouts=(),
-        processes=(ProcessRecord("cpu-2", "worker", "cpu", 3, "ended with status 1", "ImportError: x"),),
+        processes=(
+            ProcessRecord("cpu-2", "worker", "cpu", 3, "ended with status 1", "ImportError: x"),
+            ProcessRecord("cpu-3", "worker", "cpu", 1, "lost its pod on node a", waits="Unschedulable: 0/1 nodes"),
+        ),
         faults=(Fault("/rollouts/r1", 4, "no JSON"),),
     )
     shown = " ".join(printed(status_view.picture(status, 100.0)).split())
@@ -249,6 +252,7 @@ def test_what_would_not_be_answered_is_shown_with_its_reason() -> None:
     assert "gets no requests: it has stopped" in shown
     assert "cannot read /epoch: no JSON" in shown
     assert "cpu-2 – cpu isochrone ended with status 1 for the third time: ImportError: x" in shown
+    assert "cpu-3 – cpu isochrone lost its pod on node a; waits: Unschedulable: 0/1 nodes" in shown
     assert "the record /rollouts/r1 cannot be read and is skipped: no JSON" in shown
 
 
