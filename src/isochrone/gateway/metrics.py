@@ -91,6 +91,15 @@ class GatewayCollector(Collector):
             for served in models:
                 family.add_metric((served.name,), getattr(served, attribute))
             yield family
+        rejections = CounterMetricFamily(
+            _PREFIX + "rejections",
+            "Requests rejected by reason: the code of the gateway's error, or worker: no worker took it",
+            labels=("model", "reason"),
+        )
+        for served in models:
+            for reason, count in served.rejections.items():
+                rejections.add_metric((served.name, reason), count)
+        yield rejections
         yield from self._decisions(models)
         now = now_ns()
         quarantined = GaugeMetricFamily(

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from isochrone.control.agents.commit_watch import CommitWatch
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import Unreadable, WorkerRecord, decode, encode
 from isochrone.resolving.resolver import resolver
@@ -100,18 +101,27 @@ class WorkerLink:
         self._lease_seconds = lease_seconds
         self._lease: Lease | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._commits: CommitWatch | None = None
         #: Logged already.
         self._away = self._yielded = False
 
     async def start(self, ports: Mapping[str, int]) -> None:
         """Return at once: an unavailable store keeps no worker from serving."""
-        self._keeping = asyncio.create_task(self._keep(self._record_of(ports)), name="worker-link")
+        record = self._record_of(ports)
+        self._commits = CommitWatch(self._store, self._keys, record.pool)
+        self._keeping = asyncio.create_task(self._keep(record), name="worker-link")
+
+    def is_complete(self, served: Mapping[tuple[str, str], str]) -> bool:
+        """Whether the worker serves the versions that the committed epoch assigns to its pool."""
+        return self._commits is not None and self._commits.is_satisfied(served)
 
     async def stop(self) -> None:
         """Delete the record, if the store answers."""
         if self._keeping is not None:
             self._keeping.cancel()
             await asyncio.gather(self._keeping, return_exceptions=True)
+        if self._commits is not None:
+            await self._commits.stop()
         try:
             async with asyncio.timeout(_DEREGISTER_SECONDS):
                 if self._lease is not None:

@@ -148,6 +148,8 @@ class ProcessRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     deaths: int = 1
     how: str = ""
     error: str = ""
+    #: After a death: why the next process has no machine yet; "": it has one, or the engine knows no reason.
+    waits: str = ""
     #: Seconds since 1970. For display only.
     at: float = 0.0
 

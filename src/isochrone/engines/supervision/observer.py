@@ -9,11 +9,12 @@ import asyncio
 from collections.abc import Container, Mapping
 from time import monotonic
 
+from isochrone.control.rollout.committed import assigned, has_committed
 from isochrone.control.state.records import EpochRecord
 from isochrone.control.state.view import View
 from isochrone.engines.base import Engine, Running
 from isochrone.engines.supervision import probes
-from isochrone.engines.supervision.observation import has_committed, is_heard_of, observe
+from isochrone.engines.supervision.observation import is_heard_of, observe
 from isochrone.engines.supervision.ports import reached_at
 from isochrone.engines.supervision.reconcile import STEADY_SECONDS, Observed
 from isochrone.engines.supervision.signs import SignsOfLife
@@ -106,7 +107,7 @@ class Observer:
             models = dict(epoch.models)
             served = await probes.serves_all(record.host, record.port, models)
         else:
-            models = {name: model for name, model in epoch.models.items() if each.spec.pool in model.pools}
+            models = assigned(epoch, each.spec.pool)
             served = not models or has_committed(await probes.served(record.host, record.port) or {}, models)
         if not served:
             return

@@ -31,6 +31,21 @@ _CAUSES = (
 _SECRETS = re.compile(r"://(?:[^/?#\s]*@)?([^?#\s]*)(?:\?[^\s)\"']*)?")
 
 
+class LibraryPanic(Exception):
+    """obstore panicked: by its own words a fault in it, mostly an address or a setting that it cannot parse."""
+
+
+class panics_as_errors:  # noqa: N801 (used like a function, as contextlib's own)
+    """Turns a panic of obstore, which is no ``Exception``, into one. Everything else passes."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        # pyo3 makes the class in each library anew: it can be recognised by its name alone.
+        if kind is not None and kind.__name__ == "PanicException" and not issubclass(kind, Exception):
+            raise LibraryPanic(f"obstore panicked: {error}") from None
+
+
 class CredentialsRefused(ConfigError):
     """A store answered that the credentials are wrong, have expired, or do not suffice."""
 

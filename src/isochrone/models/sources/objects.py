@@ -16,7 +16,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from isochrone.errors import ConfigError, IsochroneError, NotFound, Unavailable
-from isochrone.models.sources.failures import ALLOW_HTTP, explained
+from isochrone.models.sources.endpoints import check_endpoint
+from isochrone.models.sources.failures import ALLOW_HTTP, explained, panics_as_errors
 from isochrone.models.sources.files import StoredFile, usable
 from isochrone.models.sources.locations import RepositoryUrl
 from isochrone.models.sources.manifest import MANIFEST, parse_manifest
@@ -92,7 +93,8 @@ class RemoteFiles:
         begun, failures = time.monotonic(), 0
         while True:
             try:
-                return work()
+                with panics_as_errors():
+                    return work()
             except IsochroneError:
                 raise
             except Exception as error:
@@ -129,13 +131,14 @@ class RangeReader:
         path = self._file.path
         while at < end:
             try:
-                answer = obstore.get(self._files._opened(), path, options={"range": (at, end)})
-                self._check_state(answer.meta)
-                for chunk in answer.stream(_CHUNK):
-                    self._files.check_stopping()
-                    content = bytes(chunk[: end - at])
-                    at, failures, begun = at + len(content), 0, time.monotonic()
-                    yield content
+                with panics_as_errors():
+                    answer = obstore.get(self._files._opened(), path, options={"range": (at, end)})
+                    self._check_state(answer.meta)
+                    for chunk in answer.stream(_CHUNK):
+                        self._files.check_stopping()
+                        content = bytes(chunk[: end - at])
+                        at, failures, begun = at + len(content), 0, time.monotonic()
+                        yield content
                 if at < end:
                     raise EOFError(f"the answer ended {end - at} bytes early")
             except IsochroneError:
@@ -172,17 +175,19 @@ def _obstore(url: RepositoryUrl) -> ModuleType:
 
 def _open(url: RepositoryUrl) -> ObjectStore:
     store = _obstore(url).store
+    check_endpoint(url, os.environ)
     retries: Any = {"max_retries": 0}
     # Options given here replace those of the environment, of which this is one.
     allow_http = os.environ.get(ALLOW_HTTP.get(url.scheme, ""), "").lower() in ("1", "true")
     options: ClientConfig = {**_CLIENT, "allow_http": allow_http or url.scheme == "http"}
     opened: Any
     try:
-        if url.scheme in ("https", "http"):
-            opened = store.HTTPStore(str(url), client_options=options, retry_config=retries)
-        else:
-            kind = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[url.scheme]
-            opened = kind(url.host, prefix=url.prefix or None, client_options=options, retry_config=retries)
+        with panics_as_errors():
+            if url.scheme in ("https", "http"):
+                opened = store.HTTPStore(str(url), client_options=options, retry_config=retries)
+            else:
+                kind = {"s3": store.S3Store, "gs": store.GCSStore, "az": store.AzureStore}[url.scheme]
+                opened = kind(url.host, prefix=url.prefix or None, client_options=options, retry_config=retries)
     except Exception as error:
         raise explained(url, "open it", error, 1, 0.0) from None
     return cast("ObjectStore", opened)

@@ -18,6 +18,7 @@ _LASTING_TYPES = frozenset(
     (
         "FileNotFoundError",
         "InvalidPathError",
+        "LibraryPanic",
         "NotSupportedError",
         "UnknownConfigurationKeyError",
         "ValueError",

@@ -241,7 +241,10 @@ def test_what_would_not_be_answered_is_shown_with_its_reason() -> None:
         workers=(WorkerStatus("cpu-1", "h:1", "", "cpu", "", "", "isochrone", False, 0.0, "it has stopped"),),
         gateways=(GatewayStatus("gw-1", "h:3", "", True, 9, False, 0.0, {"/epoch": "no JSON"}),),
         rollouts=(),
-        processes=(ProcessRecord("cpu-2", "worker", "cpu", 3, "ended with status 1", "ImportError: x"),),
+        processes=(
+            ProcessRecord("cpu-2", "worker", "cpu", 3, "ended with status 1", "ImportError: x"),
+            ProcessRecord("cpu-3", "worker", "cpu", 1, "lost its pod on node a", waits="Unschedulable: 0/1 nodes"),
+        ),
         faults=(Fault("/rollouts/r1", 4, "no JSON"),),
     )
     shown = " ".join(printed(status_view.picture(status, 100.0)).split())
@@ -249,6 +252,7 @@ def test_what_would_not_be_answered_is_shown_with_its_reason() -> None:
     assert "gets no requests: it has stopped" in shown
     assert "cannot read /epoch: no JSON" in shown
     assert "cpu-2 – cpu isochrone ended with status 1 for the third time: ImportError: x" in shown
+    assert "cpu-3 – cpu isochrone lost its pod on node a; waits: Unschedulable: 0/1 nodes" in shown
     assert "the record /rollouts/r1 cannot be read and is skipped: no JSON" in shown
 
 
@@ -274,6 +278,8 @@ PAGE = """
 isochrone_gateway_requests_total{model="a"} 10
 isochrone_gateway_requests_total{model="b"} 5
 isochrone_gateway_rejected_total{model="a"} 1
+isochrone_gateway_rejections_total{model="a",reason="queue_full"} 1
+isochrone_gateway_rejections_total{model="a",reason="worker"} 2
 isochrone_gateway_in_flight 3
 """
 #: As workers write it: a counter of Triton's has no "_total" in its name, but is declared as one.
@@ -281,6 +287,7 @@ WORKER_PAGE = """
 # TYPE nv_inference_request_success counter
 nv_inference_request_success{model="a",version="1"} 100
 nv_inference_request_failure{model="a",version="1",reason="OTHER"} 2
+nv_inference_request_failure{model="a",version="1",reason="REJECTED"} 7
 nv_inference_pending_request_count{model="a",version="1"} 4
 isochrone_request_duration_seconds_bucket{model="a",version="1",stage="request",le="0.001"} 90
 isochrone_request_duration_seconds_bucket{model="a",version="1",stage="request",le="0.002"} 100
@@ -293,17 +300,18 @@ process_resident_memory_bytes 104857600
 
 
 def test_pages_of_gateways_and_workers_are_added_up() -> None:
-    assert read_page(PAGE).sums == {"requests": 15.0, "rejected": 1.0, "in_flight": 3.0}
+    assert read_page(PAGE).sums == {"requests": 15.0, "rejected": 3.0, "in_flight": 3.0}
     worker = read_page(WORKER_PAGE)
     assert worker.sums == {
         "requests": 100.0,
         "failures": 2.0,
+        "rejected": 7.0,
         "in_flight": 4.0,
         "cpu": 2.5,
         "memory": 104857600.0,
     }
     assert {name: each.sums for name, each in worker.models.items()} == {
-        "a": {"requests": 100.0, "failures": 2.0, "in_flight": 4.0}
+        "a": {"requests": 100.0, "failures": 2.0, "rejected": 7.0, "in_flight": 4.0}
     }
     assert worker.buckets == {0.001: 90.0, 0.002: 100.0, float("inf"): 100.0}
 
@@ -314,7 +322,7 @@ def test_figures_are_of_the_time_between_two_readings() -> None:
         {**worker.sums, "requests": 150.0, "cpu": 3.5}, {bound: count + 50 for bound, count in worker.buckets.items()}
     )
     figures = between(worker, more, 2.0)
-    assert (figures.requests, figures.failures, figures.in_flight, figures.rejected) == (25.0, 0.0, 4.0, None)
+    assert (figures.requests, figures.failures, figures.in_flight, figures.rejected) == (25.0, 0.0, 4.0, 0.0)
     assert (figures.cpu, figures.memory) == (0.5, 104857600.0)
     # All fifty were under a millisecond.
     assert figures.p99_ms == pytest.approx(0.99)
@@ -338,7 +346,7 @@ def test_a_quantile_lies_in_the_bucket_that_holds_it(values: list[float], share:
 def test_models_are_added_up_over_gateways_and_workers() -> None:
     gateway = read_page(PAGE)
     later = Reading(
-        {**gateway.sums, "requests": 45.0}, {}, {**gateway.models, "a": Reading({"requests": 40.0, "rejected": 3.0})}
+        {**gateway.sums, "requests": 45.0}, {}, {**gateway.models, "a": Reading({"requests": 40.0, "rejected": 5.0})}
     )
     worker = read_page(WORKER_PAGE)
     grown = {bound: count + 20 for bound, count in worker.buckets.items()}

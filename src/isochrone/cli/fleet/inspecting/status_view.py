@@ -98,7 +98,8 @@ def _dead(process: ProcessRecord) -> Text:
         return Text(process.how, style="cyan")
     times = f" for the {ordinal(process.deaths)} time" if process.deaths > 1 else ""
     error = f": {process.error}" if process.error else ""
-    return Text(f"{process.how}{times}{error}", style="red")
+    waits = f"; waits: {process.waits}" if process.waits else ""
+    return Text(f"{process.how}{times}{error}{waits}", style="red")
 
 
 def _state(process: WorkerStatus | GatewayStatus, now: float) -> Text:

@@ -32,8 +32,9 @@ Examples:
   isochrone top --interval 5
   isochrone top --count 10 --json
 
-Requests and failures are per second, over the interval. A model's requests are those of clients at the gateways; its
-runs are those on the workers, including steps of ensembles. p99 is of the time inside a worker. cpu is in percent of
+Requests, rejections and failures are per second, over the interval. Rejected requests (deadline, full queue, quota, no
+worker) are no failures. A model's requests are those of clients at the gateways; its runs are those on the workers,
+including steps of ensembles. p99 is of the time inside a worker. cpu is in percent of
 one core. Figures that a metrics page lacks are left out. Ctrl-C ends the command.
 """
 

@@ -18,7 +18,7 @@ _GATEWAY = "isochrone_gateway_"
 #: Samples that are summed over their labels, without the ``_total`` that the parser adds to counters.
 _SUMS = {
     f"{_GATEWAY}requests": "requests",
-    f"{_GATEWAY}rejected": "rejected",
+    f"{_GATEWAY}rejections": "rejected",
     f"{_GATEWAY}failures": "failures",
     f"{_GATEWAY}in_flight": "in_flight",
     "nv_inference_request_success": "requests",
@@ -30,6 +30,8 @@ _SUMS = {
 #: Gauges among them.
 _LEVELS = ("in_flight", "memory")
 _RATES = ("requests", "rejected", "failures", "cpu")
+#: A worker's failures with this reason (Triton's) are rejections: the queue was full, or the deadline could not be met.
+_FAILURES, _REJECTED = "nv_inference_request_failure", "REJECTED"
 _BUCKETS = "isochrone_request_duration_seconds_bucket"
 
 
@@ -82,8 +84,9 @@ def read_page(text: str) -> Reading:
             places = [whole] if model is None else [whole, models.setdefault(model, _Sums())]
             name = sample.name if sample.name in _SUMS else sample.name.removesuffix("_total")
             if name in _SUMS:
+                is_rejection = name == _FAILURES and sample.labels.get("reason") == _REJECTED
                 for place in places:
-                    _add(place.sums, _SUMS[name], sample.value)
+                    _add(place.sums, "rejected" if is_rejection else _SUMS[name], sample.value)
             elif sample.name == _BUCKETS and sample.labels.get("stage") == "request":
                 for place in places:
                     _add(place.buckets, float(sample.labels["le"]), sample.value)

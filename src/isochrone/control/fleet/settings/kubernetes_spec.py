@@ -63,9 +63,9 @@ class KubernetesPool(Section):
     """RuntimeClass of the pods, such as nvidia."""
     priority_class: str = ""
     """PriorityClass of the pods."""
-    ready_seconds: int = Field(default=15, ge=0, le=3600)
-    """Seconds that a new pod must be ready before an update replaces the next one: a worker is ready before the fleet
-    has loaded its models."""
+    ready_seconds: int = Field(default=5, ge=0, le=3600)
+    """Seconds that a new pod must be ready, with the committed versions loaded, before an update replaces the next one:
+    time for the gateways to send it requests."""
     pending_per_worker: int = Field(default=4, ge=1)
     """Requests that may wait on a worker, on average, before the autoscaler adds one. Used where max is set."""
 

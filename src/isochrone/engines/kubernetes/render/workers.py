@@ -75,6 +75,8 @@ def _headless(fleet: Fleet, pool: str) -> dict[str, Any]:
         "metadata": metadata(fleet, names.headless_service(pool), selector),
         "spec": {
             "clusterIP": "None",
+            # A worker has its name while its models load, too.
+            "publishNotReadyAddresses": True,
             "selector": selector,
             "ports": [{"name": name, "port": port, "targetPort": name} for name, port in ports.items()],
         },

@@ -47,7 +47,7 @@ def _runtime(fleet: Fleet, name: str, ports: list[dict[str, Any]], auto: bool) -
         ],
         "env": WRITABLE_HOME,
         "ports": ports,
-        **_on_port(of_worker()),
+        **_on_port(of_worker(in_fleet=False)),
         "resources": {"requests": size, "limits": {"memory": size["memory"]}},
         "securityContext": {**container_security(), "runAsUser": USER},
         "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}],
