@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from isochrone.errors import ConfigError, FetchFailed, IsochroneError, NotFound
+from isochrone.errors import ConfigError, FetchFailed, IsochroneError, NotFound, Unsupported
 from isochrone.models.sources.locations import RepositoryUrl
 from isochrone.models.sources.retries import is_lasting, is_of_metadata_service, is_refused
 
@@ -33,6 +33,10 @@ _SECRETS = re.compile(r"://(?:[^/?#\s]*@)?([^?#\s]*)(?:\?[^\s)\"']*)?")
 
 class CredentialsRefused(ConfigError):
     """A store answered that the credentials are wrong, have expired, or do not suffice."""
+
+
+class RangesIgnored(Unsupported):
+    """A store answers a request for a range with status 200: its files can only be read as a whole."""
 
 
 def reason_of(text: str) -> str:
