@@ -1,4 +1,4 @@
-"""Stores that answer a range with status 200: rclone, which sends the range, and web servers that send the whole file."""
+"""Stores that answer a range with status 200: rclone, which sends the range; web servers that send the whole file."""
 
 from __future__ import annotations
 

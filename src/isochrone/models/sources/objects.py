@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import structlog
 
 from isochrone.errors import ConfigError, IsochroneError, NotFound, Unavailable
-from isochrone.models.sources.failures import ALLOW_HTTP, RangesIgnored, explained
+from isochrone.models.sources.failures import ALLOW_HTTP, PackageMissing, RangesIgnored, explained
 from isochrone.models.sources.files import StoredFile, usable
 from isochrone.models.sources.locations import RepositoryUrl
 from isochrone.models.sources.manifest import MANIFEST, parse_manifest
@@ -41,6 +41,7 @@ _WHOLE_FILE_TIMEOUT = "7d"
 _CHUNK = 1 << 20
 #: Of files that are read as a whole: configurations, manifests, checksums.
 _LARGEST_SMALL_FILE = 64 << 20
+_LIST = "list its files"
 #: Begins the identity of a file without an ETag.
 _MODIFIED = "modified "
 
@@ -59,7 +60,7 @@ class RemoteFiles:
     def list(self, model: str = "") -> list[StoredFile]:
         """All files, or those of one model's folder: by the manifest if there is one, else by the store's listing."""
         try:
-            content = self.read(MANIFEST)
+            content = self.read(MANIFEST, _LIST)
         except NotFound:
             if not self.url.has_listing:
                 expected = f"{MANIFEST} there, since a web server lists no files (isochrone repository index writes it)"
@@ -67,10 +68,10 @@ class RemoteFiles:
         else:
             files = parse_manifest(content, f"{self.url}/{MANIFEST}")
             return [file for file in files if not model or file.path.startswith(f"{model}/")]
-        return self._repeat(lambda: usable(self._listed(model)), "list its files", LISTING)
+        return self._repeat(lambda: usable(self._listed(model)), _LIST, LISTING)
 
-    def read(self, path: str) -> bytes:
-        """A small file. Raises ``NotFound`` if it does not exist."""
+    def read(self, path: str, task: str = "") -> bytes:
+        """A small file. Raises ``NotFound`` if it does not exist. ``task``: what errors say that it is read for."""
 
         def read() -> bytes:
             answer = _obstore(self.url).get(self._opened(), path)
@@ -79,7 +80,7 @@ class RemoteFiles:
                 raise ConfigError(f"{self.url}/{path}", "size", expected, f"{answer.meta['size']} bytes")
             return bytes(answer.bytes())
 
-        return self._repeat(read, f"read {path}", LISTING)
+        return self._repeat(read, task or f"read {path}", LISTING)
 
     def reader(self, file: StoredFile) -> RangeReader:
         return RangeReader(self, file)
@@ -181,13 +182,21 @@ class RangeReader:
             except IsochroneError:
                 raise
             except Exception as error:
+                if isinstance(error, FileNotFoundError) and self._file.is_of_manifest:
+                    expected = f"the file that {MANIFEST} names"
+                    remedy = f"upload it, or write {MANIFEST} again (isochrone repository index)"
+                    where = str(self._files.url)
+                    raise ConfigError(where, path, expected, f"no such object: {remedy}") from None
                 failures += 1
                 self._files.pause(error, f"fetch {path}", failures, time.monotonic() - begun, DOWNLOAD)
 
     def _check_state(self, meta: Any) -> None:
         where, identity = f"{self._files.url}/{self._file.path}", identity_of(meta)
         if meta["size"] != self._file.size:
-            given = f"{meta['size']}: it was replaced since it was listed"
+            reason = "it was replaced since it was listed"
+            if self._file.is_of_manifest:
+                reason = f"{MANIFEST} disagrees: write it again (isochrone repository index) and upload it last"
+            given = f"{meta['size']}: {reason}"
             raise ConfigError(where, "size", f"{self._file.size} bytes", given)
         if not self._seen:
             self._seen = identity
@@ -205,8 +214,7 @@ def _obstore(url: RepositoryUrl) -> ModuleType:
         import obstore
         import obstore.store
     except ImportError:
-        given = f"{url}, and the package obstore is not installed (pip install 'isochrone[object-stores]')"
-        raise ConfigError("model repository", "URL", "a path", given) from None
+        raise PackageMissing(url) from None
     return obstore
 
 
