@@ -93,7 +93,7 @@ def explained(url: RepositoryUrl, task: str, error: BaseException, failures: int
     if isinstance(error, FileNotFoundError):
         return NotFound(f"{url}: cannot {task}: no such object")
     if is_refused(error) and is_lasting(error):
-        return CredentialsRefused("model repository", str(url), f"to {task}", f"{reason}; {check}")
+        return CredentialsRefused("model repository", str(url), f"permission to {task}", f"{reason}; {check}")
     if is_lasting(error):
         return ConfigError("model repository", str(url), f"to {task}", f"{reason}; {check}")
     return FetchFailed(f"{url}: cannot {task} ({failures} attempts in {elapsed:.0f} s): {reason}; {check}")
