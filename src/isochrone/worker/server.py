@@ -294,6 +294,9 @@ class Worker:
             return
         except IsochroneError as error:
             raise StartFailed(str(error)) from None
+        if settings.control_mode == "none" and (missing := self.catalog.repository.missing()):
+            # Nothing would ever be loaded from it, as from a directory that is not there.
+            raise StartFailed(f"model repository {missing[0]} has no files; expected {EXPECTED}")
         if not entries:
             log.warning(
                 f"no models in the repository; expected {EXPECTED}", repositories=[*map(str, settings.repositories)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,6 +132,13 @@ def test_a_store_that_is_away_is_reported_once_with_key_and_url(
     assert text.count("fleet.yaml") == 1
     assert f"fleet.yaml:2: repository: expected a repository that can be listed at {s3.url}" in text
     assert "AWS_ENDPOINT_URL" in text
+
+
+def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    text = wrong("name: a\nrepository: s3://bucket/models\n", tmp_path)
+    needed = "the package obstore, which s3://bucket/models needs: pip install 'isochrone[object-stores]'"
+    assert f"fleet.yaml:2: repository: expected {needed}, given none" in text
 
 
 def _applied(file: FleetFile) -> FleetRecord:

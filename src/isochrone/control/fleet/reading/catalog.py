@@ -23,9 +23,11 @@ from isochrone.models.configuration.ensemble_graph import step_names
 from isochrone.models.configuration.pbtxt import parse_text
 from isochrone.models.repository.layout import model_files
 from isochrone.models.repository.listings import Listings, RepositoryListing
+from isochrone.models.repository.remote import empty_version
 from isochrone.models.repository.repository import CONFIG_FILE
 from isochrone.models.repository.versions import version_number
-from isochrone.models.sources.locations import Location
+from isochrone.models.sources.failures import PackageMissing
+from isochrone.models.sources.locations import Location, RepositoryUrl
 from isochrone.settings.lines import Lines, parse_yaml
 from isochrone.settings.problems import Path as Path_
 from isochrone.settings.problems import Problem, settings_error
@@ -210,6 +212,8 @@ def _versions(fleet: Fleet, model: str, directory: Path, listings: Listings) -> 
             raise _Wrong(Problem(("models", model), "a readable directory", error.given)) from None
         if not there:
             expected = f"at least one version directory such as '1' in {listing.place}/{model}"
+            if isinstance(listing.place, RepositoryUrl):
+                expected += f" ({empty_version(model)})"
             raise _Wrong(Problem(("models", model), expected, "none"))
         common = there if common is None else common & there
     if common is not None and not common:
@@ -248,9 +252,9 @@ def _has(listing: RepositoryListing, model: str, at: Path_) -> bool:
         if isinstance(listing.place, Path):
             # The directory is there; that it cannot be read is reported where its versions are needed.
             return True
-        raise _Wrong(Problem(at, f"a repository that can be listed at {listing.place}", error.given)) from None
+        raise _Wrong(_unlisted(at, listing.place, error)) from None
     except IsochroneError as error:
-        raise _Wrong(Problem(at, f"a repository that can be listed at {listing.place}", str(error))) from None
+        raise _Wrong(_unlisted(at, listing.place, error)) from None
 
 
 def _missing_repositories(fleet: Fleet, pool: str, directory: Path, listings: Listings) -> Iterator[Problem]:
@@ -262,8 +266,14 @@ def _missing_repositories(fleet: Fleet, pool: str, directory: Path, listings: Li
             if given := listings.of(place).missing():
                 yield Problem(key, f"a directory at {place}", given)
         except IsochroneError as error:
-            given = error.given if isinstance(error, ConfigError) else str(error)
-            yield Problem(key, f"a repository that can be listed at {place}", given)
+            yield _unlisted(key, place, error)
+
+
+def _unlisted(at: Path_, place: Location, error: IsochroneError) -> Problem:
+    if isinstance(error, PackageMissing):
+        return Problem(at, error.expected, error.given)
+    given = error.given if isinstance(error, ConfigError) else str(error)
+    return Problem(at, f"a repository that can be listed at {place}", given)
 
 
 def _no_model(fleet: Fleet, directory: Path) -> Problem:
