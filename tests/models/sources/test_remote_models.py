@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from isochrone.models.repository.digest import DigestMemory, digest
 from isochrone.models.repository.listings import Listings
 from isochrone.models.repository.repository import Repository
 from isochrone.models.sources import objects
+from isochrone.models.sources.cache import trees
 from isochrone.models.sources.cache.cache import ModelCache
 from isochrone.models.sources.checksums import CHECKSUMS
 from isochrone.models.sources.locations import parse_location
@@ -93,6 +95,20 @@ def test_errors_name_the_url(s3: S3, repository: Repository) -> None:
     with pytest.raises(ConfigError) as raised:
         repository.read("m")
     assert str(raised.value).startswith("s3://bucket/models/m/config.pbtxt")
+
+
+def test_a_disk_of_the_cache_that_fails_is_an_error_of_the_model(
+    s3: S3, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(s3)
+
+    def full(source: object, target: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source))
+
+    monkeypatch.setattr(trees.os, "link", full)
+    with pytest.raises(FetchFailed) as raised:
+        repository.read("m")
+    assert str(raised.value).startswith("s3://bucket/models/m: cannot be kept in the model cache: No space left")
 
 
 def test_an_ensemble_has_an_empty_version(s3: S3, repository: Repository) -> None:
