@@ -7,6 +7,7 @@ import hashlib
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 import pytest
 
 from isochrone.errors import ConfigError, FetchFailed
+from isochrone.models.sources.cache import space
 from isochrone.models.sources.cache.cache import ModelCache
 from isochrone.models.sources.cache.layout import CacheLayout
 from isochrone.models.sources.cache.ranges import RANGE_BYTES
@@ -131,6 +133,46 @@ def test_a_failed_fetch_keeps_its_ranges(tmp_path: Path) -> None:
     source.read = 0
     cache.fetch(_URL, file, source.chunks)
     assert source.read == len(content) - arrived
+
+
+class Disk:
+    """A small disk: what is free depends on what is in the cache."""
+
+    def __init__(self, directory: Path, size: int) -> None:
+        self._directory, self._size = directory, size
+
+    def usage(self, path: object) -> shutil._ntuple_diskusage:
+        files = [path.stat() for path in self._directory.rglob("*") if path.is_file()]
+        used = sum(min(status.st_size, status.st_blocks * 512) for status in files)
+        return shutil._ntuple_diskusage(self._size, used, self._size - used)
+
+
+def test_a_large_fetch_is_resumed_with_the_default_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = content_of(700_000)
+    file = stored(content)
+    monkeypatch.setattr(space.shutil, "disk_usage", Disk(tmp_path, 1_000_000).usage)
+
+    def away(start: int, end: int) -> Iterator[bytes]:
+        raise FetchFailed("the store is away")
+
+    for _ in range(2):
+        with pytest.raises(FetchFailed, match="away"):
+            ModelCache(tmp_path).fetch(_URL, file, away)
+    assert ModelCache(tmp_path).fetch(_URL, file, Source(content).chunks)
+
+
+def test_an_unfinished_file_without_blocks_does_not_raise_the_default_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a process that died between the two."""
+    content = content_of(900_000)
+    file = stored(content)
+    monkeypatch.setattr(space.shutil, "disk_usage", Disk(tmp_path, 1_000_000).usage)
+    cache = ModelCache(tmp_path)
+    (tmp_path / "downloads" / f"{file.sha256}.part").touch()
+    os.truncate(tmp_path / "downloads" / f"{file.sha256}.part", len(content))
+    with pytest.raises(FetchFailed, match="its limit is 800000 bytes"):
+        cache.fetch(_URL, file, Source(content).chunks)
 
 
 def test_a_range_that_the_disk_lost_is_fetched_again(tmp_path: Path) -> None:

@@ -24,6 +24,8 @@ _DEFAULT_LIMIT = 64 << 30
 #: Of the disk: others need room, too.
 _DEFAULT_SHARE = 0.8
 _PART = ".part"
+#: The unit of ``st_blocks``.
+_BLOCK = 512
 
 
 class CacheSpace:
@@ -42,7 +44,7 @@ class CacheSpace:
         own = {key + _PART for key in sizes}
         files = [file for file in self._files(trees) if file.name not in own]
         needed = sum(sizes.values())
-        limit = self._limit if self._limit is not None else self._default_limit(files)
+        limit = self._limit if self._limit is not None else self._default_limit()
         chosen = to_evict(files, needed, limit)
         if chosen is None:
             used = sum(file.size for file in files if file.in_use)
@@ -53,9 +55,20 @@ class CacheSpace:
         if chosen:
             self._remove(chosen, trees)
 
-    def _default_limit(self, files: list[CachedFile]) -> int:
+    def _default_limit(self) -> int:
+        """By what is free and what the cache has, the unfinished files that are about to be resumed included."""
         free = shutil.disk_usage(self._layout.root).free
-        return min(_DEFAULT_LIMIT, int(_DEFAULT_SHARE * (free + sum(file.size for file in files))))
+        return min(_DEFAULT_LIMIT, int(_DEFAULT_SHARE * (free + self._allocated())))
+
+    def _allocated(self) -> int:
+        """Bytes of the disk: an unfinished file has its size before it has its blocks."""
+        total = 0
+        for entry in (*_walk(self._layout.root / "blobs"), *_walk(self._layout.root / "downloads")):
+            # People may remove it meanwhile.
+            with contextlib.suppress(FileNotFoundError):
+                status = entry.stat()
+                total += min(status.st_size, status.st_blocks * _BLOCK)
+        return total
 
     def _trees(self) -> Iterator[tuple[Path, tuple[bool, float, frozenset[int]]]]:
         """Directory → whether it is in use, when it was used last, the inodes in it."""
