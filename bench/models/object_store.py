@@ -28,6 +28,12 @@ _CHUNK = 1 << 18
 _START_SECONDS = 30.0
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+#: Fault → status and body.
+_ANSWERS = {
+    "slow down": (503, SLOW_DOWN),
+    "refuse": (403, SLOW_DOWN),
+    "expired": (400, b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"),
+}
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ class Record:
         return sum(int(last) - int(first) + 1 for first, last in ranges)
 
 
-#: What happens to a GET: "" (nothing), "slow down", "truncate", "wrong byte", "reset", "hang" or "refuse".
+#: What happens to a GET: "" (nothing), "slow down", "truncate", "wrong byte", "reset", "hang", "refuse" or "expired".
 Plan = Callable[[Served], str]
 
 
@@ -119,11 +125,12 @@ class FaultyProxy:
             self._closing.wait(60)
             handler.close_connection = True
             return
-        if fault in ("slow down", "refuse"):
-            handler.send_response(503 if fault == "slow down" else 403)
-            handler.send_header("Content-Length", str(len(SLOW_DOWN)))
+        if fault in _ANSWERS:
+            status, body = _ANSWERS[fault]
+            handler.send_response(status)
+            handler.send_header("Content-Length", str(len(body)))
             handler.end_headers()
-            handler.wfile.write(SLOW_DOWN)
+            handler.wfile.write(body)
             return
         connection = http.client.HTTPConnection("127.0.0.1", upstream, timeout=30)
         try:

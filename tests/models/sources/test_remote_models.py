@@ -24,6 +24,7 @@ from isochrone.models.sources import objects
 from isochrone.models.sources.cache import trees
 from isochrone.models.sources.cache.cache import ModelCache
 from isochrone.models.sources.checksums import CHECKSUMS
+from isochrone.models.sources.failures import CredentialsRefused
 from isochrone.models.sources.locations import parse_location
 from isochrone.models.sources.manifest import MANIFEST, manifest_of
 from isochrone.models.sources.retries import Patience
@@ -197,6 +198,20 @@ def test_credentials_that_are_refused_leave_what_was_fetched(
     assert restarted.scan() == scanned
     assert digests(restarted.read("m")) == before
     with pytest.raises(ConfigError, match="403"):
+        restarted.read("m", versions=(1,))
+
+
+def test_session_credentials_that_expired_leave_what_was_fetched(
+    s3: S3, repository: Repository, tmp_path: Path
+) -> None:
+    """S3 answers them with status 400."""
+    write(s3)
+    before, scanned = digests(repository.read("m")), repository.scan()
+    s3.proxy.plan = lambda served: "expired"
+    restarted = Repository([parse_location(s3.url)], cache=ModelCache(tmp_path / "cache"))
+    assert restarted.scan() == scanned
+    assert digests(restarted.read("m")) == before
+    with pytest.raises(CredentialsRefused, match="ExpiredToken"):
         restarted.read("m", versions=(1,))
 
 
