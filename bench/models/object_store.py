@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -79,6 +80,8 @@ class FaultyProxy:
         self.record = Record()
         self.plan: Plan = lambda served: ""
         self.bytes_per_second = 0.0
+        #: Keys that are added to listings: a file system cannot have them.
+        self.stray_keys: list[str] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
         proxy = self
@@ -140,6 +143,9 @@ class FaultyProxy:
             connection.close()
 
     def _answer(self, handler: BaseHTTPRequestHandler, answer: http.client.HTTPResponse, path: str, fault: str) -> None:
+        if self.stray_keys and "list-type=2" in handler.path and answer.status == 200:
+            self._answer_listing(handler, answer.read())
+            return
         is_partial = answer.status == 200 and answer.headers.get("Content-Range")
         handler.send_response(206 if is_partial else answer.status)
         for name, value in answer.headers.items():
@@ -166,6 +172,25 @@ class FaultyProxy:
             if fault == "reset":
                 handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 handler.connection.close()
+
+    def _answer_listing(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        query = urllib.parse.parse_qs(handler.path.partition("?")[2])
+        prefix, is_by_folder = query.get("prefix", [""])[0], "delimiter" in query
+        added = ""
+        for key in self.stray_keys:
+            if key.startswith(prefix):
+                folder, slash, _ = key.removeprefix(prefix).partition("/")
+                added += (
+                    f"<CommonPrefixes><Prefix>{prefix}{folder}/</Prefix></CommonPrefixes>"
+                    if is_by_folder and slash
+                    else f"<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+                    "<ETag>&quot;0&quot;</ETag><Size>1</Size></Contents>"
+                )
+        body = body.replace(b"</ListBucketResult>", added.encode() + b"</ListBucketResult>")
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -228,6 +229,37 @@ def test_a_store_that_is_away_does_not_take_local_models_with_it(
     assert list(both.read("here").versions) == [1]
     with pytest.raises(IsochroneError, match="s3://bucket/models"):
         both.read("there")
+
+
+@pytest.mark.parametrize("stray", ["bad//model.py", "bad/1/../model.py", "bad/./model.py", "bad/1//"])
+def test_a_key_that_cannot_be_a_path_fails_its_own_model_alone(s3: S3, repository: Repository, stray: str) -> None:
+    write(s3, "good")
+    write(s3, "bad")
+    before = repository.scan()
+    s3.proxy.stray_keys = [f"models/{stray}"]
+    after = repository.scan()
+    assert after["good"] == before["good"]
+    assert stray in str(after["bad"].problem)
+    assert list(repository.read("good").versions) == [3]
+    with pytest.raises(ConfigError, match=re.escape(stray)):
+        repository.read("bad")
+    listing = Listings().of(parse_location(s3.url))
+    assert sorted(listing.models()) == ["bad", "good"]
+    assert listing.versions("good") == (1, 2, 3)
+    with pytest.raises(ConfigError, match=re.escape(stray)):
+        listing.versions("bad")
+
+
+def test_a_key_outside_models_that_cannot_be_a_path_is_named(s3: S3, repository: Repository, tmp_path: Path) -> None:
+    write(s3, "good")
+    s3.proxy.stray_keys = ["models//notes"]
+    with pytest.raises(ConfigError, match="models//"):
+        repository.scan()
+    assert list(repository.read("good").versions) == [3]
+    s3.proxy.stray_keys = []
+    before = repository.scan()
+    s3.proxy.stray_keys = ["models//notes"]
+    assert Repository([parse_location(s3.url)], cache=ModelCache(tmp_path / "cache")).scan() == before
 
 
 def test_a_store_that_is_away_is_waited_for_once(

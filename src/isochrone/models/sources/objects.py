@@ -48,7 +48,10 @@ class RemoteFiles:
         self._store: ObjectStore | None = None
 
     def list(self, model: str = "") -> list[StoredFile]:
-        """All files, or those of one model's folder: by the manifest if there is one, else by the store's listing."""
+        """All files, or those of one model's folder: by the manifest if there is one, else by the store's listing.
+
+        Raises ``StrayKey`` if a key in the listing cannot be a path: then none of the keys are known.
+        """
         try:
             content = self.read(MANIFEST)
         except NotFound:
@@ -59,6 +62,15 @@ class RemoteFiles:
             files = parse_manifest(content, f"{self.url}/{MANIFEST}")
             return [file for file in files if not model or file.path.startswith(f"{model}/")]
         return self._repeat(lambda: usable(self._listed(model)), "list its files", LISTING)
+
+    def folders(self) -> tuple[str, ...]:
+        """The names of the folders at the root, of a store that has a listing."""
+
+        def listed() -> tuple[str, ...]:
+            found = _obstore(self.url).list_with_delimiter(self._opened())
+            return tuple(sorted(found["common_prefixes"]))
+
+        return self._repeat(listed, "list its folders", LISTING)
 
     def read(self, path: str) -> bytes:
         """A small file. Raises ``NotFound`` if it does not exist."""
