@@ -189,6 +189,25 @@ def test_while_the_store_is_away_what_was_fetched_is_read_again(
         restarted.read("m", versions=(1,))
 
 
+def test_a_damaged_file_of_the_cache_is_not_loaded(
+    s3: S3, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(s3)
+    described = repository.read("m")
+    before = digests(described)
+    path = described.versions[3] / "model.py"
+    content = path.read_bytes()
+    path.chmod(0o600)
+    path.write_bytes(content[::-1])
+    monkeypatch.setattr(objects, "DOWNLOAD", Patience(0.2))
+    s3.proxy.plan = lambda served: "slow down" if served.path.endswith("model.py") else ""
+    with pytest.raises(FetchFailed, match=r"m/3/model\.py"):
+        Repository([parse_location(s3.url)], cache=ModelCache(tmp_path / "cache")).read("m")
+    s3.proxy.plan = lambda served: ""
+    restarted = Repository([parse_location(s3.url)], cache=ModelCache(tmp_path / "cache"))
+    assert digests(restarted.read("m")) == before
+
+
 def test_credentials_that_are_refused_leave_what_was_fetched(
     s3: S3, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -194,6 +194,71 @@ def test_a_range_that_the_disk_lost_is_fetched_again(tmp_path: Path) -> None:
             unfinished.seek(100)
             unfinished.write(b"lost in a power failure")
     assert cache.fetch(_URL, file, source.chunks) == hashlib.sha256(content).hexdigest()
+
+
+def damaged(content: bytes) -> bytes:
+    return content[:50] + bytes([content[50] ^ 1]) + content[51:]
+
+
+@pytest.mark.parametrize("damage", [damaged, lambda content: content[:-1]], ids=["byte", "truncated"])
+@pytest.mark.parametrize("is_stated", [True, False])
+def test_a_damaged_file_is_fetched_again_after_a_restart(
+    tmp_path: Path, damage: Callable[[bytes], bytes], is_stated: bool
+) -> None:
+    content = content_of(100)
+    file, source = stored(content, is_stated=is_stated), Source(content)
+    ModelCache(tmp_path).fetch(_URL, file, source.chunks)
+    (blob,) = (path for path in (tmp_path / "blobs").rglob("*") if path.is_file())
+    write_over(blob, damage(content))
+    restarted = ModelCache(tmp_path)
+    assert not restarted.holds(_URL, file)
+    assert restarted.fetch(_URL, file, source.chunks) == hashlib.sha256(content).hexdigest()
+    assert blob.read_bytes() == content
+    assert source.read == 200
+
+
+def test_a_file_that_was_written_is_fetched_again_by_the_same_process(tmp_path: Path) -> None:
+    content = content_of(100)
+    cache = ModelCache(tmp_path)
+    path = put(cache, content).directory / "1" / "model.onnx"
+    write_over(path, damaged(content), keep_time=False)
+    assert not cache.holds(_URL, stored(content))
+    put(cache, content)
+    assert path.read_bytes() == content
+
+
+def test_a_directory_with_a_damaged_file_is_repaired_while_it_is_in_use(tmp_path: Path) -> None:
+    content, sha256 = content_of(100), hashlib.sha256(content_of(100)).hexdigest()
+    used = put(ModelCache(tmp_path), content)
+    path = used.directory / "1" / "model.onnx"
+    write_over(path, damaged(content))
+    restarted = ModelCache(tmp_path)
+    assert not restarted.holds(_URL, stored(content))
+    restarted.fetch(_URL, stored(content), Source(content).chunks)
+    assert restarted.find_tree("m", {"1/model.onnx": sha256}, ()) is None
+    assert put(restarted, content).directory == used.directory
+    assert path.read_bytes() == content
+    assert restarted.find_tree("m", {"1/model.onnx": sha256}, ()) is not None
+
+
+def test_the_same_bytes_under_another_name_replace_a_damaged_file(tmp_path: Path) -> None:
+    content = content_of(100)
+    ModelCache(tmp_path).fetch(_URL, stored(content), Source(content).chunks)
+    (blob,) = (path for path in (tmp_path / "blobs").rglob("*") if path.is_file())
+    write_over(blob, damaged(content))
+    other = StoredFile("m/2/model.onnx", 100, "other")
+    ModelCache(tmp_path).fetch(_URL, other, Source(content).chunks)
+    assert blob.read_bytes() == content
+
+
+def write_over(path: Path, content: bytes, *, keep_time: bool = True) -> None:
+    """As a disk that loses bytes does."""
+    modified = path.stat().st_mtime_ns
+    path.chmod(0o600)
+    path.write_bytes(content)
+    path.chmod(0o400)
+    modified += 0 if keep_time else 1_000_000_000
+    os.utime(path, ns=(modified, modified))
 
 
 def test_the_least_recently_used_goes_and_the_limit_holds(tmp_path: Path) -> None:

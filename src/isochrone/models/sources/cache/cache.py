@@ -1,7 +1,7 @@
 """The model cache of a machine: fetches a file once, however many processes need it, and keeps it by its SHA-256.
 
 Every file is verified before it has its name: by its stated SHA-256, else by the MD5 that its store states, else by its
-size alone. A file with wrong bytes is fetched a second time, then the load fails.
+size alone. A file with wrong bytes is fetched a second time, then the load fails. ``blobs`` checks what was kept.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import msgspec
 import structlog
 
 from isochrone.errors import ConfigError, FetchFailed, IsochroneError
+from isochrone.models.sources.cache.blobs import Blobs
 from isochrone.models.sources.cache.download import Chunks, Download
 from isochrone.models.sources.cache.layout import CacheLayout
 from isochrone.models.sources.cache.locks import exclusive
@@ -34,6 +35,7 @@ class ModelCache:
     def __init__(self, directory: Path, limit: int | None = None) -> None:
         self._layout = CacheLayout(directory)
         self._space = CacheSpace(self._layout, limit)
+        self._blobs = Blobs(self._layout)
 
     def tree(self, name: str) -> TreeBuilder:
         """A directory to fill with fetched files; ``name`` is the last part of its path."""
@@ -51,17 +53,14 @@ class ModelCache:
             return None
 
     def holds(self, repository: str, file: StoredFile) -> str:
-        """The SHA-256 of a file that is here; "": it is not."""
+        """The SHA-256 of a file that is here and undamaged; "": it is not. Its first call for a file reads it."""
         sha256 = file.sha256
         if not sha256:
             try:
                 sha256 = self._layout.object(file.key(repository)).read_text()
             except FileNotFoundError:
                 return ""
-        try:
-            return sha256 if self._layout.blob(sha256).stat().st_size == file.size else ""
-        except FileNotFoundError:
-            return ""
+        return sha256 if self._blobs.has(sha256, file.size) else ""
 
     def make_room(self, repository: str, files: Iterable[StoredFile]) -> None:
         """Evict for all of these files that are not here: either all of them fit, or nothing is evicted in vain."""
@@ -108,7 +107,7 @@ class ModelCache:
             sha256, md5 = download.digests(with_md5=bool(file.md5) and not file.sha256)
             problem = _problem(file, where, sha256, md5)
             if problem is None:
-                self._keep(key, sha256, is_stated=bool(file.sha256))
+                self._keep(key, sha256, file)
                 return sha256
             with self._layout.locked():
                 download.discard()
@@ -117,8 +116,10 @@ class ModelCache:
         assert problem is not None
         raise problem
 
-    def _keep(self, key: str, sha256: str, *, is_stated: bool) -> None:
+    def _keep(self, key: str, sha256: str, file: StoredFile) -> None:
         part, blob = self._layout.part(key), self._layout.blob(sha256)
+        # Without the lock, since it may read the file: a damaged one must go.
+        self._blobs.has(sha256, file.size)
         with self._layout.locked():
             blob.parent.mkdir(mode=0o700, exist_ok=True)
             if blob.exists():
@@ -128,8 +129,9 @@ class ModelCache:
                 part.chmod(0o400)
                 os.utime(part)
                 part.rename(blob)
+                self._blobs.fetched(sha256)
             self._layout.journal(key).unlink(missing_ok=True)
-            if not is_stated:
+            if not file.sha256:
                 _write(self._layout.object(key), sha256.encode())
 
     def _unwritable(self, error: OSError, file: StoredFile) -> IsochroneError:
