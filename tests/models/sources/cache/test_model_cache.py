@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -133,6 +134,38 @@ def test_a_failed_fetch_keeps_its_ranges(tmp_path: Path) -> None:
     source.read = 0
     cache.fetch(_URL, file, source.chunks)
     assert source.read == len(content) - arrived
+
+
+def test_threads_that_run_end_before_their_files_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = content_of(2 * RANGE_BYTES)
+    closed = threading.Event()
+    started: list[threading.Thread] = []
+    states: list[bool] = []
+    start, close = threading.Thread.start, os.close
+
+    def only_one(thread: threading.Thread) -> None:
+        if thread.name == "fetching":
+            started.append(thread)
+            if len(started) > 1:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def closing(descriptor: int) -> None:
+        if started and os.readlink(f"/proc/self/fd/{descriptor}").endswith(".part"):
+            closed.set()
+        close(descriptor)
+
+    def slow(first: int, end: int) -> Iterator[bytes]:
+        # In vain, unless the file is closed under it.
+        states.append(closed.wait(0.5))
+        yield content[first:end]
+
+    monkeypatch.setattr(threading.Thread, "start", only_one)
+    monkeypatch.setattr(os, "close", closing)
+    with pytest.raises(FetchFailed, match="can't start new thread"):
+        ModelCache(tmp_path).fetch(_URL, stored(content), slow)
+    assert states == [False]
+    assert closed.is_set()
 
 
 class Disk:
