@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from isochrone.models.sources.cache.download import Chunks, Download
 from isochrone.models.sources.cache.layout import CacheLayout
 from isochrone.models.sources.cache.locks import exclusive
 from isochrone.models.sources.cache.space import CacheSpace
+from isochrone.models.sources.cache.sweep import SavedListing, sweep
 from isochrone.models.sources.cache.trees import Tree, TreeBuilder, find_tree
 from isochrone.models.sources.files import StoredFile
 
@@ -54,19 +56,15 @@ class ModelCache:
 
     def holds(self, repository: str, file: StoredFile) -> str:
         """The SHA-256 of a file that is here and undamaged; "": it is not. Its first call for a file reads it."""
-        sha256 = file.sha256
-        if not sha256:
-            try:
-                sha256 = self._layout.object(file.key(repository)).read_text()
-            except FileNotFoundError:
-                return ""
-        return sha256 if self._blobs.has(sha256, file.size) else ""
+        sha256 = file.sha256 or self._layout.recorded(file.key(repository))
+        return sha256 if sha256 and self._blobs.has(sha256, file.size) else ""
 
     def make_room(self, repository: str, files: Iterable[StoredFile]) -> None:
         """Evict for all of these files that are not here: either all of them fit, or nothing is evicted in vain."""
         sizes = {_download(repository, file): file.size for file in files if not self.holds(repository, file)}
         if sizes:
             with self._layout.locked():
+                sweep(self._layout)
                 self._space.make_room(sizes)
 
     def fetch(
@@ -147,15 +145,22 @@ class ModelCache:
     # Listings, for the time in which a store is away.
 
     def save_listing(self, repository: str, folder: str, files: Sequence[StoredFile]) -> None:
+        """Keep the files of a model, or with folder "" of the repository."""
+        path = self._layout.listing(_key(repository, folder))
         try:
-            _write(self._layout.listing(_key(repository, folder)), msgspec.json.encode(files))
+            with self._layout.locked():
+                if files or not folder:
+                    _write(path, msgspec.json.encode(SavedListing(repository, list(files))))
+                else:
+                    # Anybody can ask for any name.
+                    path.unlink(missing_ok=True)
         except OSError as error:
             log.warning("a listing could not be kept", repository=repository, error=str(error))
 
     def saved_listing(self, repository: str, folder: str) -> list[StoredFile] | None:
         try:
             content = self._layout.listing(_key(repository, folder)).read_bytes()
-            return msgspec.json.decode(content, type=list[StoredFile])
+            return msgspec.json.decode(content, type=SavedListing).files
         except (OSError, msgspec.DecodeError):
             return None
 
@@ -171,7 +176,8 @@ def _key(repository: str, folder: str) -> str:
 
 def _write(path: Path, content: bytes) -> None:
     """Atomic: other processes read it."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    # Not by the process's id: those of two pods may be equal.
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     unfinished.write_bytes(content)
     unfinished.replace(path)
 

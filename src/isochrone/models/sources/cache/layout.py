@@ -35,6 +35,13 @@ class CacheLayout:
     def object(self, key: str) -> Path:
         return self.root / "objects" / key
 
+    def recorded(self, key: str) -> str:
+        """The SHA-256 of a state of an object that was fetched; "": it is not known."""
+        try:
+            return self.object(key).read_text()
+        except FileNotFoundError:
+            return ""
+
     def listing(self, key: str) -> Path:
         return self.root / "listings" / key
 
@@ -61,7 +68,7 @@ class CacheLayout:
         return self.root / "trees" / f"{key}.lock"
 
     def locked(self) -> AbstractContextManager[None]:
-        """Held for moments: whatever is in trees, blobs, objects and downloads appears and vanishes under it."""
+        """Held for moments: whatever is in the folders appears and vanishes under it."""
         return briefly(self.root / "lock")
 
 
