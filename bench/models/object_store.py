@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import re
 import socket
 import struct
 import subprocess
@@ -27,6 +28,8 @@ BUCKET = "bucket"
 KEY, SECRET = "test-key", "test-secret"
 _CHUNK = 1 << 18
 _START_SECONDS = 30.0
+_TRICKLE_SECONDS = 0.05
+_LISTENS = re.compile(r"(?:Starting s3 server|HTTP Server started) on \[http://127\.0\.0\.1:([0-9]+)/\]")
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 #: Fault → status and body.
@@ -80,6 +83,8 @@ class FaultyProxy:
         self.record = Record()
         self.plan: Plan = lambda served: ""
         self.bytes_per_second = 0.0
+        #: Bodies that stay unfinished as long as this holds: single bytes keep the client's time-outs away.
+        self.trickles: Callable[[Served], bool] = lambda served: False
         #: Keys that are added to listings: a file system cannot have them.
         self.stray_keys: list[str] = []
         self._lock = threading.Lock()
@@ -117,12 +122,12 @@ class FaultyProxy:
         self._server.server_close()
 
     def _pass_on(self, handler: BaseHTTPRequestHandler, upstream: int) -> None:
-        path = handler.path.partition("?")[0]
         fault = ""
-        if handler.command == "GET":
-            with self._lock:
-                served = Served(handler.path, handler.headers.get("Range", ""), len(self.record.gets) + 1)
+        with self._lock:
+            served = Served(handler.path, handler.headers.get("Range", ""), len(self.record.gets) + 1)
+            if handler.command == "GET":
                 self.record.gets.append(served)
+        if handler.command == "GET":
             fault = self.plan(served)
         if fault == "hang":
             self._closing.wait(60)
@@ -138,11 +143,13 @@ class FaultyProxy:
         connection = http.client.HTTPConnection("127.0.0.1", upstream, timeout=30)
         try:
             connection.request(handler.command, handler.path, headers=dict(handler.headers.items()))
-            self._answer(handler, connection.getresponse(), path, fault)
+            self._answer(handler, connection.getresponse(), served, fault)
         finally:
             connection.close()
 
-    def _answer(self, handler: BaseHTTPRequestHandler, answer: http.client.HTTPResponse, path: str, fault: str) -> None:
+    def _answer(
+        self, handler: BaseHTTPRequestHandler, answer: http.client.HTTPResponse, served: Served, fault: str
+    ) -> None:
         if self.stray_keys and "list-type=2" in handler.path and answer.status == 200:
             self._answer_listing(handler, answer.read())
             return
@@ -158,14 +165,20 @@ class FaultyProxy:
         handler.end_headers()
         left = int(length or 0) // 2 if fault in ("truncate", "reset") else sys.maxsize
         begun, sent = time.monotonic(), 0
-        while left and (chunk := answer.read(min(_CHUNK, left))):
+        path = served.path.partition("?")[0]
+        while left:
+            is_held = not self._closing.is_set() and self.trickles(served)
+            if not (chunk := answer.read(1 if is_held else min(_CHUNK, left))):
+                break
             if fault == "wrong byte" and not sent:
                 chunk = bytes([chunk[0] ^ 1]) + chunk[1:]
             handler.wfile.write(chunk)
             left, sent = left - len(chunk), sent + len(chunk)
             with self._lock:
                 self.record.bytes[path] = self.record.bytes.get(path, 0) + len(chunk)
-            if self.bytes_per_second:
+            if is_held:
+                self._closing.wait(_TRICKLE_SECONDS)
+            elif self.bytes_per_second:
                 self._closing.wait(max(0.0, sent / self.bytes_per_second - (time.monotonic() - begun)))
         if fault in ("truncate", "reset"):
             handler.close_connection = True
@@ -241,21 +254,25 @@ def s3_server(directory: Path, *arguments: str) -> Iterator[S3]:
 def rclone(
     directory: Path, protocol: str, files: Path, *arguments: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """``rclone serve PROTOCOL`` of a folder, on a free port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    """``rclone serve PROTOCOL`` of a folder, on a free port that it chooses and names in its log."""
     command = [str(Path(sys.executable).with_name("rclone")), "serve", protocol, str(files)]
-    command += ["--addr", f"127.0.0.1:{port}", "--config", os.devnull, *arguments]
+    command += ["--addr", "127.0.0.1:0", "--config", os.devnull, *arguments]
     log = directory / f"rclone-{protocol}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     try:
         ends = time.monotonic() + _START_SECONDS
+        while (found := _LISTENS.search(log.read_text(errors="replace"))) is None:
+            if process.poll() is not None or time.monotonic() > ends:
+                raise RuntimeError(f"rclone does not listen: {log.read_text(errors='replace')}")
+            time.sleep(0.02)
+        port = int(found[1])
+        # The log may be ahead of the listener. The port is rclone's own: it has bound it.
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break
             if process.poll() is not None or time.monotonic() > ends:
-                raise RuntimeError(f"rclone does not listen: {log.read_text(errors='replace')}")
+                raise RuntimeError(f"rclone does not accept connections: {log.read_text(errors='replace')}")
             time.sleep(0.02)
         yield process, port
     finally:

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -117,23 +118,34 @@ def test_wrong_bytes_are_found_by_the_md5_of_the_store(tmp_path: Path) -> None:
     assert ModelCache(tmp_path).fetch(_URL, file, Source(content).chunks) == hashlib.sha256(content).hexdigest()
 
 
-def test_a_failed_fetch_keeps_its_ranges(tmp_path: Path) -> None:
-    content = content_of(4 * RANGE_BYTES)
-    source, file = Source(content), stored(content)
+class FailsAfterTheFirst:
+    """A source whose other ranges fail as soon as the first is in the journal."""
 
-    def failing(start: int, end: int) -> Iterator[bytes]:
-        if start == 3 * RANGE_BYTES:
+    def __init__(self, source: Source, directory: Path) -> None:
+        self._source, self._downloads = source, directory / "downloads"
+
+    def chunks(self, start: int, end: int) -> Iterator[bytes]:
+        if start:
+            ends = time.monotonic() + 60
+            while not any(path.stat().st_size for path in self._downloads.glob("*.journal")):
+                assert time.monotonic() < ends
+                time.sleep(0.005)
             raise FetchFailed("the store is away")
-        yield from source.chunks(start, end)
+        yield from self._source.chunks(start, end)
 
+
+@pytest.mark.parametrize("is_stated", [True, False])
+def test_a_failed_fetch_keeps_its_ranges(tmp_path: Path, is_stated: bool) -> None:
+    content = content_of(4 * RANGE_BYTES)
+    source, file = Source(content), stored(content, is_stated=is_stated)
     cache = ModelCache(tmp_path)
     with pytest.raises(FetchFailed, match="away"):
-        cache.fetch(_URL, file, failing)
+        cache.fetch(_URL, file, FailsAfterTheFirst(source, tmp_path).chunks)
     (journal,) = (tmp_path / "downloads").glob("*.journal")
-    arrived = len(journal.read_bytes().splitlines()) * RANGE_BYTES
+    assert len(journal.read_bytes().splitlines()) == 1
     source.read = 0
-    cache.fetch(_URL, file, source.chunks)
-    assert source.read == len(content) - arrived
+    assert cache.fetch(_URL, file, source.chunks) == hashlib.sha256(content).hexdigest()
+    assert source.read == 3 * RANGE_BYTES
 
 
 def test_threads_that_run_end_before_their_files_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,22 +223,18 @@ def test_an_unfinished_file_without_blocks_does_not_raise_the_default_limit(
 def test_a_range_that_the_disk_lost_is_fetched_again(tmp_path: Path) -> None:
     content = content_of(3 * RANGE_BYTES)
     source, file = Source(content), stored(content, is_stated=False)
-
-    def failing(start: int, end: int) -> Iterator[bytes]:
-        if start:
-            raise FetchFailed("the store is away")
-        yield from source.chunks(start, end)
-
     cache = ModelCache(tmp_path)
     with pytest.raises(FetchFailed):
-        cache.fetch(_URL, file, failing)
+        cache.fetch(_URL, file, FailsAfterTheFirst(source, tmp_path).chunks)
     (part,) = (tmp_path / "downloads").glob("*.part")
     (journal,) = (tmp_path / "downloads").glob("*.journal")
-    if journal.read_bytes():
-        with part.open("r+b") as unfinished:
-            unfinished.seek(100)
-            unfinished.write(b"lost in a power failure")
+    assert journal.read_bytes()
+    with part.open("r+b") as unfinished:
+        unfinished.seek(100)
+        unfinished.write(b"lost in a power failure")
+    source.read = 0
     assert cache.fetch(_URL, file, source.chunks) == hashlib.sha256(content).hexdigest()
+    assert source.read == len(content), "the range is not trusted"
 
 
 def damaged(content: bytes) -> bytes:
