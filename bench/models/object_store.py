@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import re
 import socket
 import struct
 import subprocess
 import sys
 import threading
 import time
+import urllib.parse
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,8 +29,16 @@ BUCKET = "bucket"
 KEY, SECRET = "test-key", "test-secret"
 _CHUNK = 1 << 18
 _START_SECONDS = 30.0
+_TRICKLE_SECONDS = 0.05
+_LISTENS = re.compile(r"(?:Starting s3 server|HTTP Server started) on \[http://127\.0\.0\.1:([0-9]+)/\]")
 
 SLOW_DOWN = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
+#: Fault → status and body.
+_ANSWERS = {
+    "slow down": (503, SLOW_DOWN),
+    "refuse": (403, SLOW_DOWN),
+    "expired": (400, b"<Error><Code>ExpiredToken</Code><Message>The provided token has expired.</Message></Error>"),
+}
 
 
 @dataclass(frozen=True)
@@ -63,7 +73,7 @@ class Record:
         return sum(int(last) - int(first) + 1 for first, last in ranges)
 
 
-#: What happens to a GET: "" (nothing), "slow down", "truncate", "wrong byte", "reset", "hang" or "refuse".
+#: What happens to a GET: "" (nothing), "slow down", "truncate", "wrong byte", "reset", "hang", "refuse" or "expired".
 Plan = Callable[[Served], str]
 
 
@@ -78,6 +88,10 @@ class FaultyProxy:
         self.plan: Plan = lambda served: ""
         self.bytes_per_second = 0.0
         self.corrects_status = True
+        #: Bodies that stay unfinished as long as this holds: single bytes keep the client's time-outs away.
+        self.trickles: Callable[[Served], bool] = lambda served: False
+        #: Keys that are added to listings: a file system cannot have them.
+        self.stray_keys: list[str] = []
         self._lock = threading.Lock()
         self._closing = threading.Event()
         proxy = self
@@ -113,31 +127,37 @@ class FaultyProxy:
         self._server.server_close()
 
     def _pass_on(self, handler: BaseHTTPRequestHandler, upstream: int) -> None:
-        path = handler.path.partition("?")[0]
         fault = ""
-        if handler.command == "GET":
-            with self._lock:
-                served = Served(handler.path, handler.headers.get("Range", ""), len(self.record.gets) + 1)
+        with self._lock:
+            served = Served(handler.path, handler.headers.get("Range", ""), len(self.record.gets) + 1)
+            if handler.command == "GET":
                 self.record.gets.append(served)
+        if handler.command == "GET":
             fault = self.plan(served)
         if fault == "hang":
             self._closing.wait(60)
             handler.close_connection = True
             return
-        if fault in ("slow down", "refuse"):
-            handler.send_response(503 if fault == "slow down" else 403)
-            handler.send_header("Content-Length", str(len(SLOW_DOWN)))
+        if fault in _ANSWERS:
+            status, body = _ANSWERS[fault]
+            handler.send_response(status)
+            handler.send_header("Content-Length", str(len(body)))
             handler.end_headers()
-            handler.wfile.write(SLOW_DOWN)
+            handler.wfile.write(body)
             return
         connection = http.client.HTTPConnection("127.0.0.1", upstream, timeout=30)
         try:
             connection.request(handler.command, handler.path, headers=dict(handler.headers.items()))
-            self._answer(handler, connection.getresponse(), path, fault)
+            self._answer(handler, connection.getresponse(), served, fault)
         finally:
             connection.close()
 
-    def _answer(self, handler: BaseHTTPRequestHandler, answer: http.client.HTTPResponse, path: str, fault: str) -> None:
+    def _answer(
+        self, handler: BaseHTTPRequestHandler, answer: http.client.HTTPResponse, served: Served, fault: str
+    ) -> None:
+        if self.stray_keys and "list-type=2" in handler.path and answer.status == 200:
+            self._answer_listing(handler, answer.read())
+            return
         is_partial = self.corrects_status and answer.status == 200 and answer.headers.get("Content-Range")
         handler.send_response(206 if is_partial else answer.status)
         for name, value in answer.headers.items():
@@ -150,20 +170,45 @@ class FaultyProxy:
         handler.end_headers()
         left = int(length or 0) // 2 if fault in ("truncate", "reset") else sys.maxsize
         begun, sent = time.monotonic(), 0
-        while left and (chunk := answer.read(min(_CHUNK, left))):
+        path = served.path.partition("?")[0]
+        while left:
+            is_held = not self._closing.is_set() and self.trickles(served)
+            if not (chunk := answer.read(1 if is_held else min(_CHUNK, left))):
+                break
             if fault == "wrong byte" and not sent:
                 chunk = bytes([chunk[0] ^ 1]) + chunk[1:]
             handler.wfile.write(chunk)
             left, sent = left - len(chunk), sent + len(chunk)
             with self._lock:
                 self.record.bytes[path] = self.record.bytes.get(path, 0) + len(chunk)
-            if self.bytes_per_second:
+            if is_held:
+                self._closing.wait(_TRICKLE_SECONDS)
+            elif self.bytes_per_second:
                 self._closing.wait(max(0.0, sent / self.bytes_per_second - (time.monotonic() - begun)))
         if fault in ("truncate", "reset"):
             handler.close_connection = True
             if fault == "reset":
                 handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
                 handler.connection.close()
+
+    def _answer_listing(self, handler: BaseHTTPRequestHandler, body: bytes) -> None:
+        query = urllib.parse.parse_qs(handler.path.partition("?")[2])
+        prefix, is_by_folder = query.get("prefix", [""])[0], "delimiter" in query
+        added = ""
+        for key in self.stray_keys:
+            if key.startswith(prefix):
+                folder, slash, _ = key.removeprefix(prefix).partition("/")
+                added += (
+                    f"<CommonPrefixes><Prefix>{prefix}{folder}/</Prefix></CommonPrefixes>"
+                    if is_by_folder and slash
+                    else f"<Contents><Key>{key}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
+                    "<ETag>&quot;0&quot;</ETag><Size>1</Size></Contents>"
+                )
+        body = body.replace(b"</ListBucketResult>", added.encode() + b"</ListBucketResult>")
+        handler.send_response(200)
+        handler.send_header("Content-Length", str(len(body)))
+        handler.end_headers()
+        handler.wfile.write(body)
 
 
 @dataclass
@@ -216,21 +261,25 @@ def s3_server(directory: Path, *arguments: str) -> Iterator[S3]:
 def rclone(
     directory: Path, protocol: str, files: Path, *arguments: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """``rclone serve PROTOCOL`` of a folder, on a free port."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    """``rclone serve PROTOCOL`` of a folder, on a free port that it chooses and names in its log."""
     command = [str(Path(sys.executable).with_name("rclone")), "serve", protocol, str(files)]
-    command += ["--addr", f"127.0.0.1:{port}", "--config", os.devnull, *arguments]
+    command += ["--addr", "127.0.0.1:0", "--config", os.devnull, *arguments]
     log = directory / f"rclone-{protocol}.log"
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
     try:
         ends = time.monotonic() + _START_SECONDS
+        while (found := _LISTENS.search(log.read_text(errors="replace"))) is None:
+            if process.poll() is not None or time.monotonic() > ends:
+                raise RuntimeError(f"rclone does not listen: {log.read_text(errors='replace')}")
+            time.sleep(0.02)
+        port = int(found[1])
+        # The log may be ahead of the listener. The port is rclone's own: it has bound it.
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
                 break
             if process.poll() is not None or time.monotonic() > ends:
-                raise RuntimeError(f"rclone does not listen: {log.read_text(errors='replace')}")
+                raise RuntimeError(f"rclone does not accept connections: {log.read_text(errors='replace')}")
             time.sleep(0.02)
         yield process, port
     finally:

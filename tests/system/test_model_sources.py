@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from bench.models.object_store import S3, s3_server
+from bench.models.object_store import S3, Served, s3_server
 from isochrone.models.sources.cache.ranges import RANGE_BYTES
 from sample_models import write_models
 from server_process import ServerProcess, start_server
@@ -72,6 +72,10 @@ def add_weights(s3: S3, ranges: int) -> int:
     return size
 
 
+def of_weights(served: Served) -> bool:
+    return served.path.partition("?")[0].endswith("weights.bin")
+
+
 @pytest.mark.long
 def test_four_workers_fetch_a_version_once(s3: S3, tmp_path: Path) -> None:
     size = add_weights(s3, 4)
@@ -86,7 +90,7 @@ def test_four_workers_fetch_a_version_once(s3: S3, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_workers_that_start_together_wait_for_one_fetch(s3: S3, tmp_path: Path) -> None:
     size = add_weights(s3, 4)
-    s3.proxy.bytes_per_second = 8e6
+    s3.proxy.trickles = of_weights
     explicit = ("--model-control-mode", "explicit")
     with serve(s3, tmp_path, "one", *explicit) as one, serve(s3, tmp_path, "two", *explicit) as two:
         command = [sys.executable, "-c", "import sys, urllib.request as r; r.urlopen(sys.argv[1], b'{}')"]
@@ -104,7 +108,7 @@ def test_workers_that_start_together_wait_for_one_fetch(s3: S3, tmp_path: Path) 
             return reasons >= {"fetching", "waiting"}
 
         until(both_said, "one worker that fetches and one that waits")
-        s3.proxy.bytes_per_second = 0.0
+        s3.proxy.trickles = lambda served: False
         assert [load.wait(_SECONDS) for load in loads] == [0, 0]
         assert [index(server)["add_sub"] for server in (one, two)] == [("READY", ""), ("READY", "")]
     assert s3.proxy.record.requested("weights.bin") == size
@@ -112,9 +116,13 @@ def test_workers_that_start_together_wait_for_one_fetch(s3: S3, tmp_path: Path) 
 
 @pytest.mark.long
 def test_a_fetch_is_resumed_after_kill_9(s3: S3, tmp_path: Path) -> None:
-    ranges = 12
-    size = add_weights(s3, ranges)
-    s3.proxy.bytes_per_second = 8e6
+    passed = 6
+    size = add_weights(s3, 12)
+
+    def after_the_sixth(served: Served) -> bool:
+        return of_weights(served) and served not in [get for get in s3.proxy.record.gets if of_weights(get)][:passed]
+
+    s3.proxy.trickles = after_the_sixth
     log = tmp_path / "killed.log"
     command = [str(Path(sys.executable).with_name("isochrone")), "serve", s3.url, "--http-port", "0"]
     command += [
@@ -131,16 +139,15 @@ def test_a_fetch_is_resumed_after_kill_9(s3: S3, tmp_path: Path) -> None:
             journals = list((tmp_path / "cache" / "downloads").glob("*.journal"))
             return max((len(journal.read_bytes().splitlines()) for journal in journals), default=0)
 
-        until(lambda: finished() >= 4, "four ranges")
+        until(lambda: finished() == passed, "six ranges")
         killed.send_signal(signal.SIGKILL)
-    kept = finished()
-    assert kept < ranges
-    s3.proxy.bytes_per_second = 0.0
+    assert finished() == passed
+    s3.proxy.trickles = lambda served: False
     since = len(s3.proxy.record.gets)
     with serve(s3, tmp_path, "resumed") as server:
         assert index(server)["add_sub"][0] == "READY"
     start = s3.proxy.record.next_start(since)
-    assert s3.proxy.record.requested("weights.bin", start) == size - kept * RANGE_BYTES
+    assert s3.proxy.record.requested("weights.bin", start) == size - passed * RANGE_BYTES
 
 
 def test_a_wrong_byte_loads_nothing_and_others_serve(s3: S3, tmp_path: Path) -> None:
@@ -183,7 +190,7 @@ def test_a_worker_starts_from_its_cache_while_the_store_is_away(s3: S3, tmp_path
 
 def test_a_worker_stops_in_the_middle_of_a_fetch(s3: S3, tmp_path: Path) -> None:
     add_weights(s3, 4)
-    s3.proxy.bytes_per_second = 1e6
+    s3.proxy.trickles = of_weights
     with serve(s3, tmp_path, "worker", "--model-control-mode", "explicit") as server:
         url = f"http://{server.http_url}/v2/repository/models/add_sub/load"
         with subprocess.Popen(

@@ -59,7 +59,21 @@ def test_an_error_that_may_pass_counts_its_attempts_and_says_what_to_check() -> 
     assert "AWS_ENDPOINT_URL" in str(error)
 
 
-@pytest.mark.parametrize(("status", "is_refused"), [("401 Unauthorized", True), ("403", True), ("404", False)])
+@pytest.mark.parametrize(
+    ("status", "is_refused"),
+    [
+        ("401 Unauthorized", True),
+        ("403", True),
+        ("404", False),
+        ("404: <Code>ExpiredToken</Code>", False),
+        ("400 Bad Request: <Error><Code>ExpiredToken</Code><Message>x</Message></Error>", True),
+        ("400 Bad Request: <Error>\n<Code>InvalidToken</Code></Error>", True),
+        ("400 Bad Request: <Error><Code>TokenRefreshRequired</Code></Error>", True),
+        ("400 Bad Request: <ErrorResponse><Error><Code>ExpiredTokenException</Code></Error></ErrorResponse>", True),
+        ('400 Bad Request: {"error": "invalid_grant"}', True),
+        ("400 Bad Request: <Error><Code>InvalidRequest</Code><Message>ExpiredToken</Message></Error>", False),
+    ],
+)
 def test_an_error_that_lasts_is_one_of_the_configuration(status: str, is_refused: bool) -> None:
     error = explained(_URL, "list its files", RuntimeError(f"status code: {status}"), 1, 0.0)
     assert isinstance(error, ConfigError)

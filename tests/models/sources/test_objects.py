@@ -90,13 +90,14 @@ def test_faults_that_pass_are_repeated(s3: S3, files: RemoteFiles, content: byte
 
 
 def test_a_server_that_hangs_is_given_up_and_asked_again(
-    s3: S3, content: bytes, monkeypatch: pytest.MonkeyPatch
+    s3: S3, files: RemoteFiles, content: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(objects._CLIENT, "read_timeout", "300ms")
-    files = RemoteFiles(url_of(s3.url))
     (file,) = (each for each in files.list() if each.size == _SIZE)
+    monkeypatch.setitem(objects._CLIENT, "read_timeout", "300ms")
     s3.proxy.plan = only("hang", 1)
-    assert fetched(files, file) == content
+    # A machine under load may take longer for an answer, too: then there are more attempts.
+    assert fetched(RemoteFiles(url_of(s3.url)), file) == content
+    assert len([served for served in s3.proxy.record.gets if served.path.endswith("model.onnx")]) > 1
 
 
 def test_throttling_that_does_not_end_is_reported(

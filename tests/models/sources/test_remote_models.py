@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,8 +22,10 @@ from isochrone.models.repository.digest import DigestMemory, digest
 from isochrone.models.repository.listings import Listings
 from isochrone.models.repository.repository import Repository
 from isochrone.models.sources import objects
+from isochrone.models.sources.cache import trees
 from isochrone.models.sources.cache.cache import ModelCache
 from isochrone.models.sources.checksums import CHECKSUMS
+from isochrone.models.sources.failures import CredentialsRefused
 from isochrone.models.sources.locations import parse_location
 from isochrone.models.sources.manifest import MANIFEST, manifest_of
 from isochrone.models.sources.retries import Patience
@@ -93,6 +97,20 @@ def test_errors_name_the_url(s3: S3, repository: Repository) -> None:
     with pytest.raises(ConfigError) as raised:
         repository.read("m")
     assert str(raised.value).startswith("s3://bucket/models/m/config.pbtxt")
+
+
+def test_a_disk_of_the_cache_that_fails_is_an_error_of_the_model(
+    s3: S3, repository: Repository, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(s3)
+
+    def full(source: object, target: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(source))
+
+    monkeypatch.setattr(trees.os, "link", full)
+    with pytest.raises(FetchFailed) as raised:
+        repository.read("m")
+    assert str(raised.value).startswith("s3://bucket/models/m: cannot be kept in the model cache: No space left")
 
 
 def test_an_ensemble_has_an_empty_version(s3: S3, repository: Repository) -> None:
@@ -173,6 +191,25 @@ def test_while_the_store_is_away_what_was_fetched_is_read_again(
         restarted.read("m", versions=(1,))
 
 
+def test_a_damaged_file_of_the_cache_is_not_loaded(
+    s3: S3, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(s3)
+    described = repository.read("m")
+    before = digests(described)
+    path = described.versions[3] / "model.py"
+    content = path.read_bytes()
+    path.chmod(0o600)
+    path.write_bytes(content[::-1])
+    monkeypatch.setattr(objects, "DOWNLOAD", Patience(0.2))
+    s3.proxy.plan = lambda served: "slow down" if served.path.endswith("model.py") else ""
+    with pytest.raises(FetchFailed, match=r"m/3/model\.py"):
+        Repository([parse_location(s3.url)], cache=ModelCache(tmp_path / "cache")).read("m")
+    s3.proxy.plan = lambda served: ""
+    restarted = Repository([parse_location(s3.url)], cache=ModelCache(tmp_path / "cache"))
+    assert digests(restarted.read("m")) == before
+
+
 def test_credentials_that_are_refused_leave_what_was_fetched(
     s3: S3, repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +220,20 @@ def test_credentials_that_are_refused_leave_what_was_fetched(
     assert restarted.scan() == scanned
     assert digests(restarted.read("m")) == before
     with pytest.raises(ConfigError, match="403"):
+        restarted.read("m", versions=(1,))
+
+
+def test_session_credentials_that_expired_leave_what_was_fetched(
+    s3: S3, repository: Repository, tmp_path: Path
+) -> None:
+    """S3 answers them with status 400."""
+    write(s3)
+    before, scanned = digests(repository.read("m")), repository.scan()
+    s3.proxy.plan = lambda served: "expired"
+    restarted = Repository([parse_location(s3.url)], cache=ModelCache(tmp_path / "cache"))
+    assert restarted.scan() == scanned
+    assert digests(restarted.read("m")) == before
+    with pytest.raises(CredentialsRefused, match="ExpiredToken"):
         restarted.read("m", versions=(1,))
 
 
@@ -199,6 +250,37 @@ def test_a_store_that_is_away_does_not_take_local_models_with_it(
     assert list(both.read("here").versions) == [1]
     with pytest.raises(IsochroneError, match="s3://bucket/models"):
         both.read("there")
+
+
+@pytest.mark.parametrize("stray", ["bad//model.py", "bad/1/../model.py", "bad/./model.py", "bad/1//"])
+def test_a_key_that_cannot_be_a_path_fails_its_own_model_alone(s3: S3, repository: Repository, stray: str) -> None:
+    write(s3, "good")
+    write(s3, "bad")
+    before = repository.scan()
+    s3.proxy.stray_keys = [f"models/{stray}"]
+    after = repository.scan()
+    assert after["good"] == before["good"]
+    assert stray in str(after["bad"].problem)
+    assert list(repository.read("good").versions) == [3]
+    with pytest.raises(ConfigError, match=re.escape(stray)):
+        repository.read("bad")
+    listing = Listings().of(parse_location(s3.url))
+    assert sorted(listing.models()) == ["bad", "good"]
+    assert listing.versions("good") == (1, 2, 3)
+    with pytest.raises(ConfigError, match=re.escape(stray)):
+        listing.versions("bad")
+
+
+def test_a_key_outside_models_that_cannot_be_a_path_is_named(s3: S3, repository: Repository, tmp_path: Path) -> None:
+    write(s3, "good")
+    s3.proxy.stray_keys = ["models//notes"]
+    with pytest.raises(ConfigError, match="models//"):
+        repository.scan()
+    assert list(repository.read("good").versions) == [3]
+    s3.proxy.stray_keys = []
+    before = repository.scan()
+    s3.proxy.stray_keys = ["models//notes"]
+    assert Repository([parse_location(s3.url)], cache=ModelCache(tmp_path / "cache")).scan() == before
 
 
 def test_a_store_that_is_away_is_waited_for_once(

@@ -57,7 +57,18 @@ def test_what_is_no_json_object_is_rejected(content: bytes) -> None:
 
 
 def test_keys_that_lead_out_of_a_directory_are_left_out() -> None:
-    paths = ["m/1/a", "../b", "m/../../c", "/etc/passwd", "m//d", "m/./e", "m/f\\g", "m/h\ni", "m/" + "j" * 256]
+    paths = [
+        "m/1/a",
+        "../b",
+        "m/../../c",
+        "/etc/passwd",
+        "m//d",
+        "m/./e",
+        "m/f\\g",
+        "m/h\ni",
+        "m/" + "j" * 256,
+        f"m/{'é' * 200}",
+    ]
     assert [file.path for file in usable(StoredFile(path, 1, "") for path in paths)] == ["m/1/a"]
 
 

@@ -18,12 +18,13 @@ from runner_bench import until
 from structlog.testing import capture_logs
 
 from isochrone.clock import now_ns
-from isochrone.errors import IsochroneError, ModelFailed
+from isochrone.errors import Internal, IsochroneError, ModelFailed
 from isochrone.models.repository.repository import Repository
 from isochrone.observe import logs
 from isochrone.observe.metrics import Exposition
 from isochrone.protocol.messages import Plan
 from isochrone.worker.catalog.catalog import Catalog
+from isochrone.worker.catalog.load_parameters import LoadParameters
 from isochrone.worker.catalog.states import UNAVAILABLE
 from isochrone.worker.response_cache import ResponseCache
 from isochrone.worker.service import WorkerService
@@ -287,6 +288,33 @@ def test_a_load_that_fails_is_logged_once_and_kept_for_the_index(tmp_path: Path)
     (line,) = [line for line in lines if line["log_level"] in ("error", "warning")]
     assert line["event"] == "model failed to load"
     assert "no such weights" in line["error"]
+
+
+@pytest.mark.parametrize("place", ["read", "recheck"])
+def test_an_unexpected_error_of_one_model_does_not_end_the_loads_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    for name in ("m", "n"):
+        write_model(tmp_path, name, times(1))
+
+    async def scenario(catalog: Catalog) -> None:
+        broken = catalog.repository if place == "read" else catalog._dependents
+        works = getattr(broken, place)
+
+        def fails(name: str, *rest: Any) -> Any:
+            if name == "m":
+                raise OSError(28, "No space left on device")
+            return works(name, *rest)
+
+        monkeypatch.setattr(broken, place, fails)
+        failed = await catalog.load_all({"m": LoadParameters(), "n": LoadParameters()})
+        assert list(failed) == ["m"]
+        assert isinstance(failed["m"], Internal)
+        assert "No space left on device" in str(failed["m"])
+        assert catalog.is_ready("n", "")
+        assert "No space left on device" in {name: reason for name, _, _, reason in catalog.index()}["m"]
+
+    run(tmp_path, scenario)
 
 
 def test_what_was_assumed_is_one_line_and_the_rest_for_who_asks(tmp_path: Path) -> None:

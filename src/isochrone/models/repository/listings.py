@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Protocol
 
 from isochrone.errors import IsochroneError, NotFound
-from isochrone.models.repository.names import is_model_name
-from isochrone.models.repository.remote import split_versions
+from isochrone.models.repository.remote import listed_by_model, split_versions
 from isochrone.models.repository.versions import find_versions
+from isochrone.models.sources.failures import StrayKey
 from isochrone.models.sources.files import StoredFile
 from isochrone.models.sources.locations import Location, RepositoryUrl
 from isochrone.models.sources.objects import RemoteFiles
@@ -80,7 +80,7 @@ class RemoteListing:
     def __init__(self, place: RepositoryUrl) -> None:
         self.place: Location = place
         self._remote = RemoteFiles(place)
-        self._listed: dict[str, list[StoredFile]] | None = None
+        self._listed: dict[str, list[StoredFile] | StrayKey] | None = None
         #: Kept, so that a store that is away is waited for once.
         self._failure: IsochroneError | None = None
 
@@ -92,12 +92,12 @@ class RemoteListing:
         return list(self._models())
 
     def versions(self, model: str) -> tuple[int, ...] | None:
-        files = self._models().get(model)
-        return None if files is None else tuple(sorted(split_versions(files, model)[1]))
+        files = self._files(model)
+        return tuple(sorted(split_versions(files, model)[1])) if files else None
 
     def read(self, model: str, name: str) -> bytes | None:
         path = f"{model}/{name}"
-        if not any(file.path == path for file in self._models().get(model, ())):
+        if not any(file.path == path for file in self._files(model)):
             return None
         try:
             return self._remote.read(path)
@@ -108,25 +108,25 @@ class RemoteListing:
         paths = {f"{model}/{version}/{name}" for name in names}
         # The model file of some backends is a folder.
         return any(
-            file.path in paths or any(file.path.startswith(f"{path}/") for path in paths)
-            for file in self._models().get(model, ())
+            file.path in paths or any(file.path.startswith(f"{path}/") for path in paths) for file in self._files(model)
         )
 
-    def _models(self) -> dict[str, list[StoredFile]]:
+    def _files(self, model: str) -> list[StoredFile]:
+        """Empty: there is no such model."""
+        files = self._models().get(model, [])
+        if isinstance(files, StrayKey):
+            raise files
+        return files
+
+    def _models(self) -> dict[str, list[StoredFile] | StrayKey]:
         if self._failure is not None:
             raise self._failure
         if self._listed is None:
             try:
-                files = self._remote.list()
+                self._listed = listed_by_model(self._remote, self._remote.list)
             except IsochroneError as error:
                 self._failure = error
                 raise
-            found: dict[str, list[StoredFile]] = {}
-            for file in files:
-                model, slash, _ = file.path.partition("/")
-                if slash and is_model_name(model):
-                    found.setdefault(model, []).append(file)
-            self._listed = found
         return self._listed
 
 

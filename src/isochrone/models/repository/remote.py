@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from isochrone.models.repository.versions import version_number
 from isochrone.models.sources.cache.cache import ModelCache
 from isochrone.models.sources.cache.trees import Tree
 from isochrone.models.sources.checksums import CHECKSUMS, parse_checksums, with_checksums
-from isochrone.models.sources.failures import CredentialsRefused
+from isochrone.models.sources.failures import CredentialsRefused, StrayKey
 from isochrone.models.sources.files import StoredFile
 from isochrone.models.sources.locations import RepositoryUrl
 from isochrone.models.sources.objects import RemoteFiles
@@ -51,14 +51,24 @@ class RemoteModels:
 
     def scan(self) -> dict[str, ModelEntry]:
         """Every model by name."""
-        by_model: dict[str, list[StoredFile]] = {}
-        files = self.files("")
-        self.is_empty = not files
-        for file in files:
-            model, slash, _ = file.path.partition("/")
-            if slash and is_model_name(model):
-                by_model.setdefault(model, []).append(file)
-        return {name: self._entry(name, files) for name, files in by_model.items()}
+        files: list[StoredFile] = []
+
+        def listed(model: str) -> list[StoredFile]:
+            found = self.files(model)
+            files.extend(found)
+            return found
+
+        found: Mapping[str, list[StoredFile] | StrayKey]
+        try:
+            found = listed_by_model(self._remote, listed)
+        except StrayKey as stray:
+            saved = self._cache.saved_listing(str(self.url), "")
+            if saved is None:
+                raise
+            log.warning("the repository cannot be listed; what was listed last is used", error=str(stray))
+            found = _by_model(saved)
+        self.is_empty = not files and not found
+        return {name: self._entry(name, each) for name, each in found.items()}
 
     def config(self, model: str, names: Iterable[str]) -> tuple[bytes, str] | None:
         """The first of these files in a model's folder, with its URL."""
@@ -154,11 +164,42 @@ class RemoteModels:
             yield self._cache.fetch(str(self.url), file, chunks, waiting, progress.add)
         raise FetchFailed(f"{self.url}/{file.path} is evicted as soon as it is fetched: raise --model-cache-bytes")
 
-    def _entry(self, model: str, files: Sequence[StoredFile]) -> ModelEntry:
+    def _entry(self, model: str, files: Sequence[StoredFile] | StrayKey) -> ModelEntry:
+        place = RepositoryUrl(self.url.scheme, self.url.host, f"{self.url.prefix}/{model}".lstrip("/"))
+        if isinstance(files, StrayKey):
+            return ModelEntry(model, place, (), "", {}, files)
         shared, by_version = split_versions(files, model)
         fingerprints = {version: _fingerprint(of_version) for version, of_version in by_version.items()}
-        place = RepositoryUrl(self.url.scheme, self.url.host, f"{self.url.prefix}/{model}".lstrip("/"))
         return ModelEntry(model, place, tuple(sorted(by_version)), _fingerprint(shared), fingerprints)
+
+
+def listed_by_model(
+    remote: RemoteFiles, files_of: Callable[[str], list[StoredFile]]
+) -> dict[str, list[StoredFile] | StrayKey]:
+    """The files of every model. A stray key fails its own model; raises ``StrayKey`` for one outside models.
+
+    ``files_of`` lists a model, or with "" all files.
+    """
+    try:
+        return {**_by_model(files_of(""))}
+    except StrayKey as stray:
+        log.warning("a key cannot be the path of a file; each model is listed by itself", error=str(stray))
+    found: dict[str, list[StoredFile] | StrayKey] = {}
+    for model in filter(is_model_name, remote.folders()):
+        try:
+            found[model] = files_of(model)
+        except StrayKey as stray:
+            found[model] = stray
+    return {model: files for model, files in found.items() if files}
+
+
+def _by_model(files: Iterable[StoredFile]) -> dict[str, list[StoredFile]]:
+    found: dict[str, list[StoredFile]] = {}
+    for file in files:
+        model, slash, _ = file.path.partition("/")
+        if slash and is_model_name(model):
+            found.setdefault(model, []).append(file)
+    return found
 
 
 def split_versions(files: Sequence[StoredFile], model: str) -> tuple[list[StoredFile], dict[int, list[StoredFile]]]:

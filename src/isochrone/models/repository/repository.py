@@ -183,12 +183,18 @@ class Repository:
                 # It is raised when the model is described.
                 return ()
 
-        tree = remote.fetch(name, files, choose, report)
+        place = f"{remote.url}/{name}"
+        try:
+            tree = remote.fetch(name, files, choose, report)
+        except OSError as error:
+            raise _not_kept(place, error) from None
         try:
             return replace(self._describe(name, tree.directory, config_json, None, versions), tree=tree)
+        except OSError as error:
+            raise _not_kept(place, error) from None
         except ConfigError as error:
             # People know the URL, not the directory of the cache.
-            local, place = str(tree.directory), f"{remote.url}/{name}"
+            local = str(tree.directory)
             error.where, error.args = error.where.replace(local, place), (str(error).replace(local, place),)
             if isinstance(error, NoVersion) and not split_versions(files, name)[1] and self.steps(name, config_json):
                 hint = f" ({empty_version(name)})"
@@ -328,6 +334,12 @@ def _no_version(
 def unknown_model(name: str) -> NotFound:
     """Clients match this message."""
     return NotFound(f"Request for unknown model: '{name}' is not found")
+
+
+def _not_kept(place: str, error: OSError) -> FetchFailed:
+    """The disk of the model cache failed: a full one, for example."""
+    file = f" ({error.filename})" if error.filename else ""
+    return FetchFailed(f"{place}: cannot be kept in the model cache: {error.strerror or error}{file}")
 
 
 def _model_directories(path: Path) -> list[tuple[str, Path]]:

@@ -73,6 +73,10 @@ class RangesIgnored(Unsupported):
     """A store answers a request for a range with status 200: its files can only be read as a whole."""
 
 
+class StrayKey(ConfigError):
+    """A key in the store cannot be the path of a file: it has an empty part, ".", ".." or a control character."""
+
+
 def reason_of(text: str) -> str:
     """The reason in the text of obstore's error, without its internal state, credentials and signatures."""
     reason, _, state = text.partition("\n\nDebug source")
@@ -107,6 +111,9 @@ def explained(url: RepositoryUrl, task: str, error: BaseException, failures: int
         reason += f" ({MANIFEST} is optional and read first)"
     if isinstance(error, FileNotFoundError):
         return NotFound(f"{url}: cannot {task}: no such object")
+    if type(error).__name__ == "InvalidPathError":
+        expected = "keys without empty parts, '.', '..' and control characters (remove the object, or add a manifest)"
+        return StrayKey("model repository", str(url), expected, reason)
     if is_refused(error) and is_lasting(error):
         return CredentialsRefused("model repository", str(url), f"permission to {task}", f"{reason}; {check}")
     if is_lasting(error):

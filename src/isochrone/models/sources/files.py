@@ -6,6 +6,8 @@ import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+_LONGEST_NAME = 255
+
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
@@ -46,5 +48,9 @@ def _slashes(path: str) -> list[int]:
 
 
 def _is_plain(path: str) -> bool:
-    parts = path.split("/")
-    return path.isprintable() and not any(part in ("", ".", "..") or "\\" in part or len(part) > 255 for part in parts)
+    if not path.isprintable():
+        return False
+    # File systems limit a name by its bytes.
+    return not any(
+        part in ("", ".", "..") or "\\" in part or len(part.encode()) > _LONGEST_NAME for part in path.split("/")
+    )

@@ -59,7 +59,10 @@ class RemoteFiles:
         self._ignores_ranges = False
 
     def list(self, model: str = "") -> list[StoredFile]:
-        """All files, or those of one model's folder: by the manifest if there is one, else by the store's listing."""
+        """All files, or those of one model's folder: by the manifest if there is one, else by the store's listing.
+
+        Raises ``StrayKey`` if a key in the listing cannot be a path: then none of the keys are known.
+        """
         try:
             content = self.read(MANIFEST, _LIST)
         except NotFound:
@@ -70,6 +73,15 @@ class RemoteFiles:
             files = parse_manifest(content, f"{self.url}/{MANIFEST}")
             return [file for file in files if not model or file.path.startswith(f"{model}/")]
         return self._repeat(lambda: usable(self._listed(model)), _LIST, LISTING)
+
+    def folders(self) -> tuple[str, ...]:
+        """The names of the folders at the root, of a store that has a listing."""
+
+        def listed() -> tuple[str, ...]:
+            found = _obstore(self.url).list_with_delimiter(self._opened())
+            return tuple(sorted(found["common_prefixes"]))
+
+        return self._repeat(listed, _LIST, LISTING)
 
     def read(self, path: str, task: str = "") -> bytes:
         """A small file. Raises ``NotFound`` if it does not exist. ``task``: what errors say that it is read for."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 _FIRST_SECONDS = 0.2
 _LONGEST_SECONDS = 5.0
-#: A client's error is repeated only if the server says that it is busy.
-_CLIENT_ERROR = re.compile(r"status code: 4(?!08|29)[0-9]{2}")
+#: A client's error is repeated only if the server says that it is busy; S3 says with status 400 that it waited in vain.
+_CLIENT_ERROR = re.compile(r"status code: 4(?!08|29)[0-9]{2}(?!.*<Code>RequestTimeout</Code>)", re.DOTALL)
 #: In obstore's internal state: the answer to the first message of TLS is no TLS.
 _WITHOUT_TLS = "InvalidContentType"
 #: What no repetition changes: an http:// endpoint without permission, an https:// endpoint without TLS.
@@ -16,7 +16,13 @@ _LASTING = ("builder error", _WITHOUT_TLS)
 #: obstore's words for an answer to a range with status 200, from object stores and from web servers.
 _NOT_PARTIAL = ("non-partial response when range requested", "Range request not supported")
 _METADATA_SERVICES = ("169.254.169.254", "metadata.google.internal")
-_REFUSED = re.compile(r"status code: 40[13]\b")
+#: S3 and its token service answer expired and wrong session credentials with status 400 and one of these codes, token
+#: services by OAuth (RFC 6749, 5.2) with status 400 and invalid_grant.
+_REFUSED = re.compile(
+    r"status code: 40(?:[13]\b|0\b.*(?:<Code>(?:ExpiredToken(?:Exception)?|InvalidToken|TokenRefreshRequired"
+    r"|InvalidIdentityToken)</Code>|\binvalid_grant\b))",
+    re.DOTALL,
+)
 _REFUSED_TYPES = frozenset(("PermissionDeniedError", "UnauthenticatedError"))
 _LASTING_TYPES = frozenset(
     (

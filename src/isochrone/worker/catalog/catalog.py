@@ -163,6 +163,11 @@ class Catalog:
                         await self.load_alone(name, requested.get(name) or LoadParameters(), arrived)
             except IsochroneError as error:
                 failed[name] = error
+            except Exception as error:
+                # A defect in the load of one model must not end the worker, nor the loads of the others.
+                log.error("the load of a model ended with an unexpected error", model=name, exc_info=error)
+                failed[name] = _reportable(error)
+                self.note_failure(name, (), failed[name])
             if name in requested and self._known(name):
                 records.loaded_by_name(name, requested[name])
 
@@ -206,7 +211,7 @@ class Catalog:
             self._states.load_abandoned(name)
             raise
         except Exception as error:
-            known = error if isinstance(error, IsochroneError) else Internal(f"{type(error).__name__}: {error}")
+            known = _reportable(error)
             self.note_failure(name, tuple(description.versions), known)
             raise known.within(_LOAD_FAILED.format(name)) from error
         if self._closing:
@@ -240,11 +245,12 @@ class Catalog:
 
         try:
             description = await in_thread(lambda: self.repository.read(name, config, files, versions, report))
-        except IsochroneError as error:
-            if not isinstance(error, NotFound):
-                self.note_failure(name, (), error)
-            context = _LOAD_FAILED if isinstance(error, NoVersion) else _NOT_FOUND_TO_LOAD
-            raise error.within(context.format(name)) from error
+        except Exception as error:
+            known = _reportable(error)
+            if not isinstance(known, NotFound):
+                self.note_failure(name, (), known)
+            context = _LOAD_FAILED if isinstance(known, NoVersion) else _NOT_FOUND_TO_LOAD
+            raise known.within(context.format(name)) from error
         finally:
             fetching.end()
         for sentence in description.assumed:
@@ -303,7 +309,7 @@ class Catalog:
             for served in made:
                 served.runner.release()
             if isinstance(error, Exception) and not isinstance(error, IsochroneError):
-                raise Internal(f"{type(error).__name__}: {error}") from error
+                raise _reportable(error) from error
             raise
         return made
 
@@ -419,6 +425,10 @@ class Catalog:
         self._served.clear()
         await self._drains.close(versions, seconds)
         await self._turns.close()
+
+
+def _reportable(error: Exception) -> IsochroneError:
+    return error if isinstance(error, IsochroneError) else Internal(f"{type(error).__name__}: {error}")
 
 
 def _discard(prepared: list[Prepared]) -> None:

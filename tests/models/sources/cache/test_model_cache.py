@@ -7,17 +7,21 @@ import hashlib
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from isochrone.errors import ConfigError, FetchFailed
+from isochrone.models.sources.cache import space
 from isochrone.models.sources.cache.cache import ModelCache
 from isochrone.models.sources.cache.layout import CacheLayout
 from isochrone.models.sources.cache.ranges import RANGE_BYTES
@@ -115,23 +119,106 @@ def test_wrong_bytes_are_found_by_the_md5_of_the_store(tmp_path: Path) -> None:
     assert ModelCache(tmp_path).fetch(_URL, file, Source(content).chunks) == hashlib.sha256(content).hexdigest()
 
 
-def test_a_failed_fetch_keeps_its_ranges(tmp_path: Path) -> None:
-    content = content_of(4 * RANGE_BYTES)
-    source, file = Source(content), stored(content)
+class FailsAfterTheFirst:
+    """A source whose other ranges fail as soon as the first is in the journal."""
 
-    def failing(start: int, end: int) -> Iterator[bytes]:
-        if start == 3 * RANGE_BYTES:
+    def __init__(self, source: Source, directory: Path) -> None:
+        self._source, self._downloads = source, directory / "downloads"
+
+    def chunks(self, start: int, end: int) -> Iterator[bytes]:
+        if start:
+            ends = time.monotonic() + 60
+            while not any(path.stat().st_size for path in self._downloads.glob("*.journal")):
+                assert time.monotonic() < ends
+                time.sleep(0.005)
             raise FetchFailed("the store is away")
-        yield from source.chunks(start, end)
+        yield from self._source.chunks(start, end)
 
+
+@pytest.mark.parametrize("is_stated", [True, False])
+def test_a_failed_fetch_keeps_its_ranges(tmp_path: Path, is_stated: bool) -> None:
+    content = content_of(4 * RANGE_BYTES)
+    source, file = Source(content), stored(content, is_stated=is_stated)
     cache = ModelCache(tmp_path)
     with pytest.raises(FetchFailed, match="away"):
-        cache.fetch(_URL, file, failing)
+        cache.fetch(_URL, file, FailsAfterTheFirst(source, tmp_path).chunks)
     (journal,) = (tmp_path / "downloads").glob("*.journal")
-    arrived = len(journal.read_bytes().splitlines()) * RANGE_BYTES
+    assert len(journal.read_bytes().splitlines()) == 1
     source.read = 0
-    cache.fetch(_URL, file, source.chunks)
-    assert source.read == len(content) - arrived
+    assert cache.fetch(_URL, file, source.chunks) == hashlib.sha256(content).hexdigest()
+    assert source.read == 3 * RANGE_BYTES
+
+
+def test_threads_that_run_end_before_their_files_are_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = content_of(2 * RANGE_BYTES)
+    closed = threading.Event()
+    started: list[threading.Thread] = []
+    states: list[bool] = []
+    start, close = threading.Thread.start, os.close
+
+    def only_one(thread: threading.Thread) -> None:
+        if thread.name == "fetching":
+            started.append(thread)
+            if len(started) > 1:
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    def closing(descriptor: int) -> None:
+        if started and os.readlink(f"/proc/self/fd/{descriptor}").endswith(".part"):
+            closed.set()
+        close(descriptor)
+
+    def slow(first: int, end: int) -> Iterator[bytes]:
+        # In vain, unless the file is closed under it.
+        states.append(closed.wait(0.5))
+        yield content[first:end]
+
+    monkeypatch.setattr(threading.Thread, "start", only_one)
+    monkeypatch.setattr(os, "close", closing)
+    with pytest.raises(FetchFailed, match="can't start new thread"):
+        ModelCache(tmp_path).fetch(_URL, stored(content), slow)
+    assert states == [False]
+    assert closed.is_set()
+
+
+class Disk:
+    """A small disk: what is free depends on what is in the cache."""
+
+    def __init__(self, directory: Path, size: int) -> None:
+        self._directory, self._size = directory, size
+
+    def usage(self, path: object) -> shutil._ntuple_diskusage:
+        files = [path.stat() for path in self._directory.rglob("*") if path.is_file()]
+        used = sum(min(status.st_size, status.st_blocks * 512) for status in files)
+        return shutil._ntuple_diskusage(self._size, used, self._size - used)
+
+
+def test_a_large_fetch_is_resumed_with_the_default_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    content = content_of(700_000)
+    file = stored(content)
+    monkeypatch.setattr(space.shutil, "disk_usage", Disk(tmp_path, 1_000_000).usage)
+
+    def away(start: int, end: int) -> Iterator[bytes]:
+        raise FetchFailed("the store is away")
+
+    for _ in range(2):
+        with pytest.raises(FetchFailed, match="away"):
+            ModelCache(tmp_path).fetch(_URL, file, away)
+    assert ModelCache(tmp_path).fetch(_URL, file, Source(content).chunks)
+
+
+def test_an_unfinished_file_without_blocks_does_not_raise_the_default_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of a process that died between the two."""
+    content = content_of(900_000)
+    file = stored(content)
+    monkeypatch.setattr(space.shutil, "disk_usage", Disk(tmp_path, 1_000_000).usage)
+    cache = ModelCache(tmp_path)
+    (tmp_path / "downloads" / f"{file.sha256}.part").touch()
+    os.truncate(tmp_path / "downloads" / f"{file.sha256}.part", len(content))
+    with pytest.raises(FetchFailed, match="its limit is 800000 bytes"):
+        cache.fetch(_URL, file, Source(content).chunks)
 
 
 def test_a_store_that_no_longer_has_ranges_is_read_as_a_whole(tmp_path: Path) -> None:
@@ -158,22 +245,83 @@ def test_a_store_that_no_longer_has_ranges_is_read_as_a_whole(tmp_path: Path) ->
 def test_a_range_that_the_disk_lost_is_fetched_again(tmp_path: Path) -> None:
     content = content_of(3 * RANGE_BYTES)
     source, file = Source(content), stored(content, is_stated=False)
-
-    def failing(start: int, end: int) -> Iterator[bytes]:
-        if start:
-            raise FetchFailed("the store is away")
-        yield from source.chunks(start, end)
-
     cache = ModelCache(tmp_path)
     with pytest.raises(FetchFailed):
-        cache.fetch(_URL, file, failing)
+        cache.fetch(_URL, file, FailsAfterTheFirst(source, tmp_path).chunks)
     (part,) = (tmp_path / "downloads").glob("*.part")
     (journal,) = (tmp_path / "downloads").glob("*.journal")
-    if journal.read_bytes():
-        with part.open("r+b") as unfinished:
-            unfinished.seek(100)
-            unfinished.write(b"lost in a power failure")
+    assert journal.read_bytes()
+    with part.open("r+b") as unfinished:
+        unfinished.seek(100)
+        unfinished.write(b"lost in a power failure")
+    source.read = 0
     assert cache.fetch(_URL, file, source.chunks) == hashlib.sha256(content).hexdigest()
+    assert source.read == len(content), "the range is not trusted"
+
+
+def damaged(content: bytes) -> bytes:
+    return content[:50] + bytes([content[50] ^ 1]) + content[51:]
+
+
+@pytest.mark.parametrize("damage", [damaged, lambda content: content[:-1]], ids=["byte", "truncated"])
+@pytest.mark.parametrize("is_stated", [True, False])
+def test_a_damaged_file_is_fetched_again_after_a_restart(
+    tmp_path: Path, damage: Callable[[bytes], bytes], is_stated: bool
+) -> None:
+    content = content_of(100)
+    file, source = stored(content, is_stated=is_stated), Source(content)
+    ModelCache(tmp_path).fetch(_URL, file, source.chunks)
+    (blob,) = (path for path in (tmp_path / "blobs").rglob("*") if path.is_file())
+    write_over(blob, damage(content))
+    restarted = ModelCache(tmp_path)
+    assert not restarted.holds(_URL, file)
+    assert restarted.fetch(_URL, file, source.chunks) == hashlib.sha256(content).hexdigest()
+    assert blob.read_bytes() == content
+    assert source.read == 200
+
+
+def test_a_file_that_was_written_is_fetched_again_by_the_same_process(tmp_path: Path) -> None:
+    content = content_of(100)
+    cache = ModelCache(tmp_path)
+    path = put(cache, content).directory / "1" / "model.onnx"
+    write_over(path, damaged(content), keep_time=False)
+    assert not cache.holds(_URL, stored(content))
+    put(cache, content)
+    assert path.read_bytes() == content
+
+
+def test_a_directory_with_a_damaged_file_is_repaired_while_it_is_in_use(tmp_path: Path) -> None:
+    content, sha256 = content_of(100), hashlib.sha256(content_of(100)).hexdigest()
+    used = put(ModelCache(tmp_path), content)
+    path = used.directory / "1" / "model.onnx"
+    write_over(path, damaged(content))
+    restarted = ModelCache(tmp_path)
+    assert not restarted.holds(_URL, stored(content))
+    restarted.fetch(_URL, stored(content), Source(content).chunks)
+    assert restarted.find_tree("m", {"1/model.onnx": sha256}, ()) is None
+    assert put(restarted, content).directory == used.directory
+    assert path.read_bytes() == content
+    assert restarted.find_tree("m", {"1/model.onnx": sha256}, ()) is not None
+
+
+def test_the_same_bytes_under_another_name_replace_a_damaged_file(tmp_path: Path) -> None:
+    content = content_of(100)
+    ModelCache(tmp_path).fetch(_URL, stored(content), Source(content).chunks)
+    (blob,) = (path for path in (tmp_path / "blobs").rglob("*") if path.is_file())
+    write_over(blob, damaged(content))
+    other = StoredFile("m/2/model.onnx", 100, "other")
+    ModelCache(tmp_path).fetch(_URL, other, Source(content).chunks)
+    assert blob.read_bytes() == content
+
+
+def write_over(path: Path, content: bytes, *, keep_time: bool = True) -> None:
+    """As a disk that loses bytes does."""
+    modified = path.stat().st_mtime_ns
+    path.chmod(0o600)
+    path.write_bytes(content)
+    path.chmod(0o400)
+    modified += 0 if keep_time else 1_000_000_000
+    os.utime(path, ns=(modified, modified))
 
 
 def test_the_least_recently_used_goes_and_the_limit_holds(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Fetched files of one machine, shared by its processes.
 
 ``cache`` is the entry: it fetches a file once (``download``), and puts the files of a model into a directory (a tree)
-that stays as long as a process holds its lock. ``ranges`` and ``eviction`` decide, ``locks`` wraps flock(2).
+that stays as long as a process holds its lock. ``blobs`` checks what was kept. ``space`` evicts, ``sweep``
+removes leftovers. ``ranges``, ``eviction`` and ``ownership`` decide, ``locks`` wraps flock(2).
 
     blobs/ab/abcd…         a file by its SHA-256; read-only
     objects/KEY            the SHA-256 of one state of one object

@@ -1,7 +1,7 @@
 """The model cache of a machine: fetches a file once, however many processes need it, and keeps it by its SHA-256.
 
 Every file is verified before it has its name: by its stated SHA-256, else by the MD5 that its store states, else by its
-size alone. A file with wrong bytes is fetched a second time, then the load fails.
+size alone. A file with wrong bytes is fetched a second time, then the load fails. ``blobs`` checks what was kept.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import shutil
+import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -17,10 +18,12 @@ import msgspec
 import structlog
 
 from isochrone.errors import ConfigError, FetchFailed, IsochroneError
+from isochrone.models.sources.cache.blobs import Blobs
 from isochrone.models.sources.cache.download import Chunks, Download
 from isochrone.models.sources.cache.layout import CacheLayout
 from isochrone.models.sources.cache.locks import exclusive
 from isochrone.models.sources.cache.space import CacheSpace
+from isochrone.models.sources.cache.sweep import SavedListing, sweep
 from isochrone.models.sources.cache.trees import Tree, TreeBuilder, find_tree
 from isochrone.models.sources.checksums import CHECKSUMS
 from isochrone.models.sources.files import StoredFile
@@ -36,6 +39,7 @@ class ModelCache:
     def __init__(self, directory: Path, limit: int | None = None) -> None:
         self._layout = CacheLayout(directory)
         self._space = CacheSpace(self._layout, limit)
+        self._blobs = Blobs(self._layout)
 
     def tree(self, name: str) -> TreeBuilder:
         """A directory to fill with fetched files; ``name`` is the last part of its path."""
@@ -53,23 +57,16 @@ class ModelCache:
             return None
 
     def holds(self, repository: str, file: StoredFile) -> str:
-        """The SHA-256 of a file that is here; "": it is not."""
-        sha256 = file.sha256
-        if not sha256:
-            try:
-                sha256 = self._layout.object(file.key(repository)).read_text()
-            except FileNotFoundError:
-                return ""
-        try:
-            return sha256 if self._layout.blob(sha256).stat().st_size == file.size else ""
-        except FileNotFoundError:
-            return ""
+        """The SHA-256 of a file that is here and undamaged; "": it is not. Its first call for a file reads it."""
+        sha256 = file.sha256 or self._layout.recorded(file.key(repository))
+        return sha256 if sha256 and self._blobs.has(sha256, file.size) else ""
 
     def make_room(self, repository: str, files: Iterable[StoredFile]) -> None:
         """Evict for all of these files that are not here: either all of them fit, or nothing is evicted in vain."""
         sizes = {_download(repository, file): file.size for file in files if not self.holds(repository, file)}
         if sizes:
             with self._layout.locked():
+                sweep(self._layout)
                 self._space.make_room(sizes)
 
     def fetch(
@@ -110,7 +107,7 @@ class ModelCache:
             sha256, md5 = download.digests(with_md5=bool(file.md5) and not file.sha256)
             problem = _problem(file, where, sha256, md5)
             if problem is None:
-                self._keep(key, sha256, is_stated=bool(file.sha256))
+                self._keep(key, sha256, file)
                 return sha256
             with self._layout.locked():
                 download.discard()
@@ -119,8 +116,10 @@ class ModelCache:
         assert problem is not None
         raise problem
 
-    def _keep(self, key: str, sha256: str, *, is_stated: bool) -> None:
+    def _keep(self, key: str, sha256: str, file: StoredFile) -> None:
         part, blob = self._layout.part(key), self._layout.blob(sha256)
+        # Without the lock, since it may read the file: a damaged one must go.
+        self._blobs.has(sha256, file.size)
         with self._layout.locked():
             blob.parent.mkdir(mode=0o700, exist_ok=True)
             if blob.exists():
@@ -130,8 +129,9 @@ class ModelCache:
                 part.chmod(0o400)
                 os.utime(part)
                 part.rename(blob)
+                self._blobs.fetched(sha256)
             self._layout.journal(key).unlink(missing_ok=True)
-            if not is_stated:
+            if not file.sha256:
                 _write(self._layout.object(key), sha256.encode())
 
     def _unwritable(self, error: OSError, file: StoredFile) -> IsochroneError:
@@ -147,15 +147,22 @@ class ModelCache:
     # Listings, for the time in which a store is away.
 
     def save_listing(self, repository: str, folder: str, files: Sequence[StoredFile]) -> None:
+        """Keep the files of a model, or with folder "" of the repository."""
+        path = self._layout.listing(_key(repository, folder))
         try:
-            _write(self._layout.listing(_key(repository, folder)), msgspec.json.encode(files))
+            with self._layout.locked():
+                if files or not folder:
+                    _write(path, msgspec.json.encode(SavedListing(repository, list(files))))
+                else:
+                    # Anybody can ask for any name.
+                    path.unlink(missing_ok=True)
         except OSError as error:
             log.warning("a listing could not be kept", repository=repository, error=str(error))
 
     def saved_listing(self, repository: str, folder: str) -> list[StoredFile] | None:
         try:
             content = self._layout.listing(_key(repository, folder)).read_bytes()
-            return msgspec.json.decode(content, type=list[StoredFile])
+            return msgspec.json.decode(content, type=SavedListing).files
         except (OSError, msgspec.DecodeError):
             return None
 
@@ -171,7 +178,8 @@ def _key(repository: str, folder: str) -> str:
 
 def _write(path: Path, content: bytes) -> None:
     """Atomic: other processes read it."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    # Not by the process's id: those of two pods may be equal.
+    unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     unfinished.write_bytes(content)
     unfinished.replace(path)
 

@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from isochrone.errors import FetchFailed
 from isochrone.models.sources.cache.ranges import end_of, journal_line, missing_ranges, read_journal
 from isochrone.models.sources.failures import RangesIgnored
 
@@ -106,20 +107,32 @@ class _Fetch:
     def run(self) -> None:
         # Daemons: a worker that stops does not wait for them.
         threads = [threading.Thread(target=self._work, name="fetching", daemon=True) for _ in range(self._count)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        started: list[threading.Thread] = []
+        try:
+            for thread in threads:
+                thread.start()
+                started.append(thread)
+        except RuntimeError as error:
+            # The system has no more threads. Those that run must end before the caller closes their files.
+            self._fail(FetchFailed(f"cannot start a thread for a fetch: {error}"))
+        except BaseException as error:
+            self._fail(error)
+        finally:
+            for thread in started:
+                thread.join()
         if self._failure is not None:
             raise self._failure
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            self._failure = self._failure or error
 
     def _work(self) -> None:
         try:
             while (found := self._next()) is not None:
                 self._fetch(*found)
         except BaseException as error:
-            with self._lock:
-                self._failure = self._failure or error
+            self._fail(error)
 
     def _next(self) -> tuple[int, int] | None:
         with self._lock:

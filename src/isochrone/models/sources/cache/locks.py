@@ -51,6 +51,23 @@ def is_held(path: Path) -> bool:
     return False
 
 
+def remove_unheld(path: Path) -> None:
+    """Remove a lock file that no process holds. Those that are about to lock it notice (``_lock``)."""
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Held until it is gone: otherwise another process may lock it in between. That one may have replaced it.
+        if os.stat(path).st_ino == os.fstat(descriptor).st_ino:
+            os.unlink(path)
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    finally:
+        os.close(descriptor)
+
+
 class SharedLock:
     """A shared lock on a file that nobody holds alone for long.
 

@@ -39,6 +39,7 @@ class TreeBuilder:
         self._layout = layout
         self._name = name
         self._content: list[str] = []
+        self._files: list[str] = []
         staging = layout.staging()
         self._staging, self._staging_lock = layout.tree(staging), layout.tree_lock(staging)
         with layout.locked():
@@ -70,6 +71,7 @@ class TreeBuilder:
                 expected = "a file system with hard links (choose a directory with --model-cache)"
                 raise ConfigError("model cache", str(self._layout.root), expected, str(error)) from None
         self._content.append(f"{path}\n{sha256}")
+        self._files.append(path)
         return True
 
     def add_folder(self, path: str) -> None:
@@ -79,16 +81,40 @@ class TreeBuilder:
     def finish(self) -> Tree:
         key = _key(self._name, self._content)
         with self._layout.locked():
-            if not self._layout.tree(key).is_dir():
+            if self._layout.tree(key).is_dir():
+                self._repair(self._layout.tree(key) / self._name)
+            else:
                 os.rename(self._staging, self._layout.tree(key))
             return _used(self._layout, key, self._name)
 
+    def _repair(self, finished: Path) -> None:
+        """Replace links to files that were damaged and fetched again. Processes that use the tree keep its path."""
+        for path in self._files:
+            if _inode(finished / path) != _inode(self.directory / path):
+                (finished / path).parent.mkdir(parents=True, exist_ok=True)
+                os.replace(self.directory / path, finished / path)
+
 
 def find_tree(layout: CacheLayout, name: str, files: Mapping[str, str], folders: Iterable[str]) -> Tree | None:
-    """The finished directory with these files (path → SHA-256) and folders, if there is one."""
+    """The finished directory with these files (path → SHA-256) and folders, if there is one.
+
+    One whose links are not to the present blobs does not count: a blob was damaged and fetched again.
+    """
     key = _key(name, [*(f"{path}\n{sha256}" for path, sha256 in files.items()), *(f"{path}\n" for path in folders)])
     with layout.locked():
-        return _used(layout, key, name) if layout.tree(key).is_dir() else None
+        directory = layout.tree(key)
+        is_whole = directory.is_dir() and all(
+            _inode(directory / name / path) == _inode(layout.blob(sha256)) != 0 for path, sha256 in files.items()
+        )
+        return _used(layout, key, name) if is_whole else None
+
+
+def _inode(path: Path) -> int:
+    """0: there is none."""
+    try:
+        return os.lstat(path).st_ino
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
 
 
 def _key(name: str, content: Iterable[str]) -> str:
