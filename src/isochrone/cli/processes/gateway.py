@@ -13,7 +13,7 @@ import uvloop
 
 from isochrone.cli.processes.gateway_membership import GatewayMembership
 from isochrone.cli.processes.wire_limits import parse_limits
-from isochrone.errors import ConfigError, IsochroneError
+from isochrone.errors import FlagError, IsochroneError
 from isochrone.gateway.monitoring.discovery import read_upstreams
 from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.policies import NAMES
@@ -114,13 +114,13 @@ def gateway(
     try:
         host, _, port = listen.rpartition(":")
         if not port.isdigit() or int(port) > 65535:
-            raise ConfigError("--listen", "port", "host:port", repr(listen))
+            raise FlagError("--listen", "HOST:PORT", repr(listen))
         if not (upstream or upstream_dns or upstream_file or store):
             raise StartFailed("no upstream; name one: isochrone gateway --upstream host:port")
         if store and (upstream or upstream_dns or upstream_file or rules or policy):
             raise StartFailed("--store brings upstreams and rules; --upstream, --rules and --policy do not go with it")
         if policy is not None and policy not in NAMES:
-            raise ConfigError("--policy", "name", f"one of {', '.join(NAMES)}", repr(policy))
+            raise FlagError("--policy", f"one of {', '.join(NAMES)}", repr(policy))
         if bool(tls_cert) != bool(tls_key):
             raise StartFailed("--tls-cert and --tls-key go together")
         for path in upstream_file or []:
