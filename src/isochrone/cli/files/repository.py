@@ -42,7 +42,10 @@ def index(
     directory: Annotated[Path, typer.Argument(metavar="DIR", help="A model repository on disk.", show_default=False)],
     as_json: JsonOption = False,
 ) -> None:
-    """Write the manifest of a repository: its files, their sizes, their SHA-256."""
+    """Write the manifest of a repository.
+
+    It has the size and SHA-256 of every file.
+    """
     path = directory / MANIFEST
     try:
         if not directory.is_dir() or is_model(directory):

@@ -110,7 +110,8 @@ def gateway(
     tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
 ) -> None:
-    """Route requests to workers: each goes to the one that answers it soonest, or is rejected if none can."""
+    """Route requests to workers. By default each goes to the least busy of those that answer about as soon as the
+    fastest; a request that no worker can answer within its deadline is rejected."""
     try:
         host, _, port = listen.rpartition(":")
         if not port.isdigit() or int(port) > 65535:

@@ -22,7 +22,7 @@ Examples:
   isochrone render kubernetes fleet.yaml --out manifests
   isochrone render kubernetes fleet.yaml --format engine | kubectl apply -f -
   isochrone render kubernetes fleet.yaml --format helm --out chart
-  isochrone render kubernetes fleet.yaml --format kustomize --out deploy
+  isochrone render kubernetes fleet.yaml --format kustomize --out overlays
   isochrone render kubernetes fleet.yaml --format kserve
 
 The store must be etcd. Nothing is sent to a cluster. Without --out, the documents are printed. A file of an earlier
@@ -48,7 +48,10 @@ def kubernetes(
         False
     ),
 ) -> None:
-    """Write the Kubernetes objects of a fleet: pods, services, quotas, network policies, autoscalers."""
+    """Write the Kubernetes objects of a fleet.
+
+    These are pods, services, quotas, network policies, autoscalers.
+    """
     try:
         chosen = _chosen(form)
         if out is None and chosen in DIRECTORIES:
