@@ -25,7 +25,7 @@ _SERVICE_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
 
 
 def problems(fleet: Fleet) -> list[Problem]:
-    """All reasons why the fleet cannot be rendered."""
+    """All reasons why the fleet cannot run in a cluster."""
     rules = (_of_store, _of_names, _of_pools, _of_files, section_problems, _of_volumes)
     return [problem for rule in rules for problem in rule(fleet)]
 
@@ -36,10 +36,17 @@ def _of_store(fleet: Fleet) -> Iterator[Problem]:
         yield Problem(("store", "url"), expected, repr(split_password(fleet.store.url)[0]))
         return
     try:
-        endpoints = read_address(split_password(fleet.store.url)[0]).endpoints
+        read_address(split_password(fleet.store.url)[0])
     except ConfigError as error:
         yield Problem(("store", "url"), error.expected, error.given)
-        return
+
+
+def loopback_stores(fleet: Fleet) -> Iterator[Problem]:
+    """Stores that pods of a real cluster cannot reach, for a fleet whose URL is valid.
+
+    Only for what is rendered: the engine itself also runs in clusters whose nodes are this machine.
+    """
+    endpoints = read_address(split_password(fleet.store.url)[0]).endpoints
     for host in (urlsplit(endpoint).hostname or "" for endpoint in endpoints):
         if _is_loopback(host):
             expected = (

@@ -11,7 +11,7 @@ from isochrone.engines.kubernetes.packaging.helm import NAMESPACE, helm_files
 from isochrone.engines.kubernetes.packaging.kustomize import kustomize_files
 from isochrone.engines.kubernetes.packaging.manifests import manifest_files
 from isochrone.engines.kubernetes.packaging.yaml_text import yaml_text
-from isochrone.engines.kubernetes.problems import problems
+from isochrone.engines.kubernetes.problems import loopback_stores, problems
 from isochrone.engines.kubernetes.render.fleet_objects import parts
 from isochrone.engines.kubernetes.variants.engine import engine_parts
 from isochrone.engines.kubernetes.variants.kserve import serving_runtimes
@@ -33,7 +33,10 @@ def rendered(text: str, where: str, form: Format = "manifests") -> dict[str, str
     found = list(examined.problems)
     # A runtime of KServe has no fleet, and needs no store.
     if examined.fleet is not None and form != "kserve":
-        more = (each for each in problems(examined.fleet) if each not in found)
+        of_cluster = problems(examined.fleet)
+        if all(each.path[0] != "store" for each in of_cluster):
+            of_cluster += loopback_stores(examined.fleet)
+        more = (each for each in of_cluster if each not in found)
         found += [each for each in more if not examined.is_about_mistakes(each)]
     if found or examined.fleet is None:
         raise settings_error(found, where, examined.lines)
