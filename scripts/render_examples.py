@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from isochrone.cli.render.writing import write_files
-from isochrone.control.fleet.reading.parsing import load_fleet
 from isochrone.engines.kubernetes.rendering import Format, rendered
 
 #: Directory in deploy/ → the fleet and the format that it shows.
@@ -32,7 +31,7 @@ def examples(deploy: Path) -> Iterator[tuple[Path, dict[str, str]]]:
     """Each example's directory, with its files."""
     for directory, (fleet, form) in EXAMPLES.items():
         path = deploy / "fleets" / f"{fleet}.yaml"
-        yield deploy / directory, rendered(load_fleet(path), path.read_text(encoding="utf-8"), str(path), None, form)
+        yield deploy / directory, rendered(path.read_text(encoding="utf-8"), str(path), form)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ and no class.
     IsochroneError
     ├── InvalidArgument          400  INVALID_ARGUMENT     an invalid request or file
     │   ├── ConfigError          400  INVALID_ARGUMENT     a configuration file: names file, key, expected, given
+    │   │   ├── FlagError        400  INVALID_ARGUMENT     an option of a command line: names flag, expected, given
     │   │   └── NoVersion        400  INVALID_ARGUMENT     a version policy that selects no version
     │   └── MalformedRequest     400  INVALID_ARGUMENT     bytes that do not parse
     ├── AlreadyExists            400  ALREADY_EXISTS
@@ -102,6 +103,14 @@ class ConfigError(InvalidArgument):
     def __init__(self, where: str, key: str, expected: str, given: str) -> None:
         self.where, self.key, self.expected, self.given = where, key, expected, given
         super().__init__(f"{where}: {key}: expected {expected}, given {given}")
+
+
+class FlagError(ConfigError):
+    """An error in an option of a command line: ``where`` is the flag, and there is no key inside it."""
+
+    def __init__(self, flag: str, expected: str, given: str) -> None:
+        super().__init__(flag, "", expected, given)
+        self.args = (f"{flag}: expected {expected}, given {given}",)
 
 
 class NoVersion(ConfigError):

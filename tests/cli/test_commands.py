@@ -35,12 +35,13 @@ def test_a_command_that_is_not_there_suggests_one_that_is() -> None:
 @pytest.mark.parametrize(
     ("words", "error"),
     [
-        (["--engine", "abacus"], "--engine: name: expected one of local, ray, kubernetes, given 'abacus'"),
-        (["--address", "h:1"], "--address: engine: expected --engine ray with it, given --engine local"),
+        (["--engine", "abacus"], "--engine: expected one of local, ray, kubernetes, given 'abacus'"),
+        (["--address", "h:1"], "--address: expected --engine ray with it, given --engine local"),
         (
             ["--engine", "ray", "--address", "h"],
-            "--address: address: expected HOST:PORT, ray://HOST:PORT or auto, given 'h'",
+            "--address: expected HOST:PORT, ray://HOST:PORT or auto, given 'h'",
         ),
+        (["--engine", "kubernetes", "--kubeconfig", "/nope"], "--kubeconfig: /nope: no such file"),
     ],
 )
 def test_up_refuses_an_engine_that_is_not_there(
@@ -52,6 +53,37 @@ def test_up_refuses_an_engine_that_is_not_there(
     assert result.output == f"isochrone up: {error}\n"
     # Nothing is written for a fleet that cannot start.
     assert list(tmp_path.iterdir()) == []
+
+
+_KUBECONFIG = "clusters: [{name: a}]\ncontexts: [{name: a}]\ncurrent-context: a\n"
+
+
+def test_up_in_a_cluster_needs_a_file_and_writes_nothing_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubeconfig = tmp_path / "config"
+    kubeconfig.write_text(_KUBECONFIG)
+    directory = tmp_path / "here"
+    directory.mkdir()
+    monkeypatch.chdir(directory)
+    options = ["up", "--engine", "kubernetes", "--kubeconfig", str(kubeconfig)]
+    result = CliRunner().invoke(app, options)
+    assert result.exit_code == 1
+    assert result.output == (
+        "isochrone up: --engine kubernetes: name a FLEET.yaml whose store is etcd; "
+        "the bundled fleet has a SQLite file, which pods cannot share\n"
+    )
+    assert list(directory.iterdir()) == []
+
+
+def test_up_in_a_cluster_rejects_a_store_in_a_file_before_it_is_made(tmp_path: Path) -> None:
+    kubeconfig, fleet = tmp_path / "config", tmp_path / "fleet.yaml"
+    kubeconfig.write_text(_KUBECONFIG)
+    fleet.write_text("name: demo\n")
+    result = CliRunner().invoke(app, ["up", str(fleet), "--engine", "kubernetes", "--kubeconfig", str(kubeconfig)])
+    assert result.exit_code == 1
+    assert f"isochrone up: {fleet}:1: store.url: expected etcd:http://HOST:2379" in result.output
+    assert {path.name for path in tmp_path.iterdir()} == {"config", "fleet.yaml"}
 
 
 @pytest.mark.parametrize(

@@ -74,7 +74,7 @@ def test_policies_seeds_and_seconds_can_be_given(small: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        (["nowhere.yaml"], "nowhere.yaml: file: expected a readable YAML file"),
+        (["nowhere.yaml"], "nowhere.yaml: No such file or directory; expected a readable YAML file"),
         (["SMALL", "--policy", "best"], "--policy: best: expected one of the known policies round_robin"),
         (["SMALL", "--plot", "/nowhere/x.png"], "--plot: /nowhere/x.png: expected a file that can be written"),
         (["SMALL", "--plot", "x.word"], "x.word"),

@@ -85,7 +85,7 @@ def test_only_one_supervisor_has_a_state(tmp_path: Path) -> None:
 
 def test_a_state_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    message = "--state: directory: expected a writable one"
+    message = "--state: expected a directory that can be written"
     with pytest.raises(ConfigError, match=message), single_supervisor(tmp_path / "file" / "s"):
         pass
     with pytest.raises(ConfigError, match=message):
@@ -179,7 +179,8 @@ def test_the_engine_of_a_fleet_that_runs_stays(tmp_path: Path, applies: bool) ->
             (keys.gateway("gw"), encode(gateway), "gw"),
         ):
             await store.transact((), (Put(key, record),))
-            message = rf"--engine: name: expected ray, which runs {names} of this fleet .*--engine ray'\), given local"
+            again = "--engine ray'; if that is gone, start it again, and then stop it"
+            message = rf"--engine: expected ray, which runs {names} of this fleet .*{again}\), given local"
             with pytest.raises(ConfigError, match=message):
                 await record_of(store, later)
             assert View(keys, (await store.list(keys.prefix)).entries).fleet == first

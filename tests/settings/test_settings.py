@@ -81,7 +81,7 @@ def test_errors_are_in_the_order_of_the_file() -> None:
 def test_json_has_no_lines_and_no_duplicate_keys() -> None:
     assert errors_of('{"shapes": []}', "a.json") == ["a.json: shapes: expected at least 1, given none"]
     (error,) = errors_of('{"shapes": [], "shapes": []}', "a.json")
-    assert error == "a.json: file: expected valid JSON, given the key 'shapes' for a second time"
+    assert error == "a.json: not valid JSON: the key 'shapes' for a second time"
 
 
 @given(st.text(max_size=40), st.sampled_from(["a.yaml", "a.json"]))

@@ -53,6 +53,26 @@ def test_a_wrong_endpoint_is_named(url: str) -> None:
         read_address(url)
 
 
+def test_a_certificate_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    async def error_of(query: str) -> str:
+        store = open_store(f"etcd:https://127.0.0.1:1?{query}")
+        try:
+            with pytest.raises(ConfigError) as raised:
+                await store.list("")
+        finally:
+            await store.close()
+        return str(raised.value)
+
+    none, text = tmp_path / "none.pem", tmp_path / "text.pem"
+    text.write_text("no certificate")
+    for option in ("ca", "cert", "key"):
+        expected = f"store: url: expected a file that can be read after {option}=, given {none} (No such file"
+        assert asyncio.run(error_of(f"{option}={none}")).startswith(expected)
+    for option in ("ca", "cert"):
+        expected = f"store: url: expected PEM files of certificates after ca=, cert= and key=, given {text} ("
+        assert asyncio.run(error_of(f"{option}={text}")).startswith(expected)
+
+
 def test_a_wrong_option_is_named_and_a_password_is_not() -> None:
     with pytest.raises(ConfigError, match=r"options ca, cert, key after the .*, given password"):
         read_address("etcd:http://h?password=1")

@@ -52,9 +52,6 @@ class PageFleet:
                 check_installable(command)
             case ["ray", "start"]:
                 self._ray = self._stack.enter_context(RayNodes(loopback_places(1)))
-            case ["ray", "stop"]:
-                # The fleet stops first, as a user would stop it.
-                self._stop()
             case ["isochrone", "up"]:
                 self._start(words[2:])
             case ["isochrone", "serve"]:
@@ -99,7 +96,7 @@ class PageFleet:
 
     def _start(self, words: list[str]) -> None:
         """Start a new fleet, after stopping the one before."""
-        self._stop()
+        self.stop()
         self._ups += 1
         directory = self._directory / str(self._ups)
         self._port = free_port()
@@ -112,7 +109,8 @@ class PageFleet:
         self._up.commands()
         self._gateway = self.status()["gateways"][0]["address"]
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """As Ctrl-C does."""
         if self._up is not None:
             self._up.process.send_signal(signal.SIGINT)
             assert self._up.process.wait(SECONDS) == 0, self._up.log.read_text()
@@ -195,3 +193,4 @@ def test_the_commands_of_a_page(page: str, fleet: PageFleet) -> None:
     for shown_on, script in blocks("python"):
         if shown_on.name == page and "x-isochrone-epoch" in script:
             assert re.match(r"epoch \d+ \[", fleet.run_script(script))
+    fleet.stop()

@@ -17,7 +17,7 @@ from isochrone.cli.help_types import with_plain_types
 
 #: Name → module and summary, in the order of the help. A new command is one line here.
 COMMANDS = {
-    "up": ("isochrone.cli.fleet.changing.up", "Start a whole fleet on this machine and keep it running."),
+    "up": ("isochrone.cli.fleet.changing.up", "Start a whole fleet, here, on Ray or on Kubernetes; keep it running."),
     "init": ("isochrone.cli.files.init", "Write a first fleet.yaml for the models in a directory."),
     "validate": ("isochrone.cli.files.validate", "Check a fleet.yaml or a model repository; show every error."),
     "repository": (
@@ -31,7 +31,7 @@ COMMANDS = {
     ),
     "gateway": (
         "isochrone.cli.processes.gateway",
-        "Route requests to workers: each goes to the one that answers soonest.",
+        "Route requests to workers, by load and deadline.",
     ),
     "control": ("isochrone.cli.processes.control", "Run one controller of a fleet."),
     "apply": ("isochrone.cli.fleet.changing.apply", "Apply a fleet file; shows the plan first."),

@@ -30,7 +30,7 @@ from isochrone.control.requests.fleet import apply_fleet
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.records import BY_ADDRESS, KUBERNETES, LOCAL, FleetRecord, encode
 from isochrone.control.state.view import View
-from isochrone.errors import AlreadyExists, ConfigError, Unavailable
+from isochrone.errors import AlreadyExists, FlagError, Unavailable
 from isochrone.settings.problems import SettingsError, settings_error
 from isochrone.store.base import Put, Store
 from isochrone.store.etcd.address import PASSWORD_VARIABLE, split_password
@@ -91,7 +91,7 @@ def launch_of_state(root: Path) -> Launch:
         try:
             write_bundled(root)
         except OSError as error:
-            raise ConfigError("--state", "directory", "a writable one", str(error)) from None
+            raise FlagError("--state", "a directory that can be written", str(error)) from None
     launch = launch_of_file(path)
     return Launch(launch.fleet, launch.text, launch.directory, launch.where, launch.state, False)
 
@@ -110,7 +110,7 @@ def single_supervisor(state: Path) -> Iterator[None]:
         state.mkdir(parents=True, exist_ok=True)
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise ConfigError("--state", "directory", "a writable one", str(error)) from None
+        raise FlagError("--state", "a directory that can be written", str(error)) from None
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -136,7 +136,7 @@ async def record_of(
     """The fleet record, written if need be, and the one before it. Raise ``StoreUnavailable``.
 
     ``agreed``: the user agrees to everything that the file takes away. ``check`` may reject the record before it is
-    written. ``engine``: the one that runs the processes from now on; ``ConfigError`` if another one still does.
+    written. ``engine``: the one that runs the processes from now on; ``FlagError`` if another one still does.
     """
     keys = Keys(launch.fleet.name)
     for _ in range(_ATTEMPTS):
@@ -173,11 +173,12 @@ def _check_engine(view: View, engine: str) -> None:
     workers = [name for name, record in view.workers.items() if record.incarnation != BY_ADDRESS]
     if names := [*view.gateways, *workers]:
         named = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
-        command = f"with Ctrl-C in its 'isochrone up --engine {before.engine}'"
-        how = "by deleting its pods" if before.engine == KUBERNETES else command
-        raise ConfigError(
+        command = f"isochrone up --engine {before.engine}"
+        how = f"with Ctrl-C in its '{command}'; if that is gone, start it again, and then stop it"
+        if before.engine == KUBERNETES:
+            how = "by deleting the Deployment 'engine', if it has one, and then its pods"
+        raise FlagError(
             "--engine",
-            "name",
             f"{before.engine}, which runs {named} of this fleet (to change the engine, stop the fleet first, {how})",
             engine,
         )

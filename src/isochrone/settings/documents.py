@@ -25,8 +25,12 @@ def read_text(path: Path | str, expected: str) -> str:
     """The text of a file. ``expected`` describes the file in the error if there is none that can be read."""
     try:
         return Path(path).read_text(encoding="utf-8")
+    except IsADirectoryError:
+        problem = ConfigError(str(path), "file", expected, "a directory")
+        raise _plainly(problem, f"{path}: is a directory; name {expected}") from None
     except OSError as error:
-        raise SettingsError([ConfigError(str(path), "file", expected, error.strerror or str(error))]) from None
+        problem = ConfigError(str(path), "file", expected, error.strerror or str(error))
+        raise _plainly(problem, f"{path}: {problem.given}; expected {expected}") from None
     except UnicodeDecodeError:
         raise SettingsError([ConfigError(str(path), "file", "UTF-8 text", "bytes that are not")]) from None
 
@@ -41,10 +45,19 @@ def parse_document(text: str, where: str) -> Document:
         mark = getattr(error, "problem_mark", None)
         place = f"{where}:{mark.line + 1}" if mark is not None else where
         given = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise SettingsError([ConfigError(place, "file", "valid YAML", given)]) from None
+        raise _unparsed(place, "valid YAML", given) from None
     except (ValueError, RecursionError) as error:
-        expected = "valid JSON" if where.endswith(".json") else "valid YAML"
-        raise SettingsError([ConfigError(where, "file", expected, str(error))]) from None
+        raise _unparsed(where, "valid JSON" if where.endswith(".json") else "valid YAML", str(error)) from None
+
+
+def _unparsed(place: str, expected: str, reason: str) -> SettingsError:
+    return _plainly(ConfigError(place, "file", expected, reason), f"{place}: not {expected}: {reason}")
+
+
+def _plainly(problem: ConfigError, text: str) -> SettingsError:
+    """The error with a sentence as its text: there is no key to name."""
+    problem.args = (text,)
+    return SettingsError([problem])
 
 
 def as_mapping(document: Document, expected: str) -> dict[str, Any]:

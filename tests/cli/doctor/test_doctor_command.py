@@ -110,7 +110,7 @@ def test_without_consent_nothing_is_changed(answer: str, tmp_path: Path) -> None
     build(tmp_path, SHORT_QUEUE)
     result = run(tmp_path, "--fix", "--only", "somaxconn", answer=answer)
     assert result.exit_code == 2
-    assert "isochrone doctor: nothing was changed" in result.output
+    assert result.stderr == "isochrone doctor: nothing was changed\n"
     assert (tmp_path / QUEUE).read_text() == "128\n"
 
 
@@ -133,7 +133,7 @@ def test_fix_without_permission_is_refused(tmp_path: Path, monkeypatch: pytest.M
     result = run(tmp_path, "--fix", "--yes", "--only", "somaxconn")
     assert result.exit_code == 2
     assert f"--fix: expected permission to write {tmp_path / QUEUE}, given a user who is not root" in result.output
-    assert "run it with sudo; nothing was changed" in result.output
+    assert 'run sudo "$(command -v isochrone)" doctor --fix; nothing was changed' in result.output
     assert (tmp_path / QUEUE).read_text() == "128\n"
 
 
@@ -150,6 +150,20 @@ def test_fix_with_nothing_to_change(tmp_path: Path) -> None:
     result = run(tmp_path, "--fix", "--only", "somaxconn")
     assert result.exit_code == 0, result.output
     assert result.output.splitlines()[-1] == "Nothing to change."
+
+
+def test_fix_with_nothing_that_it_may_change(tmp_path: Path) -> None:
+    build(tmp_path, {f"{IPV4}/ip_local_port_range": "60000\t60999\n"})
+    result = run(tmp_path, "--fix", "--only", "local_ports")
+    assert "    fix: " in result.output
+    assert result.output.splitlines()[-1] == "Nothing that --fix may change; see the fix lines above."
+
+
+def test_yes_alone_agrees_to_nothing(tmp_path: Path) -> None:
+    build(tmp_path, SHORT_QUEUE)
+    result = run(tmp_path, "--yes")
+    assert result.exit_code == 2
+    assert result.output == "isochrone doctor: --yes: expected --fix with it; nothing was changed\n"
 
 
 def test_a_root_that_does_not_exist(tmp_path: Path) -> None:

@@ -106,3 +106,21 @@ def test_a_directory_that_cannot_be_made_is_an_error(fleet: Path, tmp_path: Path
     result = _run(fleet, "--out", tmp_path / "file" / "out")
     assert result.exit_code == 1
     assert result.stderr.startswith("isochrone render: ")
+
+
+def test_an_out_that_is_no_directory_is_named(fleet: Path) -> None:
+    result = _run(fleet, "--out", fleet)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == (
+        f"isochrone render: --out: expected a directory that can be written, given {fleet}, which is a file\n"
+    )
+    result = _run(fleet, "--out", fleet / "below")
+    assert result.exit_code == 1
+    assert result.stderr.startswith("isochrone render: --out: expected a directory that can be written, given ")
+    assert result.stderr.endswith("(Not a directory)\n")
+
+
+def test_a_directory_in_place_of_the_file_is_named(tmp_path: Path) -> None:
+    result = _run(tmp_path)
+    assert result.exit_code == 1
+    assert result.stderr == f"isochrone render: {tmp_path}: is a directory; name a fleet.yaml\n"

@@ -8,9 +8,7 @@ from typing import Any
 
 import yaml
 
-from isochrone.control.fleet.reading.parsing import examine
 from isochrone.engines.kubernetes.rendering import Format, rendered
-from isochrone.settings.problems import settings_error
 
 ROOT = Path(__file__).resolve().parents[3]
 DEPLOY = ROOT / "deploy"
@@ -25,10 +23,7 @@ Document = dict[str, Any]
 def render(text: str, form: Format = "manifests", name: bool = True) -> dict[str, str]:
     """The files of a fleet.yaml. ``name``: put a name and a store before the text."""
     text = f"name: demo\n{STORE}{text}" if name else text
-    examined = examine(text, "fleet.yaml")
-    if examined.fleet is None or examined.problems:
-        raise settings_error(examined.problems, "fleet.yaml", examined.lines)
-    return rendered(examined.fleet, text, "fleet.yaml", examined.lines, form)
+    return rendered(text, "fleet.yaml", form)
 
 
 def load(text: str) -> list[Document]:

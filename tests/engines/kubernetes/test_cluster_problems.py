@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from rendered_fleets import STORE, render
+from rendered_fleets import STORE, documents_of, render
 
+from isochrone.control.agents.process_number import PROCESS_VARIABLE
+from isochrone.control.fleet.derived.kubernetes_section import OWN_VARIABLES
 from isochrone.settings.problems import SettingsError
 
 
@@ -19,6 +21,40 @@ def test_a_store_in_a_file_is_rejected() -> None:
         "fleet.yaml:1: store.url: expected etcd:http://HOST:2379, since the pods of a cluster cannot share a SQLite "
         "file, given 'sqlite:state/fleet.db'"
     )
+
+
+@pytest.mark.parametrize("host", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]", "etcd.localhost"])
+def test_a_store_that_is_the_pod_itself_is_rejected(host: str) -> None:
+    message = _message("", store=f'store: {{url: "etcd:http://etcd:2379,http://{host}:2379"}}\n')
+    expected = "an address that pods can reach, such as etcd:http://etcd.etcd.svc:2379: this one is the pod itself"
+    assert message == f"fleet.yaml:2: store.url: expected {expected}, given '{host.strip('[]')}'"
+
+
+def test_a_store_with_an_unknown_option_is_rejected_by_its_line() -> None:
+    message = _message("", store='store: {url: "etcd:http://etcd:2379?pa=1"}\n')
+    assert message == "fleet.yaml:2: store.url: expected the options ca, cert, key after the ?, given pa"
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        "isochrone",
+        "isochrone:0.1.0",
+        "registry.example.com:5000/team/isochrone_gpu:0.1.0",
+        "localhost/isochrone",
+        f"ghcr.io/a/b@sha256:{'0a' * 32}",
+        f"ghcr.io/a/b:v1@sha256:{'0a' * 32}",
+    ],
+)
+def test_references_of_images_are_accepted(image: str) -> None:
+    assert render(f"kubernetes: {{image: '{image}'}}\n")
+
+
+def test_pods_have_the_variables_that_the_file_may_not_give() -> None:
+    found = documents_of(render("name: demo\nstore: {url: 'etcd:http://user@etcd:2379'}\n", name=False))
+    pods = [each["spec"]["template"]["spec"]["containers"][0] for each in found if "template" in each.get("spec", {})]
+    names = {variable["name"] for container in pods for variable in container["env"]}
+    assert names | {PROCESS_VARIABLE} == OWN_VARIABLES
 
 
 @pytest.mark.parametrize(
@@ -83,6 +119,18 @@ def test_a_store_in_a_file_is_rejected() -> None:
         (
             "kubernetes: {edge: {kind: istio}}",
             "kubernetes.edge.gateway: expected the Gateway that the routes belong to",
+        ),
+        *(
+            (
+                f"kubernetes: {{{key}: '{text}'}}",
+                f"kubernetes.{key}: expected an image such as registry.example.com/isochrone:0.1.0, given '{text}'",
+            )
+            for key, text in (("image", "bad image"), ("gpu_image", "Upper"), ("ray_image", "a:b:c"), ("image", "a@b"))
+        ),
+        ("kubernetes: {pools: {cpu: {image: a//b}}}", "kubernetes.pools.cpu.image: expected an image such as"),
+        (
+            "kubernetes: {volumes: {models: {image: 'a b'}}}",
+            "kubernetes.volumes.models.image: expected an image such as",
         ),
         ("kubernetes: {edge: {hosts: [a.b]}}", "kubernetes.edge.kind: expected gateway-api or istio"),
         ("security: {tls: {cert: a, key: b}}", "security.tls.cert: expected nothing, since pods do not have the file"),

@@ -14,7 +14,7 @@ from isochrone.errors import ConfigError
 
 @pytest.mark.parametrize("address", ["nowhere", "10.0.0.1", ":6379", "h:99999", "h:port"])
 def test_an_address_needs_a_host_and_a_port(address: str) -> None:
-    with pytest.raises(ConfigError, match=r"--address: address: expected HOST:PORT, ray://HOST:PORT or auto, given"):
+    with pytest.raises(ConfigError, match=r"--address: expected HOST:PORT, ray://HOST:PORT or auto, given"):
         connect(address)
 
 
@@ -23,9 +23,7 @@ def test_nobody_listens(scheme: str) -> None:
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         address = f"{scheme}127.0.0.1:{closed.getsockname()[1]}"
-        with pytest.raises(
-            ConfigError, match="--address: address: expected the address of a running Ray cluster"
-        ) as error:
+        with pytest.raises(ConfigError, match="--address: expected the address of a running Ray cluster") as error:
             connect(address)
     assert f"{address!r}, where none answers" in str(error.value)
 
@@ -50,7 +48,7 @@ def _answer(server: socket.socket, answer: bytes) -> None:
 
 def test_the_package_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connecting, "find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"--engine: .*pip install 'isochrone\[ray\]'"):
+    with pytest.raises(ConfigError, match=r"--engine ray: .*pip install 'isochrone\[ray\]'"):
         connect("127.0.0.1:6379")
 
 
@@ -58,7 +56,7 @@ def test_errors_of_ray_become_sentences() -> None:
     # As ray._private.utils.check_version_info writes it.
     mismatch = RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.51.0\n    Python: 3.11.7\n")
     assert str(explained(mismatch, "h:1")) == (
-        "--address: cluster: expected the Ray and Python of this environment, given Version mismatch: The cluster was "
+        "--address: expected the Ray and Python of this environment, given Version mismatch: The cluster was "
         "started with: Ray: 2.51.0 Python: 3.11.7"
     )
     assert "where none answers (ray client connection timeout)" in str(

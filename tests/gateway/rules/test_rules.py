@@ -198,7 +198,7 @@ def test_a_number_beyond_all_bounds_is_an_error() -> None:
 
 
 def test_a_file_that_cannot_be_read_or_is_no_json(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"none\.yaml: file: expected a readable file"):
+    with pytest.raises(ConfigError, match=r"none\.yaml: No such file or directory; expected a readable file"):
         load_rules(tmp_path / "none.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe")
     with pytest.raises(ConfigError, match="expected UTF-8 text, given bytes that are not"):

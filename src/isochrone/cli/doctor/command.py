@@ -25,18 +25,20 @@ Examples:
   isochrone doctor
   isochrone doctor --json
   isochrone doctor --only huge_pages --only swap
-  sudo isochrone doctor --fix
-  sudo isochrone doctor --fix --only somaxconn --yes
+  sudo "$(command -v isochrone)" doctor --fix
+  sudo "$(command -v isochrone)" doctor --fix --only somaxconn --yes
 
 Takes a few seconds, in which it measures wake-ups, timers and round trips over loopback. Without --fix it changes
 nothing. With --fix it shows what it would run and how to undo it, asks, changes the running system only (a reboot
-undoes it), and measures again.
+undoes it), and measures again. sudo gets the whole path, since it does not look into virtual environments.
 
 The exit status is 0 if no setting costs latency, 1 if one does, and 2 if the command fails or a change is not made.
 """
 
 #: A wrong word, no permission, no consent, or a change that failed.
 _FAILED = 2
+#: With its path: sudo has a PATH of its own, without that of a virtual environment.
+_AS_ROOT = 'sudo "$(command -v isochrone)" doctor --fix'
 
 app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
@@ -68,6 +70,8 @@ def doctor(
 ) -> None:
     """Find settings of this machine that cost latency; show what each costs here and how to change it."""
     _check_names(only or [])
+    if yes and not fix:
+        _fail("--yes: expected --fix with it; nothing was changed")
     if fix and as_json and not yes:
         _fail("--fix with --json: expected --yes, since nobody can be asked")
     before = _examine(root, only, measure)
@@ -120,7 +124,7 @@ def _check_permission(changes: tuple[Change, ...], root: Path) -> None:
     refused = unwritable(changes, root)
     if refused:
         paths = ", ".join(str(root / change.path) for change in refused)
-        who = "root" if os.geteuid() == 0 else "a user who is not root; run it with sudo"
+        who = "root" if os.geteuid() == 0 else f"a user who is not root; run {_AS_ROOT}"
         _fail(f"--fix: expected permission to write {paths}, given {who}; nothing was changed")
 
 
@@ -130,7 +134,7 @@ def _ask(number: int) -> None:
     except typer.Abort:
         agreed = False
     if not agreed:
-        _fail("nothing was changed; --yes agrees without being asked")
+        _fail("nothing was changed")
 
 
 def _fail(message: str) -> NoReturn:

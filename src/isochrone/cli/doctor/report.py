@@ -81,7 +81,8 @@ def changes_text(changes: Sequence[Change]) -> str:
 def comparison_text(before: Examination, outcomes: Sequence[Outcome], after: Examination) -> str:
     """What was changed, and the effects of the changed settings before and after."""
     if not outcomes:
-        return "Nothing to change."
+        by_hand = any(finding.commands for finding in before.findings if finding.severity is not Severity.OK)
+        return "Nothing that --fix may change; see the fix lines above." if by_hand else "Nothing to change."
     lines = []
     for outcome in outcomes:
         failed = f"failed, {outcome.error}: " if outcome.error else "done: "

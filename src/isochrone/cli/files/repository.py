@@ -44,7 +44,10 @@ def index(
     place: Annotated[str, typer.Argument(metavar="DIR", help="A model repository on disk.", show_default=False)],
     as_json: JsonOption = False,
 ) -> None:
-    """Write the manifest of a repository: its files, their sizes, their SHA-256."""
+    """Write the manifest of a repository.
+
+    It has the size and SHA-256 of every file.
+    """
     directory = _directory(place)
     path = directory / MANIFEST
     try:

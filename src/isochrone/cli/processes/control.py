@@ -17,7 +17,7 @@ from isochrone.control.api.serving import serve_api
 from isochrone.control.desired.applied import read_fleet
 from isochrone.control.leader.controller import Controller
 from isochrone.control.state.keys import Keys
-from isochrone.errors import ConfigError
+from isochrone.errors import FlagError
 from isochrone.observe import logs
 from isochrone.protocol.access.origins import read_origins
 from isochrone.stop_signals import stop_signals
@@ -78,7 +78,7 @@ def control(
 def _address(text: str, flag: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not (port.isascii() and port.isdigit()) or int(port) > 65535:
-        raise ConfigError(flag, "port", "host:port", repr(text))
+        raise FlagError(flag, "HOST:PORT", repr(text))
     return (host or "127.0.0.1").removeprefix("[").removesuffix("]"), int(port)
 
 

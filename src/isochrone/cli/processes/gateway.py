@@ -13,7 +13,7 @@ import uvloop
 
 from isochrone.cli.processes.gateway_membership import GatewayMembership
 from isochrone.cli.processes.wire_limits import parse_limits
-from isochrone.errors import ConfigError, IsochroneError
+from isochrone.errors import FlagError, IsochroneError
 from isochrone.gateway.monitoring.discovery import read_upstreams
 from isochrone.gateway.monitoring.monitor import MonitorRules
 from isochrone.gateway.policies import NAMES
@@ -110,17 +110,18 @@ def gateway(
     tls_key: Annotated[Path | None, typer.Option(help="PEM key of the certificate.")] = None,
     log_json: Annotated[bool, typer.Option("--log-json/--no-log-json", help="Log lines as JSON.")] = False,
 ) -> None:
-    """Route requests to workers: each goes to the one that answers it soonest, or is rejected if none can."""
+    """Route requests to workers. By default each goes to the least busy of those that answer about as soon as the
+    fastest; a request that no worker can answer within its deadline is rejected."""
     try:
         host, _, port = listen.rpartition(":")
         if not port.isdigit() or int(port) > 65535:
-            raise ConfigError("--listen", "port", "host:port", repr(listen))
+            raise FlagError("--listen", "HOST:PORT", repr(listen))
         if not (upstream or upstream_dns or upstream_file or store):
             raise StartFailed("no upstream; name one: isochrone gateway --upstream host:port")
         if store and (upstream or upstream_dns or upstream_file or rules or policy):
             raise StartFailed("--store brings upstreams and rules; --upstream, --rules and --policy do not go with it")
         if policy is not None and policy not in NAMES:
-            raise ConfigError("--policy", "name", f"one of {', '.join(NAMES)}", repr(policy))
+            raise FlagError("--policy", f"one of {', '.join(NAMES)}", repr(policy))
         if bool(tls_cert) != bool(tls_key):
             raise StartFailed("--tls-cert and --tls-key go together")
         for path in upstream_file or []:

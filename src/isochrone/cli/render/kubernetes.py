@@ -10,10 +10,10 @@ import typer
 
 from isochrone.cli.console import counted
 from isochrone.cli.render.writing import write_files
-from isochrone.control.fleet.reading.parsing import examine, read_text
+from isochrone.control.fleet.reading.parsing import read_text
 from isochrone.engines.kubernetes.rendering import DIRECTORIES, FORMATS, Format, rendered
-from isochrone.errors import IsochroneError
-from isochrone.settings.problems import SettingsError, settings_error
+from isochrone.errors import FlagError, IsochroneError
+from isochrone.settings.problems import SettingsError
 
 EPILOG = """
 \b
@@ -22,7 +22,7 @@ Examples:
   isochrone render kubernetes fleet.yaml --out manifests
   isochrone render kubernetes fleet.yaml --format engine | kubectl apply -f -
   isochrone render kubernetes fleet.yaml --format helm --out chart
-  isochrone render kubernetes fleet.yaml --format kustomize --out deploy
+  isochrone render kubernetes fleet.yaml --format kustomize --out overlays
   isochrone render kubernetes fleet.yaml --format kserve
 
 The store must be etcd. Nothing is sent to a cluster. Without --out, the documents are printed. A file of an earlier
@@ -48,25 +48,24 @@ def kubernetes(
         False
     ),
 ) -> None:
-    """Write the Kubernetes objects of a fleet: pods, services, quotas, network policies, autoscalers."""
+    """Write the Kubernetes objects of a fleet.
+
+    These are pods, services, quotas, network policies, autoscalers.
+    """
     try:
         chosen = _chosen(form)
         if out is None and chosen in DIRECTORIES:
             raise typer.BadParameter(f"{chosen} makes a directory; name it with --out", param_hint="--out")
-        text = read_text(file)
-        examined = examine(text, str(file))
-        if examined.problems or examined.fleet is None:
-            raise settings_error(examined.problems, str(file), examined.lines)
-        files = rendered(examined.fleet, text, str(file), examined.lines, chosen)
+        files = rendered(read_text(file), str(file), chosen)
         if out is None:
             _print(files, as_json)
             return
-        deleted = write_files(out, files)
+        deleted = _write(out, files)
     except SettingsError as error:
         for problem in error.errors:
             typer.secho(f"isochrone render: {problem}", fg="red", err=True)
         raise typer.Exit(1) from None
-    except (IsochroneError, OSError) as error:
+    except IsochroneError as error:
         typer.secho(f"isochrone render: {error}", fg="red", err=True)
         raise typer.Exit(1) from None
     if as_json:
@@ -74,6 +73,16 @@ def kubernetes(
         return
     gone = f", {counted(len(deleted), 'old file')} deleted" if deleted else ""
     typer.echo(f"{counted(len(files), 'file')} written to {out}{gone}")
+
+
+def _write(out: Path, files: dict[str, str]) -> list[str]:
+    expected = "a directory that can be written"
+    if out.exists() and not out.is_dir():
+        raise FlagError("--out", expected, f"{out}, which is a file")
+    try:
+        return write_files(out, files)
+    except OSError as error:
+        raise FlagError("--out", expected, f"{out} ({error.strerror or error})") from None
 
 
 def _chosen(form: str) -> Format:

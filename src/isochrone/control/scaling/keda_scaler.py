@@ -23,7 +23,7 @@ from isochrone.control.scaling.load_reading import LoadReader
 from isochrone.control.scaling.pool_load import Activity, PoolLoad
 from isochrone.control.state.keys import Keys
 from isochrone.control.state.view import View
-from isochrone.errors import ConfigError, InvalidArgument, Unavailable
+from isochrone.errors import FlagError, InvalidArgument, Unavailable
 from isochrone.store.mirror import Mirror
 from isochrone.suggestions import suggestion
 
@@ -125,7 +125,7 @@ async def serve_scaler(scaler: KedaScaler, host: str, port: int) -> None:
     try:
         bound = server.add_insecure_port(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     except RuntimeError as error:
-        raise ConfigError("--scaler-listen", "address", "one that is free", f"{host}:{port} ({error})") from None
+        raise FlagError("--scaler-listen", "an address that is free", f"{host}:{port} ({error})") from None
     await server.start()
     log.info("listening", service="scaler", host=host, port=bound)
     try:

@@ -1,32 +1,32 @@
-"""What a fleet must fulfil to run in a cluster: problems by path, as ``control.fleet.settings`` reports them. Pure."""
+"""What a fleet must fulfil to run in a cluster: problems by path, as ``control.fleet.settings`` reports them. Pure.
+
+Mistakes in the section ``kubernetes`` alone are found in ``control.fleet.derived.kubernetes_section``.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from ipaddress import ip_address
+from urllib.parse import urlsplit
 
+from isochrone.control.fleet.derived.kubernetes_section import section_problems
 from isochrone.control.fleet.derived.locations import absolute
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render.command_lines import DIRECTORY
-from isochrone.engines.kubernetes.render.network import ENDPOINT_VARIABLE
-from isochrone.engines.kubernetes.render.pods import OWN_VARIABLES
 from isochrone.engines.kubernetes.render.volumes import model_volumes
-from isochrone.models.sources.endpoints import is_endpoint
+from isochrone.errors import ConfigError
 from isochrone.settings.problems import Path, Problem, dotted
-from isochrone.store.etcd.address import split_password
-from isochrone.suggestions import suggestion
+from isochrone.store.etcd.address import read_address, split_password
 
 #: Names of Services: RFC 1035.
 _SERVICE_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-#: Names of credentials; a file of one is none.
-_SECRET = re.compile(r"(SECRET|PASSWORD|TOKEN|ACCOUNT_KEY)(?!.*_FILE$)")
 
 
 def problems(fleet: Fleet) -> list[Problem]:
-    """All reasons why the fleet cannot be rendered."""
-    rules = (_of_store, _of_names, _of_pools, _of_files, _of_volumes, _of_variables, _of_edge)
+    """All reasons why the fleet cannot run in a cluster."""
+    rules = (_of_store, _of_names, _of_pools, _of_files, section_problems, _of_volumes)
     return [problem for rule in rules for problem in rule(fleet)]
 
 
@@ -34,6 +34,32 @@ def _of_store(fleet: Fleet) -> Iterator[Problem]:
     if not fleet.store.url.startswith("etcd:"):
         expected = "etcd:http://HOST:2379, since the pods of a cluster cannot share a SQLite file"
         yield Problem(("store", "url"), expected, repr(split_password(fleet.store.url)[0]))
+        return
+    try:
+        read_address(split_password(fleet.store.url)[0])
+    except ConfigError as error:
+        yield Problem(("store", "url"), error.expected, error.given)
+
+
+def loopback_stores(fleet: Fleet) -> Iterator[Problem]:
+    """Stores that pods of a real cluster cannot reach, for a fleet whose URL is valid.
+
+    Only for what is rendered: the engine itself also runs in clusters whose nodes are this machine.
+    """
+    endpoints = read_address(split_password(fleet.store.url)[0]).endpoints
+    for host in (urlsplit(endpoint).hostname or "" for endpoint in endpoints):
+        if _is_loopback(host):
+            expected = (
+                "an address that pods can reach, such as etcd:http://etcd.etcd.svc:2379: this one is the pod itself"
+            )
+            yield Problem(("store", "url"), expected, repr(host))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.rstrip(".").rpartition(".")[2] == "localhost"
 
 
 def _of_names(fleet: Fleet) -> Iterator[Problem]:
@@ -52,19 +78,9 @@ def _of_names(fleet: Fleet) -> Iterator[Problem]:
                 yield Problem(at, f"a name that gives other Services than that of {used[service]}", repr(name))
                 break
             used[service] = dotted(at)
-    namespace = names.namespace(fleet)
-    if not re.fullmatch(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", namespace):
-        expected = "a namespace of a-z, 0-9 and -, at most 63 characters"
-        yield Problem(("kubernetes", "namespace"), expected, repr(namespace))
 
 
 def _of_pools(fleet: Fleet) -> Iterator[Problem]:
-    for name in fleet.kubernetes.pools:
-        if name not in fleet.pools:
-            yield Problem(("kubernetes", "pools", name), suggestion(name, list(fleet.pools), "pool"), repr(name))
-        elif fleet.pools[name].addresses:
-            expected = "a pool whose workers the cluster runs, and not one with addresses"
-            yield Problem(("kubernetes", "pools", name), expected, repr(name))
     for name in names.started_pools(fleet):
         pool = fleet.pools[name]
         if not pool.gpus.is_integer():
@@ -89,17 +105,8 @@ def _of_files(fleet: Fleet) -> Iterator[Problem]:
 
 
 def _of_volumes(fleet: Fleet) -> Iterator[Problem]:
-    """Volumes that no repository uses, and repositories that would get the same one."""
+    """Repositories that would get the same volume."""
     volumes = model_volumes(fleet)
-    for repository, volume in fleet.kubernetes.volumes.items():
-        at: Path = ("kubernetes", "volumes", repository)
-        if str(absolute(repository, DIRECTORY)) not in volumes:
-            known = ", ".join(sorted(map(_short, volumes))) or "none"
-            expected = f"a directory that repository names, or the parent of a model's source ({known})"
-            yield Problem(at, expected, repr(repository))
-        elif bool(volume.claim) == bool(volume.image):
-            given = "both" if volume.claim else "neither"
-            yield Problem(at, "either a claim or an image", given)
     named = {str(absolute(text, DIRECTORY)) for text in fleet.kubernetes.volumes}
     for volume in dict.fromkeys(volumes.values()):
         sharing = [path for path, each in volumes.items() if each == volume]
@@ -109,30 +116,6 @@ def _of_volumes(fleet: Fleet) -> Iterator[Problem]:
             yield Problem(("kubernetes", "volumes"), expected, f"one for {len(named.intersection(sharing))} of them")
 
 
-def _of_variables(fleet: Fleet) -> Iterator[Problem]:
-    for name, text in fleet.kubernetes.env.items():
-        at: Path = ("kubernetes", "env", name)
-        if not _VARIABLE.fullmatch(name):
-            yield Problem(at, "the name of an environment variable", repr(name))
-        elif name in OWN_VARIABLES:
-            known = ", ".join(sorted(OWN_VARIABLES))
-            yield Problem(at, f"a variable that pods do not have already ({known})", repr(name))
-        elif _SECRET.search(name):
-            yield Problem(at, "nothing: put it into a Secret, and name that in kubernetes.env_from_secret", "a value")
-        elif name == ENDPOINT_VARIABLE and not is_endpoint(text):
-            yield Problem(at, "a URL such as http://minio.storage.svc:9000", repr(text))
-
-
 def _short(path: str) -> str:
     """A path of pods as fleet.yaml has it."""
     return path.removeprefix(f"{DIRECTORY}/")
-
-
-def _of_edge(fleet: Fleet) -> Iterator[Problem]:
-    edge = fleet.kubernetes.edge
-    if edge.kind != "none" and not edge.gateway:
-        expected = f"the Gateway that the routes belong to, since kind is {edge.kind}"
-        yield Problem(("kubernetes", "edge", "gateway"), expected, "none")
-    if edge.kind == "none" and (edge.gateway or edge.hosts):
-        expected = "gateway-api or istio, since gateway or hosts are given"
-        yield Problem(("kubernetes", "edge", "kind"), expected, "none")

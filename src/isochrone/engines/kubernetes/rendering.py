@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Literal, get_args
 
+from isochrone.control.fleet.reading.parsing import examine
 from isochrone.control.fleet.reading.passwords import without_password
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes.packaging.helm import NAMESPACE, helm_files
 from isochrone.engines.kubernetes.packaging.kustomize import kustomize_files
 from isochrone.engines.kubernetes.packaging.manifests import manifest_files
 from isochrone.engines.kubernetes.packaging.yaml_text import yaml_text
-from isochrone.engines.kubernetes.problems import problems
+from isochrone.engines.kubernetes.problems import loopback_stores, problems
 from isochrone.engines.kubernetes.render.fleet_objects import parts
 from isochrone.engines.kubernetes.variants.engine import engine_parts
 from isochrone.engines.kubernetes.variants.kserve import serving_runtimes
 from isochrone.engines.kubernetes.variants.kuberay import ray_cluster
-from isochrone.settings.lines import Lines
 from isochrone.settings.problems import Problem, settings_error
 
 Format = Literal["manifests", "engine", "helm", "kustomize", "kserve", "kuberay"]
@@ -24,19 +24,32 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 DIRECTORIES: tuple[Format, ...] = ("helm", "kustomize")
 
 
-def rendered(fleet: Fleet, text: str, where: str, lines: Lines | None, form: Format = "manifests") -> dict[str, str]:
-    """The files of a format. ``text`` is the fleet.yaml; ``where`` and ``lines`` place its errors.
+def rendered(text: str, where: str, form: Format = "manifests") -> dict[str, str]:
+    """The files of a format. ``text`` is the fleet.yaml, which ``where`` names in errors.
 
-    Raises ``SettingsError`` with all that keeps the fleet from running in a cluster.
+    Raises ``SettingsError`` with all mistakes of the file and all that keeps the fleet from running in a cluster.
     """
+    examined = examine(text, where)
+    found = list(examined.problems)
     # A runtime of KServe has no fleet, and needs no store.
-    if form != "kserve" and (found := problems(fleet)):
-        raise settings_error(found, where, lines)
-    fleet, kept = without_password(fleet, text)
+    if examined.fleet is not None and form != "kserve":
+        of_cluster = problems(examined.fleet)
+        if all(each.path[0] != "store" for each in of_cluster):
+            of_cluster += loopback_stores(examined.fleet)
+        more = (each for each in of_cluster if each not in found)
+        found += [each for each in more if not examined.is_about_mistakes(each)]
+    if found or examined.fleet is None:
+        raise settings_error(found, where, examined.lines)
+    fleet, kept = without_password(examined.fleet, text)
     if text and not kept:
         # It is escaped in the file, and cannot be taken out of it.
         expected = "a URL without the password: put it into a Secret (kubernetes.store_secret)"
-        raise settings_error([Problem(("store", "url"), expected, "one with a password")], where, lines)
+        raise settings_error([Problem(("store", "url"), expected, "one with a password")], where, examined.lines)
+    return _files(fleet, kept, form)
+
+
+def _files(fleet: Fleet, kept: str, form: Format) -> dict[str, str]:
+    """``kept``: the file without its password."""
     match form:
         case "manifests":
             return manifest_files(parts(fleet, kept))

@@ -10,7 +10,7 @@ import os
 import socket
 from importlib.util import find_spec
 
-from isochrone.errors import ConfigError, IsochroneError, Unavailable
+from isochrone.errors import FlagError, IsochroneError, Unavailable
 from isochrone.resolving.resolver import resolver
 
 #: The namespace of all actors of all fleets.
@@ -30,9 +30,9 @@ _SKIP_VARIABLE = "RAY_DEDUP_LOGS_SKIP_REGEX"
 
 def connect(address: str) -> str:
     """Connect to ``HOST:PORT``, ``ray://HOST:PORT`` or ``auto``; return the address that was found. Raise
-    ``ConfigError`` or ``Unavailable``."""
+    ``FlagError`` or ``Unavailable``."""
     if find_spec("ray") is None:
-        raise ConfigError("--engine", "name", "the package ray for this engine: pip install 'isochrone[ray]'", "no ray")
+        raise FlagError("--engine ray", "Ray for this engine: pip install 'isochrone[ray]'", "no package ray")
     named = _address(address)
     # Ray prints pages of its own logs when a node is lost. The supervisor reports that itself, in a line.
     os.environ.setdefault(_SKIP_VARIABLE, r"[\s\S]*")
@@ -72,7 +72,7 @@ def _address(given: str) -> str:
 def _probe(address: str) -> None:
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
-        raise ConfigError("--address", "address", "HOST:PORT, ray://HOST:PORT or auto", repr(address))
+        raise FlagError("--address", "HOST:PORT, ray://HOST:PORT or auto", repr(address))
     try:
         # The time limit of a socket does not cover the lookup of a name.
         found = resolver.look_blocking(host.removeprefix("[").removesuffix("]"), _SECONDS)
@@ -92,13 +92,13 @@ def explained(error: Exception, address: str) -> IsochroneError:
     if isinstance(error, ConnectionError):
         return _nobody(address, _first_line(error))
     if "mismatch" in str(error):
-        return ConfigError("--address", "cluster", "the Ray and Python of this environment", _one_line(error))
+        return FlagError("--address", "the Ray and Python of this environment", _one_line(error))
     return Unavailable(f"Ray at {address}: {_first_line(error)}")
 
 
-def _nobody(address: str, reason: str) -> ConfigError:
+def _nobody(address: str, reason: str) -> FlagError:
     expected = "the address of a running Ray cluster, as printed by ray start --head"
-    return ConfigError("--address", "address", expected, f"{address!r}, where none answers ({reason})")
+    return FlagError("--address", expected, f"{address!r}, where none answers ({reason})")
 
 
 def _first_line(error: Exception) -> str:

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 
-from isochrone.errors import ConfigError, PermissionDenied
+from isochrone.errors import FlagError, PermissionDenied
 
 _PORTS = {"http": 80, "https": 443}
 
@@ -64,7 +64,7 @@ def read_origins(given: Collection[str]) -> tuple[str, ...]:
         except ValueError:
             split, port = urlsplit(""), None
         if split.scheme not in _PORTS or not split.hostname or split.path not in ("", "/") or split.query:
-            raise ConfigError("--allow-origin", "origin", "scheme://host or scheme://host:port", repr(text))
+            raise FlagError("--allow-origin", "scheme://host or scheme://host:port", repr(text))
         # Browsers omit the scheme's default port.
         named = "" if port in (None, _PORTS[split.scheme]) else f":{port}"
         host = f"[{split.hostname}]" if ":" in split.hostname else split.hostname

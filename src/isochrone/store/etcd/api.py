@@ -11,6 +11,7 @@ import random
 import ssl
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 import httpx
@@ -208,12 +209,22 @@ class EtcdApi:
         address = self._address
         if not any(endpoint.startswith("https:") for endpoint in address.endpoints):
             return False
+        for option in ("ca", "cert", "key"):
+            # The errors of the ssl module do not name the file.
+            if path := getattr(address, option):
+                try:
+                    Path(path).read_bytes()
+                except OSError as error:
+                    given = f"{path} ({error.strerror})"
+                    raise ConfigError("store", "url", f"a file that can be read after {option}=", given) from error
+        path = address.ca
         try:
             context = ssl.create_default_context(cafile=address.ca or None)
-            if address.cert:
+            if path := address.cert:
                 context.load_cert_chain(address.cert, address.key or None)
         except OSError as error:
-            raise ConfigError("store", "url", "files of certificates after ca=, cert= and key=", str(error)) from error
+            expected = "PEM files of certificates after ca=, cert= and key="
+            raise ConfigError("store", "url", expected, f"{path} ({error})") from error
         return context
 
     def _away(self, failures: list[EndpointFailed]) -> StoreUnavailable:

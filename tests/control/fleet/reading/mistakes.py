@@ -75,6 +75,6 @@ MISTAKES = [
     ("models:\n", "security: {tls: {cert: a.pem}}\nmodels:\n", "17: security.tls.key: expected a file, since cert and key go together, given nothing"),
     ("models:\n", "traffic: {outliers: {consecutive: 1}}\nmodels:\n", "17: traffic.outliers.consecutive: expected a known key (did you mean 'consecutive_failures'?), given an unknown key"),
     ("models:\n", "observability: {log: {levl: info}}\nmodels:\n", "17: observability.log.levl: expected a known key (did you mean 'level'?), given an unknown key"),
-    ("  detector:\n", "  preprocess:\n", "19: file: expected valid YAML, given the key 'preprocess' for a second time"),
-    ("distance_ms: 4}", "distance_ms: 4", "14: file: expected valid YAML, given expected ',' or '}', but got ':'"),
+    ("  detector:\n", "  preprocess:\n", "19: not valid YAML: the key 'preprocess' for a second time"),
+    ("distance_ms: 4}", "distance_ms: 4", "14: not valid YAML: expected ',' or '}', but got ':'"),
 ]  # fmt: skip

@@ -146,15 +146,15 @@ def test_mistakes_in_the_rules_of_several_models_are_all_told() -> None:
     [
         ("", "fleet.yaml: file: expected a mapping with name, pools, models ..., given nothing"),
         ("- a", "fleet.yaml: file: expected a mapping with name, pools, models ..., given ['a']"),
-        ("name: [", "fleet.yaml:1: file: expected valid YAML, given "),
-        ("name: a\n\tb: c", "fleet.yaml:2: file: expected valid YAML, given "),
+        ("name: [", "fleet.yaml:1: not valid YAML: "),
+        ("name: a\n\tb: c", "fleet.yaml:2: not valid YAML: "),
         (
             "name: a\ndefaults: &a {traffic: *a}",
-            "fleet.yaml:2: file: expected valid YAML, given an anchor that holds itself",
+            "fleet.yaml:2: not valid YAML: an anchor that holds itself",
         ),
-        ("name: !!python/object:os.system a", "fleet.yaml:1: file: expected valid YAML, given "),
-        ("name: a\x00", "fleet.yaml: file: expected valid YAML, given "),
-        ("a: " + "[" * 2000 + "]" * 2000, "fleet.yaml: file: expected valid YAML, given it is nested too deeply"),
+        ("name: !!python/object:os.system a", "fleet.yaml:1: not valid YAML: "),
+        ("name: a\x00", "fleet.yaml: not valid YAML: "),
+        ("a: " + "[" * 2000 + "]" * 2000, "fleet.yaml: not valid YAML: it is nested too deeply"),
     ],
 )
 def test_what_is_no_fleet_at_all_is_told(text: str, message: str) -> None:
@@ -173,7 +173,7 @@ def test_no_text_brings_it_down(text: str) -> None:
 def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"none\.yaml: no such file; name a fleet.yaml \(isochrone init"):
         load_fleet(tmp_path / "none.yaml")
-    with pytest.raises(SettingsError, match=r"expected a fleet.yaml, given Is a directory"):
+    with pytest.raises(SettingsError, match=r": is a directory; name a fleet.yaml$"):
         load_fleet(tmp_path)
     (tmp_path / "fleet.yaml").write_bytes(b"name: \xff")
     with pytest.raises(SettingsError, match="expected UTF-8 text, given bytes that are not"):

@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from isochrone.control.fleet.reading.parsing import fleet_of
+from isochrone.control.fleet.reading.parsing import examine, fleet_of
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.state.records import KUBERNETES, LOCAL, FleetRecord
 from isochrone.engines.base import Engine
 from isochrone.engines.launching import Launch, check_ports
 from isochrone.engines.local.engine import LocalEngine
 from isochrone.engines.local.log_files import LogFiles
-from isochrone.errors import ConfigError
+from isochrone.errors import FlagError
 from isochrone.settings.problems import settings_error
 
 RAY = "ray"
@@ -33,6 +33,8 @@ class EngineChoice:
     check: Callable[[FleetRecord, str], Awaitable[None]]
     make: Callable[[Launch, Callable[[], Fleet]], Engine]
     logs: Callable[[Launch], str]
+    #: Raises an error for a fleet that the engine cannot run; nothing is written before it.
+    check_launch: Callable[[Launch], None] = lambda launch: None
     #: Its processes go on when the command ends.
     outlived: bool = False
     #: Address of the Ray cluster; "": another engine.
@@ -41,12 +43,12 @@ class EngineChoice:
 
 @contextmanager
 def chosen_engine(name: str, address: str | None, kubeconfig: Path | None = None) -> Iterator[EngineChoice]:
-    """Connected as long as the block lasts. Raise ``ConfigError``."""
+    """Connected as long as the block lasts. Raise ``FlagError``."""
     if name not in ENGINES:
-        raise ConfigError("--engine", "name", f"one of {', '.join(ENGINES)}", repr(name))
+        raise FlagError("--engine", f"one of {', '.join(ENGINES)}", repr(name))
     for flag, given, of in (("--address", address, RAY), ("--kubeconfig", kubeconfig, KUBERNETES)):
         if given is not None and name != of:
-            raise ConfigError(flag, "engine", f"--engine {of} with it", f"--engine {name}")
+            raise FlagError(flag, f"--engine {of} with it", f"--engine {name}")
     if name == KUBERNETES:
         yield _kubernetes(kubeconfig)
         return
@@ -79,8 +81,18 @@ def _kubernetes(kubeconfig: Path | None) -> EngineChoice:
     from isochrone.engines.kubernetes import names
     from isochrone.engines.kubernetes.pods.cluster_api import ClusterApi
     from isochrone.engines.kubernetes.pods.engine import KubernetesEngine
+    from isochrone.engines.kubernetes.pods.kubeconfig import check_client, check_kubeconfig
     from isochrone.engines.kubernetes.pods.process_pods import pod_of
     from isochrone.engines.kubernetes.problems import problems
+
+    check_client()
+    check_kubeconfig(kubeconfig)
+
+    def check_launch(launch: Launch) -> None:
+        # Without a file, the fleet is the one in the store.
+        found = [each for each in problems(launch.fleet) if launch.applies or each.path[0] == "store"]
+        if found:
+            raise settings_error(found, launch.where, examine(launch.text, launch.where).lines)
 
     async def check(record: FleetRecord, where: str) -> None:
         fleet = fleet_of(record.spec)
@@ -97,4 +109,4 @@ def _kubernetes(kubeconfig: Path | None) -> EngineChoice:
     def logs(launch: Launch) -> str:
         return f"kubectl logs PROCESS --namespace {names.namespace(launch.fleet)}"
 
-    return EngineChoice(KUBERNETES, check, make, logs, outlived=True)
+    return EngineChoice(KUBERNETES, check, make, logs, check_launch, outlived=True)

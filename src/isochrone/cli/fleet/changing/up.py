@@ -15,7 +15,7 @@ from isochrone.cli.last_fleet import LastFleet, remember
 from isochrone.control.fleet.reading.parsing import fleet_of
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.control.state.keys import Keys
-from isochrone.control.state.records import LOCAL, FleetRecord
+from isochrone.control.state.records import KUBERNETES, LOCAL, FleetRecord
 from isochrone.engines.base import Engine, Exit
 from isochrone.engines.launching import Launch, launch_of_file, launch_of_state, record_of, single_supervisor
 from isochrone.engines.supervision.desired import desired_processes
@@ -23,7 +23,7 @@ from isochrone.engines.supervision.listen_errors import by_fleet_key
 from isochrone.engines.supervision.progress import exit_lines
 from isochrone.engines.supervision.supervisor import Supervisor
 from isochrone.engines.supervisor_lease import PATIENCE, SupervisorLease
-from isochrone.errors import AlreadyExists, IsochroneError
+from isochrone.errors import AlreadyExists, InvalidArgument, IsochroneError
 from isochrone.observe import logs as observed_logs
 from isochrone.stop_signals import stop_signals
 from isochrone.store.opening import open_store
@@ -90,7 +90,8 @@ def up(
     try:
         # Without its engine, a fleet leaves nothing behind.
         with chosen_engine(engine, address, kubeconfig) as choice:
-            launch = launch_of_file(fleet, state) if fleet is not None else launch_of_state(state or _STATE)
+            launch = _launch(fleet, state, choice)
+            choice.check_launch(launch)
             # For events of the store, such as its loss; output for people is printed.
             observed_logs.configure()
             with single_supervisor(launch.state):
@@ -98,6 +99,18 @@ def up(
     except (IsochroneError, OSError) as error:
         typer.secho(f"isochrone up: {error}", fg="red", err=True)
         raise typer.Exit(1) from None
+
+
+def _launch(fleet: Path | None, state: Path | None, choice: EngineChoice) -> Launch:
+    if fleet is not None:
+        return launch_of_file(fleet, state)
+    root = state or _STATE
+    if choice.name == KUBERNETES and not (root / "fleet.yaml").exists():
+        raise InvalidArgument(
+            "--engine kubernetes: name a FLEET.yaml whose store is etcd; "
+            "the bundled fleet has a SQLite file, which pods cannot share"
+        )
+    return launch_of_state(root)
 
 
 async def _run(launch: Launch, agreed: bool, choice: EngineChoice) -> None:

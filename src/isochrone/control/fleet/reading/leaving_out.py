@@ -69,6 +69,9 @@ def follows_from(problem: Problem, left_out: Sequence[Path]) -> bool:
         # Other settings may refer to a whole pool or model that was omitted.
         if whole and (other[0] in path or path[0] in ("models", "defaults")):
             return True
+        # Volumes are named by the repositories that the rest of the file names.
+        if path[:2] == ("kubernetes", "volumes") and other[0] in ("repository", "pools", "models"):
+            return True
         # Models inherit from the defaults.
         if other[0] == "defaults" and path[0] == "models":
             return True

@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from isochrone.control.fleet.derived.gateway_rules import rule_problems
+from isochrone.control.fleet.derived.kubernetes_section import section_problems
 from isochrone.control.fleet.reading.leaving_out import follows_from, without
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.errors import ConfigError
@@ -66,6 +67,9 @@ def examine(text: str, where: str) -> Examined:
     """Raises ``SettingsError`` only for a text that is no YAML mapping."""
     document = documents.parse_document(text, where)
     fleet, problems = _examined(documents.as_mapping(document, "a mapping with name, pools, models ..."))
+    if fleet is not None:
+        left_out = [each.path for each in problems]
+        problems += [each for each in section_problems(fleet) if not follows_from(each, left_out)]
     return Examined(fleet, tuple(problems), document.lines)
 
 

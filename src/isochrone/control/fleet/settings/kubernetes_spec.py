@@ -1,7 +1,8 @@
 """The section ``kubernetes`` of fleet.yaml: what only a cluster needs to know, as types.
 
 Every key has a default, so that a fleet whose store is etcd can be rendered without this section. The rules between
-these keys and the rest of the file are in ``engines.kubernetes.problems``: they hold only for fleets that are rendered.
+these keys and the rest of the file are in ``derived.kubernetes_section``; what else a fleet needs in a cluster is in
+``engines.kubernetes.problems``.
 """
 
 from __future__ import annotations

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isochrone.errors import ConfigError, Unavailable
+from isochrone.engines.kubernetes.pods.kubeconfig import check_client
+from isochrone.errors import Unavailable
 
 Document = Mapping[str, Any]
 
@@ -71,11 +72,9 @@ class ClusterApi:
         """Harmless if it is connected. Raises ``ConfigError`` and ``ClusterUnavailable``."""
         if self._api is not None:
             return
-        try:
-            import kr8s.asyncio
-        except ModuleNotFoundError as error:
-            expected = "the Kubernetes client: pip install 'isochrone[kubernetes]'"
-            raise ConfigError("--engine kubernetes", "package", expected, str(error)) from None
+        check_client()
+        import kr8s.asyncio
+
         try:
             with warnings.catch_warnings():
                 # Pods are the same in all versions of Kubernetes that the library warns about.

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
+from isochrone.control.fleet.derived.kubernetes_section import ENDPOINT_VARIABLE
 from isochrone.control.fleet.derived.outside_servers import outside_servers
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
@@ -21,8 +22,6 @@ from isochrone.engines.kubernetes.render.pods import metadata
 from isochrone.models.sources.locations import is_url
 from isochrone.store.etcd.address import read_address, split_password
 
-#: Where a server that speaks S3 is, for obstore.
-ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _WORKER_PORTS = (names.HTTP_PORT, names.GRPC_PORT, names.METRICS_PORT)
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import isochrone
-from isochrone.control.agents.process_number import PROCESS_VARIABLE
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render.command_lines import POD_NAME
@@ -25,8 +24,6 @@ USER = 10001
 _MAY_MOVE = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
 #: For a read-only root file system.
 WRITABLE_HOME = [{"name": "HOME", "value": "/tmp"}, {"name": "PYTHONDONTWRITEBYTECODE", "value": "1"}]
-#: Variables that pods have already.
-OWN_VARIABLES = frozenset((POD_NAME, PASSWORD_VARIABLE, PROCESS_VARIABLE, *(each["name"] for each in WRITABLE_HOME)))
 
 
 def image(fleet: Fleet) -> str:
