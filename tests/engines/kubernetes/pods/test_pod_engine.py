@@ -11,6 +11,7 @@ import copy
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from isochrone.control.agents.process_number import PROCESS_VARIABLE
 from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.engines.base import Exit
 from isochrone.engines.kubernetes.names import POOL_LABEL, ROLE_LABEL
@@ -24,7 +25,7 @@ from isochrone.engines.kubernetes.pods.cluster_api import (
     Resource,
 )
 from isochrone.engines.kubernetes.pods.engine import KubernetesEngine
-from isochrone.engines.kubernetes.pods.pod_documents import marked, spec_of
+from isochrone.engines.kubernetes.pods.pod_documents import marked, model_of, spec_of
 
 SPEC = ProcessSpec("cpu-1", "worker", ("serve",), "cpu")
 GATEWAY = ProcessSpec("gw", "gateway", ("gateway",))
@@ -95,7 +96,8 @@ class Cluster(ClusterApi):
         state = (
             {"running": {"startedAt": "2026-03-01T10:00:00Z"}} if ended is None else {"terminated": {"exitCode": ended}}
         )
-        pod["status"] = {"containerStatuses": [{"restartCount": number_of_restarts, "state": state}]}
+        name = pod["spec"]["containers"][0]["name"]
+        pod["status"] = {"containerStatuses": [{"name": name, "restartCount": number_of_restarts, "state": state}]}
         pod["metadata"] |= metadata
         self._event("MODIFIED", pod)
 
@@ -339,6 +341,31 @@ def test_a_pod_of_another_release_keeps_its_role_and_pool() -> None:
         found = spec_of(pod, spec.name)
         assert (found.name, found.role, found.pool) == (spec.name, spec.role, spec.pool)
         assert found != spec
+
+
+def test_a_pod_like_another_has_one_number_of_its_process() -> None:
+    pod: Any = marked(pod_of(SPEC), SPEC, "plant")
+    for _ in range(3):
+        pod = marked(model_of(pod), SPEC, "plant")
+    (container,) = pod["spec"]["containers"]
+    assert [each["name"] for each in container["env"]] == [PROCESS_VARIABLE]
+
+
+def test_a_pod_like_another_has_nothing_that_a_service_mesh_added() -> None:
+    pod: Any = marked(pod_of(SPEC), SPEC, "plant")
+    (own,) = pod["spec"]["containers"]
+    own |= {"name": "worker", "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}]}
+    mesh = {"name": "istio-proxy", "image": "mesh", "env": [{"name": "ISTIO", "value": "1"}]}
+    pod["spec"] |= {
+        "containers": [mesh, own],
+        "initContainers": [{"name": "istio-init", "image": "mesh"}],
+        "volumes": [{"name": "scratch", "emptyDir": {}}, {"name": "istio-token", "emptyDir": {}}],
+        "nodeName": "a",
+    }
+    found = model_of(pod)["spec"]
+    assert [each["name"] for each in found["containers"]] == ["worker"]
+    assert found["volumes"] == [{"name": "scratch", "emptyDir": {}}]
+    assert not {"initContainers", "nodeName"} & found.keys()
 
 
 def test_a_creation_whose_answer_was_lost_leaves_no_complaint() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from isochrone.engines.kubernetes.names import NUMBER_ANNOTATION
+from isochrone.engines.kubernetes.names import NUMBER_ANNOTATION, ROLE_LABEL
 
 #: Reasons of a waiting container that end by themselves.
 _STARTING = frozenset(("", "ContainerCreating", "PodInitializing"))
@@ -42,24 +42,38 @@ class PodState:
 
 def pod_state(pod: Mapping[str, Any]) -> PodState:
     metadata, status = pod["metadata"], pod.get("status") or {}
-    containers = status.get("containerStatuses") or [{}]
-    first = containers[0]
-    is_running = bool((first.get("state") or {}).get("running"))
-    ended = _last_end(first)
+    container = _own_status(pod)
+    is_running = bool((container.get("state") or {}).get("running"))
+    ended = _last_end(container)
     return PodState(
         name=metadata["name"],
         uid=metadata["uid"],
         node=(pod.get("spec") or {}).get("nodeName") or "",
         address=status.get("podIP") or "",
         number=_number(metadata) if is_running else 0,
-        restarts=int(first.get("restartCount") or 0),
+        restarts=int(container.get("restartCount") or 0),
         grace_seconds=float((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 30),
         is_ending="deletionTimestamp" in metadata,
         is_over=status.get("phase") in ("Failed", "Succeeded"),
         last_status=_exit_status(ended),
         last_words=str(ended.get("message") or ""),
-        waits_for="" if is_running else _waits_for(status, first),
+        waits_for="" if is_running else _waits_for(status, container),
     )
+
+
+def own_container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The container of the fleet's process. A service mesh adds others, also in front of it (Istio with
+    holdApplicationUntilProxyStarts); rendered pods name theirs as the role of the process."""
+    containers: list[Mapping[str, Any]] = (pod.get("spec") or {}).get("containers") or [{}]
+    role = (pod["metadata"].get("labels") or {}).get(ROLE_LABEL, "")
+    return next((each for each in containers if each.get("name") == role), containers[0])
+
+
+def _own_status(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The status of that container. Statuses come in any order: kubelets sort them by name."""
+    name = own_container(pod).get("name")
+    statuses: list[Mapping[str, Any]] = (pod.get("status") or {}).get("containerStatuses") or []
+    return next((each for each in statuses if each.get("name") == name), {})
 
 
 def is_lost(node: Mapping[str, Any]) -> bool:
