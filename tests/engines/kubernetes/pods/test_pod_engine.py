@@ -52,12 +52,14 @@ class Cluster(ClusterApi):
     async def close(self) -> None:
         pass
 
-    async def list(self, resource: Resource, selector: str) -> tuple[list[Document], str]:
+    async def list(
+        self, resource: Resource, selector: str, reduce: Callable[[Document], Document] = lambda document: document
+    ) -> tuple[list[Document], str]:
         if resource is PODS and self.lists:
             given = self.lists.pop(0)
             if isinstance(given, Exception):
                 raise given
-        return [copy.deepcopy(each) for each in self.objects[resource].values()], "1"
+        return [reduce(copy.deepcopy(each)) for each in self.objects[resource].values()], "1"
 
     async def watch(self, resource: Resource, selector: str, since: str) -> AsyncIterator[tuple[str, Document]]:
         if resource is NODES:
@@ -341,6 +343,35 @@ def test_a_pod_of_another_release_keeps_its_role_and_pool() -> None:
         found = spec_of(pod, spec.name)
         assert (found.name, found.role, found.pool) == (spec.name, spec.role, spec.pool)
         assert found != spec
+
+
+def test_of_nodes_and_pods_only_what_is_read_is_kept() -> None:
+    async def scenario(bench: Bench) -> None:
+        managed = [{"manager": "kubelet", "fieldsV1": {"f:status": {}}}]
+        ready = {"type": "Ready", "status": "Unknown", "message": "the kubelet is silent"}
+        bench.cluster.objects[NODES]["a"] = {
+            "metadata": {"name": "a", "resourceVersion": "1", "managedFields": managed, "annotations": {"a": "b"}},
+            "spec": {"podCIDR": "10.0.0.0/24"},
+            "status": {
+                "images": [{"names": ["x"]}],
+                "conditions": [{"type": "DiskPressure", "status": "False"}, ready],
+            },
+        }
+        await bench.started()
+        bench.cluster.report(
+            "cpu-1", managedFields=managed, labels=bench.cluster.objects[PODS]["cpu-1"]["metadata"]["labels"]
+        )
+        await until(lambda: bench.engine._watch.objects["cpu-1"].get("status"))
+        assert bench.engine._nodes.objects["a"] == {
+            "metadata": {"name": "a"},
+            "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]},
+        }
+        bench.cluster.objects[PODS]["cpu-1"]["spec"]["nodeName"] = "a"
+        bench.cluster.report("cpu-1")
+        await until(lambda: bench.waits() == "node a is lost")
+        assert "managedFields" not in bench.engine._watch.objects["cpu-1"]["metadata"]
+
+    run(scenario)
 
 
 def test_a_pod_like_another_has_one_number_of_its_process() -> None:

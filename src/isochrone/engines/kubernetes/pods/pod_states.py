@@ -82,6 +82,19 @@ def is_lost(node: Mapping[str, Any]) -> bool:
     return any(each.get("type") == "Ready" and each.get("status") == "Unknown" for each in conditions)
 
 
+def reduced_node(node: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``is_lost`` reads. A whole node has tens of kilobytes: images, annotations, managed fields."""
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    kept = [{key: each.get(key) for key in ("type", "status")} for each in conditions if each.get("type") == "Ready"]
+    return {"metadata": {"name": node["metadata"]["name"]}, "status": {"conditions": kept}}
+
+
+def reduced_pod(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """A pod without the record of who changed which field, which is about half of it."""
+    metadata = {key: value for key, value in pod["metadata"].items() if key != "managedFields"}
+    return {**pod, "metadata": metadata}
+
+
 def _number(metadata: Mapping[str, Any]) -> int:
     text = (metadata.get("annotations") or {}).get(NUMBER_ANNOTATION, "")
     # A pod of another release runs, whatever its number.
