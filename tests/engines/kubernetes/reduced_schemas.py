@@ -150,11 +150,6 @@ SCALED_OBJECT = _object(
         minReplicaCount={"type": "integer", "minimum": 0},
         maxReplicaCount={"type": "integer", "minimum": 1},
         cooldownPeriod={"type": "integer", "minimum": 0},
-        fallback=closed(
-            ("failureThreshold", "replicas"),
-            failureThreshold={"type": "integer", "minimum": 1},
-            replicas={"type": "integer", "minimum": 0},
-        ),
         advanced=closed(horizontalPodAutoscalerConfig=closed(behavior=ANY)),
         # Metadata of triggers are texts, also where they are numbers.
         triggers=array(closed(("type", "metadata"), type={"const": "external-push"}, metadata=TEXTS), 1),

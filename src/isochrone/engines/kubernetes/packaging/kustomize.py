@@ -52,7 +52,7 @@ def _dev(documents: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         elif document["kind"] == "HorizontalPodAutoscaler":
             yield _patch(document, {"minReplicas": 1, "maxReplicas": 1})
         elif document["kind"] == "ScaledObject":
-            yield _patch(document, {"minReplicaCount": 1, "maxReplicaCount": 1, "fallback": {"replicas": 1}})
+            yield _patch(document, {"minReplicaCount": 1, "maxReplicaCount": 1})
 
 
 def _production(documents: Sequence[Mapping[str, Any]], fleet: Fleet) -> Iterator[dict[str, Any]]:
