@@ -80,6 +80,8 @@ RAY_CLUSTER = _object(
     "RayCluster",
     closed(
         ("headGroupSpec",),
+        # Optional for KubeRay; without a release of 2.53 or newer it probes by a program that our image does not have.
+        rayVersion={"type": "string", "pattern": r"^\d+\.\d+\.\d+$"},
         enableInTreeAutoscaling={"type": "boolean"},
         autoscalerOptions=closed(
             version={"enum": ["v1", "v2"]},

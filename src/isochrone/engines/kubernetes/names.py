@@ -48,6 +48,8 @@ HTTP_PORT, GRPC_PORT, METRICS_PORT = WORKER_PORTS
 GATEWAY_GRPC_PORT = 8001
 #: Of the controllers' scaler for KEDA.
 SCALER_PORT = 8004
+#: Of API servers, behind their Service and on their own machines: those of kubeadm, minikube and MicroK8s, too.
+API_PORTS = (443, 6443, 8443, 16443)
 
 #: The first number in the names of workers and gateways, as in cpu-1.
 FIRST_NUMBER = 1

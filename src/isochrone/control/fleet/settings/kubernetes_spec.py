@@ -16,6 +16,8 @@ from isochrone.settings.sections import Section
 from isochrone.settings.validator_errors import wrong
 
 _TAINT = re.compile(r"(?P<key>[\w./-]+)(?:=(?P<value>[\w.-]*))?(?::(?P<effect>NoSchedule|PreferNoSchedule|NoExecute))?")
+#: As the extra ray of the package requires.
+_FIRST_RAY = (2, 56, 0)
 _GIB = 1 << 30
 _MIB = 1 << 20
 
@@ -26,10 +28,18 @@ def _toleration(given: str) -> str:
     return given
 
 
+def _ray_version(given: str) -> str:
+    match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", given)
+    if match is None or tuple(map(int, match.groups())) < _FIRST_RAY:
+        raise wrong("a release of Ray such as 2.56.0, which is the first that the engine ray supports")
+    return given
+
+
 def _empty(given: Any) -> Any:
     return {} if given is None else given
 
 
+RayVersion = Annotated[str, AfterValidator(_ray_version)]
 #: A taint that pods tolerate, as ``kubectl taint`` writes it.
 Toleration = Annotated[str, AfterValidator(_toleration)]
 Tolerations = Annotated[tuple[Toleration, ...], Field(strict=False)]
@@ -92,7 +102,10 @@ class Kubernetes(Section):
     """Image of workers of pools with GPUs: with gpus, a resource of nvidia.com, or device gpu. The default is
     isochrone-gpu:RELEASE, from deploy/Containerfile.gpu."""
     ray_image: str = ""
-    """Image of Ray's nodes, with isochrone and ray, for --format kuberay. The default is isochrone-ray:RELEASE."""
+    """Image of Ray's nodes, with isochrone[kuberay], for --format kuberay. The default is isochrone-ray:RELEASE."""
+    ray_version: RayVersion = "2.56.0"
+    """Release of Ray in ray_image. KubeRay chooses its probes by it; the first release that the engine ray supports is
+    enough."""
     pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     """When nodes pull the images."""
     pull_secrets: Words = ()
