@@ -209,7 +209,7 @@ def config_maps_rendered(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def quota_has_room(documents: Sequence[Document]) -> Iterator[str]:
-    """For every pod that a workload, its update and its autoscaler may make."""
+    """For every pod that a workload, its update and its autoscaler may make, with those that are ending."""
     needed: Counter[str] = Counter()
     for document in documents:
         if document["kind"] in _WORKLOADS:
@@ -235,7 +235,9 @@ def _most_replicas(workload: Document, documents: Sequence[Document]) -> int:
         for each in documents
         if each["kind"] in keys and each["spec"]["scaleTargetRef"]["name"] == name
     ]
-    return int(max([spec.get("replicas", 1), *scaled]) + surge)
+    # A Deployment does not wait until the pods that it replaces are gone; a StatefulSet needs their names.
+    most = max([spec.get("replicas", 1), *scaled])
+    return int(2 * most + surge if workload["kind"] == "Deployment" else most)
 
 
 def quantity(text: str) -> int:

@@ -230,11 +230,15 @@ def test_an_autoscaled_pool_states_no_number() -> None:
 
 def test_the_quota_has_room_for_the_fleet_at_its_largest() -> None:
     text = "control: {count: 2}\npools: {cpu: {workers: 1, max: 5, cpus: 2}, gpu: {workers: 3, gpus: 2}}\n"
-    hard = find(documents(text), "ResourceQuota", "fleet")["spec"]["hard"]
-    # 2 controllers and one more while they are replaced, a gateway, 5 and 3 workers.
-    assert hard["pods"] == "12"
-    assert hard["requests.cpu"] == "17"
-    assert hard["requests.nvidia.com/gpu"] == "6"
+    hard = find(documents(f"{text}kubernetes: {{quota: true}}\n"), "ResourceQuota", "fleet")["spec"]["hard"]
+    # 2 controllers, as many that end, and one more; a gateway, 5 and 3 workers, and one more of each.
+    assert hard["pods"] == "17"
+    assert hard["requests.cpu"] == "23"
+    assert hard["requests.nvidia.com/gpu"] == "8"
+
+
+def test_pods_of_others_meet_no_quota_unless_it_is_asked_for() -> None:
+    assert not [each for each in documents("") if each["kind"] == "ResourceQuota"]
 
 
 def test_servers_that_run_elsewhere_are_not_rendered() -> None:

@@ -152,8 +152,9 @@ class Kubernetes(Section):
     the figures of the controllers, which wakes a pool with min 0 when a request comes."""
     keda_namespace: str = "keda"
     """Namespace of KEDA's operator, which may call the controllers."""
-    quota: bool = True
-    """Write a ResourceQuota that fits this fleet at its largest."""
+    quota: bool = False
+    """Write a ResourceQuota that fits this fleet at its largest, for a namespace that holds nothing else: it counts the
+    pods of others, too, and refuses those without requests of CPU and memory and a limit of memory."""
     edge: Edge = Edge()
     """How requests from outside the cluster reach the gateways."""
     pools: Annotated[dict[Name, KubernetesPool], BeforeValidator(_empty)] = Field(default={})
