@@ -66,6 +66,12 @@ def test_a_store_in_a_file_is_rejected() -> None:
             "kubernetes: {volumes: {models: {}}}",
             "kubernetes.volumes.models: expected either a claim or an image, given neither",
         ),
+        (
+            "kubernetes: {pod_labels: {app.kubernetes.io/name: mine}}",
+            "kubernetes.pod_labels.app.kubernetes.io/name: expected a label that pods do not have already",
+        ),
+        ("kubernetes: {pod_labels: {a b: c}}", "kubernetes.pod_labels.a b: expected the key of a label, such as"),
+        ("kubernetes: {pod_labels: {team: a b}}", "kubernetes.pod_labels.team: expected at most 63 letters"),
         ("kubernetes: {env: {a-b: c}}", "kubernetes.env.a-b: expected the name of an environment variable"),
         ("kubernetes: {env: {HOME: /a}}", "kubernetes.env.HOME: expected a variable that pods do not have already"),
         (

@@ -170,6 +170,8 @@ def test_an_etcd_in_the_namespace_of_the_fleet_is_reached() -> None:
         ("s3://bucket/models", "{}", {443, 80}),
         ("s3://bucket/models", "{AWS_ENDPOINT_URL: 'http://minio.storage.svc:9000'}", {443, 80, 9000}),
         ("s3://bucket/models", "{AWS_ENDPOINT_URL: 'https://s3.example.com'}", {443, 80}),
+        # GKE redirects port 80 to the metadata server of the node before policies are asked.
+        ("gs://bucket/models", "{}", {443, 80, 988}),
         ("https://models.example.com:8443/all", "{}", {443, 80, 8443}),
         ("https://models.example.com:99999/all", "{}", {443, 80}),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from manifest_policy import every_template
 from rendered_fleets import container_of, documents, documents_of, example, find, load, render
 
 
@@ -226,6 +227,21 @@ def test_an_autoscaled_pool_states_no_number() -> None:
     assert [metric["type"] for metric in gpu["metrics"]] == ["Pods"]
     assert find(found, "StatefulSet", "fixed")["spec"]["replicas"] == 1
     assert not any(each["kind"] == "HorizontalPodAutoscaler" and each["metadata"]["name"] == "fixed" for each in found)
+
+
+@pytest.mark.parametrize("form", ["manifests", "engine", "kuberay"])
+def test_pods_that_read_models_carry_the_given_labels(form: Any) -> None:
+    text = "kubernetes: {pod_labels: {azure.workload.identity/use: 'true'}}\n"
+    found = documents_of(render(text, form))
+    carrying = {
+        name
+        for name, template in every_template(found)
+        if template["metadata"]["labels"].get("azure.workload.identity/use") == "true"
+    }
+    expected = {"manifests": {"control", "cpu"}, "engine": {"engine"}, "kuberay": {"head", "cpu"}}
+    assert carrying == expected[form], "gateways read no models"
+    workloads = [each["spec"]["selector"] for each in found if each["kind"] in ("StatefulSet", "Deployment")]
+    assert not any("azure.workload.identity/use" in selector["matchLabels"] for selector in workloads)
 
 
 def test_the_quota_has_room_for_the_fleet_at_its_largest() -> None:

@@ -23,11 +23,13 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _SECRET = re.compile(r"(SECRET|PASSWORD|TOKEN|ACCOUNT_KEY)(?!.*_FILE$)")
 _ENDPOINT = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]+)(:(?P<port>[0-9]{1,5}))?(/\S*)?", re.ASCII)
 _LAST_PORT = 65535
+_LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_OWN_LABELS = ("app.kubernetes.io/", f"{names.PREFIX}/", "ray.io/")
 
 
 def problems(fleet: Fleet) -> list[Problem]:
     """All reasons why the fleet cannot be rendered."""
-    rules = (_of_store, _of_names, _of_pools, _of_files, _of_volumes, _of_variables, _of_edge)
+    rules = (_of_store, _of_names, _of_pools, _of_files, _of_volumes, _of_variables, _of_labels, _of_edge)
     return [problem for rule in rules for problem in rule(fleet)]
 
 
@@ -122,6 +124,17 @@ def _of_variables(fleet: Fleet) -> Iterator[Problem]:
             yield Problem(at, "nothing: put it into a Secret, and name that in kubernetes.env_from_secret", "a value")
         elif name == ENDPOINT_VARIABLE and not _is_endpoint(text):
             yield Problem(at, "a URL such as http://minio.storage.svc:9000", repr(text))
+
+
+def _of_labels(fleet: Fleet) -> Iterator[Problem]:
+    for key, text in fleet.kubernetes.pod_labels.items():
+        at: Path = ("kubernetes", "pod_labels", key)
+        if not _LABEL_KEY.fullmatch(key):
+            yield Problem(at, "the key of a label, such as example.com/team", repr(key))
+        elif key.startswith(_OWN_LABELS):
+            yield Problem(at, f"a label that pods do not have already ({', '.join(_OWN_LABELS)}…)", repr(key))
+        elif text and not names.LABEL_VALUE.fullmatch(text):
+            yield Problem(at, "at most 63 letters, digits, '-', '_' and '.', the first and last no sign", repr(text))
 
 
 def _is_endpoint(text: str) -> bool:

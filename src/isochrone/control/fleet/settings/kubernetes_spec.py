@@ -122,6 +122,8 @@ class Kubernetes(Section):
     service_account_annotations: Texts = Field(default={})
     """Annotations of the workers' and controllers' ServiceAccounts, which read model repositories: the identity for an
     object store, such as eks.amazonaws.com/role-arn."""
+    pod_labels: Texts = Field(default={})
+    """Labels of the pods of workers, controllers and the engine, such as azure.workload.identity/use: "true"."""
     env: Texts = Field(default={})
     """Environment variables of workers, controllers and the engine, such as AWS_REGION and AWS_ENDPOINT_URL of an
     object store. Secret ones belong into env_from_secret."""

@@ -23,6 +23,7 @@ from isochrone.store.etcd.address import read_address, split_password
 
 #: Where a server that speaks S3 is, for obstore.
 ENDPOINT_VARIABLE = "AWS_ENDPOINT_URL"
+_GKE_METADATA_PORT = 988
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _WORKER_PORTS = (names.HTTP_PORT, names.GRPC_PORT, names.METRICS_PORT)
 
@@ -121,11 +122,13 @@ def outside(fleet: Fleet) -> list[Rule]:
 
 def object_stores(fleet: Fleet) -> list[Rule]:
     """Towards object stores, where a repository is a URL: 443; 80 for the credentials that a machine's metadata service
-    gives; the ports of the URLs and of the endpoint."""
+    gives; the ports of the URLs and of the endpoint. On GKE, policies see the port of the node's own metadata server,
+    to which port 80 is redirected."""
     every = (path for pool in names.started_pools(fleet) for path in repositories(fleet, pool))
     urls = [path for path in every if is_url(path)]
     given = (_port(url) for url in (*urls, fleet.kubernetes.env.get(ENDPOINT_VARIABLE, "")))
-    return [egress_rule(None, dict.fromkeys((443, 80, *filter(None, given))))] if urls else []
+    gke = (_GKE_METADATA_PORT,) if any(url.startswith("gs://") for url in urls) else ()
+    return [egress_rule(None, dict.fromkeys((443, 80, *gke, *filter(None, given))))] if urls else []
 
 
 def _port(url: str) -> int | None:

@@ -117,6 +117,8 @@ def pod_template(fleet: Fleet, parts: PodParts) -> dict[str, Any]:
     if parts.metrics_port:
         annotations |= {"prometheus.io/scrape": "true", "prometheus.io/port": str(parts.metrics_port)}
     metadata = {"labels": parts.labels, "annotations": annotations}
+    if parts.role != "gateway":
+        metadata["labels"] = {**fleet.kubernetes.pod_labels, **parts.labels}
     container: dict[str, Any] = {
         "name": parts.role,
         "image": parts.image,

@@ -154,4 +154,5 @@ def _template(
         spec["automountServiceAccountToken"] = False
     if fleet.kubernetes.pull_secrets:
         spec["imagePullSecrets"] = [{"name": each} for each in fleet.kubernetes.pull_secrets]
-    return {"metadata": {"labels": names.labels(fleet, selector or {})}, "spec": spec}
+    given = fleet.kubernetes.pod_labels if reads_models else {}
+    return {"metadata": {"labels": {**given, **names.labels(fleet, selector or {})}}, "spec": spec}
