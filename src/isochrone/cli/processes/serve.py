@@ -78,6 +78,7 @@ def serve(
         int | None,
         typer.Option(
             help="Largest size of that directory; what is loaded always stays.",
+            envvar="ISOCHRONE_MODEL_CACHE_BYTES",
             min=1,
             show_default="64 GiB or 80 % of the disk, whichever is less",
         ),

@@ -29,7 +29,7 @@ _OWN_LABELS = ("app.kubernetes.io/", f"{names.PREFIX}/", "ray.io/")
 
 def problems(fleet: Fleet) -> list[Problem]:
     """All reasons why the fleet cannot be rendered."""
-    rules = (_of_store, _of_names, _of_pools, _of_files, _of_volumes, _of_variables, _of_labels, _of_edge)
+    rules = (_of_store, _of_names, _of_pools, _of_files, _of_volumes, _of_cache, _of_variables, _of_labels, _of_edge)
     return [problem for rule in rules for problem in rule(fleet)]
 
 
@@ -110,6 +110,15 @@ def _of_volumes(fleet: Fleet) -> Iterator[Problem]:
             directory = f"the directory {volume.sub_path} of the claim {volume.claim}"
             expected = f"a volume for each of {', '.join(map(_short, sharing))}, which would all be {directory}"
             yield Problem(("kubernetes", "volumes"), expected, f"one for {len(named.intersection(sharing))} of them")
+
+
+def _of_cache(fleet: Fleet) -> Iterator[Problem]:
+    cache = fleet.kubernetes.cache
+    at: Path = ("kubernetes", "cache")
+    if cache.host_path and cache.claim:
+        yield Problem(at, "either a host_path or a claim", "both")
+    if cache.host_path and (not cache.host_path.startswith("/") or ".." in cache.host_path.split("/")):
+        yield Problem((*at, "host_path"), "an absolute path without ..", repr(cache.host_path))
 
 
 def _of_variables(fleet: Fleet) -> Iterator[Problem]:

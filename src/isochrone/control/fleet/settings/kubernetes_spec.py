@@ -58,6 +58,20 @@ class ModelVolume(Section):
     """Directory of the volume that is the repository. The default is the whole volume."""
 
 
+class ModelCache(Section):
+    """Where workers keep models that they fetch from URLs. The default is a directory of each pod, without a limit."""
+
+    size: Bytes = 0
+    """Largest size. A pod's own directory reserves it on the disk of the node (a request of ephemeral storage), and
+    workers keep a tenth of it free. Without it workers use up to 64GiB or 80 % of the disk."""
+    host_path: str = ""
+    """Directory of every node, shared by the workers there, so that a version is fetched once per node. It must be
+    there and belong to user 10001. The namespace then enforces no security standard, since both forbid such volumes."""
+    claim: str = ""
+    """PersistentVolumeClaim with a local file system, shared by the workers of one node, instead of host_path. Not for
+    file systems of a network: workers lock files in it."""
+
+
 class KubernetesPool(Section):
     """What pods of one pool need besides the keys of the pool itself."""
 
@@ -119,6 +133,8 @@ class Kubernetes(Section):
     volumes: Annotated[dict[str, ModelVolume], BeforeValidator(_empty)] = Field(default={})
     """Volumes of the model repositories, by the path that repository names or the parent of a model's source. The
     default is the claim NAME-models, and its sub-directories where there are several repositories."""
+    cache: ModelCache = ModelCache()
+    """Where workers keep models that they fetch from URLs."""
     service_account_annotations: Texts = Field(default={})
     """Annotations of the workers' and controllers' ServiceAccounts, which read model repositories: the identity for an
     object store, such as eks.amazonaws.com/role-arn."""

@@ -17,8 +17,10 @@ def base_objects(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def namespace(fleet: Fleet) -> dict[str, Any]:
-    # The API server refuses pods that ask for more rights than ours do.
-    security = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
+    # The API server refuses pods that ask for more rights than ours do. A directory of the node is one too many.
+    enforced = "privileged" if fleet.kubernetes.cache.host_path else "restricted"
+    levels = {"enforce": enforced, "audit": "restricted", "warn": "restricted"}
+    security = {f"pod-security.kubernetes.io/{mode}": level for mode, level in levels.items()}
     return {
         "apiVersion": "v1",
         "kind": "Namespace",

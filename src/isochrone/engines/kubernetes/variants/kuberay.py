@@ -25,6 +25,7 @@ from isochrone.engines.kubernetes.render.pods import (
     metadata,
     pod_security,
     store_environment,
+    variables,
     with_given_environment,
 )
 from isochrone.engines.kubernetes.render.volumes import Volumes
@@ -87,13 +88,17 @@ def _worker_group(fleet: Fleet, pool: str) -> dict[str, Any]:
     spec = fleet.pools[pool]
     selector = names.pool_selector(fleet, pool)
     memory = scheduling.worker_memory(fleet, pool) + _RAY_MEMORY
-    resources = scheduling.resources(spec, memory, True, scheduling.worker_devices(fleet, pool))
+    devices, storage = scheduling.worker_devices(fleet, pool), volumes.cache_storage(fleet, pool)
+    resources = scheduling.resources(spec, memory, True, devices, storage)
     placement = {
         **scheduling.classes(fleet, pool),
         **scheduling.placement(spec, selector),
         **scheduling.tolerations(fleet, pool),
     }
-    template = _template(fleet, "ray-worker", resources, volumes.of_worker(fleet, pool), placement, {}, selector)
+    mounted = volumes.of_worker(fleet, pool)
+    template = _template(fleet, "ray-worker", resources, mounted, placement, {}, selector)
+    # Processes inherit the variables of the Ray node.
+    template["spec"]["containers"][0]["env"] += variables(volumes.cache_environment(fleet, pool))
     most = max(most_workers(fleet, pool), spec.workers)
     custom = {name: f"{amount:g}" for name, amount in spec.resources.items()}
     return _group(pool, spec.workers, most, dict(spec.node_labels), custom, template)
