@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from isochrone.control.fleet.settings.kubernetes_spec import Kubernetes
 from isochrone.engines.kubernetes.render.pods import USER
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,3 +95,12 @@ def test_an_image_has_the_packages_that_its_roles_import(role: str, name: str, p
     extras = _extras(ROOT / "deploy" / name)
     installed = {re.split(r"[>=<]", package)[0] for extra in extras for package in known[extra]}
     assert packages <= installed, role
+
+
+def test_the_image_for_kuberay_has_rays_http_server() -> None:
+    """KubeRay's probes ask it, and ray alone does not have it."""
+    known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    (built,) = re.findall(r"-t isochrone-ray:\S+ --build-arg EXTRAS=\[([\w,-]+)\]", FILES[0].read_text())
+    assert [package for extra in built.split(",") for package in known[extra] if package.startswith("ray[default]>=")]
+    assert "ray>=2.56" in known["ray"]
+    assert Kubernetes().ray_version == "2.56.0", "what the package requires"

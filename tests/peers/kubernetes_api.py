@@ -23,6 +23,8 @@ from bench.worker.peers.process import HOST, PEERS, PeerUnavailable, free_ports
 
 BINARY = PEERS / "kubernetes" / "kube-apiserver"
 _READY_SECONDS = 60.0
+_ATTEMPTS = 5
+_LOG = "kube-apiserver.log"
 _TOKEN = "a-token-of-the-tests"
 
 
@@ -34,7 +36,7 @@ class ApiServer:
             raise PeerUnavailable("no kube-apiserver: make peers builds it on Debian 12")
         self._directory = directory
         self._etcd = EtcdCluster(directory / "etcd", loopback_members(1))
-        (self._port,) = free_ports(1)
+        self._port = 0
         self.kubeconfig = directory / "kubeconfig"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -42,8 +44,7 @@ class ApiServer:
         self._directory.mkdir(parents=True, exist_ok=True)
         self._etcd.__enter__()
         try:
-            self._write_files()
-            self.start()
+            self._start_on_a_free_port()
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -55,10 +56,25 @@ class ApiServer:
         self.kill()
         self._etcd.__exit__()
 
+    def _start_on_a_free_port(self) -> None:
+        """It takes no port 0, and another process may take the chosen one first."""
+        for _ in range(_ATTEMPTS):
+            (self._port,) = free_ports(1)
+            self._write_files()
+            try:
+                self.start()
+                return
+            except RuntimeError:
+                self.kill()
+                if "address already in use" not in (self._directory / _LOG).read_text(errors="replace"):
+                    raise
+                (self._directory / _LOG).unlink()
+        raise PeerUnavailable(f"no port was free for the API server in {_ATTEMPTS} attempts")
+
     def start(self) -> None:
         """With the data that it had."""
         files = self._directory
-        with (files / "kube-apiserver.log").open("ab") as log:
+        with (files / _LOG).open("ab") as log:
             self._process = subprocess.Popen(
                 [
                     BINARY,
@@ -113,7 +129,7 @@ class ApiServer:
         while True:
             assert self._process is not None
             if self._process.poll() is not None or time.monotonic() > ends:
-                lines = (self._directory / "kube-apiserver.log").read_text(errors="replace").splitlines()[-5:]
+                lines = (self._directory / _LOG).read_text(errors="replace").splitlines()[-5:]
                 raise RuntimeError("the API server did not become ready:\n" + "\n".join(lines))
             try:
                 with self.client() as client:

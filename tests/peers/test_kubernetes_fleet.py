@@ -26,9 +26,9 @@ from bench.worker.peers.process import PeerUnavailable
 from fleet_load import FleetLoad
 from isochrone.cli.main import app
 
-pytestmark = [pytest.mark.peers, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.peers, pytest.mark.timeout(1200)]
 
-_LIMIT = 60.0
+_LIMIT = 180.0
 NODES = {"edge": {"role": "edge"}, **{f"node-{letter}": {"role": "core"} for letter in "abc"}}
 
 

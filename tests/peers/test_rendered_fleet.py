@@ -11,7 +11,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -26,6 +25,7 @@ from bench.control.etcd_cluster import EtcdCluster, loopback_members
 from isochrone.control.fleet.reading.parsing import parse_fleet
 from isochrone.engines.kubernetes.render.command_lines import DIRECTORY
 from isochrone.engines.kubernetes.render.fleet_objects import parts
+from logged_ports import logged_ports
 from sample_models import write_models
 
 pytestmark = pytest.mark.peers
@@ -50,26 +50,30 @@ class Pod:
         self.container = template["spec"]["containers"][0]
         self.grace = template["spec"]["terminationGracePeriodSeconds"]
         self.log = directory / f"{name}.log"
-        ports = {each["name"]: each["containerPort"] for each in self.container["ports"]}
-        self.ports = dict(zip(ports, _free_ports(len(ports)), strict=True))
-        numbers = {str(port): str(self.ports[key]) for key, port in ports.items()}
+        # All pods are on one machine here: any free ports, which the log names.
+        own = {str(each["containerPort"]) for each in self.container["ports"]}
         words = [word.replace("$(POD_NAME)", name) for word in self.container["args"]]
         words = [word.replace(str(DIRECTORY), str(directory)) for word in words]
-        words = [numbers.get(word, word) for word in words]
-        words = [_listening(word, numbers) for word in words]
+        words = ["0" if word in own else _listening(word, own) for word in words]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
                 [ISOCHRONE, *words], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
             )
 
+    @property
+    def ports(self) -> dict[str, int]:
+        """By the name in the pod: the log calls the first port of a gateway and of a controller by their role."""
+        found = logged_ports(self.log)
+        return {"http" if name in ("gateway", "control") else name: port for name, port in found.items()}
+
     def passes(self, probe: str) -> bool:
         """Whether a probe of the pod succeeds now."""
-        asked = self.container[probe]["httpGet"]
+        asked, ports = self.container[probe]["httpGet"], self.ports
+        if asked["port"] not in ports:
+            return False
         with (
             contextlib.suppress(OSError),
-            contextlib.closing(
-                http.client.HTTPConnection("127.0.0.1", self.ports[asked["port"]], timeout=5)
-            ) as connection,
+            contextlib.closing(http.client.HTTPConnection("127.0.0.1", ports[asked["port"]], timeout=5)) as connection,
         ):
             connection.request("GET", asked["path"])
             return 200 <= connection.getresponse().status < 400
@@ -84,18 +88,10 @@ class Pod:
         self.process.wait()
 
 
-def _listening(word: str, numbers: dict[str, str]) -> str:
-    """``0.0.0.0:8003`` with the free port."""
+def _listening(word: str, own: set[str]) -> str:
+    """``0.0.0.0:8003`` with any free port."""
     host, _, port = word.rpartition(":")
-    return f"{host}:{numbers[port]}" if host == "0.0.0.0" else word
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
+    return f"{host}:0" if host == "0.0.0.0" and port in own else word
 
 
 def _wait(until: Callable[[], bool], what: str, pods: dict[str, Pod]) -> None:

@@ -75,7 +75,7 @@ def _post(client: Any, document: Document) -> str:
 @pytest.mark.parametrize("fleet", FLEETS)
 def test_the_server_accepts_every_object(client: Any, fleet: str) -> None:
     own = [each for each in _documents(fleet) if each["kind"] not in FOREIGN]
-    assert len(own) > 20
+    assert len(own) >= 20
     said = {f"{each['kind']} {each['metadata']['name']}": _post(client, each) for each in own}
     assert {name: text for name, text in said.items() if text} == {}
 

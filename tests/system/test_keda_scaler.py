@@ -17,9 +17,9 @@ from real_fleets import small_fleet, until
 
 from bench.control.fleet_run import SupervisedFleet
 from bench.control.running_fleet import WORKER
-from bench.worker.peers.process import free_ports
 from fleet_load import FleetLoad
 from isochrone.control.scaling import keda_messages as messages
+from logged_ports import wait_ports
 
 pytestmark = pytest.mark.long
 
@@ -27,15 +27,16 @@ pytestmark = pytest.mark.long
 @contextlib.contextmanager
 def scaler(fleet: SupervisedFleet, directory: Path) -> Iterator[grpc.Channel]:
     """A further controller of the fleet, which serves the scaler."""
-    (port,) = free_ports(1)
     store = f"sqlite:{fleet.file.parent / 'fleet.db'}"
     command = [
         *(sys.executable, "-m", "isochrone", "control", "--store", store, "--fleet", "proof"),
-        *("--name", "control-9", "--listen", "127.0.0.1:0", "--scaler-listen", f"127.0.0.1:{port}"),
+        *("--name", "control-9", "--listen", "127.0.0.1:0", "--scaler-listen", "127.0.0.1:0", "--log-json"),
     ]
-    with (directory / "scaler.log").open("wb") as log:
+    path = directory / "scaler.log"
+    with path.open("wb") as log:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
     try:
+        port = wait_ports(path, "scaler", lives=lambda: process.poll() is None)["scaler"]
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             grpc.channel_ready_future(channel).result(timeout=60)
             yield channel

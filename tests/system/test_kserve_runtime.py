@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ import tritonclient.http
 
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes.variants.kserve import MODELS, serving_runtimes
+from logged_ports import wait_ports
 from sample_models import write_models
 
 #: The args of kserve/kserve 0.20, config/runtimes/kserve-tritonserver.yaml, behind the entry point of the image.
@@ -37,14 +37,6 @@ SECONDS = 60
 def own_arguments() -> tuple[str, ...]:
     runtime = serving_runtimes(Fleet(name="any"))[0]
     return tuple(runtime["spec"]["containers"][0]["args"])
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 @contextlib.contextmanager
@@ -75,17 +67,15 @@ def _wait_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
 @pytest.mark.parametrize("arguments", [STOCK, own_arguments()], ids=["stock", "own"])
 def test_the_runtimes_command_line_starts_our_worker(arguments: tuple[str, ...], tmp_path: Path) -> None:
     repository = write_models(tmp_path / "models", "add_sub")
-    http_port, grpc_port, metrics_port = _free_ports(3)
-    replaced = {
-        "--http-port=8080": f"--http-port={http_port}",
-        "--grpc-port=9000": f"--grpc-port={grpc_port}",
-        "--metrics-port=8002": f"--metrics-port={metrics_port}",
-    }
-    words = [replaced.get(word, word).replace(MODELS, str(repository)) for word in arguments]
-    # Two tests at a time cannot have the default, 8002.
-    words += [f"--metrics-port={metrics_port}"] if "--metrics-port=8002" not in arguments else []
+    # Two tests at a time cannot have the same ports: any free ones, which the log names.
+    ports = {"--http-port=8080": "--http-port=0", "--grpc-port=9000": "--grpc-port=0"}
+    words = [ports.get(word, word).replace(MODELS, str(repository)) for word in arguments]
+    words = [*(word for word in words if not word.startswith("--metrics-port")), "--metrics-port=0"]
+    words += ["--log-json"] if "--log-json" not in words else []
     log = tmp_path / "log"
     with _running(words, log) as process:
+        found = wait_ports(log, "http", "grpc", lives=lambda: process.poll() is None)
+        http_port, grpc_port = found["http"], found["grpc"]
         _wait_ready(process, http_port, log)
         left, right = np.full((1, 16), 3, np.float32), np.full((1, 16), 1, np.float32)
         for module, port in ((tritonclient.http, http_port), (tritonclient.grpc, grpc_port)):

@@ -75,7 +75,7 @@ def test_a_format_of_several_files_needs_a_directory(fleet: Path, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("form", "kinds"),
-    [("kserve", {"ClusterServingRuntime"}), ("kuberay", {"Namespace", "ConfigMap", "RayCluster"})],
+    [("kserve", {"ClusterServingRuntime"}), ("kuberay", {"Namespace", "NetworkPolicy", "ConfigMap", "RayCluster"})],
 )
 def test_the_variants(fleet: Path, form: str, kinds: set[str]) -> None:
     result = _run(fleet, "--format", form)

@@ -30,21 +30,37 @@ def test_requests_in_the_pool_keep_it_active_and_then_it_sleeps() -> None:
 
 def test_a_request_that_no_worker_could_take_wakes_a_pool() -> None:
     activity = Activity()
-    activity.take(PoolLoad({}, {"gw": 100}), 1.0)
-    assert not activity.is_active(1.0, 60), "counted before the first reading"
-    activity.take(PoolLoad({}, {"gw": 101}), 2.0)
+    activity.take(PoolLoad({}, {"gw": 0}), 1.0)
+    assert not activity.is_active(1.0, 60), "nobody has asked"
+    activity.take(PoolLoad({}, {"gw": 1}), 2.0)
     assert activity.is_active(2.0, 60)
+
+
+def test_a_request_that_arrived_before_the_first_reading_wakes_a_pool_without_workers() -> None:
+    connected = Activity()
+    connected.take(PoolLoad({}, {"gw": 100}), 1.0)
+    assert connected.is_active(1.0, 60), "it may have arrived while KEDA changed from one controller to another"
+    connected.take(PoolLoad({}, {"gw": 100}), 61.0)
+    assert not connected.is_active(61.0, 60), "once: nothing has come since"
+    connected.take(PoolLoad({}, {"gw": 100, "gw-2": 1}), 62.0)
+    assert connected.is_active(62.0, 60), "a gateway that answers for the first time"
+
+
+def test_requests_before_the_first_reading_do_not_keep_idle_workers() -> None:
+    activity = Activity()
+    activity.take(PoolLoad({"a": 0}, {"gw": 100}), 1.0)
+    assert not activity.is_active(1.0, 60)
 
 
 def test_a_gateway_that_restarts_counts_from_zero_and_one_that_is_silent_changes_nothing() -> None:
     activity = Activity()
-    activity.take(PoolLoad({}, {"gw": 100}), 1.0)
+    activity.take(PoolLoad({"a": 0}, {"gw": 100}), 1.0)
     activity.take(PoolLoad({}, {"gw": None}), 2.0)
     activity.take(PoolLoad({}, {"gw": 0}), 3.0)
     assert not activity.is_active(3.0, 60)
     activity.take(PoolLoad({}, {"gw": 2}), 4.0)
     assert activity.is_active(4.0, 60)
     restarted = Activity()
-    restarted.take(PoolLoad({}, {"gw": 100}), 1.0)
+    restarted.take(PoolLoad({"a": 0}, {"gw": 100}), 1.0)
     restarted.take(PoolLoad({}, {"gw": 3}), 2.0)
     assert restarted.is_active(2.0, 60), "three since its restart"

@@ -1,4 +1,7 @@
-"""What a reviewer would object to in a manifest: each rule is a function from documents to sentences. Pure."""
+"""What a reviewer would object to in a manifest: each rule is a function from documents to sentences. Pure.
+
+Rules about rights, resources, images and traffic hold for pods of an operator (a RayCluster), too.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,15 @@ def every_template(documents: Sequence[Document]) -> Iterator[tuple[str, Documen
 
 
 def containers(documents: Sequence[Document]) -> Iterator[tuple[str, Document]]:
-    for name, template in pods(documents):
+    yield from _containers(pods(documents))
+
+
+def every_container(documents: Sequence[Document]) -> Iterator[tuple[str, Document]]:
+    yield from _containers(every_template(documents))
+
+
+def _containers(templates: Iterator[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
+    for name, template in templates:
         for container in template["spec"]["containers"]:
             yield f"{name}/{container['name']}", container
 
@@ -42,14 +53,14 @@ def selects(selector: dict[str, str], labels: dict[str, str]) -> bool:
 
 
 def no_root(documents: Sequence[Document]) -> Iterator[str]:
-    for name, template in pods(documents):
+    for name, template in every_template(documents):
         context = template["spec"].get("securityContext", {})
         if not context.get("runAsNonRoot") or not context.get("runAsUser"):
             yield f"{name} may run as root"
 
 
 def no_rights(documents: Sequence[Document]) -> Iterator[str]:
-    for name, container in containers(documents):
+    for name, container in every_container(documents):
         context = container.get("securityContext", {})
         if context.get("allowPrivilegeEscalation") is not False:
             yield f"{name} may gain rights"
@@ -68,7 +79,7 @@ def read_only_root(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def no_host(documents: Sequence[Document]) -> Iterator[str]:
-    for name, template in pods(documents):
+    for name, template in every_template(documents):
         spec = template["spec"]
         if any(spec.get(key) for key in ("hostNetwork", "hostPID", "hostIPC")):
             yield f"{name} uses the host's namespaces"
@@ -83,7 +94,7 @@ def no_api_token(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def resources_set(documents: Sequence[Document]) -> Iterator[str]:
-    for name, container in containers(documents):
+    for name, container in every_container(documents):
         resources = container.get("resources", {})
         requests, limits = resources.get("requests", {}), resources.get("limits", {})
         if not {"cpu", "memory"} <= requests.keys():
@@ -104,7 +115,7 @@ def probes_present(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def images_pinned(documents: Sequence[Document]) -> Iterator[str]:
-    for name, container in containers(documents):
+    for name, container in every_container(documents):
         tag = container["image"].rpartition("/")[2].partition(":")[2]
         if tag in ("", "latest"):
             yield f"{name} runs an image without a tag"
@@ -120,7 +131,7 @@ def denied_by_default(documents: Sequence[Document]) -> Iterator[str]:
         and not document["spec"].get("ingress")
         and not document["spec"].get("egress")
     ]
-    for name, template in pods(documents):
+    for name, template in every_template(documents):
         if not any(selects(selector, template["metadata"]["labels"]) for selector in closed):
             yield f"nothing denies the traffic of {name} by default"
     if {} in closed:
@@ -198,7 +209,7 @@ def config_maps_rendered(documents: Sequence[Document]) -> Iterator[str]:
 
 
 def quota_has_room(documents: Sequence[Document]) -> Iterator[str]:
-    """For every pod that a workload, its update and its autoscaler may make."""
+    """For every pod that a workload, its update and its autoscaler may make, with those that are ending."""
     needed: Counter[str] = Counter()
     for document in documents:
         if document["kind"] in _WORKLOADS:
@@ -224,7 +235,9 @@ def _most_replicas(workload: Document, documents: Sequence[Document]) -> int:
         for each in documents
         if each["kind"] in keys and each["spec"]["scaleTargetRef"]["name"] == name
     ]
-    return int(max([spec.get("replicas", 1), *scaled]) + surge)
+    # A Deployment does not wait until the pods that it replaces are gone; a StatefulSet needs their names.
+    most = max([spec.get("replicas", 1), *scaled])
+    return int(2 * most + surge if workload["kind"] == "Deployment" else most)
 
 
 def quantity(text: str) -> int:
@@ -255,7 +268,7 @@ def no_secrets(documents: Sequence[Document]) -> Iterator[str]:
     for document in documents:
         if document["kind"] == "Secret":
             yield f"{document['metadata']['name']} is a Secret in a file"
-    for name, container in containers(documents):
+    for name, container in every_container(documents):
         for variable in container.get("env", ()):
             if "PASSWORD" in variable["name"] and "value" in variable:
                 yield f"{name} shows {variable['name']}"

@@ -80,6 +80,8 @@ RAY_CLUSTER = _object(
     "RayCluster",
     closed(
         ("headGroupSpec",),
+        # Optional for KubeRay; without a release of 2.53 or newer it probes by a program that our image does not have.
+        rayVersion={"type": "string", "pattern": r"^\d+\.\d+\.\d+$"},
         enableInTreeAutoscaling={"type": "boolean"},
         autoscalerOptions=closed(
             version={"enum": ["v1", "v2"]},
@@ -150,11 +152,6 @@ SCALED_OBJECT = _object(
         minReplicaCount={"type": "integer", "minimum": 0},
         maxReplicaCount={"type": "integer", "minimum": 1},
         cooldownPeriod={"type": "integer", "minimum": 0},
-        fallback=closed(
-            ("failureThreshold", "replicas"),
-            failureThreshold={"type": "integer", "minimum": 1},
-            replicas={"type": "integer", "minimum": 0},
-        ),
         advanced=closed(horizontalPodAutoscalerConfig=closed(behavior=ANY)),
         # Metadata of triggers are texts, also where they are numbers.
         triggers=array(closed(("type", "metadata"), type={"const": "external-push"}, metadata=TEXTS), 1),

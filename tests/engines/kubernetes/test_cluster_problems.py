@@ -102,6 +102,12 @@ def test_pods_have_the_variables_that_the_file_may_not_give() -> None:
             "kubernetes: {volumes: {models: {}}}",
             "kubernetes.volumes.models: expected either a claim or an image, given neither",
         ),
+        (
+            "kubernetes: {pod_labels: {app.kubernetes.io/name: mine}}",
+            "kubernetes.pod_labels.app.kubernetes.io/name: expected a label that pods do not have already",
+        ),
+        ("kubernetes: {pod_labels: {a b: c}}", "kubernetes.pod_labels.a b: expected the key of a label, such as"),
+        ("kubernetes: {pod_labels: {team: a b}}", "kubernetes.pod_labels.team: expected at most 63 letters"),
         ("kubernetes: {env: {a-b: c}}", "kubernetes.env.a-b: expected the name of an environment variable"),
         ("kubernetes: {env: {HOME: /a}}", "kubernetes.env.HOME: expected a variable that pods do not have already"),
         (

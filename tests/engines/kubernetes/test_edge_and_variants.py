@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from manifest_policy import config_maps_rendered, names_are_unique, one_namespace
+from manifest_policy import config_maps_rendered, names_are_unique, objections, one_namespace
 from rendered_fleets import DEPLOY, container_of, documents, documents_of, example, find, render
+
+from isochrone.settings.problems import SettingsError
 
 
 def _backends(found: list[dict[str, Any]]) -> dict[str, tuple[str, int]]:
@@ -90,6 +92,28 @@ def test_kuberay_has_the_namespace_and_the_file_that_its_head_mounts() -> None:
     assert [*config_maps_rendered(found), *one_namespace(found), *names_are_unique(found)] == []
     head = find(found, "RayCluster", "mixed")["spec"]["headGroupSpec"]["template"]["spec"]
     assert "fleet" in [volume["configMap"]["name"] for volume in head["volumes"] if "configMap" in volume]
+
+
+def test_a_reviewer_has_no_objections_to_kuberays_pods() -> None:
+    for fleet in ("small", "tiers", "mixed"):
+        assert objections(_variant("kuberay", fleet)) == []
+
+
+def test_kuberay_is_told_a_release_of_ray_that_it_probes_by_http() -> None:
+    given = find(_variant("kuberay"), "RayCluster", "mixed")["spec"]["rayVersion"]
+    assert tuple(map(int, given.split("."))) >= (2, 53, 0)
+    found = documents_of(render("kubernetes: {ray_version: 2.60.1}\n", "kuberay"))
+    assert find(found, "RayCluster", "demo")["spec"]["rayVersion"] == "2.60.1"
+    for wrong in ("2.40.0", "latest", "2.56", "2.60.0rc1"):
+        with pytest.raises(SettingsError, match="a release of Ray such as"):
+            render(f"kubernetes: {{ray_version: '{wrong}'}}\n", "kuberay")
+
+
+def test_kuberays_processes_have_a_home_that_they_can_write_to() -> None:
+    spec = find(_variant("kuberay"), "RayCluster", "mixed")["spec"]
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        (container,) = group["template"]["spec"]["containers"]
+        assert {"name": "HOME", "value": "/tmp"} in container["env"], "the cache of models and Ray's own files"
 
 
 def test_kuberays_pods_have_the_classes_of_their_pool() -> None:

@@ -116,6 +116,7 @@ def test_keda_asks_the_controllers_about_each_pool_with_a_maximum() -> None:
     scaled = find(found, "ScaledObject", "cpu")
     check(scaled, RELEASES[-1])
     assert (scaled["spec"]["minReplicaCount"], scaled["spec"]["maxReplicaCount"]) == (0, 6)
+    assert "fallback" not in scaled["spec"], "a fixed number would shrink a loaded pool while no controller answers"
     (trigger,) = scaled["spec"]["triggers"]
     assert trigger["metadata"]["scalerAddress"] == "control.demo.svc:8004"
     assert read_trigger(trigger["metadata"], {"cpu": object()}) == Trigger("cpu", 4.0)

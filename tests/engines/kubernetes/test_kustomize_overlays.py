@@ -39,13 +39,15 @@ def test_the_quota_has_room_for_an_overlay(name: str, overlay: str) -> None:
 
 
 def test_overlays_know_the_objects_of_keda() -> None:
-    files = render("pools: {cpu: {workers: 2, min: 0, max: 6}}\nkubernetes: {autoscaler: keda}\n", "kustomize")
-    for overlay, limits in (("dev", (1, 1, 1)), ("production", (0, 6, 2))):
+    files = render(
+        "pools: {cpu: {workers: 2, min: 0, max: 6}}\nkubernetes: {autoscaler: keda, quota: true}\n", "kustomize"
+    )
+    for overlay, limits in (("dev", (1, 1)), ("production", (0, 6))):
         found = merged(files, overlay)
         scaled = find(found, "ScaledObject", "cpu")
         check(scaled, "1.37")
         spec = scaled["spec"]
-        assert (spec["minReplicaCount"], spec["maxReplicaCount"], spec["fallback"]["replicas"]) == limits
+        assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == limits
         assert list(quota_has_room(found)) == []
 
 
@@ -68,3 +70,15 @@ def test_production_has_at_least_two_controllers_and_gateways_on_different_nodes
         rules = workload["template"]["spec"]["affinity"]["podAntiAffinity"]
         term = rules["requiredDuringSchedulingIgnoredDuringExecution"][0]
         assert term["labelSelector"] == workload["selector"]
+
+
+def test_production_leaves_groups_together_that_must_share_a_node() -> None:
+    gateways = "{gw: {placement: together}, edge: {listen: '127.0.0.1:8100', metrics_port: 9100}}"
+    text = f"control: {{count: 2, placement: together}}\ngateways: {gateways}\n"
+    found = merged(render(text, "kustomize"), "production")
+    for kind, name in (("Deployment", "control"), ("StatefulSet", "gw")):
+        workload = find(found, kind, name)["spec"]
+        assert workload["template"]["spec"]["affinity"].keys() == {"podAffinity"}, "both at once fit no node"
+        assert workload["replicas"] == 2
+    assert find(found, "Deployment", "control")["spec"]["strategy"]["rollingUpdate"]["maxSurge"] == 1
+    assert find(found, "StatefulSet", "edge")["spec"]["template"]["spec"]["affinity"].keys() == {"podAntiAffinity"}

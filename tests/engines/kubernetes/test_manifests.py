@@ -80,6 +80,7 @@ def _without(kind: str, name: str) -> Callable[[list[Document]], None]:
     return lambda found: found.remove(find(found, kind, name))
 
 
+_QUOTA = {"kind": "ResourceQuota", "metadata": {"name": "fleet"}, "spec": {"hard": {"pods": "3"}}}
 _BREACHES: dict[str, Callable[[list[Document]], None]] = {
     "no_root": _pod(securityContext={}),
     "no_rights": _container(securityContext={"readOnlyRootFilesystem": True}),
@@ -94,7 +95,7 @@ _BREACHES: dict[str, Callable[[list[Document]], None]] = {
     "selectors_match": _spoil("Service", "spec", "selector", value={"app": "other"}),
     "references_exist": _without("ServiceAccount", "isochrone-worker"),
     "config_maps_rendered": _without("ConfigMap", "fleet"),
-    "quota_has_room": _spoil("ResourceQuota", "spec", "hard", value={"pods": "3"}),
+    "quota_has_room": lambda found: found.append(_QUOTA),
     "one_namespace": _spoil("Service", "metadata", "namespace", value="other"),
     "names_are_unique": lambda found: found.append(found[1]),
     "no_secrets": lambda found: found.append({"kind": "Secret", "metadata": {"name": "s", "namespace": "small"}}),

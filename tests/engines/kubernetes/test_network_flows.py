@@ -6,8 +6,8 @@ import ipaddress
 from typing import Any
 
 import pytest
-from manifest_policy import pods, selects
-from rendered_fleets import documents, documents_of, example, render
+from manifest_policy import every_template, pods, selects
+from rendered_fleets import DEPLOY, documents, documents_of, example, render
 
 Document = dict[str, Any]
 NAMESPACE = {"kubernetes.io/metadata.name": "mixed"}
@@ -47,7 +47,7 @@ def _allowed(found: list[Document], direction: str, end: Source, other: Source, 
         return True
     peers = "from" if direction == "ingress" else "to"
     return any(
-        any(each["port"] == port for each in rule["ports"])
+        ("ports" not in rule or any(each["port"] == port for each in rule["ports"]))
         and (peers not in rule or any(_matches(peer, other) for peer in rule[peers]))
         for policy in policies
         for rule in policy[direction]
@@ -170,6 +170,8 @@ def test_an_etcd_in_the_namespace_of_the_fleet_is_reached() -> None:
         ("s3://bucket/models", "{}", {443, 80}),
         ("s3://bucket/models", "{AWS_ENDPOINT_URL: 'http://minio.storage.svc:9000'}", {443, 80, 9000}),
         ("s3://bucket/models", "{AWS_ENDPOINT_URL: 'https://s3.example.com'}", {443, 80}),
+        # GKE redirects port 80 to the metadata server of the node before policies are asked.
+        ("gs://bucket/models", "{}", {443, 80, 988}),
         ("https://models.example.com:8443/all", "{}", {443, 80, 8443}),
         ("https://models.example.com:99999/all", "{}", {443, 80}),
     ],
@@ -187,3 +189,73 @@ def test_those_that_read_models_reach_object_stores(repository: str, variables: 
 def test_anyone_may_call_where_no_namespace_is_named(ends: dict[str, Source]) -> None:
     policy = next(each for each in documents("") if each["metadata"]["name"] == "gateways" and "egress" in each["spec"])
     assert policy["spec"]["ingress"][0] == {"ports": [{"protocol": "TCP", "port": 8000}]}
+
+
+@pytest.fixture(scope="module")
+def ray() -> list[Document]:
+    return documents_of(render((DEPLOY / "fleets" / "mixed.yaml").read_text(), "kuberay", name=False))
+
+
+@pytest.fixture(scope="module")
+def ray_ends(ends: dict[str, Source], ray: list[Document]) -> dict[str, Source]:
+    """Pods as KubeRay labels them."""
+    made = {
+        name: Source(
+            {**template["metadata"]["labels"], "ray.io/node-type": "head" if name == "head" else "worker"}, NAMESPACE
+        )
+        for name, template in every_template(ray)
+    }
+    api = Source({}, {}, "10.0.0.1")
+    return {**ends, **made, "API server": api}
+
+
+@pytest.mark.parametrize(
+    ("sender", "receiver", "port"),
+    [
+        # Ray's own, and those of the fleet, wherever Ray has placed it.
+        ("cpu", "head", 6379),
+        ("head", "gpu", 10017),
+        ("agents", "cpu", 41873),
+        ("client", "agents", 8100),
+        ("client", "cpu", 8101),
+        ("prometheus", "batch", 9200),
+        ("prometheus", "head", 8080),
+        ("cpu", "etcd", 2379),
+        ("gpu", "dns", 53),
+        ("agents", "triton", 8001),
+        ("head", "API server", 6443),
+    ],
+)
+def test_the_flows_of_a_ray_cluster_are_allowed(
+    ray: list[Document], ray_ends: dict[str, Source], sender: str, receiver: str, port: int
+) -> None:
+    assert flows(ray, ray_ends[sender], ray_ends[receiver], port)
+
+
+@pytest.mark.parametrize(
+    ("sender", "receiver", "port"),
+    [
+        *(
+            (sender, "head", port)
+            for sender in ("client", "stranger", "neighbour", "prometheus")
+            for port in (6379, 8265, 10001)
+        ),
+        ("operator", "head", 8265),
+        ("client", "cpu", 8000),
+        ("client", "head", 8003),
+        ("stranger", "agents", 8100),
+        ("gpu", "internet", 443),
+        ("cpu", "API server", 6443),
+    ],
+)
+def test_other_flows_of_a_ray_cluster_are_not(
+    ray: list[Document], ray_ends: dict[str, Source], sender: str, receiver: str, port: int
+) -> None:
+    assert not flows(ray, ray_ends[sender], ray_ends[receiver], port)
+
+
+def test_free_ports_of_a_ray_cluster_open_nothing() -> None:
+    text = "gateways: {gw: {listen: '0.0.0.0:0', metrics_port: 0}}\ncontrol: {listen: '0.0.0.0:0'}\n"
+    found = documents_of(render(text, "kuberay"))
+    (policy,) = [each["spec"] for each in found if each["metadata"]["name"] == "ray-callers"]
+    assert all(rule["ports"] for rule in policy["ingress"]), "a rule without ports allows all of them"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from manifest_policy import every_template
 from rendered_fleets import container_of, documents, documents_of, example, find, load, render
 
 
@@ -228,13 +229,32 @@ def test_an_autoscaled_pool_states_no_number() -> None:
     assert not any(each["kind"] == "HorizontalPodAutoscaler" and each["metadata"]["name"] == "fixed" for each in found)
 
 
+@pytest.mark.parametrize("form", ["manifests", "engine", "kuberay"])
+def test_pods_that_read_models_carry_the_given_labels(form: Any) -> None:
+    text = "kubernetes: {pod_labels: {azure.workload.identity/use: 'true'}}\n"
+    found = documents_of(render(text, form))
+    carrying = {
+        name
+        for name, template in every_template(found)
+        if template["metadata"]["labels"].get("azure.workload.identity/use") == "true"
+    }
+    expected = {"manifests": {"control", "cpu"}, "engine": {"engine"}, "kuberay": {"head", "cpu"}}
+    assert carrying == expected[form], "gateways read no models"
+    workloads = [each["spec"]["selector"] for each in found if each["kind"] in ("StatefulSet", "Deployment")]
+    assert not any("azure.workload.identity/use" in selector["matchLabels"] for selector in workloads)
+
+
 def test_the_quota_has_room_for_the_fleet_at_its_largest() -> None:
     text = "control: {count: 2}\npools: {cpu: {workers: 1, max: 5, cpus: 2}, gpu: {workers: 3, gpus: 2}}\n"
-    hard = find(documents(text), "ResourceQuota", "fleet")["spec"]["hard"]
-    # 2 controllers and one more while they are replaced, a gateway, 5 and 3 workers.
-    assert hard["pods"] == "12"
-    assert hard["requests.cpu"] == "17"
-    assert hard["requests.nvidia.com/gpu"] == "6"
+    hard = find(documents(f"{text}kubernetes: {{quota: true}}\n"), "ResourceQuota", "fleet")["spec"]["hard"]
+    # 2 controllers, as many that end, and one more; a gateway, 5 and 3 workers, and one more of each.
+    assert hard["pods"] == "17"
+    assert hard["requests.cpu"] == "23"
+    assert hard["requests.nvidia.com/gpu"] == "8"
+
+
+def test_pods_of_others_meet_no_quota_unless_it_is_asked_for() -> None:
+    assert not [each for each in documents("") if each["kind"] == "ResourceQuota"]
 
 
 def test_servers_that_run_elsewhere_are_not_rendered() -> None:

@@ -79,6 +79,7 @@ def serve(
         typer.Option(
             help="Largest size of that directory, such as 20GiB; what is loaded always stays.",
             metavar="BYTES",
+            envvar="ISOCHRONE_MODEL_CACHE_BYTES",
             show_default="64 GiB or 80 % of the disk, whichever is less",
         ),
     ] = None,

@@ -2,7 +2,7 @@
 
 KEDA and Kubernetes decide how many workers that means. The metric is the number of requests in the pool, the target the
 number that one worker should have: desired workers = requests ÷ target. A pool that was scaled to zero wakes when a
-gateway receives a request for one of its models: the stream tells KEDA within a second, not at its next poll.
+gateway receives a request for one of its models: the stream tells KEDA at the next reading, not at its next poll.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class KedaScaler:
         return self._activities[trigger.pool].is_active(monotonic(), trigger.idle_seconds)
 
     async def requests(self, trigger: Trigger) -> float:
-        """Raise ``Unavailable`` if no worker says how many it has: KEDA then uses its fallback, not 0."""
+        """Raise ``Unavailable`` if no worker says how many it has: KEDA then keeps the workers."""
         load = await self._load(trigger.pool)
         if not load.is_known:
             raise Unavailable(f"no worker of pool {trigger.pool} answers")

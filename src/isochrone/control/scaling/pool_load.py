@@ -27,7 +27,12 @@ class PoolLoad:
 
 
 class Activity:
-    """Whether a pool is in use: a request is in it, or one was received not long ago, served or not."""
+    """Whether a pool is in use: a request is in it, or one was received not long ago, served or not.
+
+    A controller that KEDA has just connected to cannot tell when a gateway received the requests that it counts. While
+    the pool has workers, they are taken for old: what is in flight decides. While it has none, they are taken for new:
+    a pool that wakes without need sleeps again, a request that arrived between two controllers is not missed.
+    """
 
     def __init__(self) -> None:
         self._received: dict[str, int] = {}
@@ -40,8 +45,12 @@ class Activity:
             if count is None:
                 continue
             before = self._received.get(gateway)
-            # A gateway that restarted counts from 0 again. What it had counted before the first reading is old.
-            if before is not None and count > (before if count >= before else 0):
+            if before is None:
+                is_new = bool(count) and not load.in_flight
+            else:
+                # A gateway that restarted counts from 0 again.
+                is_new = count > (before if count >= before else 0)
+            if is_new:
                 self._last = now
             self._received[gateway] = count
 

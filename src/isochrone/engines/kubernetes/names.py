@@ -38,7 +38,7 @@ ENGINE = "engine"
 #: The ConfigMap with the fleet.yaml, and its key.
 FLEET_MAP = "fleet"
 FLEET_FILE = "fleet.yaml"
-_LABEL_VALUE = re.compile(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII)
+LABEL_VALUE = re.compile(r"[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII)
 #: A StatefulSet's name, a hash and a number must fit into a label of 63 characters.
 LONGEST_NAME = 50
 
@@ -48,6 +48,8 @@ HTTP_PORT, GRPC_PORT, METRICS_PORT = WORKER_PORTS
 GATEWAY_GRPC_PORT = 8001
 #: Of the controllers' scaler for KEDA.
 SCALER_PORT = 8004
+#: Of API servers, behind their Service and on their own machines: those of kubeadm, minikube and MicroK8s, too.
+API_PORTS = (443, 6443, 8443, 16443)
 
 #: The first number in the names of workers and gateways, as in cpu-1.
 FIRST_NUMBER = 1
@@ -109,7 +111,7 @@ def labels(fleet: Fleet, selector: dict[str, str]) -> dict[str, str]:
 def described(**texts: str) -> dict[str, str]:
     """Labels for tier and device, as far as a label can hold the text."""
     keys = {"tier": TIER_LABEL, "device": DEVICE_LABEL}
-    return {keys[name]: text for name, text in texts.items() if _LABEL_VALUE.fullmatch(text)}
+    return {keys[name]: text for name, text in texts.items() if LABEL_VALUE.fullmatch(text)}
 
 
 def started_pools(fleet: Fleet) -> list[str]:

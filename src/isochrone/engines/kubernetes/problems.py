@@ -22,11 +22,14 @@ from isochrone.store.etcd.address import read_address, split_password
 
 #: Names of Services: RFC 1035.
 _SERVICE_NAME = re.compile(r"[a-z]([a-z0-9-]*[a-z0-9])?")
+#: The key of a label, and the beginnings of those that pods have already.
+_LABEL_KEY = re.compile(r"([a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_OWN_LABELS = ("app.kubernetes.io/", f"{names.PREFIX}/", "ray.io/")
 
 
 def problems(fleet: Fleet) -> list[Problem]:
     """All reasons why the fleet cannot run in a cluster."""
-    rules = (_of_store, _of_names, _of_pools, _of_files, section_problems, _of_volumes)
+    rules = (_of_store, _of_names, _of_pools, _of_files, section_problems, _of_volumes, _of_labels)
     return [problem for rule in rules for problem in rule(fleet)]
 
 
@@ -114,6 +117,17 @@ def _of_volumes(fleet: Fleet) -> Iterator[Problem]:
             directory = f"the directory {volume.sub_path} of the claim {volume.claim}"
             expected = f"a volume for each of {', '.join(map(_short, sharing))}, which would all be {directory}"
             yield Problem(("kubernetes", "volumes"), expected, f"one for {len(named.intersection(sharing))} of them")
+
+
+def _of_labels(fleet: Fleet) -> Iterator[Problem]:
+    for key, text in fleet.kubernetes.pod_labels.items():
+        at: Path = ("kubernetes", "pod_labels", key)
+        if not _LABEL_KEY.fullmatch(key):
+            yield Problem(at, "the key of a label, such as example.com/team", repr(key))
+        elif key.startswith(_OWN_LABELS):
+            yield Problem(at, f"a label that pods do not have already ({', '.join(_OWN_LABELS)}…)", repr(key))
+        elif text and not names.LABEL_VALUE.fullmatch(text):
+            yield Problem(at, "at most 63 letters, digits, '-', '_' and '.', the first and last no sign", repr(text))
 
 
 def _short(path: str) -> str:

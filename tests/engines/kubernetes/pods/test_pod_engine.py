@@ -11,6 +11,7 @@ import copy
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from isochrone.control.agents.process_number import PROCESS_VARIABLE
 from isochrone.control.fleet.derived.processes import ProcessSpec
 from isochrone.engines.base import Exit
 from isochrone.engines.kubernetes.names import POOL_LABEL, ROLE_LABEL
@@ -24,7 +25,7 @@ from isochrone.engines.kubernetes.pods.cluster_api import (
     Resource,
 )
 from isochrone.engines.kubernetes.pods.engine import KubernetesEngine
-from isochrone.engines.kubernetes.pods.pod_documents import marked, spec_of
+from isochrone.engines.kubernetes.pods.pod_documents import marked, model_of, spec_of
 
 SPEC = ProcessSpec("cpu-1", "worker", ("serve",), "cpu")
 GATEWAY = ProcessSpec("gw", "gateway", ("gateway",))
@@ -51,12 +52,14 @@ class Cluster(ClusterApi):
     async def close(self) -> None:
         pass
 
-    async def list(self, resource: Resource, selector: str) -> tuple[list[Document], str]:
+    async def list(
+        self, resource: Resource, selector: str, reduce: Callable[[Document], Document] = lambda document: document
+    ) -> tuple[list[Document], str]:
         if resource is PODS and self.lists:
             given = self.lists.pop(0)
             if isinstance(given, Exception):
                 raise given
-        return [copy.deepcopy(each) for each in self.objects[resource].values()], "1"
+        return [reduce(copy.deepcopy(each)) for each in self.objects[resource].values()], "1"
 
     async def watch(self, resource: Resource, selector: str, since: str) -> AsyncIterator[tuple[str, Document]]:
         if resource is NODES:
@@ -95,7 +98,8 @@ class Cluster(ClusterApi):
         state = (
             {"running": {"startedAt": "2026-03-01T10:00:00Z"}} if ended is None else {"terminated": {"exitCode": ended}}
         )
-        pod["status"] = {"containerStatuses": [{"restartCount": number_of_restarts, "state": state}]}
+        name = pod["spec"]["containers"][0]["name"]
+        pod["status"] = {"containerStatuses": [{"name": name, "restartCount": number_of_restarts, "state": state}]}
         pod["metadata"] |= metadata
         self._event("MODIFIED", pod)
 
@@ -339,6 +343,60 @@ def test_a_pod_of_another_release_keeps_its_role_and_pool() -> None:
         found = spec_of(pod, spec.name)
         assert (found.name, found.role, found.pool) == (spec.name, spec.role, spec.pool)
         assert found != spec
+
+
+def test_of_nodes_and_pods_only_what_is_read_is_kept() -> None:
+    async def scenario(bench: Bench) -> None:
+        managed = [{"manager": "kubelet", "fieldsV1": {"f:status": {}}}]
+        ready = {"type": "Ready", "status": "Unknown", "message": "the kubelet is silent"}
+        bench.cluster.objects[NODES]["a"] = {
+            "metadata": {"name": "a", "resourceVersion": "1", "managedFields": managed, "annotations": {"a": "b"}},
+            "spec": {"podCIDR": "10.0.0.0/24"},
+            "status": {
+                "images": [{"names": ["x"]}],
+                "conditions": [{"type": "DiskPressure", "status": "False"}, ready],
+            },
+        }
+        await bench.started()
+        bench.cluster.report(
+            "cpu-1", managedFields=managed, labels=bench.cluster.objects[PODS]["cpu-1"]["metadata"]["labels"]
+        )
+        await until(lambda: bench.engine._watch.objects["cpu-1"].get("status"))
+        assert bench.engine._nodes.objects["a"] == {
+            "metadata": {"name": "a"},
+            "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]},
+        }
+        bench.cluster.objects[PODS]["cpu-1"]["spec"]["nodeName"] = "a"
+        bench.cluster.report("cpu-1")
+        await until(lambda: bench.waits() == "node a is lost")
+        assert "managedFields" not in bench.engine._watch.objects["cpu-1"]["metadata"]
+
+    run(scenario)
+
+
+def test_a_pod_like_another_has_one_number_of_its_process() -> None:
+    pod: Any = marked(pod_of(SPEC), SPEC, "plant")
+    for _ in range(3):
+        pod = marked(model_of(pod), SPEC, "plant")
+    (container,) = pod["spec"]["containers"]
+    assert [each["name"] for each in container["env"]] == [PROCESS_VARIABLE]
+
+
+def test_a_pod_like_another_has_nothing_that_a_service_mesh_added() -> None:
+    pod: Any = marked(pod_of(SPEC), SPEC, "plant")
+    (own,) = pod["spec"]["containers"]
+    own |= {"name": "worker", "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}]}
+    mesh = {"name": "istio-proxy", "image": "mesh", "env": [{"name": "ISTIO", "value": "1"}]}
+    pod["spec"] |= {
+        "containers": [mesh, own],
+        "initContainers": [{"name": "istio-init", "image": "mesh"}],
+        "volumes": [{"name": "scratch", "emptyDir": {}}, {"name": "istio-token", "emptyDir": {}}],
+        "nodeName": "a",
+    }
+    found = model_of(pod)["spec"]
+    assert [each["name"] for each in found["containers"]] == ["worker"]
+    assert found["volumes"] == [{"name": "scratch", "emptyDir": {}}]
+    assert not {"initContainers", "nodeName"} & found.keys()
 
 
 def test_a_creation_whose_answer_was_lost_leaves_no_complaint() -> None:

@@ -9,10 +9,11 @@ import pytest
 from isochrone.engines.kubernetes.pods.pod_states import is_lost, pod_state
 
 STARTED = "2026-03-01T10:00:00Z"
+SPEC = {"nodeName": "a", "containers": [{"name": "worker"}]}
 
 
 def pod(status: dict[str, Any] | None = None, uid: str = "u1", **metadata: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {"metadata": {"name": "cpu-1", "uid": uid, **metadata}, "spec": {"nodeName": "a"}}
+    found: dict[str, Any] = {"metadata": {"name": "cpu-1", "uid": uid, **metadata}, "spec": SPEC}
     return found if status is None else {**found, "status": status}
 
 
@@ -20,7 +21,13 @@ def container(state: dict[str, Any], last: dict[str, Any] | None = None, restart
     return {
         "phase": "Running",
         "containerStatuses": [
-            {"containerID": "c://1", "restartCount": restarts, "state": state, "lastState": last or {}},
+            {
+                "name": "worker",
+                "containerID": "c://1",
+                "restartCount": restarts,
+                "state": state,
+                "lastState": last or {},
+            },
         ],
     }
 
@@ -103,6 +110,20 @@ def test_the_status_of_the_last_container_is_as_in_subprocess(ended: dict[str, i
     assert pod_state(pod(container({"terminated": ended}))).last_status == status
     again = pod_state(pod(container(RUNNING, {"terminated": {**ended, "message": "cannot open"}}, 1)))
     assert (again.last_status, again.last_words) == (status, "cannot open")
+
+
+@pytest.mark.parametrize("mesh_first", [False, True], ids=["mesh second in spec", "mesh first in spec"])
+def test_the_state_is_that_of_our_container_and_not_of_one_that_a_service_mesh_added(mesh_first: bool) -> None:
+    waiting = container({"waiting": {"reason": "CrashLoopBackOff"}}, {"terminated": {"exitCode": 3}}, 5)
+    proxy = {"name": "istio-proxy", "restartCount": 0, "state": RUNNING}
+    # Kubelets sort statuses by name.
+    waiting["containerStatuses"].insert(0, proxy)
+    crashing = pod(waiting, labels={"app.kubernetes.io/component": "worker"})
+    names = [{"name": "istio-proxy"}, {"name": "worker"}]
+    crashing["spec"] = {"nodeName": "a", "containers": names if mesh_first else names[::-1]}
+    state = pod_state(crashing)
+    assert (state.number, state.restarts, state.last_status) == (0, 5, 3)
+    assert state.waits_for == "CrashLoopBackOff"
 
 
 def test_a_pod_that_is_deleted_ends_and_a_failed_one_is_over() -> None:

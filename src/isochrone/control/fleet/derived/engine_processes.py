@@ -29,7 +29,7 @@ POD_DIRECTORY = Path("/srv/isochrone")
 _EVERYWHERE = "0.0.0.0"
 #: Keys of the section kubernetes that other objects are made of.
 _NOT_OF_PODS = {
-    *("namespace", "ray_image", "service_account_annotations", "service_type", "service_annotations"),
+    *("namespace", "ray_image", "ray_version", "service_account_annotations", "service_type", "service_annotations"),
     *("client_namespaces", "monitoring_namespace", "autoscaler", "keda_namespace", "quota", "edge", "pools"),
 }
 _NOT_OF_WORKERS = {"ready_seconds", "pending_per_worker"}

@@ -40,7 +40,7 @@ _IMAGE = re.compile(
 
 def section_problems(fleet: FleetSections) -> list[Problem]:
     """All mistakes in the section."""
-    rules = (_of_namespace, _of_images, _of_pools, _of_volumes, _of_variables, _of_edge)
+    rules = (_of_namespace, _of_images, _of_pools, _of_volumes, _of_cache, _of_variables, _of_edge)
     return [problem for rule in rules for problem in rule(fleet)]
 
 
@@ -84,6 +84,15 @@ def _of_volumes(fleet: FleetSections) -> Iterator[Problem]:
             yield Problem(at, expected, repr(repository))
         elif bool(volume.claim) == bool(volume.image):
             yield Problem(at, "either a claim or an image", "both" if volume.claim else "neither")
+
+
+def _of_cache(fleet: FleetSections) -> Iterator[Problem]:
+    cache = fleet.kubernetes.cache
+    at: Path = ("kubernetes", "cache")
+    if cache.host_path and cache.claim:
+        yield Problem(at, "either a host_path or a claim", "both")
+    if cache.host_path and (not cache.host_path.startswith("/") or ".." in cache.host_path.split("/")):
+        yield Problem((*at, "host_path"), "an absolute path without ..", repr(cache.host_path))
 
 
 def _of_variables(fleet: FleetSections) -> Iterator[Problem]:

@@ -17,6 +17,8 @@ from isochrone.settings.sections import Section
 from isochrone.settings.validator_errors import wrong
 
 _TAINT = re.compile(r"(?P<key>[\w./-]+)(?:=(?P<value>[\w.-]*))?(?::(?P<effect>NoSchedule|PreferNoSchedule|NoExecute))?")
+#: As the extra ray of the package requires.
+_FIRST_RAY = (2, 56, 0)
 _GIB = 1 << 30
 _MIB = 1 << 20
 
@@ -27,10 +29,18 @@ def _toleration(given: str) -> str:
     return given
 
 
+def _ray_version(given: str) -> str:
+    match = re.fullmatch(r"(\d+)\.(\d+)\.(\d+)", given)
+    if match is None or tuple(map(int, match.groups())) < _FIRST_RAY:
+        raise wrong("a release of Ray such as 2.56.0, which is the first that the engine ray supports")
+    return given
+
+
 def _empty(given: Any) -> Any:
     return {} if given is None else given
 
 
+RayVersion = Annotated[str, AfterValidator(_ray_version)]
 #: A taint that pods tolerate, as ``kubectl taint`` writes it.
 Toleration = Annotated[str, AfterValidator(_toleration)]
 Tolerations = Annotated[tuple[Toleration, ...], Field(strict=False)]
@@ -47,6 +57,20 @@ class ModelVolume(Section):
     """OCI image or artifact with the repository, instead of a claim: an image volume of Kubernetes."""
     sub_path: str = ""
     """Directory of the volume that is the repository. The default is the whole volume."""
+
+
+class ModelCache(Section):
+    """Where workers keep models that they fetch from URLs. The default is a directory of each pod, without a limit."""
+
+    size: Bytes = 0
+    """Largest size. A pod's own directory reserves it on the disk of the node (a request of ephemeral storage), and
+    workers keep a tenth of it free. Without it workers use up to 64GiB or 80 % of the disk."""
+    host_path: str = ""
+    """Directory of every node, shared by the workers there, so that a version is fetched once per node. It must be
+    there and belong to user 10001. The namespace then enforces no security standard, since both forbid such volumes."""
+    claim: str = ""
+    """PersistentVolumeClaim with a local file system, shared by the workers of one node, instead of host_path. Not for
+    file systems of a network: workers lock files in it."""
 
 
 class KubernetesPool(Section):
@@ -93,7 +117,10 @@ class Kubernetes(Section):
     """Image of workers of pools with GPUs: with gpus, a resource of nvidia.com, or device gpu. The default is
     isochrone-gpu:RELEASE, from deploy/Containerfile.gpu."""
     ray_image: str = ""
-    """Image of Ray's nodes, with isochrone and ray, for --format kuberay. The default is isochrone-ray:RELEASE."""
+    """Image of Ray's nodes, with isochrone[kuberay], for --format kuberay. The default is isochrone-ray:RELEASE."""
+    ray_version: RayVersion = "2.56.0"
+    """Release of Ray in ray_image. KubeRay chooses its probes by it; the first release that the engine ray supports is
+    enough."""
     pull_policy: Literal["IfNotPresent", "Always", "Never"] = "IfNotPresent"
     """When nodes pull the images."""
     pull_secrets: Words = ()
@@ -107,9 +134,13 @@ class Kubernetes(Section):
     volumes: Annotated[dict[str, ModelVolume], BeforeValidator(_empty)] = Field(default={})
     """Volumes of the model repositories, by the path that repository names or the parent of a model's source. The
     default is the claim NAME-models, and its sub-directories where there are several repositories."""
+    cache: ModelCache = ModelCache()
+    """Where workers keep models that they fetch from URLs."""
     service_account_annotations: Texts = Field(default={})
     """Annotations of the workers' and controllers' ServiceAccounts, which read model repositories: the identity for an
     object store, such as eks.amazonaws.com/role-arn."""
+    pod_labels: Texts = Field(default={})
+    """Labels of the pods of workers, controllers and the engine, such as azure.workload.identity/use: "true"."""
     env: Texts = Field(default={})
     """Environment variables of workers, controllers and the engine, such as AWS_REGION and AWS_ENDPOINT_URL of an
     object store. Secret ones belong into env_from_secret."""
@@ -140,8 +171,9 @@ class Kubernetes(Section):
     the figures of the controllers, which wakes a pool with min 0 when a request comes."""
     keda_namespace: str = "keda"
     """Namespace of KEDA's operator, which may call the controllers."""
-    quota: bool = True
-    """Write a ResourceQuota that fits this fleet at its largest."""
+    quota: bool = False
+    """Write a ResourceQuota that fits this fleet at its largest, for a namespace that holds nothing else: it counts the
+    pods of others, too, and refuses those without requests of CPU and memory and a limit of memory."""
     edge: Edge = Edge()
     """How requests from outside the cluster reach the gateways."""
     pools: Annotated[dict[Name, KubernetesPool], BeforeValidator(_empty)] = Field(default={})

@@ -52,27 +52,26 @@ def _dev(documents: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
         elif document["kind"] == "HorizontalPodAutoscaler":
             yield _patch(document, {"minReplicas": 1, "maxReplicas": 1})
         elif document["kind"] == "ScaledObject":
-            yield _patch(document, {"minReplicaCount": 1, "maxReplicaCount": 1, "fallback": {"replicas": 1}})
+            yield _patch(document, {"minReplicaCount": 1, "maxReplicaCount": 1})
 
 
 def _production(documents: Sequence[Mapping[str, Any]], fleet: Fleet) -> Iterator[dict[str, Any]]:
-    """At least two controllers and two gateways of each group, on different nodes."""
+    """At least two controllers and two gateways of each group, on different nodes unless they must share one."""
     for document in documents:
         if document["kind"] == "ResourceQuota":
             yield _patch(document, quota(_larger(fleet))["spec"])
         role = document["metadata"].get("labels", {}).get("app.kubernetes.io/component")
         if document["kind"] not in ("StatefulSet", "Deployment") or role == "worker":
             continue
-        selector = document["spec"]["selector"]
-        term = {"labelSelector": selector, "topologyKey": "kubernetes.io/hostname"}
-        apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
-        spec: dict[str, Any] = {
-            "replicas": max(_LEAST_IN_PRODUCTION, document["spec"]["replicas"]),
-            "template": {"spec": {"affinity": apart}},
-        }
-        if document["kind"] == "Deployment":
-            # There may be no node for one more.
-            spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}
+        spec: dict[str, Any] = {"replicas": max(_LEAST_IN_PRODUCTION, document["spec"]["replicas"])}
+        # Pods that must share a node (placement: together) can have none of their own.
+        if "podAffinity" not in document["spec"]["template"]["spec"].get("affinity", {}):
+            term = {"labelSelector": document["spec"]["selector"], "topologyKey": "kubernetes.io/hostname"}
+            apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+            spec["template"] = {"spec": {"affinity": apart}}
+            if document["kind"] == "Deployment":
+                # There may be no node for one more.
+                spec["strategy"] = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}
         yield _patch(document, spec)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import warnings
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,9 @@ _WATCH_SECONDS = 60
 _SILENCE_SECONDS = _WATCH_SECONDS + 10.0
 
 
-_UNAUTHORIZED = 401
+#: Objects of one answer to a list: 500 nodes have 5 to 30 MB of JSON.
+_PAGE = 500
+_UNAUTHORIZED, _GONE = 401, 410
 
 
 class ClusterUnavailable(Unavailable):
@@ -97,11 +99,27 @@ class ClusterApi:
         if session is not None:
             await session.aclose()
 
-    async def list(self, resource: Resource, selector: str) -> tuple[list[Document], str]:
-        """The objects with these labels, and the version of the list, from which ``watch`` continues."""
-        answer = await self._call("GET", resource, params={"labelSelector": selector})
-        items: list[Document] = answer.get("items") or []
-        return items, str(answer["metadata"]["resourceVersion"])
+    async def list(
+        self, resource: Resource, selector: str, reduce: Callable[[Document], Document] = lambda document: document
+    ) -> tuple[list[Document], str]:
+        """The objects with these labels, and the version of the list, from which ``watch`` continues. ``reduce`` keeps
+        what is needed of each object: only one page is in memory whole."""
+        found: list[Document] = []
+        page, more = _PAGE, ""
+        while True:
+            params = {"labelSelector": selector, **({"limit": str(page)} if page else {})}
+            try:
+                answer = await self._call("GET", resource, params={**params, **({"continue": more} if more else {})})
+            except Refused as error:
+                if error.status != _GONE or not more:
+                    raise
+                # The version of the first page is compacted: everything at once, as a list without pages is.
+                found, page, more = [], 0, ""
+                continue
+            found += [reduce(each) for each in answer.get("items") or ()]
+            more = str(answer["metadata"].get("continue") or "")
+            if not more:
+                return found, str(answer["metadata"]["resourceVersion"])
 
     async def watch(self, resource: Resource, selector: str, since: str) -> AsyncIterator[tuple[str, Document]]:
         """Changes after a version: (ADDED, MODIFIED or DELETED, the object). Ends when the server ends it.
@@ -128,14 +146,14 @@ class ClusterApi:
                 async for line in response.aiter_lines():
                     event = json.loads(line)
                     if event["type"] == "ERROR":
-                        if event["object"].get("code") == 410:
+                        if event["object"].get("code") == _GONE:
                             raise WatchExpired
                         raise ClusterUnavailable(f"a watch failed: {event['object'].get('message')}")
                     yield event["type"], event["object"]
         except (WatchExpired, ClusterUnavailable, asyncio.CancelledError, GeneratorExit):
             raise
         except Exception as error:
-            if getattr(getattr(error, "response", None), "status_code", 0) == 410:
+            if getattr(getattr(error, "response", None), "status_code", 0) == _GONE:
                 raise WatchExpired from None
             raise ClusterUnavailable(f"a watch of the Kubernetes API ended: {_reason(error)}") from None
 

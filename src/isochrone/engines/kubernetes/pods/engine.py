@@ -25,7 +25,7 @@ from isochrone.engines.kubernetes.names import FLEET_LABEL, PROCESS_LABEL
 from isochrone.engines.kubernetes.pods.cluster_api import NODES, PODS, ClusterApi, Document, Refused
 from isochrone.engines.kubernetes.pods.object_watch import ObjectWatch
 from isochrone.engines.kubernetes.pods.pod_documents import marked, model_of, spec_of
-from isochrone.engines.kubernetes.pods.pod_states import PodState, is_lost, pod_state
+from isochrone.engines.kubernetes.pods.pod_states import PodState, is_lost, pod_state, reduced_node, reduced_pod
 from isochrone.engines.local.backoff import Backoff
 from isochrone.errors import Unavailable
 
@@ -79,8 +79,8 @@ class KubernetesEngine(Engine):
         self._fleet = fleet
         self._pod_of = pod_of
         self._kept: dict[str, _Kept] = {}
-        self._watch = ObjectWatch(api, PODS, f"{FLEET_LABEL}={fleet}", self._changed, self._listed)
-        self._nodes = ObjectWatch(api, NODES, "", lambda name: None)
+        self._watch = ObjectWatch(api, PODS, f"{FLEET_LABEL}={fleet}", self._changed, self._listed, reduced_pod)
+        self._nodes = ObjectWatch(api, NODES, "", lambda name: None, reduce=reduced_node)
         self._tasks = BackgroundTasks()
 
     async def open(self) -> None:

@@ -29,7 +29,8 @@ _LASTING = 1.0
 
 class ObjectWatch:
     """``changed`` is called with the name of each object that changed; ``listed`` after each list, with the time at
-    which it began."""
+    which it began. ``reduce`` keeps what is needed of each object, and must keep its name: nodes and pods of a large
+    cluster have hundreds of megabytes."""
 
     def __init__(
         self,
@@ -38,12 +39,14 @@ class ObjectWatch:
         selector: str,
         changed: Callable[[str], None],
         listed: Callable[[float], None] = lambda since: None,
+        reduce: Callable[[Document], Document] = lambda document: document,
     ) -> None:
         self._api = api
         self._resource = resource
         self._selector = selector
         self._changed = changed
         self._listed = listed
+        self._reduce = reduce
         self.objects: dict[str, Document] = {}
         self._version = ""
         self._task: asyncio.Task[None] | None = None
@@ -60,11 +63,11 @@ class ObjectWatch:
 
     def add(self, document: Document) -> None:
         """An object that was just created; the watch may have seen a later state already."""
-        self.objects.setdefault(str(document["metadata"]["name"]), document)
+        self.objects.setdefault(str(document["metadata"]["name"]), self._reduce(document))
 
     async def _list(self) -> None:
         since = monotonic()
-        items, self._version = await self._api.list(self._resource, self._selector)
+        items, self._version = await self._api.list(self._resource, self._selector, self._reduce)
         before, self.objects = self.objects, {str(each["metadata"]["name"]): each for each in items}
         for name in sorted({*before, *self.objects}):
             if before.get(name) != self.objects.get(name):
@@ -104,7 +107,7 @@ class ObjectWatch:
         if kind == "DELETED":
             self.objects.pop(name, None)
         else:
-            self.objects[name] = document
+            self.objects[name] = self._reduce(document)
         self._tell(name)
 
     def _tell(self, name: str) -> None:

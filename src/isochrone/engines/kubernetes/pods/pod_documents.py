@@ -18,6 +18,7 @@ from isochrone.engines.kubernetes.names import (
     SPEC_ANNOTATION,
 )
 from isochrone.engines.kubernetes.pods.cluster_api import Document
+from isochrone.engines.kubernetes.pods.pod_states import own_container
 
 _NUMBERS = 1 << 31
 
@@ -66,11 +67,18 @@ def spec_of(pod: Document, process: str) -> ProcessSpec:
 
 
 def model_of(pod: Document) -> dict[str, Any]:
-    """A pod to make another one like it, without what the cluster has added."""
-    spec = {key: value for key, value in pod["spec"].items() if key != "nodeName"}
+    """A pod to make another one like it, without what the cluster has added: its node, containers of a service mesh,
+    which adds them again, their volumes, and the number of the process."""
+    own = own_container(pod)
+    environment = [each for each in own.get("env") or () if each["name"] != PROCESS_VARIABLE]
+    container = {**own, "env": environment}
+    mounted = {each["name"] for each in own.get("volumeMounts") or ()}
+    spec = {key: value for key, value in pod["spec"].items() if key not in ("nodeName", "initContainers")}
+    if "volumes" in spec:
+        spec["volumes"] = [each for each in spec["volumes"] if each["name"] in mounted]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {"labels": pod["metadata"].get("labels") or {}},
-        "spec": spec,
+        "spec": {**spec, "containers": [container]},
     }

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from isochrone.engines.kubernetes.names import NUMBER_ANNOTATION
+from isochrone.engines.kubernetes.names import NUMBER_ANNOTATION, ROLE_LABEL
 
 #: Reasons of a waiting container that end by themselves.
 _STARTING = frozenset(("", "ContainerCreating", "PodInitializing"))
@@ -42,30 +42,57 @@ class PodState:
 
 def pod_state(pod: Mapping[str, Any]) -> PodState:
     metadata, status = pod["metadata"], pod.get("status") or {}
-    containers = status.get("containerStatuses") or [{}]
-    first = containers[0]
-    is_running = bool((first.get("state") or {}).get("running"))
-    ended = _last_end(first)
+    container = _own_status(pod)
+    is_running = bool((container.get("state") or {}).get("running"))
+    ended = _last_end(container)
     return PodState(
         name=metadata["name"],
         uid=metadata["uid"],
         node=(pod.get("spec") or {}).get("nodeName") or "",
         address=status.get("podIP") or "",
         number=_number(metadata) if is_running else 0,
-        restarts=int(first.get("restartCount") or 0),
+        restarts=int(container.get("restartCount") or 0),
         grace_seconds=float((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 30),
         is_ending="deletionTimestamp" in metadata,
         is_over=status.get("phase") in ("Failed", "Succeeded"),
         last_status=_exit_status(ended),
         last_words=str(ended.get("message") or ""),
-        waits_for="" if is_running else _waits_for(status, first),
+        waits_for="" if is_running else _waits_for(status, container),
     )
+
+
+def own_container(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The container of the fleet's process. A service mesh adds others, also in front of it (Istio with
+    holdApplicationUntilProxyStarts); rendered pods name theirs as the role of the process."""
+    containers: list[Mapping[str, Any]] = (pod.get("spec") or {}).get("containers") or [{}]
+    role = (pod["metadata"].get("labels") or {}).get(ROLE_LABEL, "")
+    return next((each for each in containers if each.get("name") == role), containers[0])
+
+
+def _own_status(pod: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The status of that container. Statuses come in any order: kubelets sort them by name."""
+    name = own_container(pod).get("name")
+    statuses: list[Mapping[str, Any]] = (pod.get("status") or {}).get("containerStatuses") or []
+    return next((each for each in statuses if each.get("name") == name), {})
 
 
 def is_lost(node: Mapping[str, Any]) -> bool:
     """Whether the cluster has heard nothing of a node for a while (40 s by default). One that is not ready speaks."""
     conditions = (node.get("status") or {}).get("conditions") or ()
     return any(each.get("type") == "Ready" and each.get("status") == "Unknown" for each in conditions)
+
+
+def reduced_node(node: Mapping[str, Any]) -> dict[str, Any]:
+    """What ``is_lost`` reads. A whole node has tens of kilobytes: images, annotations, managed fields."""
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    kept = [{key: each.get(key) for key in ("type", "status")} for each in conditions if each.get("type") == "Ready"]
+    return {"metadata": {"name": node["metadata"]["name"]}, "status": {"conditions": kept}}
+
+
+def reduced_pod(pod: Mapping[str, Any]) -> dict[str, Any]:
+    """A pod without the record of who changed which field, which is about half of it."""
+    metadata = {key: value for key, value in pod["metadata"].items() if key != "managedFields"}
+    return {**pod, "metadata": metadata}
 
 
 def _number(metadata: Mapping[str, Any]) -> int:

@@ -42,7 +42,12 @@ def autoscaler(fleet: Fleet, pool: str) -> dict[str, Any]:
 
 
 def _scaled_object(fleet: Fleet, pool: str) -> dict[str, Any]:
-    """Facts: keda.sh/docs, ScaledObject specification and external-push scaler."""
+    """Facts: keda.sh/docs, ScaledObject specification and external-push scaler.
+
+    It has no ``fallback``. While neither a controller nor a worker answers, the HorizontalPodAutoscaler of KEDA has no
+    metric and keeps the replicas. A static fallback would shrink a loaded pool to it; ``currentReplicasIfHigher`` is
+    there since KEDA 2.17 only, and API servers with an older definition drop it without a word.
+    """
     spec = fleet.pools[pool]
     trigger = {
         "scalerAddress": f"{names.CONTROL}.{names.namespace(fleet)}.svc:{names.SCALER_PORT}",
@@ -59,8 +64,6 @@ def _scaled_object(fleet: Fleet, pool: str) -> dict[str, Any]:
             "maxReplicaCount": spec.max,
             # Of the step to no worker at all.
             "cooldownPeriod": 300,
-            # While no controller answers.
-            "fallback": {"failureThreshold": 3, "replicas": max(1, spec.workers)},
             "advanced": {"horizontalPodAutoscalerConfig": {"behavior": _behavior()}},
             "triggers": [{"type": "external-push", "metadata": trigger}],
         },

@@ -17,8 +17,10 @@ def base_objects(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def namespace(fleet: Fleet) -> dict[str, Any]:
-    # The API server refuses pods that ask for more rights than ours do.
-    security = {f"pod-security.kubernetes.io/{mode}": "restricted" for mode in ("enforce", "audit", "warn")}
+    # The API server refuses pods that ask for more rights than ours do. A directory of the node is one too many.
+    enforced = "privileged" if fleet.kubernetes.cache.host_path else "restricted"
+    levels = {"enforce": enforced, "audit": "restricted", "warn": "restricted"}
+    security = {f"pod-security.kubernetes.io/{mode}": level for mode, level in levels.items()}
     return {
         "apiVersion": "v1",
         "kind": "Namespace",
@@ -45,16 +47,19 @@ def service_accounts(fleet: Fleet) -> list[dict[str, Any]]:
 
 
 def quota(fleet: Fleet) -> dict[str, Any]:
-    """The fleet at its largest, with a second controller while they are replaced. A pool that grows beyond it by hand
-    meets a clear refusal, not a full cluster."""
+    """The fleet at its largest. A pool that grows beyond it by hand meets a clear refusal, not a full cluster.
+
+    A pod that ends counts until it is gone. So there is room for all controllers twice while a Deployment replaces
+    them, and one more; and for one pod more of each other group, whose names are taken until then.
+    """
     control, kubernetes = fleet.control, fleet.kubernetes
     groups: list[tuple[int, float, int, dict[str, int]]] = [
-        (control.count + 1, control.cpus, kubernetes.control_memory, {})
+        (2 * control.count + 1, control.cpus, kubernetes.control_memory, {})
     ]
-    groups += [(each.count, each.cpus, kubernetes.gateway_memory, {}) for each in fleet.gateways.values()]
+    groups += [(each.count + 1, each.cpus, kubernetes.gateway_memory, {}) for each in fleet.gateways.values()]
     for pool in names.started_pools(fleet):
         memory, devices = scheduling.worker_memory(fleet, pool), scheduling.worker_devices(fleet, pool)
-        groups.append((most_workers(fleet, pool), fleet.pools[pool].cpus, memory, devices))
+        groups.append((most_workers(fleet, pool) + 1, fleet.pools[pool].cpus, memory, devices))
     # Each pod's own figures are rounded; the sum must not be smaller than theirs.
     cpus = sum(count * max(1, round(cpu * 1000)) for count, cpu, _, _ in groups) / 1000
     mebibyte = 1 << 20

@@ -22,6 +22,7 @@ from isochrone.engines.kubernetes.render.pods import metadata
 from isochrone.models.sources.locations import is_url
 from isochrone.store.etcd.address import read_address, split_password
 
+_GKE_METADATA_PORT = 988
 _NAMESPACE_NAME = "kubernetes.io/metadata.name"
 _WORKER_PORTS = (names.HTTP_PORT, names.GRPC_PORT, names.METRICS_PORT)
 
@@ -29,7 +30,7 @@ Rule = dict[str, Any]
 
 
 def network_policies(fleet: Fleet) -> list[dict[str, Any]]:
-    found = [_default_deny(fleet), _everyone(fleet), _controllers(fleet)]
+    found = [default_deny(fleet), dns_and_store(fleet), _controllers(fleet)]
     if fleet.gateways:
         found.append(_gateways(fleet))
     if names.started_pools(fleet):
@@ -37,16 +38,16 @@ def network_policies(fleet: Fleet) -> list[dict[str, Any]]:
     return found
 
 
-def _default_deny(fleet: Fleet) -> dict[str, Any]:
+def default_deny(fleet: Fleet) -> dict[str, Any]:
     """For the pods of the fleet alone: its namespace may have others, such as an etcd."""
-    return _policy(fleet, "default-deny", names.fleet_selector(fleet), [], [])
+    return policy(fleet, "default-deny", names.fleet_selector(fleet), [], [])
 
 
-def _everyone(fleet: Fleet) -> dict[str, Any]:
+def dns_and_store(fleet: Fleet) -> dict[str, Any]:
     """DNS and the store, for all pods of the fleet. Clusters differ in where DNS answers and in its labels: pods of any
     namespace, or an address of the node (NodeLocal DNSCache). So only its port is fixed."""
     dns = {"ports": [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]}
-    return _policy(fleet, "dns-and-store", names.fleet_selector(fleet), None, [dns, *_store(fleet)])
+    return policy(fleet, "dns-and-store", names.fleet_selector(fleet), None, [dns, *_store(fleet)])
 
 
 def _store(fleet: Fleet) -> list[Rule]:
@@ -54,7 +55,7 @@ def _store(fleet: Fleet) -> list[Rule]:
     rules = []
     for endpoint in read_address(split_password(fleet.store.url)[0]).endpoints:
         split = urlsplit(endpoint)
-        rules.append(_egress(_place(fleet, split.hostname or ""), (split.port or 2379,)))
+        rules.append(egress_rule(_place(fleet, split.hostname or ""), (split.port or 2379,)))
     return _once(rules)
 
 
@@ -65,66 +66,68 @@ def _place(fleet: Fleet, host: str) -> Rule | None:
     labels = host.removesuffix(".cluster.local").split(".")
     # A name with dots is a Service's only if it says so: etcd.example.com is outside.
     if len(labels) == 1:
-        return _namespace(names.namespace(fleet))
-    return _namespace(labels[-2]) if len(labels) >= 3 and labels[-1] == "svc" else None
+        return namespace_of(names.namespace(fleet))
+    return namespace_of(labels[-2]) if len(labels) >= 3 and labels[-1] == "svc" else None
 
 
 def _gateways(fleet: Fleet) -> dict[str, Any]:
     selector = names.role_selector(fleet, "gateway")
     clients = fleet.kubernetes.client_namespaces
     allowed = {"namespaceSelector": {"matchLabels": dict(clients)}} if clients else None
-    ingress = [_ingress(allowed, (names.GATEWAY_PORT,)), _monitoring(fleet)]
+    ingress = [ingress_rule(allowed, (names.GATEWAY_PORT,)), _monitoring(fleet)]
     # The evaluation of a canary reads each gateway's counts.
-    ingress.append(_ingress(_pods(names.control_selector(fleet)), (names.METRICS_PORT,)))
-    egress = [_egress(_pods(names.role_selector(fleet, "worker")), _WORKER_PORTS), *_outside(fleet)]
-    return _policy(fleet, "gateways", selector, ingress, egress)
+    ingress.append(ingress_rule(pods_of(names.control_selector(fleet)), (names.METRICS_PORT,)))
+    egress = [egress_rule(pods_of(names.role_selector(fleet, "worker")), _WORKER_PORTS), *outside(fleet)]
+    return policy(fleet, "gateways", selector, ingress, egress)
 
 
 def _workers(fleet: Fleet) -> dict[str, Any]:
     selector = names.role_selector(fleet, "worker")
     ingress = [
-        _ingress(_pods(names.role_selector(fleet, "gateway")), _WORKER_PORTS),
-        _ingress(_pods(names.control_selector(fleet)), (names.HTTP_PORT,)),
+        ingress_rule(pods_of(names.role_selector(fleet, "gateway")), _WORKER_PORTS),
+        ingress_rule(pods_of(names.control_selector(fleet)), (names.HTTP_PORT,)),
         _monitoring(fleet),
     ]
-    return _policy(fleet, "workers", selector, ingress, object_stores(fleet))
+    return policy(fleet, "workers", selector, ingress, object_stores(fleet))
 
 
 def _controllers(fleet: Fleet) -> dict[str, Any]:
     clients = {"podSelector": {"matchLabels": {names.CLIENT_LABEL: "true"}}}
     egress = [
-        _egress(_pods(names.role_selector(fleet, "worker")), (names.HTTP_PORT,)),
-        _egress(_pods(names.role_selector(fleet, "gateway")), (names.METRICS_PORT,)),
-        *_outside(fleet),
+        egress_rule(pods_of(names.role_selector(fleet, "worker")), (names.HTTP_PORT,)),
+        egress_rule(pods_of(names.role_selector(fleet, "gateway")), (names.METRICS_PORT,)),
+        *outside(fleet),
         *object_stores(fleet),
     ]
-    ingress = [_ingress(clients, (names.CONTROL_PORT,))]
+    ingress = [ingress_rule(clients, (names.CONTROL_PORT,))]
     if has_scaler(fleet):
-        ingress.append(_ingress(_namespace(fleet.kubernetes.keda_namespace), (names.SCALER_PORT,)))
-    return _policy(fleet, "controllers", names.control_selector(fleet), ingress, egress)
+        ingress.append(ingress_rule(namespace_of(fleet.kubernetes.keda_namespace), (names.SCALER_PORT,)))
+    return policy(fleet, "controllers", names.control_selector(fleet), ingress, egress)
 
 
 def _monitoring(fleet: Fleet) -> Rule:
-    return _ingress(_namespace(fleet.kubernetes.monitoring_namespace), (names.METRICS_PORT,))
+    return ingress_rule(namespace_of(fleet.kubernetes.monitoring_namespace), (names.METRICS_PORT,))
 
 
-def _outside(fleet: Fleet) -> list[Rule]:
+def outside(fleet: Fleet) -> list[Rule]:
     """Towards servers that run elsewhere (``addresses``)."""
     rules = []
     for server in outside_servers(fleet).values():
         upstream = server.upstream
         ports = (port for port in (upstream.port, upstream.grpc_port, upstream.metrics_port) if port)
-        rules.append(_egress(_block(upstream.host), tuple(dict.fromkeys(ports))))
+        rules.append(egress_rule(_block(upstream.host), tuple(dict.fromkeys(ports))))
     return _once(rules)
 
 
 def object_stores(fleet: Fleet) -> list[Rule]:
     """Towards object stores, where a repository is a URL: 443; 80 for the credentials that a machine's metadata service
-    gives; the ports of the URLs and of the endpoint."""
+    gives; the ports of the URLs and of the endpoint. On GKE, policies see the port of the node's own metadata server,
+    to which port 80 is redirected."""
     every = (path for pool in names.started_pools(fleet) for path in repositories(fleet, pool))
     urls = [path for path in every if is_url(path)]
     given = (_port(url) for url in (*urls, fleet.kubernetes.env.get(ENDPOINT_VARIABLE, "")))
-    return [_egress(None, dict.fromkeys((443, 80, *filter(None, given))))] if urls else []
+    gke = (_GKE_METADATA_PORT,) if any(url.startswith("gs://") for url in urls) else ()
+    return [egress_rule(None, dict.fromkeys((443, 80, *gke, *filter(None, given))))] if urls else []
 
 
 def _port(url: str) -> int | None:
@@ -135,14 +138,12 @@ def _port(url: str) -> int | None:
         return None
 
 
-def _policy(
-    fleet: Fleet, name: str, selector: dict[str, str], ingress: list[Rule] | None, egress: list[Rule]
+def policy(
+    fleet: Fleet, name: str, selector: dict[str, str], ingress: list[Rule] | None, egress: list[Rule] | None
 ) -> dict[str, Any]:
-    """A policy. ``ingress`` None: it does not concern what comes in."""
-    rules: dict[str, Any] = {}
-    if ingress is not None:
-        rules["ingress"] = ingress
-    rules["egress"] = egress
+    """A policy. None: it does not concern what comes in, or what goes out."""
+    given = {"ingress": ingress, "egress": egress}
+    rules: dict[str, Any] = {direction: found for direction, found in given.items() if found is not None}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -155,11 +156,11 @@ def _policy(
     }
 
 
-def _ingress(peer: Rule | None, ports: Iterable[int]) -> Rule:
+def ingress_rule(peer: Rule | None, ports: Iterable[int]) -> Rule:
     return {"from": [peer], "ports": _ports(ports)} if peer is not None else {"ports": _ports(ports)}
 
 
-def _egress(peer: Rule | None, ports: Iterable[int]) -> Rule:
+def egress_rule(peer: Rule | None, ports: Iterable[int]) -> Rule:
     return {"to": [peer], "ports": _ports(ports)} if peer is not None else {"ports": _ports(ports)}
 
 
@@ -167,11 +168,11 @@ def _ports(ports: Iterable[int]) -> list[Rule]:
     return [{"protocol": "TCP", "port": port} for port in ports]
 
 
-def _pods(selector: dict[str, str]) -> Rule:
+def pods_of(selector: dict[str, str]) -> Rule:
     return {"podSelector": {"matchLabels": selector}}
 
 
-def _namespace(name: str) -> Rule:
+def namespace_of(name: str) -> Rule:
     return {"namespaceSelector": {"matchLabels": {_NAMESPACE_NAME: name}}}
 
 

@@ -63,6 +63,10 @@ def environment(fleet: Fleet) -> list[dict[str, Any]]:
     return [own_name, *store_environment(fleet), *WRITABLE_HOME]
 
 
+def variables(given: dict[str, str]) -> list[dict[str, Any]]:
+    return [{"name": name, "value": text} for name, text in given.items()]
+
+
 def with_given_environment(fleet: Fleet, container: dict[str, Any]) -> dict[str, Any]:
     """The container with the variables of fleet.yaml, for processes that read model repositories."""
     # The kubelet must not expand anything in them.
@@ -105,6 +109,8 @@ class PodParts:
     placement: dict[str, Any]
     grace_seconds: int
     annotations: dict[str, str] = field(default_factory=dict)
+    #: Variables of this role alone.
+    environment: dict[str, str] = field(default_factory=dict)
     #: The port of /metrics; 0: none.
     metrics_port: int = names.METRICS_PORT
 
@@ -114,12 +120,14 @@ def pod_template(fleet: Fleet, parts: PodParts) -> dict[str, Any]:
     if parts.metrics_port:
         annotations |= {"prometheus.io/scrape": "true", "prometheus.io/port": str(parts.metrics_port)}
     metadata = {"labels": parts.labels, "annotations": annotations}
+    if parts.role != "gateway":
+        metadata["labels"] = {**fleet.kubernetes.pod_labels, **parts.labels}
     container: dict[str, Any] = {
         "name": parts.role,
         "image": parts.image,
         "imagePullPolicy": fleet.kubernetes.pull_policy,
         "args": parts.arguments,
-        "env": environment(fleet),
+        "env": [*environment(fleet), *variables(parts.environment)],
         "ports": [{"name": name, "containerPort": port} for name, port in parts.ports.items()],
         **parts.probes,
         "resources": parts.resources,

@@ -56,13 +56,15 @@ def classes(fleet: Fleet, pool: str) -> dict[str, Any]:
 
 
 def resources(
-    needs: NodeNeeds, memory: int, cpu_limits: bool, extended: dict[str, int] | None = None
+    needs: NodeNeeds, memory: int, cpu_limits: bool, extended: dict[str, int] | None = None, storage: int = 0
 ) -> dict[str, Any]:
-    """Requests and limits of a container. Memory is limited to its request, so that a node never runs out of it."""
+    """Requests and limits of a container. Memory is limited to its request, so that a node never runs out of it.
+    ``storage``: bytes of its own on the disk of the node."""
     cpu, size = cpu_text(needs.cpus), memory_text(memory)
     extra = {name: str(amount) for name, amount in (extended or {}).items()}
     limits = {"cpu": cpu, "memory": size} if cpu_limits else {"memory": size}
-    return {"requests": {"cpu": cpu, "memory": size, **extra}, "limits": {**limits, **extra}}
+    disk = {"ephemeral-storage": memory_text(storage)} if storage else {}
+    return {"requests": {"cpu": cpu, "memory": size, **disk, **extra}, "limits": {**limits, **extra}}
 
 
 def worker_memory(fleet: Fleet, pool: str) -> int:

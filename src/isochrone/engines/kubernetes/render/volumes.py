@@ -1,4 +1,4 @@
-"""Volumes of pods and where they are mounted: fleet.yaml, model repositories, the store's certificates, scratch. Pure.
+"""Volumes of pods and where they are mounted: fleet.yaml, repositories, the store's certificates, caches. Pure.
 
 A repository is mounted at the path that it has for the processes, so that the same fleet.yaml is right on a laptop and
 in pods. A repository that is a URL needs no volume.
@@ -16,11 +16,15 @@ from isochrone.control.fleet.settings.kubernetes_spec import ModelVolume
 from isochrone.control.fleet.settings.spec import Fleet
 from isochrone.engines.kubernetes import names
 from isochrone.engines.kubernetes.render.command_lines import DIRECTORY, repositories
+from isochrone.engines.kubernetes.render.scheduling import memory_text
 from isochrone.models.sources.locations import is_url
 
 STORE_FILES = "/etc/isochrone/store"
 #: Home of the process, and of its caches.
 _SCRATCH = "/tmp"
+#: Models that were fetched from URLs; the variables that tell it to workers.
+_CACHE = "/var/cache/isochrone"
+CACHE_VARIABLE, CACHE_BYTES_VARIABLE = "ISOCHRONE_MODEL_CACHE", "ISOCHRONE_MODEL_CACHE_BYTES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,44 @@ def of_gateway(fleet: Fleet) -> Volumes:
 def of_worker(fleet: Fleet, pool: str) -> Volumes:
     found = _common(fleet)
     _add_repositories(found, fleet, repositories(fleet, pool))
+    if has_cache_volume(fleet, pool):
+        found.add(_cache_volume(fleet), {"mountPath": _CACHE})
     return found
+
+
+def has_cache_volume(fleet: Fleet, pool: str) -> bool:
+    """Whether workers of a pool fetch models, and into a volume that fleet.yaml describes."""
+    cache = fleet.kubernetes.cache
+    return bool(cache.size or cache.host_path or cache.claim) and any(map(is_url, repositories(fleet, pool)))
+
+
+def cache_environment(fleet: Fleet, pool: str) -> dict[str, str]:
+    """Variables, not flags: a pool's own arguments override them."""
+    if not has_cache_volume(fleet, pool):
+        return {}
+    cache = fleet.kubernetes.cache
+    found = {CACHE_VARIABLE: _CACHE}
+    if cache.size:
+        # The kubelet evicts a pod whose own directory is larger: a tenth is left for what du counts and we do not.
+        own = not (cache.host_path or cache.claim)
+        found[CACHE_BYTES_VARIABLE] = str(cache.size - cache.size // 10 if own else cache.size)
+    return {name: text for name, text in found.items() if name not in fleet.kubernetes.env}
+
+
+def cache_storage(fleet: Fleet, pool: str) -> int:
+    """Bytes that a worker's pod needs on the disk of its node; 0: none are stated."""
+    cache = fleet.kubernetes.cache
+    shared = cache.host_path or cache.claim
+    return cache.size if has_cache_volume(fleet, pool) and not shared else 0
+
+
+def _cache_volume(fleet: Fleet) -> dict[str, Any]:
+    cache = fleet.kubernetes.cache
+    if cache.host_path:
+        return {"name": "model-cache", "hostPath": {"path": cache.host_path, "type": "Directory"}}
+    if cache.claim:
+        return {"name": "model-cache", "persistentVolumeClaim": {"claimName": cache.claim}}
+    return {"name": "model-cache", "emptyDir": {"sizeLimit": memory_text(cache.size)}}
 
 
 def _common(fleet: Fleet) -> Volumes:

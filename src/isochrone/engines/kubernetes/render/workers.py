@@ -53,9 +53,14 @@ def worker_parts(fleet: Fleet, pool: str) -> PodParts:
         ports={"http": names.HTTP_PORT, "grpc": names.GRPC_PORT, "metrics": names.METRICS_PORT},
         probes=probes.of_worker(),
         resources=scheduling.resources(
-            spec, memory, fleet.kubernetes.cpu_limits, scheduling.worker_devices(fleet, pool)
+            spec,
+            memory,
+            fleet.kubernetes.cpu_limits,
+            scheduling.worker_devices(fleet, pool),
+            volumes.cache_storage(fleet, pool),
         ),
         volumes=volumes.of_worker(fleet, pool),
+        environment=volumes.cache_environment(fleet, pool),
         placement={
             **scheduling.classes(fleet, pool),
             **scheduling.placement(spec, selector),

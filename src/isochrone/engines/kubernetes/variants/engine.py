@@ -22,8 +22,6 @@ Document = dict[str, Any]
 _LEFT_OUT = frozenset(("StatefulSet", "Deployment", "HorizontalPodAutoscaler", "ScaledObject", "ResourceQuota"))
 _MEMORY = 256 << 20
 _GRACE_SECONDS = 30
-#: Of API servers, behind their Service and on their own machines: those of kubeadm, minikube and MicroK8s, too.
-_API_PORTS = (443, 6443, 8443, 16443)
 
 
 def engine_parts(fleet: Fleet, text: str) -> dict[str, list[Document]]:
@@ -121,7 +119,7 @@ def _networks(fleet: Fleet, selector: dict[str, str]) -> list[Document]:
         "policyTypes": ["Ingress", "Egress"],
         "ingress": [],
         "egress": [
-            {"ports": _ports(*_API_PORTS)},
+            {"ports": _ports(*names.API_PORTS)},
             {"to": [{"podSelector": {"matchLabels": fleet_pods}}], "ports": asked},
             *object_stores(fleet),
         ],

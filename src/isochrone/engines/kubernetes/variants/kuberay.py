@@ -2,7 +2,9 @@
 
 Facts: ray-project/kuberay 1.7, ray-operator/apis/ray/v1/raycluster_types.go. Each pool and each group of gateways is a
 worker group: one Ray node per process, with the labels, resources and devices that the fleet asks for. The controllers
-run on the head. Ray's autoscaler adds nodes for processes that wait for one.
+run on the head. Ray's autoscaler adds nodes for processes that wait for one. The probes are KubeRay's: they ask the
+HTTP server of Ray's dashboard agent, which only ``ray[default]`` has (``initLivenessAndReadinessProbe`` of
+ray-operator/controllers/ray/common/pod.go).
 """
 
 from __future__ import annotations
@@ -18,13 +20,16 @@ from isochrone.engines.kubernetes.render.autoscaling import most_workers
 from isochrone.engines.kubernetes.render.base import namespace
 from isochrone.engines.kubernetes.render.control import fleet_map
 from isochrone.engines.kubernetes.render.pods import (
+    WRITABLE_HOME,
     container_security,
     metadata,
     pod_security,
     store_environment,
+    variables,
     with_given_environment,
 )
 from isochrone.engines.kubernetes.render.volumes import Volumes
+from isochrone.engines.kubernetes.variants.ray_network import ray_policies
 
 #: Ray keeps objects and logs in memory on every node.
 _RAY_MEMORY = 1 << 30
@@ -40,13 +45,15 @@ def ray_cluster(fleet: Fleet, text: str) -> list[dict[str, Any]]:
         "kind": "RayCluster",
         "metadata": metadata(fleet, fleet.name),
         "spec": {
+            # By it KubeRay chooses HTTP probes (2.53 and newer); without it, a program that the image does not have.
+            "rayVersion": fleet.kubernetes.ray_version,
             "enableInTreeAutoscaling": True,
             "autoscalerOptions": {"version": "v2", "idleTimeoutSeconds": 60, "securityContext": container_security()},
             "headGroupSpec": _head(fleet),
             "workerGroupSpecs": groups,
         },
     }
-    return [namespace(fleet), fleet_map(fleet, text), cluster]
+    return [namespace(fleet), *ray_policies(fleet), fleet_map(fleet, text), cluster]
 
 
 def _head(fleet: Fleet) -> dict[str, Any]:
@@ -81,13 +88,17 @@ def _worker_group(fleet: Fleet, pool: str) -> dict[str, Any]:
     spec = fleet.pools[pool]
     selector = names.pool_selector(fleet, pool)
     memory = scheduling.worker_memory(fleet, pool) + _RAY_MEMORY
-    resources = scheduling.resources(spec, memory, True, scheduling.worker_devices(fleet, pool))
+    devices, storage = scheduling.worker_devices(fleet, pool), volumes.cache_storage(fleet, pool)
+    resources = scheduling.resources(spec, memory, True, devices, storage)
     placement = {
         **scheduling.classes(fleet, pool),
         **scheduling.placement(spec, selector),
         **scheduling.tolerations(fleet, pool),
     }
-    template = _template(fleet, "ray-worker", resources, volumes.of_worker(fleet, pool), placement, {}, selector)
+    mounted = volumes.of_worker(fleet, pool)
+    template = _template(fleet, "ray-worker", resources, mounted, placement, {}, selector)
+    # Processes inherit the variables of the Ray node.
+    template["spec"]["containers"][0]["env"] += variables(volumes.cache_environment(fleet, pool))
     most = max(most_workers(fleet, pool), spec.workers)
     custom = {name: f"{amount:g}" for name, amount in spec.resources.items()}
     return _group(pool, spec.workers, most, dict(spec.node_labels), custom, template)
@@ -125,7 +136,7 @@ def _template(
         "name": name,
         "image": fleet.kubernetes.ray_image or f"isochrone-ray:{isochrone.__version__}",
         "imagePullPolicy": fleet.kubernetes.pull_policy,
-        "env": store_environment(fleet),
+        "env": [*store_environment(fleet), *WRITABLE_HOME],
         "resources": resources,
         # Ray writes below its root: its sessions are in the mounted /tmp, other files are not.
         "securityContext": {**container_security(), "readOnlyRootFilesystem": False},
@@ -148,4 +159,5 @@ def _template(
         spec["automountServiceAccountToken"] = False
     if fleet.kubernetes.pull_secrets:
         spec["imagePullSecrets"] = [{"name": each} for each in fleet.kubernetes.pull_secrets]
-    return {"metadata": {"labels": names.labels(fleet, selector or {})}, "spec": spec}
+    given = fleet.kubernetes.pod_labels if reads_models else {}
+    return {"metadata": {"labels": {**given, **names.labels(fleet, selector or {})}}, "spec": spec}
