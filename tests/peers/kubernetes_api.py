@@ -19,7 +19,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
 from bench.control.etcd_cluster import EtcdCluster, loopback_members
-from bench.worker.peers.process import HOST, PEERS, PeerUnavailable, free_ports
+from bench.ports import free_ports
+from bench.worker.peers.process import HOST, PEERS, PeerUnavailable
 
 BINARY = PEERS / "kubernetes" / "kube-apiserver"
 _READY_SECONDS = 60.0

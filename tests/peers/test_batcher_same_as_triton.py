@@ -16,8 +16,9 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton_grpc
 
+from bench.ports import free_ports
 from bench.worker.peers import triton
-from bench.worker.peers.process import environment_python, free_ports, scratch
+from bench.worker.peers.process import environment_python, scratch
 from server_process import StartServer
 
 pytestmark = pytest.mark.peers

@@ -11,8 +11,9 @@ from contextlib import ExitStack
 import pytest
 from worker_models import TRITON_MODELS, write_for_triton, write_for_worker
 
+from bench.ports import free_ports
 from bench.worker.peers import triton
-from bench.worker.peers.process import environment_python, free_ports, scratch
+from bench.worker.peers.process import environment_python, scratch
 from server_process import StartServer
 
 pytestmark = pytest.mark.peers

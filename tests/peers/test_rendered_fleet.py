@@ -11,7 +11,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ from typing import Any
 import pytest
 
 from bench.control.etcd_cluster import EtcdCluster, loopback_members
+from bench.ports import free_ports
 from isochrone.control.fleet.reading import parse_fleet
 from isochrone.engines.kubernetes.render.command_lines import DIRECTORY
 from isochrone.engines.kubernetes.render.fleet_objects import parts
@@ -51,7 +51,7 @@ class Pod:
         self.grace = template["spec"]["terminationGracePeriodSeconds"]
         self.log = directory / f"{name}.log"
         ports = {each["name"]: each["containerPort"] for each in self.container["ports"]}
-        self.ports = dict(zip(ports, _free_ports(len(ports)), strict=True))
+        self.ports = dict(zip(ports, free_ports(len(ports)), strict=True))
         numbers = {str(port): str(self.ports[key]) for key, port in ports.items()}
         words = [word.replace("$(POD_NAME)", name) for word in self.container["args"]]
         words = [word.replace(str(DIRECTORY), str(directory)) for word in words]
@@ -88,14 +88,6 @@ def _listening(word: str, numbers: dict[str, str]) -> str:
     """``0.0.0.0:8003`` with the free port."""
     host, _, port = word.rpartition(":")
     return f"{host}:{numbers[port]}" if host == "0.0.0.0" else word
-
-
-def _free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def _wait(until: Callable[[], bool], what: str, pods: dict[str, Pod]) -> None:

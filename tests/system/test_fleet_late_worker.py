@@ -13,8 +13,9 @@ import pytest
 from real_fleets import LIMIT, ask, command, requests_had, served_by, small_fleet, until
 
 from bench.control.checker import Commit
-from bench.control.fleet_run import Shape, SupervisedFleet, ports_in_a_row
+from bench.control.fleet_run import Shape, SupervisedFleet
 from bench.control.models import MODELS, copy_with_another_config
+from bench.ports import ports_in_a_row
 from fleet_load import FleetLoad
 
 pytestmark = pytest.mark.long

@@ -54,7 +54,7 @@ def ruled(
 ) -> Iterator[GatewayProcess]:
     rules = tmp_path_factory.mktemp("rules") / "rules.yaml"
     rules.write_text(RULES)
-    with gateway_factory(fleet.workers, "--rules", str(rules), "--probe-timeout", "10") as gateway:
+    with gateway_factory(fleet.workers, "--rules", str(rules)) as gateway:
         gateway.wait_workers(2)
         yield gateway
 

@@ -17,7 +17,7 @@ from real_fleets import small_fleet, until
 
 from bench.control.fleet_run import SupervisedFleet
 from bench.control.running_fleet import WORKER
-from bench.worker.peers.process import free_ports
+from bench.ports import free_ports
 from fleet_load import FleetLoad
 from isochrone.control.scaling import keda_messages as messages
 

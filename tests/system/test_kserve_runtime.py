@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import pytest
 import tritonclient.grpc
 import tritonclient.http
 
+from bench.ports import free_ports
 from isochrone.control.fleet.spec import Fleet
 from isochrone.engines.kubernetes.variants.kserve import MODELS, serving_runtimes
 from sample_models import write_models
@@ -37,14 +37,6 @@ SECONDS = 60
 def own_arguments() -> tuple[str, ...]:
     runtime = serving_runtimes(Fleet(name="any"))[0]
     return tuple(runtime["spec"]["containers"][0]["args"])
-
-
-def _free_ports(count: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 @contextlib.contextmanager
@@ -75,7 +67,7 @@ def _wait_ready(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
 @pytest.mark.parametrize("arguments", [STOCK, own_arguments()], ids=["stock", "own"])
 def test_the_runtimes_command_line_starts_our_worker(arguments: tuple[str, ...], tmp_path: Path) -> None:
     repository = write_models(tmp_path / "models", "add_sub")
-    http_port, grpc_port, metrics_port = _free_ports(3)
+    http_port, grpc_port, metrics_port = free_ports(3)
     replaced = {
         "--http-port=8080": f"--http-port={http_port}",
         "--grpc-port=9000": f"--grpc-port={grpc_port}",

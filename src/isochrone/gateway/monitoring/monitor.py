@@ -43,8 +43,8 @@ _INDEX_COST = 5
 _SPREAD = 0.1
 #: Seconds between questions to a member that is down for long, unless the size of the fleet makes them longer.
 _LONGEST_BACKOFF = 2.0
-#: Seconds that a process has to answer ``is_alive``.
-_ALIVE_SECONDS = 0.25
+#: Seconds that a long answer, as an index may be, has at least.
+_LONG_ANSWER_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,11 @@ class MonitorRules:
     metrics_interval: float = 0.5
     #: Seconds between looks at what a member serves.
     index_interval: float = 1.0
+
+    @property
+    def index_timeout(self) -> float:
+        """Seconds a read of an index may take."""
+        return max(_LONG_ANSWER_SECONDS, self.timeout)
 
     def pause(self, members: int, failures: int) -> float:
         """Seconds until the next question to a member that missed the last ``failures`` ones, in a fleet of a size."""
@@ -265,7 +270,7 @@ class Monitor:
                 b"/v2/repository/index",
                 ((b"content-type", b"application/json"),),
                 (b"{}",),
-                seconds=max(2.0, self._rules.timeout),
+                seconds=self._rules.index_timeout,
             )
             if answer.status == 200:
                 if answer.body != self._index[0]:
@@ -340,11 +345,11 @@ def _spread(seconds: float) -> float:
     return seconds * random.uniform(1 - _SPREAD, 1 + _SPREAD)
 
 
-async def is_alive(upstream: Upstream) -> bool:
-    """Whether the process of an endpoint answers on a fresh connection, ready or not."""
+async def is_alive(upstream: Upstream, seconds: float) -> bool:
+    """Whether the process of an endpoint answers on a fresh connection in so many seconds, ready or not."""
     try:
-        async with asyncio.timeout(_ALIVE_SECONDS):
-            connection = await connect_http1(upstream.host, upstream.port, timeout=_ALIVE_SECONDS)
+        async with asyncio.timeout(seconds):
+            connection = await connect_http1(upstream.host, upstream.port, timeout=seconds)
             try:
                 host = ((b"host", upstream.address.encode()),)
                 await connection.request(b"GET", b"/v2/health/ready", host)
