@@ -80,6 +80,8 @@ def start_gateway(
     gateway = GatewayProcess(process, log_path)
     try:
         gateway.wait_ready()
+        # It waits only a second itself. Others than real workers may be meant to be unreachable.
+        gateway.wait_workers(sum(isinstance(each, ServerProcess) for each in upstreams))
         yield gateway
         if check_exit:
             status = gateway.terminate() if process.poll() is None else process.returncode

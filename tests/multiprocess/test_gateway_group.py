@@ -47,6 +47,7 @@ def both(
     ):
         # A process is ready a moment before it says so.
         wait_for(lambda: len(serving(gateway)) == COUNT)
+        gateway.wait_workers(COUNT)
         yield Both(gateway, worker)
         assert gateway.terminate() == 0
 

@@ -50,7 +50,7 @@ def test_a_worker_and_a_gateway_drain_when_their_terminal_closes(
     ):
         for process in (gateway, worker):
             process.process.send_signal(signal.SIGHUP)
-            assert process.process.wait(45) == 0, process.log_text()
+            assert process.process.wait(60) == 0, process.log_text()
             assert any(event["event"] == "stopped" for event in process.log_events())
 
 
@@ -79,7 +79,7 @@ def test_running_out_of_files_is_logged_once(server_factory: StartServer, models
         resource.prlimit(worker.pid, resource.RLIMIT_NOFILE, (open_files(worker) + 5, hard))
         for _ in range(20):
             held.enter_context(socket.create_connection(("127.0.0.1", worker.http_port)))
-        ends = time.monotonic() + 20
+        ends = time.monotonic() + 60
         while not exhausted(worker):
             assert time.monotonic() < ends, worker.log_text()
             time.sleep(0.02)

@@ -46,7 +46,7 @@ def scaler(fleet: SupervisedFleet, directory: Path) -> Iterator[grpc.Channel]:
 
 def call(channel: grpc.Channel, method: str, request: Any, response: Any) -> Any:
     made = channel.unary_unary(f"/{messages.SERVICE}/{method}", type(request).SerializeToString, response.FromString)
-    return made(request, timeout=30)
+    return made(request, timeout=60)
 
 
 def trigger(**metadata: str) -> Any:
