@@ -104,6 +104,8 @@ class Monitor:
         #: Called when the endpoint stops answering: what is under way there is given up.
         self._lost = lost
         self._failures = 0
+        #: The last check ended without an answer long after its time.
+        self._was_late = False
         self._is_loss_due = False
         self._checked_at = 0
         #: The last health check succeeded; the index was read since that began.
@@ -177,7 +179,9 @@ class Monitor:
 
     async def _check(self) -> None:
         member = self.member
-        asked = now_ns()
+        asked, clock = now_ns(), asyncio.get_running_loop().time
+        began = clock()
+        was_late, self._was_late = self._was_late, False
         try:
             answer = await ask_http(
                 member.connections,
@@ -187,10 +191,15 @@ class Monitor:
                 seconds=self._rules.timeout,
             )
         except IsochroneError as error:
-            if isinstance(error, DeadlineExceeded) and member.endpoint.heard_at > asked:
-                # Busy with large bodies, perhaps, but there: it has answered others, or is answering, meanwhile.
-                self._failures = 0
-                return
+            if isinstance(error, DeadlineExceeded):
+                if member.endpoint.heard_at > asked:
+                    # Busy with large bodies, perhaps, but there: it has answered others, or is answering, meanwhile.
+                    self._failures = 0
+                    return
+                if _is_late(clock() - began, self._rules.timeout) and not was_late:
+                    # The gateway itself got no turn meanwhile, perhaps the whole machine: ask again before judging.
+                    self._was_late = True
+                    return
             self._failures += 1
             if self._is_loss_due:
                 self._is_loss_due = False
@@ -345,8 +354,21 @@ def _spread(seconds: float) -> float:
     return seconds * random.uniform(1 - _SPREAD, 1 + _SPREAD)
 
 
+def _is_late(seconds: float, timeout: float) -> bool:
+    """Whether a question ended so long after its time-out that this process, not the endpoint, was the slow one."""
+    return seconds > 2 * timeout
+
+
 async def is_alive(upstream: Upstream, seconds: float) -> bool:
     """Whether the process of an endpoint answers on a fresh connection in so many seconds, ready or not."""
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    if await _answers(upstream, seconds):
+        return True
+    return _is_late(clock() - began, seconds) and await _answers(upstream, seconds)
+
+
+async def _answers(upstream: Upstream, seconds: float) -> bool:
     try:
         async with asyncio.timeout(seconds):
             connection = await connect_http1(upstream.host, upstream.port, timeout=seconds)
