@@ -128,7 +128,7 @@ class SupervisedFleet(RunningFleet):
         process.kill()
         process.wait()
 
-    def wait_serving(self, timeout_seconds: float = 60.0) -> None:
+    def wait_serving(self, timeout_seconds: float = 120.0) -> None:
         process = self._process
         ends = time.monotonic() + timeout_seconds
         while process is not None and not self.responds(self.of(CONTROLLER)[0].name):

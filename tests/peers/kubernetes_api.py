@@ -103,7 +103,7 @@ class ApiServer:
         """Of the tests themselves, with all rights."""
         context = ssl.create_default_context(cafile=str(self._certificate))
         headers = {"Authorization": f"Bearer {_TOKEN}"}
-        return httpx.Client(base_url=f"https://{HOST}:{self._port}", headers=headers, verify=context, timeout=30)
+        return httpx.Client(base_url=f"https://{HOST}:{self._port}", headers=headers, verify=context, timeout=60)
 
     @property
     def _certificate(self) -> Path:

@@ -28,7 +28,7 @@ from isochrone.cli.main import app
 
 pytestmark = [pytest.mark.peers, pytest.mark.timeout(400)]
 
-_LIMIT = 60.0
+_LIMIT = 120.0
 NODES = {"edge": {"role": "edge"}, **{f"node-{letter}": {"role": "core"} for letter in "abc"}}
 
 

@@ -43,12 +43,12 @@ def pages(
         body = json.dumps({"inputs": [{"name": "INPUT0", "shape": [1], "datatype": "FP32", "data": [1.0]}]}).encode()
         for address in (f"http://{worker.http_url}", peer.http_url):
             for _ in range(3):
-                urllib.request.urlopen(f"{address}/v2/models/identity/infer", body, timeout=20).close()
+                urllib.request.urlopen(f"{address}/v2/models/identity/infer", body, timeout=60).close()
         yield page(f"127.0.0.1:{worker.metrics_port}"), page(f"127.0.0.1:{port}")
 
 
 def page(address: str) -> str:
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=20) as answer:
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=60) as answer:
         return str(answer.read().decode())
 
 

@@ -31,7 +31,7 @@ from sample_models import write_models
 pytestmark = pytest.mark.peers
 
 ISOCHRONE = str(Path(sys.executable).with_name("isochrone"))
-SECONDS = 60
+SECONDS = 120
 FLEET = """\
 name: pods
 repository: ./models
@@ -68,7 +68,7 @@ class Pod:
         with (
             contextlib.suppress(OSError),
             contextlib.closing(
-                http.client.HTTPConnection("127.0.0.1", self.ports[asked["port"]], timeout=5)
+                http.client.HTTPConnection("127.0.0.1", self.ports[asked["port"]], timeout=30)
             ) as connection,
         ):
             connection.request("GET", asked["path"])
@@ -151,7 +151,7 @@ def test_the_rendered_processes_are_a_fleet(pods: dict[str, Pod]) -> None:
     assert [gateway["name"] for gateway in status["gateways"]] == ["gw-1"]
     ones = [1.0] * 16
     inputs = [{"name": f"INPUT{n}", "datatype": "FP32", "shape": [1, 16], "data": ones} for n in range(2)]
-    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", pods["gw-1"].ports["http"], timeout=10)) as calls:
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", pods["gw-1"].ports["http"], timeout=60)) as calls:
         # A worker that ends as in a rolling update fails no request.
         for number in range(200):
             if number == 50:

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from up_process import SECONDS, bundled_fleet, start_up
 
@@ -60,7 +61,7 @@ def test_a_whole_fleet_drains_when_its_terminal_closes(tmp_path: Path) -> None:
         children = up.children()
         up.process.send_signal(signal.SIGHUP)
         assert up.process.wait(SECONDS) == 0, up.log.read_text()
-        assert not any(child.is_running() for child in children)
+        assert not psutil.wait_procs(children, timeout=SECONDS)[1]
         assert up.log.read_text().splitlines()[-1] == "stopped"
 
 

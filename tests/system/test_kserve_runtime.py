@@ -31,7 +31,7 @@ STOCK = (
     "--allow-grpc=true",
     "--allow-http=true",
 )
-SECONDS = 60
+SECONDS = 120
 
 
 def own_arguments() -> tuple[str, ...]:

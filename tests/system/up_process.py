@@ -15,7 +15,7 @@ import psutil
 from bench.ports import ports_in_a_row
 from isochrone.control.fleet.bundled import write_bundled
 
-SECONDS = 60.0
+SECONDS = 120.0
 ISOCHRONE = (sys.executable, "-m", "isochrone")
 
 

@@ -37,7 +37,7 @@ from isochrone.engines.supervision.supervisor import Supervisor, desired_process
 from isochrone.store.base import Compare, Delete, Entry, Outcome, Put, Snapshot, StoreUnavailable
 from isochrone.store.sqlite.store import SqliteStore
 
-SECONDS = 30.0
+SECONDS = 100.0
 KEYS = Keys("plant")
 SLEEPS = "import time; time.sleep(600)"
 #: Says, as a worker does, that nothing is in flight; its port is in its log.
